@@ -1,0 +1,128 @@
+"""Reading checkpoints: the authors' released files, files of this package, and what does not fit."""
+
+import re
+from pathlib import Path
+
+from mmengine.runner.checkpoint import CheckpointLoader
+from torch import Tensor, nn
+
+from .errors import InputError
+
+# Names of the authors' released files -> names here, as regular expressions applied in order.
+RELEASED_NAMES = {
+    'TransNeXt': [
+        (r'^patch_embed(\d)\.', lambda m: f'stages.{int(m[1]) - 1}.patch_embed.'),
+        (r'^block(\d)\.(\d+)\.', lambda m: f'stages.{int(m[1]) - 1}.blocks.{m[2]}.'),
+        (r'^norm(\d)\.', lambda m: f'stages.{int(m[1]) - 1}.norm.'),
+        (r'\.attn\.(temperature|query_embedding)$', r'.attn.scale.\1'),
+        (r'\.attn\.relative_pos_bias_local$', '.attn.window_bias'),
+        (r'\.attn\.cpb_fc', '.attn.position_bias.fc'),
+        (r'\.attn\.sr\.', '.attn.pool_proj.'),
+        (r'\.attn\.norm\.', '.attn.pool_norm.'),
+        (r'\.dwconv\.dwconv\.', '.dwconv.'),
+    ],
+}
+
+# What an ImageNet checkpoint has and a backbone does not.
+CLASSIFIER_PREFIXES = ('head.', 'head_dist.', 'fc.')
+
+
+def read_state_dict(path: str) -> dict[str, Tensor]:
+    """Read the weights of a checkpoint file or URL, wherever in the file they are.
+
+    Accepts a bare state dict, or one under `state_dict`, `model` or `model_ema` (in this order), with or without
+    the `module.` of a parallel wrapper.
+
+    Raises:
+        InputError: The file is missing, is no checkpoint, or holds no weights.
+    """
+    if '://' not in path and not Path(path).is_file():
+        raise InputError(f'checkpoint not found: {path}')
+    try:
+        checkpoint = CheckpointLoader.load_checkpoint(path, map_location='cpu', logger=None)
+    except Exception as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise InputError(f'cannot read the checkpoint {path}: {reason[0]}') from error
+    for key in ('state_dict', 'model', 'model_ema'):
+        if isinstance(checkpoint, dict) and isinstance(checkpoint.get(key), dict):
+            checkpoint = checkpoint[key]
+            break
+    if not isinstance(checkpoint, dict) or not any(isinstance(value, Tensor) for value in checkpoint.values()):
+        raise InputError(
+            f'{path} holds no weights: expected a state dict, bare or under "state_dict" or "model", '
+            f'got {type(checkpoint).__name__}'
+        )
+    return {
+        name.removeprefix('module.'): value for name, value in checkpoint.items() if isinstance(value, Tensor)
+    }
+
+
+def rename_released(system: str, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Map the names of the authors' released file of `system` to names here; names of this package stay."""
+    renamed = {}
+    for name, value in state_dict.items():
+        for pattern, replacement in RELEASED_NAMES[system]:
+            name = re.sub(pattern, replacement, name)
+        renamed[name] = value
+    return renamed
+
+
+def load_backbone(backbone: nn.Module, path: str, prefix: str = '') -> list[str]:
+    """Load a checkpoint into a backbone: the authors' ImageNet file, or any checkpoint of this package.
+
+    Args:
+        backbone: Receives the weights; its class name is the name of the system.
+        path: Checkpoint file or URL.
+        prefix: Take only the entries under this prefix, such as 'backbone.' of a whole detector. A file whose
+            entries are all under 'backbone.' or other parts of a model is recognised without it.
+
+    Returns:
+        The names of the file, as they stand there without `module.` and prefix, that were not used.
+
+    Raises:
+        InputError: The file cannot be read, or its weights are of another system or variant.
+    """
+    state_dict = read_state_dict(path)
+    if not prefix and any(name.startswith('backbone.') for name in state_dict):
+        prefix = 'backbone.'
+    if prefix:
+        prefix = prefix.rstrip('.') + '.'
+        state_dict = {n.removeprefix(prefix): v for n, v in state_dict.items() if n.startswith(prefix)}
+        if not state_dict:
+            raise InputError(f'{path} has no weights under the prefix {prefix!r}')
+
+    own = backbone.state_dict()
+    system = type(backbone).__name__
+    weights, unused = {}, []
+    for name, value in state_dict.items():
+        (own_name,) = rename_released(system, {name: value})
+        if own_name in own:
+            # The authors keep singleton axes in some parameters, (heads, 1, d) for (heads, d).
+            same_values = value.squeeze().shape == own[own_name].squeeze().shape
+            weights[own_name] = value.reshape(own[own_name].shape) if same_values else value
+        else:
+            unused.append(name)
+    check_fit(path, weights, own, [name for name in unused if not name.startswith(CLASSIFIER_PREFIXES)])
+    backbone.load_state_dict(weights)
+    return unused
+
+
+def check_fit(path: str, weights: dict[str, Tensor], own: dict[str, Tensor], unknown: list[str]) -> None:
+    """Raise an `InputError` that names the keys and shapes by which `weights` do not fit the model `own`."""
+    missing = [name for name in own if name not in weights]
+    mismatched = [
+        f'{name} (file {tuple(value.shape)}, model {tuple(own[name].shape)})'
+        for name, value in weights.items()
+        if name in own and value.shape != own[name].shape
+    ]
+    if missing or mismatched:
+        problems = [
+            f'{len(names)} {kind}: {", ".join(names[:3])}{", ..." if len(names) > 3 else ""}'
+            for kind, names in (
+                ('of another shape', mismatched),
+                ('missing in the file', missing),
+                ('unknown to the model', unknown),
+            )
+            if names
+        ]
+        raise InputError(f'{path} is not a checkpoint of this model; {"; ".join(problems)}')

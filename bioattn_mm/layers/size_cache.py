@@ -1,0 +1,61 @@
+"""Keeping what depends on parameters and input size only, in eval mode."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+Value = TypeVar('Value')
+
+
+class SizeCache:
+    """The last few results that depend on a module's parameters and an input size, and on nothing else.
+
+    Results are kept only while nothing can be trained: in eval mode with autograd off, outside of compilation. They
+    are dropped when a parameter of the module changes (in place, by assignment, by a move to another device or
+    dtype) and by `clear`, which the owner calls from `train()`.
+
+    Args:
+        max_sizes: Results kept; the least recently used one goes first.
+    """
+
+    def __init__(self, max_sizes: int = 16) -> None:
+        self.max_sizes = max_sizes
+        self._results: OrderedDict = OrderedDict()
+        self._parameters_state: tuple = ()
+
+    def get(self, module: nn.Module, size: Hashable, compute: Callable[[], Value]) -> Value:
+        """Return the result kept for `size`, or compute it."""
+        if module.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return compute()
+        parameters_state = tuple(_state(parameter) for parameter in module.parameters())
+        if parameters_state != self._parameters_state:
+            self.clear()
+            self._parameters_state = parameters_state
+        if size not in self._results:
+            self._results[size] = compute()
+            if len(self._results) > self.max_sizes:
+                self._results.popitem(last=False)
+        self._results.move_to_end(size)
+        return self._results[size]
+
+    def clear(self) -> None:
+        self._results.clear()
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def __deepcopy__(self, memo: dict) -> 'SizeCache':
+        # A copied module (an EMA, a pickled model) has parameters of its own.
+        return SizeCache(self.max_sizes)
+
+    def __reduce__(self) -> tuple:
+        return SizeCache, (self.max_sizes,)
+
+
+def _state(parameter: nn.Parameter) -> tuple:
+    """What changes when a parameter's values change; its version counter counts writes in place."""
+    version = 0 if parameter.is_inference() else parameter._version
+    return parameter.data_ptr(), version, parameter.dtype, parameter.device

@@ -1,0 +1,212 @@
+"""TransNeXt: Robust Foveal Visual Perception for Vision Transformers (Shi, CVPR 2024)."""
+
+import math
+
+import torch
+from timm.layers import DropPath, to_2tuple, trunc_normal_
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ...layers import AggregatedAttention, ConvGLU, LengthScaledAttention, LogCPB
+from ...registry import MODELS
+from .base import Backbone
+
+STRIDES = (4, 8, 16, 32)
+MLP_RATIOS = (8, 8, 4, 4)
+# The pooled grid of stages 1-3 is 1/32 of the image; stage 4 has that size itself.
+SR_RATIOS = (8, 4, 2, 1)
+
+
+class PatchEmbed(nn.Module):
+    """Overlapping patch embedding as in PVTv2: strided convolution and LayerNorm."""
+
+    def __init__(self, in_channels: int, channels: int, patch_size: int, stride: int) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(in_channels, channels, patch_size, stride, padding=patch_size // 2)
+        self.norm = nn.LayerNorm(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) to (B, H', W', C')."""
+        return self.norm(self.proj(x).permute(0, 2, 3, 1))
+
+
+class Block(nn.Module):
+    """`x + DropPath(attn(LN(x)))`, then `x + DropPath(ConvGLU(LN(x)))`."""
+
+    def __init__(self, channels: int, attn: nn.Module, mlp_ratio: float, drop_path: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(channels, eps=1e-6)
+        self.attn = attn
+        self.norm2 = nn.LayerNorm(channels, eps=1e-6)
+        self.mlp = ConvGLU(channels, mlp_ratio)
+        self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, H, W, C) to (B, H, W, C)."""
+        x = x + self.drop_path(self.attn(self.norm1(x)))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+
+class Stage(nn.Module):
+    """Patch embedding, blocks, and the LayerNorm of the stage's output."""
+
+    def __init__(self, patch_embed: PatchEmbed, blocks: list[Block], channels: int, with_cp: bool) -> None:
+        super().__init__()
+        self.patch_embed = patch_embed
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.LayerNorm(channels, eps=1e-6)
+        self.with_cp = with_cp
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) to (B, C', H', W')."""
+        x = self.patch_embed(x)
+        for block in self.blocks:
+            if self.with_cp and torch.is_grad_enabled():
+                x = checkpoint(block, x, use_reentrant=False)
+            else:
+                x = block(x)
+        return self.norm(x).permute(0, 3, 1, 2).contiguous()
+
+
+@MODELS.register_module()
+class TransNeXt(Backbone):
+    """Four-stage backbone with aggregated attention, for any input size.
+
+    Args:
+        arch: 'micro', 'tiny', 'small' or 'base', or a dict with `channels`, `num_heads` and `depths`, four each.
+        bias_mode: Position bias at sizes not trained on: 'extrapolate' computes it for the actual coordinates,
+            'interpolate' resizes the bias of `img_size`.
+        pretrain_size: Image size of the pre-training, the unit of the relative coordinates: int or (height, width)
+            in pixels.
+        img_size: Training image size that 'interpolate' resizes from: int or (height, width) in pixels.
+        pool_size: Fixed pooled grid of stages 1-3, int or (height, width): the linear mode. None pools to 1/32 of
+            the image.
+        out_indices: Stages (counted from 0) whose outputs are returned.
+        drop_path_rate: Stochastic depth of the last block; it rises linearly from 0.
+        with_cp: Recompute each block's activations in the backward pass to save memory.
+        frozen_stages: Stages up to and including this one are frozen; -1 freezes none.
+        init_cfg: `dict(type='Pretrained', checkpoint=FILE)` takes a file of the authors' release as it is.
+
+    Attributes:
+        out_channels: Channels of each output.
+    """
+
+    arch_settings = dict(
+        micro=dict(channels=(48, 96, 192, 384), num_heads=(2, 4, 8, 16), depths=(2, 2, 15, 2)),
+        tiny=dict(channels=(72, 144, 288, 576), num_heads=(3, 6, 12, 24), depths=(2, 2, 15, 2)),
+        small=dict(channels=(72, 144, 288, 576), num_heads=(3, 6, 12, 24), depths=(5, 5, 22, 5)),
+        base=dict(channels=(96, 192, 384, 768), num_heads=(4, 8, 16, 32), depths=(5, 5, 23, 5)),
+    )
+
+    def __init__(
+        self,
+        arch: str | dict = 'tiny',
+        bias_mode: str = 'extrapolate',
+        pretrain_size: int | tuple[int, int] = 224,
+        img_size: int | tuple[int, int] = 512,
+        pool_size: int | tuple[int, int] | None = None,
+        out_indices: tuple[int, ...] = (0, 1, 2, 3),
+        drop_path_rate: float = 0.0,
+        with_cp: bool = False,
+        frozen_stages: int = -1,
+        init_cfg: dict | list | None = None,
+    ) -> None:
+        super().__init__(frozen_stages=frozen_stages, init_cfg=init_cfg)
+        settings = self._settings(arch)
+        num_stages = len(STRIDES)
+        if not out_indices or not set(out_indices) <= set(range(num_stages)):
+            raise ValueError(f'out_indices must be stages 0 to {num_stages - 1}, got {out_indices}')
+        if not -1 <= frozen_stages < num_stages:
+            raise ValueError(f'frozen_stages must be -1 to {num_stages - 1}, got {frozen_stages}')
+        self.out_indices = tuple(out_indices)
+        self.out_channels = tuple(settings['channels'][stage] for stage in self.out_indices)
+
+        drop_path_rates = torch.linspace(0, drop_path_rate, sum(settings['depths'])).tolist()
+        self.stages = nn.ModuleList()
+        in_channels = 3
+        for stage in range(num_stages):
+            channels, num_heads = settings['channels'][stage], settings['num_heads'][stage]
+            depth = settings['depths'][stage]
+            patch_embed = PatchEmbed(in_channels, channels, *((7, 4) if stage == 0 else (3, 2)))
+            blocks = [
+                Block(
+                    channels,
+                    _attention(stage, channels, num_heads, bias_mode, pretrain_size, img_size, pool_size),
+                    MLP_RATIOS[stage],
+                    drop_path_rates.pop(0),
+                )
+                for _ in range(depth)
+            ]
+            self.stages.append(Stage(patch_embed, blocks, channels, with_cp))
+            in_channels = channels
+        self.apply(_init_module)
+        self.train(self.training)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Features of the stages `out_indices`, strides 4, 8, 16 and 32 (sizes rounded up).
+
+        Args:
+            x: Image, (B, 3, H, W) with H, W >= 32.
+
+        Returns:
+            (B, C_i, H_i, W_i) for each of `out_indices`.
+
+        Raises:
+            InputError: The input has another shape or is too small.
+        """
+        self.check_input(x)
+        outputs = []
+        for index, stage in enumerate(self.stages):
+            x = stage(x)
+            if index in self.out_indices:
+                outputs.append(x)
+        return tuple(outputs)
+
+    def stage_modules(self, stage: int) -> list[nn.Module]:
+        return [self.stages[stage]]
+
+    @classmethod
+    def _settings(cls, arch: str | dict) -> dict:
+        if isinstance(arch, str):
+            if arch not in cls.arch_settings:
+                raise ValueError(f'arch must be one of {", ".join(cls.arch_settings)} or a dict, got {arch!r}')
+            return cls.arch_settings[arch]
+        expected = {'channels', 'num_heads', 'depths'}
+        if set(arch) != expected or any(len(arch[key]) != len(STRIDES) for key in expected):
+            raise ValueError(f'arch as a dict needs {sorted(expected)} of {len(STRIDES)} values each, got {arch}')
+        for channels, num_heads in zip(arch['channels'], arch['num_heads']):
+            if channels % num_heads:
+                raise ValueError(f'channels must be a multiple of num_heads, got {channels} and {num_heads}')
+        return arch
+
+
+def _attention(
+    stage: int,
+    channels: int,
+    num_heads: int,
+    bias_mode: str,
+    pretrain_size: int | tuple[int, int],
+    img_size: int | tuple[int, int],
+    pool_size: int | tuple[int, int] | None,
+) -> nn.Module:
+    """Aggregated attention for stages 0-2, length-scaled attention for stage 3 whose grid is the pooled one."""
+    stride, sr_ratio = STRIDES[stage], SR_RATIOS[stage]
+    pretrain_grid = tuple(size // stride for size in to_2tuple(pretrain_size))
+    train_grid = tuple(math.ceil(size / stride) for size in to_2tuple(img_size))
+    train_pooled_grid = tuple(length // sr_ratio for length in train_grid)
+    if pool_size is not None and sr_ratio > 1:
+        pool_size = train_pooled_grid = to_2tuple(pool_size)
+    position_bias = LogCPB(num_heads, pretrain_grid, bias_mode, train_grid, train_pooled_grid)
+    if sr_ratio == 1:
+        return LengthScaledAttention(channels, num_heads, position_bias)
+    return AggregatedAttention(channels, num_heads, position_bias, sr_ratio, pool_size)
+
+
+def _init_module(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        trunc_normal_(module.weight, std=0.02)
+        nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.Conv2d):
+        fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
+        nn.init.normal_(module.weight, std=math.sqrt(2 / fan_out))
+        nn.init.zeros_(module.bias)
