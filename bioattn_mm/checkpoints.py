@@ -39,7 +39,7 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
     if '://' not in path and not Path(path).is_file():
         raise InputError(f'checkpoint not found: {path}')
     try:
-        checkpoint = CheckpointLoader.load_checkpoint(path, map_location='cpu', logger=None)
+        checkpoint = CheckpointLoader.load_checkpoint(path, map_location='cpu', logger='silent')
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise InputError(f'cannot read the checkpoint {path}: {reason[0]}') from error

@@ -120,14 +120,14 @@ def _attend_rows(
     row_bias = pooled_bias.index_select(1, pooled_bias_rows.flatten())
     row_bias = row_bias.unflatten(1, (rows, pooled_rows)).transpose(2, 3)  # (heads, rows, W, Ph, Pw)
     pooled_logits = pooled_logits.view(batch, *row_bias.shape) + row_bias
-    pooled_logits = pooled_logits.reshape(batch, heads, rows * width, -1)
+    pooled_logits = pooled_logits.flatten(4).flatten(2, 3)
 
-    window_logits = window_logits.permute(0, 3, 1, 2, 4).reshape(batch, heads, rows * width, -1)
+    window_logits = window_logits.permute(0, 3, 1, 2, 4).flatten(2, 3)
     weights = torch.cat([window_logits, pooled_logits], dim=-1).softmax(dim=-1)
     window_weights, pooled_weights = weights.split([window_size**2, pooled_key.shape[-1]], dim=-1)
 
-    output = (pooled_weights @ pooled_value).view(batch, heads, rows, width, channels).permute(0, 2, 3, 1, 4)
-    window_weights = window_weights.reshape(batch, heads, rows, width, -1).permute(0, 2, 3, 1, 4) + token_weights
+    output = (pooled_weights @ pooled_value).unflatten(2, (rows, width)).permute(0, 2, 3, 1, 4)
+    window_weights = window_weights.unflatten(2, (rows, width)).permute(0, 2, 3, 1, 4) + token_weights
     for index, window in enumerate(windows):
         output = output + window_weights[..., index, None] * value[window]
     return output

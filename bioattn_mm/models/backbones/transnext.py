@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 from timm.layers import DropPath, to_2tuple, trunc_normal_
 from torch import Tensor, nn
@@ -121,7 +122,7 @@ class TransNeXt(Backbone):
         self.out_indices = tuple(out_indices)
         self.out_channels = tuple(settings['channels'][stage] for stage in self.out_indices)
 
-        drop_path_rates = torch.linspace(0, drop_path_rate, sum(settings['depths'])).tolist()
+        drop_path_rates = np.linspace(0, drop_path_rate, sum(settings['depths'])).tolist()
         self.stages = nn.ModuleList()
         in_channels = 3
         for stage in range(num_stages):

@@ -1,0 +1,48 @@
+# The first call of any target makes the environment in .venv; later calls find it there.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+CONFIG ?= configs/transnext/upernet_micro_ade20k.py
+WORK_DIR = work_dirs/$(basename $(notdir $(CONFIG)))_mini
+
+.PHONY: help setup demo test lint clean
+
+help:
+	@echo 'make setup   environment in .venv (a few minutes the first time)'
+	@echo 'make demo    train and test $(CONFIG) on miniature data; CONFIG=... for another'
+	@echo 'make test    the test suite'
+	@echo 'make lint    style checks'
+	@echo 'make clean   remove .venv and generated data; work_dirs stays'
+
+setup: $(READY)
+
+# OpenCV comes in through two packages that share a folder; the headless one goes last, because the other needs
+# graphics libraries that a bare machine does not have.
+$(READY): requirements/runtime.txt requirements/test.txt setup.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+		|| { echo 'Python 3.10 or later is needed; name one with: make PYTHON=python3.11'; exit 2; }
+	@$(PYTHON) -m venv $(VENV) \
+		|| { echo 'The venv module is missing; on Debian and Ubuntu: apt install python3-venv'; exit 2; }
+	$(BIN)/pip install --quiet --progress-bar off -r requirements/runtime.txt -r requirements/test.txt
+	$(BIN)/pip install --quiet --no-deps --force-reinstall \
+		"opencv-python-headless==$$($(BIN)/pip show opencv-python-headless | sed -n 's/^Version: //p')"
+	$(BIN)/pip install --quiet --no-deps --editable .
+	@touch $@
+
+demo: setup
+	$(BIN)/python tools/train.py $(CONFIG) --mini --resume
+	@rm -rf $(WORK_DIR)/pictures
+	$(BIN)/python tools/test.py $(CONFIG) $(WORK_DIR)/iter_300.pth --mini --show-dir $(WORK_DIR)/pictures
+
+test: setup
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: setup
+	$(BIN)/pip install --quiet ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+clean:
+	rm -rf $(VENV) data/mini

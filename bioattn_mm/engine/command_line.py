@@ -1,0 +1,87 @@
+"""What the tools share: reading configs, checking what they point to, one-line errors."""
+
+import functools
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from mmengine.config import Config, ConfigDict
+from mmengine.utils import is_seq_of
+
+from ..errors import InputError
+
+HOW_TO_GET = dict(
+    ADE20KDataset='download ADEChallengeData2016.zip of the MIT Scene Parsing Benchmark '
+    '(http://data.csail.mit.edu/places/ADEchallenge/ADEChallengeData2016.zip) and unpack it into data/ade',
+    CocoDataset='download the 2017 train and val images and annotations from https://cocodataset.org/#download '
+    'and unpack them into data/coco',
+)
+
+
+def run_tool(main: Callable[[], None]) -> Callable[[], None]:
+    """Decorate a tool's `main`: bad input ends it with one line on stderr and exit code 2."""
+
+    @functools.wraps(main)
+    def run() -> None:
+        try:
+            main()
+        except (InputError, FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+            # An error of a data loader's worker arrives with the worker's traceback in its message; its last
+            # line is "module.ErrorClass: message".
+            line = str(error).strip().splitlines()[-1]
+            line = re.sub(r'^([\w.]+\.)?\w*Error: ', '', line)
+            print(f'error: {line}', file=sys.stderr)
+            sys.exit(2)
+
+    return run
+
+
+def read_config(path: str, cfg_options: dict | None = None) -> Config:
+    """Read a config file and merge the `--cfg-options` into it.
+
+    Raises:
+        InputError: The file is missing, is no config, or lacks the parts of a runnable one.
+    """
+    if not Path(path).is_file():
+        raise InputError(f'config not found: {path}')
+    if Path(path).suffix not in ('.py', '.yaml', '.yml', '.json'):
+        raise InputError(f'{path} is no config: expected a .py, .yaml or .json file')
+    try:
+        config = Config.fromfile(path)
+        config.merge_from_dict(cfg_options or {})
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        raise InputError(f'cannot read the config {path}: {reason}') from error
+    absent = [key for key in ('model', 'default_scope', 'test_dataloader', 'test_evaluator') if key not in config]
+    if absent:
+        raise InputError(f'{path} is no config of a model that can be run: it has no {", ".join(absent)}')
+    return config
+
+
+def find_datasets(node: object) -> Iterator[ConfigDict]:
+    """The dataset configs with a `data_root` anywhere inside a dataloader's config (wrappers are looked through)."""
+    if isinstance(node, dict):
+        if 'data_root' in node:
+            yield node
+        for value in node.values():
+            yield from find_datasets(value)
+    elif is_seq_of(node, dict):
+        for value in node:
+            yield from find_datasets(value)
+
+
+def check_data(config: Config, dataloaders: tuple[str, ...]) -> None:
+    """Raise an `InputError` that names the first data folder or annotation file that is not there."""
+    for dataloader in dataloaders:
+        for dataset in find_datasets(config.get(dataloader)):
+            root = Path(dataset['data_root'])
+            parts = [part for part in dataset.get('data_prefix', {}).values() if isinstance(part, str)]
+            parts += [dataset['ann_file']] if dataset.get('ann_file') else []
+            for path in [root] + [root / part for part in parts]:
+                if not path.exists():
+                    how = HOW_TO_GET.get(dataset['type'], 'set data_root with --cfg-options')
+                    raise InputError(
+                        f'no data for {dataset["type"]} at {path} (looked for from {Path.cwd()}); {how}; '
+                        f'or train without it, on generated miniature data: --mini'
+                    )

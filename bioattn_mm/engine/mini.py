@@ -1,0 +1,98 @@
+"""The miniature run: any config of the repository on generated data, in minutes on two CPU cores."""
+
+from collections.abc import Callable
+
+from mmengine.config import Config
+
+from ..errors import InputError
+from .command_line import find_datasets
+
+MINI_ROOT = 'data/mini'
+MINI_FOLDERS = dict(ADE20KDataset='ADEChallengeData2016', CocoDataset='coco')
+
+# The miniature pictures are about a quarter of the real ones' size, so every size in pixels is divided by this.
+SIZE_DIVISOR = 4
+# Keys whose values are sizes in pixels, where they are this large; smaller ones are grid or anchor sizes.
+SIZE_KEYS = ('scale', 'scales', 'img_scale', 'img_size', 'crop_size', 'size', 'stride')
+MIN_PIXEL_SIZE = 128
+
+MAX_ITERS = 300
+WARMUP_ITERS = 20
+BATCH_SIZE = 4
+# From random weights; the configs' own rates are for fine-tuning pre-trained ones.
+LEARNING_RATE = 1e-3
+SEED = 0
+
+
+def make_mini(config: Config, mini_root: str = MINI_ROOT) -> Config:
+    """Return a miniature of a training config; the model keeps its architecture.
+
+    Data: the generated miniature of its dataset; picture, crop and window sizes a quarter. Schedule: 300 iterations
+    of 4 pictures, warm-up and linear decay, one rate for all parameters, one validation half-way and one at the
+    end, fixed seed. Model: random weights instead of a checkpoint, BN instead of SyncBN, no stochastic depth.
+
+    Raises:
+        InputError: There is no miniature of the config's dataset.
+    """
+    roots = {}
+    for dataset in find_datasets([config.train_dataloader, config.val_dataloader, config.test_dataloader]):
+        if dataset['type'] not in MINI_FOLDERS:
+            raise InputError(
+                f'--mini has no miniature of {dataset["type"]}: expected one of {", ".join(MINI_FOLDERS)}'
+            )
+        roots[dataset['data_root'].rstrip('/')] = f'{mini_root}/{MINI_FOLDERS[dataset["type"]]}'
+
+    def shrink(key: str, value: object) -> object:
+        if isinstance(value, str):
+            return 'BN' if value == 'SyncBN' else _move(value, roots)
+        return _divide(value) if key in SIZE_KEYS else value
+
+    config = Config(_map_values(config.to_dict(), shrink), filename=config.filename)
+    config.model.pretrained = None
+    config.model.backbone.init_cfg = None
+    if 'drop_path_rate' in config.model.backbone:
+        config.model.backbone.drop_path_rate = 0.0
+
+    config.train_dataloader.update(batch_size=BATCH_SIZE, num_workers=2, persistent_workers=True)
+    config.train_dataloader.sampler = dict(type='InfiniteSampler', shuffle=True)
+    for dataloader in (config.val_dataloader, config.test_dataloader):
+        dataloader.update(num_workers=1, persistent_workers=False)
+    config.train_cfg = dict(type='IterBasedTrainLoop', max_iters=MAX_ITERS, val_interval=MAX_ITERS // 2)
+    config.optim_wrapper.optimizer.lr = LEARNING_RATE
+    config.param_scheduler = [
+        dict(type='LinearLR', start_factor=1e-3, by_epoch=False, begin=0, end=WARMUP_ITERS),
+        dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=WARMUP_ITERS, end=MAX_ITERS),
+    ]
+    config.default_hooks.logger.update(interval=10, log_metric_by_epoch=False)
+    config.default_hooks.checkpoint.update(by_epoch=False, interval=MAX_ITERS // 2, max_keep_ckpts=1)
+    config.log_processor = dict(by_epoch=False)
+    config.env_cfg.update(cudnn_benchmark=False)
+    config.randomness = dict(seed=SEED)
+    return config
+
+
+def _map_values(node: object, function: Callable[[str, object], object], key: str = '') -> object:
+    """A copy of nested dicts and lists with every value replaced by `function(key, value)`."""
+    node = function(key, node)
+    if isinstance(node, dict):
+        return {name: _map_values(value, function, name) for name, value in node.items()}
+    if isinstance(node, list):
+        return [_map_values(value, function) for value in node]
+    return node
+
+
+def _move(path: str, roots: dict[str, str]) -> str:
+    """Replace the data root that `path` is or lies in, if any."""
+    for old_root, new_root in roots.items():
+        if path.rstrip('/') == old_root or path.startswith(f'{old_root}/'):
+            return new_root + path.rstrip('/')[len(old_root) :]
+    return path
+
+
+def _divide(value: object) -> object:
+    """Divide the pixel sizes in an int or in nested sequences of ints."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_divide(item) for item in value)
+    if isinstance(value, int) and value >= MIN_PIXEL_SIZE:
+        return value // SIZE_DIVISOR
+    return value

@@ -1,0 +1,41 @@
+# UperNet with an auxiliary FCN head; a config adds the backbone and the `in_channels` of both heads.
+norm_cfg = dict(type='SyncBN', requires_grad=True)
+model = dict(
+    type='EncoderDecoder',
+    data_preprocessor=dict(
+        type='SegDataPreProcessor',
+        mean=[123.675, 116.28, 103.53],
+        std=[58.395, 57.12, 57.375],
+        bgr_to_rgb=True,
+        size=(512, 512),
+        pad_val=0,
+        seg_pad_val=255,
+    ),
+    decode_head=dict(
+        type='UPerHead',
+        in_index=[0, 1, 2, 3],
+        pool_scales=(1, 2, 3, 6),
+        channels=512,
+        dropout_ratio=0.1,
+        num_classes=150,
+        norm_cfg=norm_cfg,
+        align_corners=False,
+        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0),
+    ),
+    auxiliary_head=dict(
+        type='FCNHead',
+        in_index=2,
+        channels=256,
+        num_convs=1,
+        concat_input=False,
+        dropout_ratio=0.1,
+        num_classes=150,
+        norm_cfg=norm_cfg,
+        align_corners=False,
+        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=0.4),
+    ),
+    train_cfg=dict(),
+    # Single-scale testing slides a window of the training size; `tools/test.py --tta` tests whole pictures.
+    test_cfg=dict(mode='slide', crop_size=(512, 512), stride=(341, 341)),
+)
+tta_test_cfg = dict(mode='whole')

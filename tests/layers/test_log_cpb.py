@@ -1,0 +1,164 @@
+"""The log-spaced position bias against its definition over all pairs."""
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bioattn_mm.layers import LogCPB
+
+Grid = tuple[int, int]
+
+
+def bias_of_all_pairs(layer: LogCPB, grid: Grid, pooled_grid: Grid) -> torch.Tensor:
+    """The MLP on the coordinates of every pair: (heads, H, W, Ph, Pw)."""
+    coordinates = []
+    for axis in (0, 1):
+        query = torch.arange(grid[axis], dtype=torch.float64)
+        pooled = F.adaptive_avg_pool1d(query[None], pooled_grid[axis])[0]
+        offset = (query[:, None] - pooled) / (layer.pretrain_grid[axis] - 1) * 8
+        coordinates.append(offset.sign() * torch.log2(offset.abs() + 1) / math.log2(8))
+    vertical, horizontal = coordinates
+    pairs = torch.stack(
+        [
+            vertical[:, None, :, None].expand(*grid, *pooled_grid),
+            horizontal[None, :, None, :].expand(*grid, *pooled_grid),
+        ],
+        dim=-1,
+    )
+    return layer.fc2(F.relu(layer.fc1(pairs.to(layer.fc1.weight.dtype)))).movedim(-1, 0)
+
+
+def expand(bias: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """What the layer returns, for every pair: (heads, H, W, Ph, Pw)."""
+    return bias[:, rows].permute(0, 1, 3, 2, 4)
+
+
+GRIDS = [
+    ((8, 8), (1, 1)),
+    ((16, 24), (2, 3)),
+    ((13, 17), (6, 8)),  # cells of different sizes
+    ((7, 9), (7, 9)),  # stage 4: every token is its own cell
+    ((2, 3), (7, 7)),  # linear mode on a small picture: more cells than tokens
+    ((1, 1), (1, 1)),
+]
+
+
+@pytest.mark.parametrize(('grid', 'pooled_grid'), GRIDS)
+def test_extrapolated_bias_is_that_of_all_pairs(grid: Grid, pooled_grid: Grid) -> None:
+    layer = LogCPB(num_heads=3, pretrain_grid=(14, 12)).double()
+    bias, rows = layer(grid, pooled_grid)
+    torch.testing.assert_close(expand(bias, rows), bias_of_all_pairs(layer, grid, pooled_grid))
+
+
+def test_number_of_coordinates_grows_with_the_sides_not_with_the_pairs() -> None:
+    layer = LogCPB(num_heads=2, pretrain_grid=(56, 56))
+    bias, rows = layer((256, 256), (32, 32))
+    assert layer._table((256, 256), (32, 32)).shape == (2, 504, 504)
+    assert bias.shape == (2, 504, 256, 32)
+    assert rows.shape == (256, 32)
+
+
+@pytest.mark.parametrize('grid', [(8, 12), (5, 9), (6, 6)])
+def test_interpolated_bias_resizes_keys_then_queries(grid: Grid) -> None:
+    pooled_grid = (grid[0] // 2, grid[1] // 2)
+    layer = LogCPB(2, (7, 7), 'interpolate', train_grid=(6, 6), train_pooled_grid=(3, 3)).double()
+    want = bias_of_all_pairs(layer, (6, 6), (3, 3)).flatten(1, 2)  # (heads, N, Ph, Pw)
+    want = F.interpolate(want, pooled_grid, mode='bilinear').flatten(2).transpose(1, 2)
+    want = F.interpolate(want.unflatten(2, (6, 6)), grid, mode='bilinear')  # (heads, P, H, W)
+    want = want.unflatten(1, pooled_grid).permute(0, 3, 4, 1, 2)
+    torch.testing.assert_close(expand(*layer(grid, pooled_grid)), want)
+
+
+def test_chunks_of_rows_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = LogCPB(2, (14, 14))
+    whole = layer._table((20, 11), (5, 3))
+    monkeypatch.setattr('bioattn_mm.layers.log_cpb.MAX_HIDDEN_PER_CHUNK', 30000)
+    torch.testing.assert_close(layer._table((20, 11), (5, 3)), whole)
+
+
+def test_half_precision_weights_give_a_float32_bias() -> None:
+    layer = LogCPB(2, (14, 14))
+    exact, _ = layer((8, 8), (2, 2))
+    with torch.autocast('cpu', torch.bfloat16):
+        autocast, _ = layer((8, 8), (2, 2))
+    assert autocast.dtype == torch.float32
+    torch.testing.assert_close(autocast, exact)
+    assert layer.half()((8, 8), (2, 2))[0].dtype == torch.float32
+
+
+class CountedLogCPB(LogCPB):
+    """Counts how often the MLP runs."""
+
+    count = 0
+
+    def _table(self, *grids: Grid) -> torch.Tensor:
+        self.count += 1
+        return super()._table(*grids)
+
+
+@pytest.fixture
+def counted() -> CountedLogCPB:
+    layer = CountedLogCPB(2, (14, 14))
+    layer.fc2.weight.data.normal_()
+    return layer.eval()
+
+
+@torch.no_grad()
+def test_kept_per_size_in_eval_mode(counted: CountedLogCPB) -> None:
+    first, _ = counted((8, 8), (2, 2))
+    counted((12, 8), (3, 2))
+    again, _ = counted((8, 8), (2, 2))
+    assert counted.count == 2
+    torch.testing.assert_close(again, first, rtol=0, atol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    'change',
+    [
+        lambda layer: layer.fc1.weight.mul_(2),
+        lambda layer: layer.load_state_dict({name: 2 * value for name, value in layer.state_dict().items()}),
+        lambda layer: setattr(layer.fc2, 'weight', torch.nn.Parameter(layer.fc2.weight * 2)),
+        lambda layer: layer.double(),
+        lambda layer: (layer.train(), layer.eval(), layer.fc2.weight.data.mul_(2)),
+    ],
+    ids=['in place', 'load_state_dict', 'assignment', 'dtype', 'train()'],
+)
+def test_dropped_when_the_weights_change(counted: CountedLogCPB, change) -> None:
+    counted((8, 8), (2, 2))
+    change(counted)
+    bias, rows = counted((8, 8), (2, 2))
+    assert counted.count == 2
+    torch.testing.assert_close(expand(bias, rows), bias_of_all_pairs(counted, (8, 8), (2, 2)))
+
+
+def test_never_kept_where_gradients_are_wanted(counted: CountedLogCPB) -> None:
+    for layer in (counted, counted.train()):
+        bias, _ = layer((8, 8), (2, 2))
+        bias.sum().backward()
+        assert layer.fc1.weight.grad.abs().sum() > 0
+    assert len(counted._tables) == 0
+
+
+@torch.no_grad()
+def test_number_of_kept_sizes_is_bounded(counted: CountedLogCPB) -> None:
+    for height in range(2, 2 + 2 * counted._tables.max_sizes):
+        counted((height, 8), (1, 2))
+    assert len(counted._tables) == counted._tables.max_sizes
+
+
+@torch.no_grad()
+def test_copies_do_not_share_what_is_kept(counted: CountedLogCPB) -> None:
+    counted((8, 8), (2, 2))
+    for other in (copy.deepcopy(counted), pickle.loads(pickle.dumps(counted))):
+        assert len(other._tables) == 0
+        torch.testing.assert_close(other((8, 8), (2, 2))[0], counted((8, 8), (2, 2))[0])
+
+
+def test_unknown_bias_mode() -> None:
+    with pytest.raises(ValueError, match="bias_mode must be 'extrapolate' or 'interpolate', got 'stretch'"):
+        LogCPB(2, (14, 14), 'stretch')

@@ -1,0 +1,205 @@
+"""TransNeXt: the recorded vectors, any input size, checkpoints, and OpenMMLab's switches."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.models import TransNeXt
+from tests import parity
+
+VECTORS = sorted(path.stem for path in parity.FOLDER.glob('transnext_*.json'))
+SMALL = dict(channels=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 2, 1))
+
+
+def save_release(path, variant: str) -> str:
+    """A file laid out like the authors' ImageNet release."""
+    state_dict = parity.released_state_dict(f'transnext_{variant}')
+    channels = state_dict['norm4.weight'].numel()
+    head = {'head.weight': torch.zeros(1000, channels), 'head.bias': torch.zeros(1000)}
+    torch.save({'model': {**state_dict, **head}, 'epoch': 299}, path)
+    return str(path)
+
+
+@pytest.mark.parametrize('name', VECTORS)
+@torch.no_grad()
+def test_matches_the_recorded_features(name: str, tmp_path) -> None:
+    vector = json.loads((parity.FOLDER / f'{name}.json').read_text())
+    backbone = TransNeXt(
+        vector['variant'],
+        bias_mode=vector['position_bias'].split()[0],
+        img_size=vector['pretrain_size'],
+        init_cfg=dict(type='Pretrained', checkpoint=save_release(tmp_path / 'release.pth', vector['variant'])),
+    )
+    backbone.init_weights()
+    batch, _, height, width = vector['image']
+    outputs = backbone.eval()(parity.image(batch, height, width))
+    recorded = np.load(parity.FOLDER / f'{name}.npz')
+    assert len(outputs) == len(recorded.files) == 4
+    for stage, output in enumerate(outputs):
+        assert parity.relative_error(parity.subsample(output), recorded[f'stage{stage}']) < 1e-4
+
+
+@pytest.mark.parametrize('variant', ['micro', 'tiny', 'small', 'base'])
+def test_parameters_are_those_of_the_release(variant: str) -> None:
+    released = parity.released_state_dict(f'transnext_{variant}')
+    with torch.device('meta'):
+        backbone = TransNeXt(variant)
+    assert sum(p.numel() for p in backbone.parameters()) == sum(value.numel() for value in released.values())
+
+
+@pytest.mark.parametrize('size', [(32, 32), (33, 47), (32, 200), (97, 161), (224, 320)])
+@pytest.mark.parametrize(
+    'options',
+    [dict(), dict(bias_mode='interpolate', img_size=64), dict(pool_size=7), dict(pool_size=(2, 3))],
+    ids=['extrapolate', 'interpolate', 'linear', 'linear non-square'],
+)
+def test_any_input_size(size: tuple[int, int], options: dict) -> None:
+    backbone = TransNeXt(SMALL, **options)
+    outputs = backbone(torch.randn(2, 3, *size))
+    for output, channels, stride in zip(outputs, backbone.out_channels, (4, 8, 16, 32), strict=True):
+        assert output.shape == (2, channels, -(-size[0] // stride), -(-size[1] // stride))
+        assert output.isfinite().all()
+    sum(output.sum() for output in outputs).backward()
+    # The last stage of a 32-pixel picture is one token: its softmax has no gradient.
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in backbone.parameters())
+
+
+@torch.no_grad()
+def test_detection_size() -> None:
+    outputs = TransNeXt(SMALL).eval()(torch.randn(1, 3, 800, 1333))
+    assert [tuple(output.shape[2:]) for output in outputs] == [(200, 334), (100, 167), (50, 84), (25, 42)]
+
+
+def test_linear_mode_keeps_the_pooled_grid() -> None:
+    backbone = TransNeXt(SMALL, pool_size=7)
+    for stage in backbone.stages[:3]:
+        assert stage.blocks[0].attn.pooled_grid((200, 334)) == (7, 7)
+
+
+@torch.no_grad()
+def test_interpolation_equals_extrapolation_at_the_training_size() -> None:
+    picture = torch.randn(1, 3, 96, 160)
+    extrapolate = TransNeXt(SMALL).eval()
+    interpolate = TransNeXt(SMALL, bias_mode='interpolate', img_size=(96, 160)).eval()
+    interpolate.load_state_dict(extrapolate.state_dict())
+    for a, b in zip(extrapolate(picture), interpolate(picture), strict=True):
+        torch.testing.assert_close(a, b)
+    bigger = torch.randn(1, 3, 160, 256)
+    assert not torch.allclose(extrapolate(bigger)[0], interpolate(bigger)[0], atol=1e-6)
+
+
+@pytest.mark.parametrize('size', [(31, 64), (64, 31), (0, 64)])
+def test_input_that_is_too_small(size: tuple[int, int]) -> None:
+    with pytest.raises(InputError, match=rf'at least 32 pixels, got \(1, 3, {size[0]}, {size[1]}\)'):
+        TransNeXt(SMALL)(torch.zeros(1, 3, *size))
+
+
+def test_out_indices() -> None:
+    backbone = TransNeXt(SMALL, out_indices=(1, 3))
+    outputs = backbone(torch.randn(1, 3, 64, 64))
+    assert backbone.out_channels == (16, 32)
+    assert [output.shape[1] for output in outputs] == [16, 32]
+
+
+def test_with_cp_gives_the_same_gradients() -> None:
+    picture = torch.randn(2, 3, 64, 96)
+    plain, recomputed = TransNeXt(SMALL), TransNeXt(SMALL, with_cp=True)
+    recomputed.load_state_dict(plain.state_dict())
+    for backbone in (plain, recomputed):
+        sum(output.square().mean() for output in backbone(picture)).backward()
+    for a, b in zip(plain.parameters(), recomputed.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_frozen_stages_stay_frozen_in_training() -> None:
+    backbone = TransNeXt(SMALL, frozen_stages=1, drop_path_rate=0.5).train()
+    for stage, module in enumerate(backbone.stages):
+        assert all(parameter.requires_grad == (stage > 1) for parameter in module.parameters())
+        assert module.training == (stage > 1)
+
+
+def test_drop_path_rises_linearly_over_all_blocks() -> None:
+    backbone = TransNeXt(SMALL, drop_path_rate=0.4)
+    rates = [getattr(block.drop_path, 'drop_prob', 0) for stage in backbone.stages for block in stage.blocks]
+    assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
+
+
+def test_says_which_keys_were_not_used(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = []
+    monkeypatch.setattr('bioattn_mm.models.backbones.base.print_log', lambda line, logger: lines.append(line))
+    path = save_release(tmp_path / 'release.pth', 'micro')
+    TransNeXt('micro', init_cfg=dict(type='Pretrained', checkpoint=path)).init_weights()
+    assert lines == [f'TransNeXt: loaded {path}; not used: head.weight, head.bias']
+
+
+@pytest.mark.parametrize('wrapping', ['bare', 'state_dict of a detector', 'data parallel'])
+def test_loads_checkpoints_of_this_package(wrapping: str, tmp_path) -> None:
+    source = TransNeXt(SMALL)
+    state_dict = source.state_dict()
+    if wrapping == 'state_dict of a detector':
+        heads = {'decode_head.conv_seg.weight': torch.zeros(3)}
+        state_dict = {'state_dict': {**{f'backbone.{k}': v for k, v in state_dict.items()}, **heads}}
+    elif wrapping == 'data parallel':
+        state_dict = {f'module.{k}': v for k, v in state_dict.items()}
+    torch.save(state_dict, tmp_path / 'own.pth')
+    backbone = TransNeXt(SMALL, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'own.pth')))
+    backbone.init_weights()
+    for name, value in source.state_dict().items():
+        torch.testing.assert_close(backbone.state_dict()[name], value, rtol=0, atol=0)
+
+
+def test_checkpoint_of_another_variant(tmp_path) -> None:
+    path = save_release(tmp_path / 'release.pth', 'micro')
+    backbone = TransNeXt('tiny', init_cfg=dict(type='Pretrained', checkpoint=path))
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
+    shape = r'stages.0.patch_embed.proj.weight \(file \(48, 3, 7, 7\), model \(72, 3, 7, 7\)\)'
+    with pytest.raises(InputError, match=shape):
+        backbone.init_weights()
+    for name, value in backbone.state_dict().items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
+
+
+def test_checkpoint_of_another_system(tmp_path) -> None:
+    torch.save({'layer1.0.conv1.weight': torch.zeros(3)}, tmp_path / 'resnet.pth')
+    backbone = TransNeXt(SMALL, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'resnet.pth')))
+    with pytest.raises(InputError, match='missing in the file: .*unknown to the model: layer1.0.conv1.weight'):
+        backbone.init_weights()
+
+
+@pytest.mark.parametrize(
+    ('content', 'message'),
+    [
+        (None, 'checkpoint not found'),
+        (b'no checkpoint', 'cannot read the checkpoint'),
+        ([1, 2], 'holds no weights: .*got list'),
+        ({'epoch': 3}, 'holds no weights'),
+    ],
+)
+def test_files_that_are_no_checkpoints(content, message: str, tmp_path) -> None:
+    path = tmp_path / 'file.pth'
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        torch.save(content, path)
+    with pytest.raises(InputError, match=message):
+        TransNeXt(SMALL, init_cfg=dict(type='Pretrained', checkpoint=str(path))).init_weights()
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(arch='huge'), "arch must be one of micro, tiny, small, base or a dict, got 'huge'"),
+        (dict(arch=dict(channels=(8, 8, 8, 8))), 'arch as a dict needs'),
+        (dict(arch={**SMALL, 'num_heads': (3, 2, 3, 4)}), 'channels must be a multiple of num_heads, got 8 and 3'),
+        (dict(out_indices=(0, 4)), r'out_indices must be stages 0 to 3, got \(0, 4\)'),
+        (dict(out_indices=()), 'out_indices must be stages 0 to 3'),
+        (dict(frozen_stages=4), 'frozen_stages must be -1 to 3, got 4'),
+        (dict(bias_mode='stretch'), 'bias_mode must be'),
+    ],
+)
+def test_arguments_that_are_wrong(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TransNeXt(**options)

@@ -1,0 +1,153 @@
+"""Aggregated attention against its formula, written out query by query."""
+
+import sys
+
+import pytest
+import torch
+
+from bioattn_mm.ops import aggregated_attention
+
+ARGUMENTS = (
+    'query',
+    'key',
+    'value',
+    'pooled_key',
+    'pooled_value',
+    'window_bias',
+    'pooled_bias',
+    'pooled_bias_rows',
+    'token_weights',
+)
+
+
+def make_arguments(
+    batch: int = 2,
+    grid: tuple[int, int] = (5, 7),
+    pooled_grid: tuple[int, int] = (2, 3),
+    heads: int = 2,
+    channels: int = 8,
+    window_size: int = 3,
+    dtype: torch.dtype = torch.float64,
+) -> dict[str, torch.Tensor]:
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, dtype=dtype)
+
+    height, width = grid
+    pooled_height, pooled_width = pooled_grid
+    rows = 4
+    return dict(
+        query=random(batch, height, width, heads, channels),
+        key=random(batch, height, width, heads, channels),
+        value=random(batch, height, width, heads, channels),
+        pooled_key=random(batch, pooled_height, pooled_width, heads, channels),
+        pooled_value=random(batch, pooled_height, pooled_width, heads, channels),
+        window_bias=random(heads, window_size**2),
+        pooled_bias=random(heads, rows, width, pooled_width),
+        pooled_bias_rows=torch.randint(rows, (height, pooled_height)),
+        token_weights=random(batch, height, width, heads, window_size**2),
+    )
+
+
+def written_out(arguments: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Equations 10 to 14 of the paper for one query at a time."""
+    query, key, value, pooled_key, pooled_value, window_bias, pooled_bias, rows, token_weights = (
+        arguments[name] for name in ARGUMENTS
+    )
+    batch, height, width, heads, _ = query.shape
+    window_size = round(window_bias.shape[1] ** 0.5)
+    output = torch.zeros_like(query)
+    for b, i, j, h in torch.cartesian_prod(*(torch.arange(n) for n in (batch, height, width, heads))).tolist():
+        logits, values, extra = [], [], []
+        for offset in range(window_size**2):
+            y, x = i + offset // window_size - window_size // 2, j + offset % window_size - window_size // 2
+            if 0 <= y < height and 0 <= x < width:
+                logits.append(query[b, i, j, h] @ key[b, y, x, h] + window_bias[h, offset])
+                values.append(value[b, y, x, h])
+                extra.append(token_weights[b, i, j, h, offset])
+        for u in range(pooled_key.shape[1]):
+            for v in range(pooled_key.shape[2]):
+                logits.append(query[b, i, j, h] @ pooled_key[b, u, v, h] + pooled_bias[h, rows[i, u], j, v])
+                values.append(pooled_value[b, u, v, h])
+                extra.append(torch.zeros((), dtype=query.dtype))
+        weights = torch.stack(logits).softmax(0) + torch.stack(extra)
+        output[b, i, j, h] = weights @ torch.stack(values)
+    return output
+
+
+@pytest.mark.parametrize(
+    'sizes',
+    [
+        dict(),
+        dict(window_size=5),
+        dict(window_size=7, grid=(3, 4)),
+        dict(grid=(1, 1), pooled_grid=(1, 1)),
+        dict(grid=(2, 9), pooled_grid=(7, 7), heads=1),
+    ],
+    ids=str,
+)
+def test_equals_the_formula(sizes: dict) -> None:
+    arguments = make_arguments(**sizes)
+    torch.testing.assert_close(aggregated_attention(**arguments), written_out(arguments), rtol=1e-10, atol=1e-10)
+
+
+def test_queries_in_chunks_of_rows_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = make_arguments(grid=(9, 6))
+    whole = aggregated_attention(**arguments)
+    module = sys.modules['bioattn_mm.ops.aggregated_attention']  # its name is shadowed by the function's
+    monkeypatch.setattr(module, 'MAX_WEIGHTS_PER_CHUNK', 2 * 2 * 6 * (9 + 6) * 2)  # two rows at a time
+    calls = []
+    attend_rows = module._attend_rows
+    monkeypatch.setattr(module, '_attend_rows', lambda *args: calls.append(1) or attend_rows(*args))
+    with torch.no_grad():
+        torch.testing.assert_close(aggregated_attention(**arguments), whole)
+    assert len(calls) == 5
+
+
+def test_gradients() -> None:
+    arguments = make_arguments(batch=1, grid=(3, 4), pooled_grid=(1, 2), channels=3)
+    rows = arguments['pooled_bias_rows']
+    inputs = [arguments[name].requires_grad_() for name in ARGUMENTS if name != 'pooled_bias_rows']
+
+    def function(*tensors: torch.Tensor) -> torch.Tensor:
+        return aggregated_attention(*tensors[:7], rows, tensors[7])
+
+    assert torch.autograd.gradcheck(function, inputs)
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_half_precision_sums_in_float32(dtype: torch.dtype) -> None:
+    arguments = make_arguments(dtype=torch.float32, channels=24)
+    half = {name: t.to(dtype) if t.is_floating_point() else t for name, t in arguments.items()}
+    exact = aggregated_attention(**{name: t.double() if t.is_floating_point() else t for name, t in half.items()})
+    output = aggregated_attention(**half)
+    assert output.dtype == dtype
+    # The only rounding is that of the output itself.
+    torch.testing.assert_close(output, exact.to(dtype))
+
+
+def test_empty_batch() -> None:
+    assert aggregated_attention(**make_arguments(batch=0)).shape == (0, 5, 7, 2, 8)
+
+
+def test_large_logits_stay_finite() -> None:
+    arguments = make_arguments(dtype=torch.float32)
+    arguments['query'] *= 1e4
+    assert aggregated_attention(**arguments).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ('name', 'wrong', 'message'),
+    [
+        ('query', torch.zeros(2, 5, 7, 8), r'query must be \(B, H, W, heads, d\), got shape \(2, 5, 7, 8\)'),
+        ('key', torch.zeros(2, 5, 6, 2, 8), r'key must have shape \(2, 5, 7, 2, 8\).*got \(2, 5, 6, 2, 8\)'),
+        ('window_bias', torch.zeros(2, 16), r'window_bias.*16 is not the square of an odd number'),
+        ('pooled_key', torch.zeros(2, 6, 2, 8), r'pooled_key must be \(B, Ph, Pw, heads, d\)'),
+        ('pooled_bias', torch.zeros(2, 4, 7, 2), r'pooled_bias must have shape \(2, 4, 7, 3\)'),
+        ('pooled_bias_rows', torch.zeros(5, 3, dtype=torch.long), r'pooled_bias_rows must have shape \(5, 2\)'),
+        ('token_weights', torch.zeros(2, 5, 7, 2, 25), r'token_weights must have shape \(2, 5, 7, 2, 9\)'),
+        ('value', torch.zeros(2, 5, 7, 2, 8, device='meta'), 'value is on meta, but query is on cpu'),
+    ],
+)
+def test_arguments_that_do_not_fit(name: str, wrong: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        aggregated_attention(**{**make_arguments(), name: wrong})

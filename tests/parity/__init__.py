@@ -1,0 +1,51 @@
+"""Recorded features of the authors' own implementations, and how they were recorded.
+
+Every parameter and floating-point buffer of a reference was overwritten with `fill_value(name, shape)`, then the
+features of `image(B, H, W)` were recorded in eval mode in float32. `NAME.json` says which system, variant and image;
+`NAME.npz` holds `subsample` of each stage; `manifest_*.json` lists the names and shapes of the released state dict.
+"""
+
+import json
+import math
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+
+FOLDER = Path(__file__).parent
+
+
+def fill_value(name: str, shape: list[int]) -> torch.Tensor:
+    """Value of the entry `name` of a reference state dict, float32."""
+    noise = torch.randn(tuple(shape), generator=torch.Generator().manual_seed(zlib.crc32(name.encode())))
+    if name.endswith('running_var'):
+        return 1 + 0.1 * noise.abs()
+    if name.endswith('running_mean'):
+        return 0.1 * noise
+    if noise.ndim <= 1:
+        around_one = name.endswith('weight') or noise.numel() == 1
+        return 1 + 0.1 * noise if around_one else 0.1 * noise
+    return noise / math.sqrt(math.prod(noise.shape[1:]))
+
+
+def released_state_dict(manifest: str) -> dict[str, torch.Tensor]:
+    """The filled state dict of `manifest_{manifest}.json`, under the authors' names."""
+    shapes = json.loads((FOLDER / f'manifest_{manifest}.json').read_text())
+    return {name: fill_value(name, shape) for name, shape in shapes.items()}
+
+
+def image(batch: int, height: int, width: int) -> torch.Tensor:
+    """The input of every vector: standard normal, (batch, 3, height, width)."""
+    return torch.randn(batch, 3, height, width, generator=torch.Generator().manual_seed(height * 10007 + width))
+
+
+def subsample(feature: torch.Tensor) -> np.ndarray:
+    """What a vector keeps of a (B, C, H, W) map: every 5th channel, every 3rd row and column."""
+    return feature.detach()[:, ::5, ::3, ::3].contiguous().numpy()
+
+
+def relative_error(got: np.ndarray, want: np.ndarray) -> float:
+    """max|got - want| / max|want|; a faithful float32 port stays under 1e-4."""
+    assert got.shape == want.shape, (got.shape, want.shape)
+    return float(np.abs(got - want).max() / np.abs(want).max())

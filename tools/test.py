@@ -1,0 +1,133 @@
+#!/usr/bin/env python
+"""Test a checkpoint of any mmdet, mmseg or mmpretrain config: print its metrics, draw its predictions."""
+
+import argparse
+import os
+from pathlib import Path
+
+from mmengine.config import Config, ConfigDict, DictAction
+from mmengine.model import is_model_wrapper
+from mmengine.runner import Runner
+
+from bioattn_mm import compat
+from bioattn_mm.checkpoints import check_fit, read_state_dict
+from bioattn_mm.engine.command_line import check_data, read_config, run_tool
+from bioattn_mm.engine.contact_sheet import write_contact_sheet
+from bioattn_mm.engine.mini import make_mini
+from bioattn_mm.errors import InputError
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog='Example: python tools/test.py configs/transnext/upernet_tiny_ade20k.py '
+        'work_dirs/upernet_tiny_ade20k_mini/iter_300.pth --mini --show-dir pictures',
+    )
+    parser.add_argument('config', help='config file, such as configs/transnext/upernet_tiny_ade20k.py')
+    parser.add_argument('checkpoint', help='checkpoint file of the whole model')
+    parser.add_argument('--work-dir', help='folder for logs; default: the folder of the checkpoint')
+    parser.add_argument(
+        '--out',
+        metavar='PATH',
+        help='write the predictions for offline evaluation: label maps (.png) into the folder PATH for segmentation, '
+        'the pickle PATH (.pkl) for detection',
+    )
+    parser.add_argument('--show-dir', metavar='DIR', help='draw ground truth | prediction of every picture into DIR')
+    parser.add_argument('--tta', action='store_true', help='multi-scale and flip testing, as the config defines it')
+    parser.add_argument('--mini', action='store_true', help='test on the miniature data of `tools/train.py --mini`')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        metavar='KEY=VALUE',
+        help='override config values, such as model.backbone.bias_mode=interpolate; applied after --mini',
+    )
+    parser.add_argument(
+        '--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none', help='job launcher (default: none)'
+    )
+    parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help='set by the pytorch launcher')
+    args = parser.parse_args()
+    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
+    return args
+
+
+@run_tool
+def main() -> None:
+    args = parse_args()
+    compat.install()
+    config = read_config(args.config)
+    if args.mini:
+        config = make_mini(config)
+    config.merge_from_dict(args.cfg_options or {})
+    check_data(config, ('test_dataloader',))
+    state_dict = read_state_dict(args.checkpoint)
+
+    config.load_from = args.checkpoint
+    config.resume = False
+    config.work_dir = args.work_dir or str(Path(args.checkpoint).parent)
+    config.launcher = args.launcher
+    if args.out:
+        set_out(config, args.out)
+    if args.show_dir:
+        set_show_dir(config, args.show_dir)
+    if args.tta:
+        set_tta(config)
+
+    runner = Runner.from_cfg(config)
+    model = runner.model.module if args.tta or is_model_wrapper(runner.model) else runner.model
+    own = model.state_dict()
+    check_fit(args.checkpoint, state_dict, own, [name for name in state_dict if name not in own])
+    metrics = runner.test()
+
+    print(f'\n{args.config} {args.checkpoint}')
+    print('  '.join(f'{name} {value:.4g}' for name, value in metrics.items() if 'time' not in name))
+    if args.show_dir:
+        print(f'pictures (ground truth | prediction): {draw_sheet(Path(args.show_dir))}')
+
+
+def set_out(config: Config, out: str) -> None:
+    """Write predictions beside the metrics, in the form of the config's library."""
+    path = Path(out)
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        raise InputError(f'{out} is there already: name another path for --out')
+    if config.default_scope == 'mmseg':
+        config.test_evaluator.output_dir = out
+        return
+    if path.suffix not in ('.pkl', '.pickle'):
+        raise InputError(f'--out of a detection config must end in .pkl, got {out}')
+    evaluators = config.test_evaluator if isinstance(config.test_evaluator, list) else [config.test_evaluator]
+    config.test_evaluator = [*evaluators, dict(type='DumpDetResults', out_file_path=out)]
+
+
+def set_show_dir(config: Config, show_dir: str) -> None:
+    """Draw every picture of the test into a folder."""
+    path = Path(show_dir)
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        raise InputError(f'{show_dir} is there already and not empty: name another folder for --show-dir')
+    hook = config.default_hooks.get('visualization')
+    if hook is None:
+        raise InputError('--show-dir needs default_hooks.visualization in the config, and this one has none')
+    hook.update(draw=True, interval=1)
+    config.visualizer.save_dir = show_dir
+
+
+def set_tta(config: Config) -> None:
+    """Test every picture at several scales and flipped, with the config's `tta_model` and `tta_pipeline`."""
+    absent = [key for key in ('tta_model', 'tta_pipeline') if key not in config]
+    if absent:
+        raise InputError(f'--tta needs {" and ".join(absent)} in the config, and this one has none')
+    config.model.test_cfg.update(config.get('tta_test_cfg', {}))
+    config.model = ConfigDict(**config.tta_model, module=config.model)
+    config.test_dataloader.dataset.pipeline = config.tta_pipeline
+
+
+def draw_sheet(show_dir: Path) -> Path:
+    """Tile some of the pictures that the visualizer wrote below `show_dir`."""
+    sheet = show_dir / 'predictions.png'
+    pictures = sorted(path for path in show_dir.rglob('*') if path.suffix in ('.png', '.jpg'))
+    write_contact_sheet(pictures, sheet)
+    return sheet
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,116 @@
+#!/usr/bin/env python
+"""Train a model of any mmdet, mmseg or mmpretrain config."""
+
+import argparse
+import os
+from pathlib import Path
+
+from mmengine.config import Config, DictAction
+from mmengine.runner import Runner
+
+from bioattn_mm import compat
+from bioattn_mm.engine.command_line import check_data, read_config, run_tool
+from bioattn_mm.engine.mini import MINI_ROOT, make_mini
+from bioattn_mm.errors import InputError
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog='Example: python tools/train.py configs/transnext/upernet_tiny_ade20k.py --mini',
+    )
+    parser.add_argument('config', help='config file, such as configs/transnext/upernet_tiny_ade20k.py')
+    parser.add_argument(
+        '--work-dir', help='folder for logs and checkpoints; default: work_dirs/CONFIG, with --mini work_dirs/CONFIG_mini'
+    )
+    parser.add_argument(
+        '--resume',
+        nargs='?',
+        const='auto',
+        metavar='CHECKPOINT',
+        help='go on from CHECKPOINT, or without a value from the latest one in the work dir (from the start if none)',
+    )
+    parser.add_argument('--amp', action='store_true', help='mixed-precision training (needs a GPU)')
+    parser.add_argument(
+        '--mini',
+        action='store_true',
+        help='a run of minutes on a 2-core CPU: generated miniature data, pictures and crops of a quarter of the '
+        'size, 300 iterations of 4 pictures, random weights, fixed seed',
+    )
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        metavar='KEY=VALUE',
+        help='override config values, such as optim_wrapper.optimizer.lr=1e-4; applied after --mini',
+    )
+    parser.add_argument(
+        '--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none', help='job launcher (default: none)'
+    )
+    parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help='set by the pytorch launcher')
+    args = parser.parse_args()
+    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
+    return args
+
+
+@run_tool
+def main() -> None:
+    args = parse_args()
+    compat.install()
+    config = read_config(args.config)
+    if args.mini:
+        config = make_mini(config)
+    config.merge_from_dict(args.cfg_options or {})
+    if args.mini:
+        make_mini_data()
+    check_data(config, ('train_dataloader', 'val_dataloader'))
+
+    name = Path(args.config).stem + ('_mini' if args.mini else '')
+    config.work_dir = args.work_dir or config.get('work_dir') or f'work_dirs/{name}'
+    config.launcher = args.launcher
+    set_resume(config, args.resume)
+    if args.amp:
+        set_amp(config)
+
+    Runner.from_cfg(config).train()
+
+
+def make_mini_data() -> None:
+    """Generate the miniature datasets where they are not there yet."""
+    from bioattn_mm.datasets import make_mini_datasets
+
+    make_mini_datasets(MINI_ROOT)
+
+
+def set_resume(config: Config, resume: str | None) -> None:
+    """Go on from a checkpoint, or make sure that a fresh start overwrites none."""
+    if resume is None:
+        existing = sorted(path.name for path in Path(config.work_dir).glob('*.pth'))
+        if existing:
+            raise InputError(
+                f'{config.work_dir} already holds {existing[-1]}: add --resume to go on from it, '
+                f'or --work-dir for another folder'
+            )
+        return
+    if resume != 'auto':
+        if not Path(resume).is_file():
+            raise InputError(f'checkpoint to resume from not found: {resume}')
+        config.load_from = resume
+    config.resume = True
+
+
+def set_amp(config: Config) -> None:
+    """Train in mixed precision with a dynamic loss scale."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise InputError('--amp needs a GPU: none is visible to PyTorch; leave it out to train in float32')
+    wrapper = config.optim_wrapper.get('type', 'OptimWrapper')
+    if wrapper not in ('OptimWrapper', 'AmpOptimWrapper'):
+        raise InputError(f'--amp needs an optim_wrapper of type OptimWrapper, this config has {wrapper}')
+    config.optim_wrapper.type = 'AmpOptimWrapper'
+    config.optim_wrapper.setdefault('loss_scale', 'dynamic')
+
+
+if __name__ == '__main__':
+    main()
