@@ -34,7 +34,7 @@ $(READY): requirements/runtime.txt requirements/test.txt setup.py
 demo: setup
 	$(BIN)/python tools/train.py $(CONFIG) --mini --resume
 	@rm -rf $(WORK_DIR)/pictures
-	$(BIN)/python tools/test.py $(CONFIG) $(WORK_DIR)/iter_300.pth --mini --show-dir $(WORK_DIR)/pictures
+	$(BIN)/python tools/test.py $(CONFIG) $(WORK_DIR)/iter_200.pth --mini --show-dir $(WORK_DIR)/pictures
 
 test: setup
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -13,7 +13,7 @@ from bioattn_mm import compat
 from bioattn_mm.checkpoints import check_fit, read_state_dict
 from bioattn_mm.engine.command_line import check_data, read_config, run_tool
 from bioattn_mm.engine.contact_sheet import write_contact_sheet
-from bioattn_mm.engine.mini import make_mini
+from bioattn_mm.engine.mini import ensure_mini_data, make_mini
 from bioattn_mm.errors import InputError
 
 
@@ -21,7 +21,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__,
         epilog='Example: python tools/test.py configs/transnext/upernet_tiny_ade20k.py '
-        'work_dirs/upernet_tiny_ade20k_mini/iter_300.pth --mini --show-dir pictures',
+        'work_dirs/upernet_tiny_ade20k_mini/iter_200.pth --mini --show-dir pictures',
     )
     parser.add_argument('config', help='config file, such as configs/transnext/upernet_tiny_ade20k.py')
     parser.add_argument('checkpoint', help='checkpoint file of the whole model')
@@ -58,6 +58,7 @@ def main() -> None:
     config = read_config(args.config)
     if args.mini:
         config = make_mini(config)
+        ensure_mini_data()
     config.merge_from_dict(args.cfg_options or {})
     check_data(config, ('test_dataloader',))
     state_dict = read_state_dict(args.checkpoint)

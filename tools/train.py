@@ -10,7 +10,7 @@ from mmengine.runner import Runner
 
 from bioattn_mm import compat
 from bioattn_mm.engine.command_line import check_data, read_config, run_tool
-from bioattn_mm.engine.mini import MINI_ROOT, make_mini
+from bioattn_mm.engine.mini import ensure_mini_data, make_mini
 from bioattn_mm.errors import InputError
 
 
@@ -35,7 +35,7 @@ def parse_args() -> argparse.Namespace:
         '--mini',
         action='store_true',
         help='a run of minutes on a 2-core CPU: generated miniature data, pictures and crops of a quarter of the '
-        'size, 300 iterations of 4 pictures, random weights, fixed seed',
+        'size, 200 iterations of 2 pictures, random weights, fixed seed',
     )
     parser.add_argument(
         '--cfg-options',
@@ -60,9 +60,8 @@ def main() -> None:
     config = read_config(args.config)
     if args.mini:
         config = make_mini(config)
+        ensure_mini_data()
     config.merge_from_dict(args.cfg_options or {})
-    if args.mini:
-        make_mini_data()
     check_data(config, ('train_dataloader', 'val_dataloader'))
 
     name = Path(args.config).stem + ('_mini' if args.mini else '')
@@ -73,13 +72,6 @@ def main() -> None:
         set_amp(config)
 
     Runner.from_cfg(config).train()
-
-
-def make_mini_data() -> None:
-    """Generate the miniature datasets where they are not there yet."""
-    from bioattn_mm.datasets import make_mini_datasets
-
-    make_mini_datasets(MINI_ROOT)
 
 
 def set_resume(config: Config, resume: str | None) -> None:

@@ -17,5 +17,5 @@ class LoadImageFromFile(mmcv.transforms.LoadImageFromFile):
             raise InputError(f'image not found: {results["img_path"]}') from error
         except Exception as error:
             raise InputError(
-                f'cannot decode the image {results["img_path"]}: not a picture, or damaged; replace or remove it'
+                f'cannot decode the image {results["img_path"]}: no picture, or damaged; replace or remove it'
             ) from error

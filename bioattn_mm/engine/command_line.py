@@ -20,13 +20,13 @@ HOW_TO_GET = dict(
 
 
 def run_tool(main: Callable[[], None]) -> Callable[[], None]:
-    """Decorate a tool's `main`: bad input ends it with one line on stderr and exit code 2."""
+    """Decorate a tool's `main`: bad input, or a file system that refuses, ends it with one line and exit code 2."""
 
     @functools.wraps(main)
     def run() -> None:
         try:
             main()
-        except (InputError, FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        except (InputError, OSError) as error:
             # An error of a data loader's worker arrives with the worker's traceback in its message; its last
             # line is "module.ErrorClass: message".
             line = str(error).strip().splitlines()[-1]

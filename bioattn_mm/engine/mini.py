@@ -1,14 +1,16 @@
 """The miniature run: any config of the repository on generated data, in minutes on two CPU cores."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from mmengine.config import Config
 
+from ..datasets import ade20k, coco, make_mini_datasets
 from ..errors import InputError
 from .command_line import find_datasets
 
 MINI_ROOT = 'data/mini'
-MINI_FOLDERS = dict(ADE20KDataset='ADEChallengeData2016', CocoDataset='coco')
+MINI_FOLDERS = dict(ADE20KDataset=ade20k.FOLDER, CocoDataset=coco.FOLDER)
 
 # The miniature pictures are about a quarter of the real ones' size, so every size in pixels is divided by this.
 SIZE_DIVISOR = 4
@@ -16,9 +18,9 @@ SIZE_DIVISOR = 4
 SIZE_KEYS = ('scale', 'scales', 'img_scale', 'img_size', 'crop_size', 'size', 'stride')
 MIN_PIXEL_SIZE = 128
 
-MAX_ITERS = 300
+MAX_ITERS = 200
 WARMUP_ITERS = 20
-BATCH_SIZE = 4
+BATCH_SIZE = 2
 # From random weights; the configs' own rates are for fine-tuning pre-trained ones.
 LEARNING_RATE = 1e-3
 SEED = 0
@@ -27,8 +29,8 @@ SEED = 0
 def make_mini(config: Config, mini_root: str = MINI_ROOT) -> Config:
     """Return a miniature of a training config; the model keeps its architecture.
 
-    Data: the generated miniature of its dataset; picture, crop and window sizes a quarter. Schedule: 300 iterations
-    of 4 pictures, warm-up and linear decay, one rate for all parameters, one validation half-way and one at the
+    Data: the generated miniature of its dataset; picture, crop and window sizes a quarter. Schedule: 200 iterations
+    of 2 pictures, warm-up and linear decay, one rate for all parameters, one validation half-way and one at the
     end, fixed seed. Model: random weights instead of a checkpoint, BN instead of SyncBN, no stochastic depth.
 
     Raises:
@@ -69,6 +71,12 @@ def make_mini(config: Config, mini_root: str = MINI_ROOT) -> Config:
     config.env_cfg.update(cudnn_benchmark=False)
     config.randomness = dict(seed=SEED)
     return config
+
+
+def ensure_mini_data(mini_root: str = MINI_ROOT) -> None:
+    """Draw the miniature datasets where they are not there yet; ones made with other arguments are kept."""
+    if not all((Path(mini_root) / folder).exists() for folder in MINI_FOLDERS.values()):
+        make_mini_datasets(mini_root)
 
 
 def _map_values(node: object, function: Callable[[str, object], object], key: str = '') -> object:

@@ -1,0 +1,126 @@
+"""What is written where: same bytes, nothing lost, nothing overwritten; and the tool's messages."""
+
+import subprocess
+import sys
+
+import pytest
+
+from bioattn_mm.datasets import make_mini_datasets
+from bioattn_mm.errors import InputError
+
+from .conftest import NUM_TRAIN, NUM_VAL
+
+
+def contents(root):
+    return {path.relative_to(root): path.read_bytes() for path in root.rglob('*') if path.is_file()}
+
+
+def make(out_dir, num_train=1, num_val=1, **kwargs):
+    return make_mini_datasets(out_dir, num_train, num_val, progress=False, **kwargs)
+
+
+def run_tool(root, *args):
+    return subprocess.run(
+        [sys.executable, 'tools/make_mini_datasets.py', *map(str, args)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_same_bytes_on_every_run(mini, tmp_path):
+    make(tmp_path, NUM_TRAIN, NUM_VAL)
+    assert contents(tmp_path) == contents(mini['ade20k'].parent)
+
+
+def test_another_seed_gives_other_pictures(mini, tmp_path):
+    folders = make(tmp_path, seed=1)
+    picture = 'images/training/ADE_train_00000001.jpg'
+    assert (folders['ade20k'] / picture).read_bytes() != (mini['ade20k'] / picture).read_bytes()
+
+
+def test_second_call_writes_nothing(tmp_path, capsys):
+    folders = make(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')}
+    make_mini_datasets(tmp_path, 1, 1)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')} == before
+    assert capsys.readouterr().out.count('is there already') == len(folders) == 2
+
+
+def test_only_the_missing_dataset_is_made(tmp_path):
+    folders = make(tmp_path)
+    before = (folders['ade20k'] / 'miniature.json').stat().st_mtime_ns
+    folders['coco'].rename(tmp_path / 'elsewhere')
+    make(tmp_path)
+    assert contents(folders['coco']) == contents(tmp_path / 'elsewhere')
+    assert (folders['ade20k'] / 'miniature.json').stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize('overwrite', [False, True])
+def test_foreign_folder_is_refused_before_anything_is_written(tmp_path, overwrite):
+    (tmp_path / 'coco').mkdir()
+    (tmp_path / 'coco' / 'mine.txt').write_text('mine')
+    with pytest.raises(InputError, match='coco is no miniature'):
+        make(tmp_path, overwrite=overwrite)
+    assert contents(tmp_path) == {(tmp_path / 'coco' / 'mine.txt').relative_to(tmp_path): b'mine'}
+    assert list(tmp_path.iterdir()) == [tmp_path / 'coco']
+
+
+def test_other_or_damaged_miniature_is_replaced_only_on_request(tmp_path):
+    folders = make(tmp_path)
+    whole = contents(tmp_path)
+    with pytest.raises(InputError, match='num_train 1 instead of 2'):
+        make(tmp_path, num_train=2)
+    assert contents(tmp_path) == whole
+
+    (folders['coco'] / 'val2017' / '000000000001.jpg').unlink()
+    with pytest.raises(InputError, match='lacks some'):
+        make(tmp_path)
+    make(tmp_path, overwrite=True)
+    assert contents(tmp_path) == whole
+    make(tmp_path, num_train=2, overwrite=True)
+    assert len(contents(tmp_path)) == len(whole) + 3  # a picture and its annotation, and a picture
+
+
+def test_failure_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr('bioattn_mm.datasets.coco.draw_scene', lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        make(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ['ADEChallengeData2016']
+
+
+@pytest.mark.parametrize('kwargs', [{'num_train': 0}, {'num_val': -1}, {'seed': -1}])
+def test_numbers_out_of_range(tmp_path, kwargs):
+    with pytest.raises(InputError, match='must be at least'):
+        make(tmp_path / 'data', **kwargs)
+    assert not (tmp_path / 'data').exists()
+
+
+def test_import_needs_no_torch():
+    code = (
+        'import sys, bioattn_mm.datasets; '
+        'sys.exit(any(name in sys.modules for name in ("torch", "mmcv", "mmengine")))'
+    )
+    assert subprocess.run([sys.executable, '-c', code]).returncode == 0
+
+
+def test_tool(root, tmp_path):
+    args = ('--out-dir', tmp_path, '--num-train', 2, '--num-val', 1)
+    done = run_tool(root, *args)
+    assert done.returncode == 0, done.stderr
+    assert '% mIoU' in done.stdout and 'train:' in done.stdout
+    again = run_tool(root, *args)
+    assert again.returncode == 0 and again.stdout.count('is there already') == 2
+
+    refused = run_tool(root, *args, '--seed', 5)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith('error: ') and refused.stderr.count('\n') == 1
+    (tmp_path / 'file').write_text('')
+    assert run_tool(root, '--out-dir', tmp_path / 'file').returncode == 2
+
+
+def test_tool_help(root):
+    done = run_tool(root, '--help')
+    assert done.returncode == 0
+    for option in ('--out-dir', '--num-train', '--num-val', '--seed', '--overwrite'):
+        assert option in done.stdout

@@ -1,0 +1,56 @@
+"""What `--mini` makes of a config."""
+
+import pytest
+from mmengine.config import Config
+
+from bioattn_mm.engine.mini import make_mini
+from bioattn_mm.errors import InputError
+
+
+@pytest.fixture
+def config(root) -> Config:
+    return Config.fromfile(root / 'configs/transnext/upernet_base_ade20k.py')
+
+
+def test_data_sizes_and_schedule_shrink_and_the_architecture_stays(config: Config) -> None:
+    mini = make_mini(config)
+    for dataloader in (mini.train_dataloader, mini.val_dataloader, mini.test_dataloader):
+        assert dataloader.dataset.data_root == 'data/mini/ADEChallengeData2016'
+    crop = next(t for t in mini.train_dataloader.dataset.pipeline if t.type == 'RandomCrop')
+    resize = next(t for t in mini.test_dataloader.dataset.pipeline if t.type == 'Resize')
+    assert crop.crop_size == (128, 128)
+    assert tuple(resize.scale) == (512, 128)
+    assert mini.model.data_preprocessor.size == (128, 128)
+    assert mini.model.test_cfg == dict(mode='slide', crop_size=(128, 128), stride=(85, 85))
+    assert mini.train_cfg.max_iters == mini.param_scheduler[-1].end <= 300
+
+    assert mini.model.backbone.arch == 'base'
+    assert mini.model.decode_head.channels == 512
+    assert mini.model.backbone.init_cfg is None
+    assert mini.model.backbone.drop_path_rate == 0
+    assert 'SyncBN' not in mini.pretty_text
+
+
+def test_the_given_config_is_left_as_it_was(config: Config) -> None:
+    before = config.pretty_text
+    make_mini(config)
+    assert config.pretty_text == before
+
+
+def test_paths_inside_the_data_root_move_with_it(config: Config) -> None:
+    config.val_evaluator.ann_file = 'data/ade/ADEChallengeData2016/annotations.json'
+    config.val_evaluator.other_file = 'data/ade/ADEChallengeData2016b/annotations.json'
+    mini = make_mini(config)
+    assert mini.val_evaluator.ann_file == 'data/mini/ADEChallengeData2016/annotations.json'
+    assert mini.val_evaluator.other_file == config.val_evaluator.other_file
+
+
+def test_small_numbers_under_size_keys_are_no_pixels(config: Config) -> None:
+    config.model.anchors = dict(scales=[8], stride=(4, 8, 16, 32, 64))
+    assert make_mini(config).model.anchors == dict(scales=[8], stride=(4, 8, 16, 32, 64))
+
+
+def test_dataset_without_a_miniature(config: Config) -> None:
+    config.train_dataloader.dataset.type = 'CityscapesDataset'
+    with pytest.raises(InputError, match='no miniature of CityscapesDataset: expected one of ADE20KDataset'):
+        make_mini(config)

@@ -1,0 +1,194 @@
+"""tools/train.py and tools/test.py: the whole path on miniature data, and bad input."""
+
+import json
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import mmcv
+import numpy as np
+import pytest
+import torch
+
+from bioattn_mm.datasets import majority_baseline, make_mini_datasets
+
+ROOT = Path(__file__).parents[2]
+CONFIG = 'configs/transnext/upernet_micro_ade20k.py'
+
+
+@pytest.fixture(scope='session')
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the configs and miniature data, in which the tools run."""
+    folder = tmp_path_factory.mktemp('workplace')
+    (folder / 'configs').symlink_to(ROOT / 'configs')
+    make_mini_datasets(folder / 'data' / 'mini', progress=False)
+    return folder
+
+
+def run(workplace: Path, tool: str, *args: str) -> subprocess.CompletedProcess:
+    """Run a tool as a user does."""
+    return subprocess.run(
+        [sys.executable, ROOT / 'tools' / tool, *args], cwd=workplace, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope='session')
+def trained(workplace: Path) -> Path:
+    """The work dir of a whole miniature run of UperNet with TransNeXt-Micro."""
+    process = run(workplace, 'train.py', CONFIG, '--mini', '--work-dir', 'trained')
+    assert process.returncode == 0, process.stderr[-3000:]
+    return workplace / 'trained'
+
+
+def scalars(work_dir: Path) -> list[dict]:
+    """The lines of the newest vis_data/scalars.json."""
+    newest = max(work_dir.glob('*/vis_data/scalars.json'))
+    return [json.loads(line) for line in newest.read_text().splitlines()]
+
+
+def test_mini_run_learns(trained: Path) -> None:
+    losses = [line['loss'] for line in scalars(trained) if 'loss' in line]
+    assert np.mean(losses[-3:]) < 0.5 * losses[0]
+    miou = [line['mIoU'] for line in scalars(trained) if 'mIoU' in line][-1]
+    _, baseline = majority_baseline(trained.parent / 'data' / 'mini' / 'ADEChallengeData2016')
+    # The most frequent class alone cannot do this.
+    assert miou > 4 * baseline
+
+
+def test_mini_run_prints_progress_with_an_eta(trained: Path) -> None:
+    (log,) = trained.glob('*/*.log')
+    assert re.search(r'Iter\(train\) \[ *10/200\].* eta: \d+:\d\d:\d\d ', log.read_text())
+
+
+def test_checkpoint_gives_the_same_metric_again(workplace: Path, trained: Path) -> None:
+    process = run(
+        workplace, 'test.py', CONFIG, 'trained/iter_200.pth', '--mini',
+        '--work-dir', 'tested', '--show-dir', 'pictures', '--out', 'labels',
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr[-3000:]
+    (tested,) = scalars(workplace / 'tested')
+    assert tested['mIoU'] == [line['mIoU'] for line in scalars(trained) if 'mIoU' in line][-1]
+    assert f'mIoU {tested["mIoU"]:.4g}' in process.stdout.splitlines()[-2]
+    assert process.stdout.splitlines()[-1].endswith('pictures/predictions.png')
+    assert mmcv.imread(str(workplace / 'pictures' / 'predictions.png')).std() > 10
+    assert len(list((workplace / 'labels').glob('*.png'))) == 40
+
+
+def test_multi_scale_and_flip(workplace: Path, trained: Path) -> None:
+    process = run(
+        workplace, 'test.py', CONFIG, 'trained/iter_200.pth', '--mini', '--tta',
+        '--work-dir', 'tta', '--cfg-options', 'test_dataloader.dataset.indices=4',
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr[-3000:]
+    (tested,) = scalars(workplace / 'tta')
+    assert tested['mIoU'] > 0
+
+
+def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, trained: Path) -> None:
+    copy = workplace / 'resumed'
+    copy.mkdir()
+    shutil.copy(trained / 'iter_200.pth', copy)
+    (copy / 'last_checkpoint').write_text(str(copy / 'iter_200.pth'))
+    again = ('train.py', CONFIG, '--mini', '--work-dir', 'resumed')
+    process = run(workplace, *again)
+    assert process.returncode == 2
+    assert process.stderr.splitlines()[-1].startswith('error: resumed already holds iter_200.pth: add --resume')
+
+    process = run(
+        workplace, *again, '--resume', '--cfg-options', 'train_cfg.max_iters=202', 'train_cfg.val_interval=1000',
+        'default_hooks.logger.interval=1',
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert [line['step'] for line in scalars(copy)] == [201, 202]
+    assert (copy / 'iter_202.pth').is_file()
+
+
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, workplace: Path, *args: str) -> str:
+    """Run a tool in this process; return its error line, after checking the exit code 2."""
+    monkeypatch.chdir(workplace)
+    monkeypatch.setattr(sys, 'argv', [str(ROOT / 'tools' / args[0]), *args[1:]])
+    before = sorted(workplace.rglob('*'))
+    with pytest.raises(SystemExit) as exit_:
+        runpy.run_path(sys.argv[0], run_name='__main__')
+    assert exit_.value.code == 2
+    assert sorted(workplace.rglob('*')) == before  # nothing written
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+BAD_INPUT = {
+    'config missing': (['train.py', 'configs/none.py'], 'error: config not found: configs/none.py'),
+    'config of another kind': (['train.py', 'README.md'], r'error: README.md is no config: expected a .py'),
+    'config that does not parse': (['train.py', 'broken.py'], r'error: cannot read the config broken.py: .+'),
+    'config without a model': (
+        ['train.py', 'configs/_base_/datasets/ade20k.py'],
+        'error: .*ade20k.py is no config of a model that can be run: it has no model',
+    ),
+    'data missing': (
+        ['train.py', CONFIG],
+        'error: no data for ADE20KDataset at data/ade/ADEChallengeData2016 .looked for from .*download .*--mini',
+    ),
+    'data of another kind': (
+        ['test.py', CONFIG, 'x.pth', '--mini', '--cfg-options', 'test_dataloader.dataset.data_root=data/mini/coco'],
+        'error: no data for ADE20KDataset at data/mini/coco/images/validation',
+    ),
+    'checkpoint missing': (['test.py', CONFIG, 'x.pth', '--mini'], 'error: checkpoint not found: x.pth'),
+    'checkpoint of another kind': (
+        ['test.py', CONFIG, 'README.md', '--mini'],
+        'error: cannot read the checkpoint README.md: ',
+    ),
+    'checkpoint to resume from missing': (
+        ['train.py', CONFIG, '--mini', '--resume', 'x.pth'],
+        'error: checkpoint to resume from not found: x.pth',
+    ),
+    'no GPU for --amp': (['train.py', CONFIG, '--mini', '--amp'], 'error: --amp needs a GPU'),
+    'unknown option': (['train.py', CONFIG, '--minimal'], 'train.py: error: unrecognized arguments: --minimal'),
+}
+
+
+@pytest.mark.parametrize(('args', 'message'), BAD_INPUT.values(), ids=BAD_INPUT)
+def test_bad_input(args, message, workplace, monkeypatch, capsys) -> None:
+    if '--amp' in args and torch.cuda.is_available():
+        pytest.skip('there is a GPU')
+    (workplace / 'README.md').write_text('no config, no checkpoint')
+    (workplace / 'broken.py').write_text('model = dict(')
+    assert re.match(message, call(monkeypatch, capsys, workplace, *args))
+
+
+def test_checkpoint_of_another_variant(workplace: Path, trained: Path) -> None:
+    process = run(
+        workplace, 'test.py', 'configs/transnext/upernet_tiny_ade20k.py', 'trained/iter_200.pth', '--mini',
+        '--work-dir', 'wrong',
+    )  # fmt: skip
+    assert process.returncode == 2
+    assert re.match(
+        r'error: trained/iter_200.pth is not a checkpoint of this model; \d+ of another shape: '
+        r'backbone.stages.0.patch_embed.proj.weight \(file \(48, 3, 7, 7\), model \(72, 3, 7, 7\)\)',
+        process.stderr.splitlines()[-1],
+    )
+
+
+def test_picture_that_cannot_be_decoded(workplace: Path, trained: Path) -> None:
+    data = workplace / 'damaged'
+    shutil.copytree(workplace / 'data' / 'mini' / 'ADEChallengeData2016', data)
+    picture = data / 'images' / 'validation' / 'ADE_val_00000003.jpg'
+    picture.write_bytes(picture.read_bytes()[:20])
+    process = run(
+        workplace, 'test.py', CONFIG, 'trained/iter_200.pth', '--mini', '--work-dir', 'wrong',
+        '--cfg-options', 'test_dataloader.dataset.data_root=damaged', 'test_dataloader.dataset.indices=4',
+    )  # fmt: skip
+    assert process.returncode == 2
+    line = process.stderr.splitlines()[-1]
+    assert line.startswith('error: cannot decode the image damaged/images/validation/ADE_val_00000003.jpg')
+
+
+def test_picture_that_is_too_small(workplace: Path, trained: Path) -> None:
+    process = run(
+        workplace, 'test.py', CONFIG, 'trained/iter_200.pth', '--mini', '--work-dir', 'wrong',
+        '--cfg-options', 'test_dataloader.dataset.pipeline.1.scale=(64,16)', 'model.test_cfg.mode=whole',
+        'model.data_preprocessor.test_cfg.size_divisor=1',
+    )  # fmt: skip
+    assert process.returncode == 2
+    assert 'H and W of at least 32 pixels, got (1, 3, 16, ' in process.stderr.splitlines()[-1]

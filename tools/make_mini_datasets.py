@@ -1,0 +1,51 @@
+#!/usr/bin/env python
+"""Write a miniature ADE20K and a miniature COCO 2017 of drawn scenes, in the formats of the real datasets."""
+
+import argparse
+import json
+
+from bioattn_mm.datasets import majority_baseline, make_mini_datasets
+from bioattn_mm.engine.command_line import run_tool
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog='The same arguments give the same bytes. The default numbers take about 20 s and 12 MB.',
+    )
+    parser.add_argument(
+        '--out-dir', default='data/mini', help='gets the folders ADEChallengeData2016 and coco'
+    )
+    parser.add_argument('--num-train', type=int, default=240, help='training pictures of each dataset')
+    parser.add_argument('--num-val', type=int, default=40, help='validation pictures of each dataset')
+    parser.add_argument('--seed', type=int, default=0, help='chooses the scenes')
+    parser.add_argument(
+        '--overwrite',
+        action='store_true',
+        help='make miniatures again that are there; folders that this tool did not make are never touched',
+    )
+    return parser.parse_args()
+
+
+@run_tool
+def main() -> None:
+    args = parse_args()
+    folders = make_mini_datasets(args.out_dir, args.num_train, args.num_val, args.seed, overwrite=args.overwrite)
+
+    print(f'{folders["ade20k"]}: {args.num_train} training and {args.num_val} validation pictures')
+    class_name, miou = majority_baseline(folders['ade20k'])
+    print(f"  predicting '{class_name}' everywhere reaches {miou:.2f} % mIoU on the validation pictures")
+    print(f'{folders["coco"]}: {args.num_train} training and {args.num_val} validation pictures')
+    for split in ('train', 'val'):
+        with open(folders['coco'] / 'annotations' / f'instances_{split}2017.json') as file:
+            annotations = json.load(file)['annotations']
+        crowds = sum(annotation['iscrowd'] for annotation in annotations)
+        categories = len({annotation['category_id'] for annotation in annotations})
+        print(
+            f'  {split}: {len(annotations) - crowds} objects of {categories} categories and {crowds} crowds'
+        )
+
+
+if __name__ == '__main__':
+    main()
