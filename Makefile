@@ -40,7 +40,7 @@ test: setup
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: setup
-	$(BIN)/pip install --quiet ruff
+	$(BIN)/pip install --quiet -r requirements/lint.txt
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 

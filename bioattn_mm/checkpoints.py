@@ -52,9 +52,7 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
             f'{path} holds no weights: expected a state dict, bare or under "state_dict" or "model", '
             f'got {type(checkpoint).__name__}'
         )
-    return {
-        name.removeprefix('module.'): value for name, value in checkpoint.items() if isinstance(value, Tensor)
-    }
+    return {name.removeprefix('module.'): value for name, value in checkpoint.items() if isinstance(value, Tensor)}
 
 
 def rename_released(system: str, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:

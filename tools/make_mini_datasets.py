@@ -14,9 +14,7 @@ def parse_args() -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         epilog='The same arguments give the same bytes. The default numbers take about 20 s and 12 MB.',
     )
-    parser.add_argument(
-        '--out-dir', default='data/mini', help='gets the folders ADEChallengeData2016 and coco'
-    )
+    parser.add_argument('--out-dir', default='data/mini', help='gets the folders ADEChallengeData2016 and coco')
     parser.add_argument('--num-train', type=int, default=240, help='training pictures of each dataset')
     parser.add_argument('--num-val', type=int, default=40, help='validation pictures of each dataset')
     parser.add_argument('--seed', type=int, default=0, help='chooses the scenes')
@@ -42,9 +40,7 @@ def main() -> None:
             annotations = json.load(file)['annotations']
         crowds = sum(annotation['iscrowd'] for annotation in annotations)
         categories = len({annotation['category_id'] for annotation in annotations})
-        print(
-            f'  {split}: {len(annotations) - crowds} objects of {categories} categories and {crowds} crowds'
-        )
+        print(f'  {split}: {len(annotations) - crowds} objects of {categories} categories and {crowds} crowds')
 
 
 if __name__ == '__main__':

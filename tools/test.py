@@ -16,6 +16,9 @@ from bioattn_mm.engine.contact_sheet import write_contact_sheet
 from bioattn_mm.engine.mini import ensure_mini_data, make_mini
 from bioattn_mm.errors import InputError
 
+# At the top level, so that workers of a data loader that are spawned do it too.
+compat.install()
+
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
@@ -43,7 +46,10 @@ def parse_args() -> argparse.Namespace:
         help='override config values, such as model.backbone.bias_mode=interpolate; applied after --mini',
     )
     parser.add_argument(
-        '--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none', help='job launcher (default: none)'
+        '--launcher',
+        choices=['none', 'pytorch', 'slurm', 'mpi'],
+        default='none',
+        help='job launcher (default: none)',
     )
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help='set by the pytorch launcher')
     args = parser.parse_args()
@@ -54,7 +60,6 @@ def parse_args() -> argparse.Namespace:
 @run_tool
 def main() -> None:
     args = parse_args()
-    compat.install()
     config = read_config(args.config)
     if args.mini:
         config = make_mini(config)

@@ -13,6 +13,9 @@ from bioattn_mm.engine.command_line import check_data, read_config, run_tool
 from bioattn_mm.engine.mini import ensure_mini_data, make_mini
 from bioattn_mm.errors import InputError
 
+# At the top level, so that workers of a data loader that are spawned do it too.
+compat.install()
+
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
@@ -21,7 +24,8 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument('config', help='config file, such as configs/transnext/upernet_tiny_ade20k.py')
     parser.add_argument(
-        '--work-dir', help='folder for logs and checkpoints; default: work_dirs/CONFIG, with --mini work_dirs/CONFIG_mini'
+        '--work-dir',
+        help='folder for logs and checkpoints; default: work_dirs/CONFIG, with --mini work_dirs/CONFIG_mini',
     )
     parser.add_argument(
         '--resume',
@@ -45,7 +49,10 @@ def parse_args() -> argparse.Namespace:
         help='override config values, such as optim_wrapper.optimizer.lr=1e-4; applied after --mini',
     )
     parser.add_argument(
-        '--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none', help='job launcher (default: none)'
+        '--launcher',
+        choices=['none', 'pytorch', 'slurm', 'mpi'],
+        default='none',
+        help='job launcher (default: none)',
     )
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help='set by the pytorch launcher')
     args = parser.parse_args()
@@ -56,7 +63,6 @@ def parse_args() -> argparse.Namespace:
 @run_tool
 def main() -> None:
     args = parse_args()
-    compat.install()
     config = read_config(args.config)
     if args.mini:
         config = make_mini(config)

@@ -124,9 +124,7 @@ def polygons(mask: np.ndarray) -> list[list[float]]:
     # A border of background, so that outlines also run along the picture's edges.
     padded = cv2.copyMakeBorder(mask.astype(np.uint8) * 255, 1, 1, 1, 1, cv2.BORDER_CONSTANT)
     enlarged = cv2.resize(padded, None, fx=OUTLINE_SCALE, fy=OUTLINE_SCALE, interpolation=cv2.INTER_LINEAR)
-    contours, _ = cv2.findContours(
-        (enlarged > 127).astype(np.uint8), cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE
-    )
+    contours, _ = cv2.findContours((enlarged > 127).astype(np.uint8), cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
     outlines = []
     for contour in contours:
         contour = cv2.approxPolyDP(contour, 0.2 * OUTLINE_SCALE, closed=True)

@@ -85,9 +85,7 @@ def is_to_be_made(folder: Path, manifest: dict, overwrite: bool) -> bool:
         raise InputError(f'{folder / MANIFEST} cannot be read: move {folder} away') from error
     if found != manifest:
         differences = ', '.join(
-            f'{key} {found.get(key)} instead of {value}'
-            for key, value in manifest.items()
-            if found.get(key) != value
+            f'{key} {found.get(key)} instead of {value}' for key, value in manifest.items() if found.get(key) != value
         )
         raise InputError(
             f'{folder} holds another miniature ({differences}): choose another output folder '

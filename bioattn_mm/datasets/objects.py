@@ -28,9 +28,9 @@ BRIGHT = [
 
 def jitter(rng, colour, amount=0.06):
     """A colour close to the given one."""
-    return np.clip(
-        colour * rng.uniform(1 - amount, 1 + amount) + rng.uniform(-amount, amount, 3) / 2, 0, 1
-    ).astype(np.float32)
+    return np.clip(colour * rng.uniform(1 - amount, 1 + amount) + rng.uniform(-amount, amount, 3) / 2, 0, 1).astype(
+        np.float32
+    )
 
 
 def different_colours(rng, count):
@@ -54,9 +54,7 @@ def draw_broadleaf(patch, rng):
     balls = [(lean, 0.64, 0.25)]
     for angle in np.linspace(0, 2 * np.pi, 8, endpoint=False) + rng.uniform(0, 1):
         reach = rng.uniform(0.14, 0.2)
-        balls.append(
-            (lean + 1.15 * reach * np.cos(angle), 0.66 + reach * np.sin(angle), rng.uniform(0.11, 0.16))
-        )
+        balls.append((lean + 1.15 * reach * np.cos(angle), 0.66 + reach * np.sin(angle), rng.uniform(0.11, 0.16)))
     leaves = patch.noise(rng, 22, 3)
     crown = np.full(patch.x.shape, np.inf, np.float32)
     lit = np.zeros(patch.x.shape, np.float32)
@@ -68,9 +66,7 @@ def draw_broadleaf(patch, rng):
     whole = (patch.y - 0.66) * 0.9 + patch.light * patch.x * 0.5  # the crown as one big ball
     brightness = 0.92 + 0.16 * lit + 0.8 * whole + 0.42 * leaves * patch.detail(1 / 22)
     colour = mix(foliage, rgb(230, 220, 90), 0.22 * ramp(brightness, 0.95, 1.6))
-    patch.paint_outlined(
-        crown + 0.035 * leaves, colour * np.clip(brightness, 0.35, 1.7)[..., None], darkness=0.55
-    )
+    patch.paint_outlined(crown + 0.035 * leaves, colour * np.clip(brightness, 0.35, 1.7)[..., None], darkness=0.55)
 
 
 def draw_conifer(patch, rng):
@@ -87,9 +83,7 @@ def draw_conifer(patch, rng):
         shape = patch.polygon([(-half, bottom), (0, bottom + 0.035), (half, bottom), (0, top)])
         shape = shape + 0.03 * needles
         height = np.clip((patch.y - bottom) / (top - bottom), 0, 1)
-        brightness = (
-            1.2 - 0.85 * height + 0.35 * patch.light * patch.x / half + 0.4 * needles * patch.detail(1 / 28)
-        )
+        brightness = 1.2 - 0.85 * height + 0.35 * patch.light * patch.x / half + 0.4 * needles * patch.detail(1 / 28)
         patch.paint_outlined(shape, foliage * np.clip(brightness, 0.35, 1.7)[..., None], darkness=0.55)
 
 
@@ -151,9 +145,7 @@ def draw_house(patch, rng):
 
     period = 0.062
     row = np.floor(patch.y / period)
-    tiles = np.abs(np.sin(np.pi * (patch.x / 0.05 + 0.5 * np.mod(row, 2)))) * 0.5 + np.mod(
-        patch.y / period, 1
-    )
+    tiles = np.abs(np.sin(np.pi * (patch.x / 0.05 + 0.5 * np.mod(row, 2)))) * 0.5 + np.mod(patch.y / period, 1)
     weather = patch.noise(rng, 9, 3)
     tiled = 0.98 + 0.3 * (0.75 - tiles) * patch.detail(period) + 0.16 * weather
     patch.paint(slope, roof_colour * (tiled * (0.85 + 0.2 * side_light))[..., None])
@@ -182,26 +174,18 @@ def draw_window(patch, x, y, half_width, half_height, pane, light):
     """A framed window with a cross bar, centred at (x, y)."""
     frame = 0.018
     patch.paint(
-        patch.box(
-            x - half_width - frame, y - half_height - frame, x + half_width + frame, y + half_height + frame
-        ),
+        patch.box(x - half_width - frame, y - half_height - frame, x + half_width + frame, y + half_height + frame),
         WHITE * light,
     )
     patch.paint(patch.box(x - half_width, y - half_height, x + half_width, y + half_height), pane)
     bar = 0.009
-    patch.paint(
-        patch.box(x - bar, y - half_height, x + bar, y + half_height), WHITE * light, patch.detail(0.05)
-    )
-    patch.paint(
-        patch.box(x - half_width, y - bar, x + half_width, y + bar), WHITE * light, patch.detail(0.05)
-    )
+    patch.paint(patch.box(x - bar, y - half_height, x + bar, y + half_height), WHITE * light, patch.detail(0.05))
+    patch.paint(patch.box(x - half_width, y - bar, x + half_width, y + bar), WHITE * light, patch.detail(0.05))
 
 
 def car_paint(patch, rng, bottom, top):
     """A random body colour, (h, w, 3), bright on top and with a band of reflected sky along the waist."""
-    colour = jitter(
-        rng, [*BRIGHT[:5], rgb(226, 228, 230), rgb(70, 74, 84), rgb(150, 158, 168)][rng.integers(8)]
-    )
+    colour = jitter(rng, [*BRIGHT[:5], rgb(226, 228, 230), rgb(70, 74, 84), rgb(150, 158, 168)][rng.integers(8)])
     height = (patch.y - bottom) / (top - bottom)
     shaded = colour * (0.68 + 0.42 * np.clip(height, 0, 1))[..., None]
     return mix(shaded, WHITE, 0.45 * np.exp(-(((height - 0.52) / 0.06) ** 2)))
@@ -299,9 +283,7 @@ def draw_sailing_boat(patch, rng):
     fore = patch.polygon([(0.05, 0.25), (0.44, 0.2), (0.05, 0.86)]) - 0.7 * belly
     fore = np.maximum(fore, 0.045 - patch.x)
     seams = np.abs(np.mod((patch.y + 0.25 * patch.x) / 0.13, 1) - 0.5)
-    light = (
-        0.97 + 0.3 * patch.light * np.sin(patch.x * 4.5) - 0.14 * ramp(seams, 0.05, 0.02) * patch.detail(0.08)
-    )
+    light = 0.97 + 0.3 * patch.light * np.sin(patch.x * 4.5) - 0.14 * ramp(seams, 0.05, 0.02) * patch.detail(0.08)
     stripe = (np.mod(np.floor((patch.y - 0.04) / 0.17), 2) == 0) & (rng.random() < 0.5)
     patch.paint_outlined(main, mix(sail, second, stripe.astype(np.float32)) * light[..., None], darkness=0.55)
     patch.paint_outlined(fore, second * (light * 0.96)[..., None], darkness=0.55)
@@ -368,9 +350,7 @@ def draw_ball(patch, rng):
     if pattern == 0:
         colours = different_colours(rng, 3)
         panels = np.stack([colours[0], WHITE, colours[1], WHITE, colours[2], WHITE])
-        sector = (
-            np.floor((np.arctan2(turned[..., 1], turned[..., 0]) / (2 * np.pi) + 0.5) * 6).astype(int) % 6
-        )
+        sector = np.floor((np.arctan2(turned[..., 1], turned[..., 0]) / (2 * np.pi) + 0.5) * 6).astype(int) % 6
         colour = mix(panels[sector], WHITE, ramp(np.abs(turned[..., 2]), 0.93 - edge, 0.93 + edge))
     elif pattern == 1:
         golden = (1 + 5**0.5) / 2
@@ -420,9 +400,7 @@ def draw_kite(patch, rng):
     swing = 0.07 * np.sin(phase + heights * 16) * (0.36 - heights) / 0.2
     swing -= swing[0]
     for i in range(8):
-        patch.paint(
-            patch.segment((swing[i], heights[i]), (swing[i + 1], heights[i + 1]), 0.012), colours[0] * 0.7
-        )
+        patch.paint(patch.segment((swing[i], heights[i]), (swing[i + 1], heights[i + 1]), 0.012), colours[0] * 0.7)
     for i in (2, 4, 6, 8):
         x, y = swing[i], heights[i]
         for side in (-1, 1):

@@ -123,9 +123,7 @@ def ground_position(canvas, horizon):
 def grain(canvas, rng, nearness, far_size, near_size, stretch=1.0):
     """Upright noise whose features grow from `far_size` to `near_size` pixels towards the viewer: (H, W)."""
     # A blend of two scales: one scale that varies over the picture would smear into streaks.
-    far, near = [
-        noise(rng, canvas.x / size, canvas.y / (size * stretch), 2) for size in (far_size, near_size)
-    ]
+    far, near = [noise(rng, canvas.x / size, canvas.y / (size * stretch), 2) for size in (far_size, near_size)]
     return far * np.sqrt(1 - nearness) + near * np.sqrt(nearness)
 
 
@@ -136,10 +134,7 @@ def grass_colour(canvas, rng, weather, horizon):
     patches = noise(rng, x * 1.4, z * 1.4, 3)
     blades = grain(canvas, rng, nearness, 1.7, 2.8, stretch=3)
     brightness = 1 + 0.2 * patches + (0.1 + 0.22 * nearness) * blades
-    colour = (
-        mix(green, rgb(186, 178, 84), 0.35 * ramp(patches, 0.2, 1.1))
-        * np.clip(brightness, 0.4, 1.6)[..., None]
-    )
+    colour = mix(green, rgb(186, 178, 84), 0.35 * ramp(patches, 0.2, 1.1)) * np.clip(brightness, 0.4, 1.6)[..., None]
     if rng.random() < 0.5:
         petals = [rgb(250, 246, 240), rgb(250, 216, 70), rgb(220, 90, 110)][rng.integers(3)]
         blossoms = ramp(noise(rng, canvas.x / 1.9, canvas.y / 1.6), 0.95, 1.1) * ramp(nearness, 0.1, 0.5)
@@ -423,9 +418,7 @@ def stamp_crowd(canvas, rng, weather, horizon, kind, surface):
             )
             if canvas.surface[row_index, column_index] != surface:
                 continue
-            stamp_object(
-                canvas, rng, weather, horizon, kind, member_x, member_y, size * rng.uniform(0.85, 1.15)
-            )
+            stamp_object(canvas, rng, weather, horizon, kind, member_x, member_y, size * rng.uniform(0.85, 1.15))
     members = canvas.instances[first:]
     if len(members) > 3:
         mask = np.any([member.mask for member in members], axis=0)

@@ -64,9 +64,7 @@ class LogCPB(nn.Module):
             and pooled token (u, v) is `bias[:, rows[i, u], j, v]`.
         """
         resize = self.bias_mode == 'interpolate'
-        source_grid, source_pooled_grid = (
-            (self.train_grid, self.train_pooled_grid) if resize else (grid, pooled_grid)
-        )
+        source_grid, source_pooled_grid = (self.train_grid, self.train_pooled_grid) if resize else (grid, pooled_grid)
         table = self._tables.get(
             self, (source_grid, source_pooled_grid), lambda: self._table(source_grid, source_pooled_grid)
         )
@@ -88,8 +86,7 @@ class LogCPB(nn.Module):
         with torch.autocast(device.type, enabled=False):
             dtype = torch.promote_types(self.fc1.weight.dtype, torch.float32)
             fc1_weight, fc1_bias, fc2_weight, fc2_bias = (
-                parameter.to(dtype)
-                for parameter in (self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias)
+                parameter.to(dtype) for parameter in (self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias)
             )
             vertical, horizontal = (
                 self._coordinates(grid[axis], pooled_grid[axis], self.pretrain_grid[axis]).to(device, dtype)

@@ -55,9 +55,7 @@ def test_lists_beside_the_pictures(mini):
     lines = (root / 'sceneCategories.txt').read_text().splitlines()
     assert len(lines) == NUM_TRAIN + NUM_VAL
     assert [line.split()[0] for line in lines] == [
-        path.stem
-        for split in ('training', 'validation')
-        for path in sorted((root / 'images' / split).glob('*.jpg'))
+        path.stem for split in ('training', 'validation') for path in sorted((root / 'images' / split).glob('*.jpg'))
     ]
     header, *rows = [line.split('\t') for line in (root / 'objectInfo150.txt').read_text().splitlines()]
     assert header == ['Idx', 'Ratio', 'Train', 'Val', 'Name']
@@ -74,8 +72,6 @@ def test_majority_baseline_is_what_the_metric_says(mini):
     for sample in dataset:
         labels = torch.from_numpy(sample['gt_seg_map'].astype(np.int64))[None]
         prediction = torch.full_like(labels, ADE20K_CLASSES.index(name))
-        data_sample = SegDataSample(
-            gt_sem_seg=PixelData(data=labels), pred_sem_seg=PixelData(data=prediction)
-        )
+        data_sample = SegDataSample(gt_sem_seg=PixelData(data=labels), pred_sem_seg=PixelData(data=prediction))
         metric.process({}, [data_sample.to_dict()])
     assert metric.evaluate(len(dataset))['mIoU'] == pytest.approx(miou, abs=0.005)

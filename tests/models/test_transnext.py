@@ -193,7 +193,10 @@ def test_files_that_are_no_checkpoints(content, message: str, tmp_path) -> None:
     [
         (dict(arch='huge'), "arch must be one of micro, tiny, small, base or a dict, got 'huge'"),
         (dict(arch=dict(channels=(8, 8, 8, 8))), 'arch as a dict needs'),
-        (dict(arch={**SMALL, 'num_heads': (3, 2, 3, 4)}), 'channels must be a multiple of num_heads, got 8 and 3'),
+        (
+            dict(arch={**SMALL, 'num_heads': (3, 2, 3, 4)}),
+            'channels must be a multiple of num_heads, got 8 and 3',
+        ),
         (dict(out_indices=(0, 4)), r'out_indices must be stages 0 to 3, got \(0, 4\)'),
         (dict(out_indices=()), 'out_indices must be stages 0 to 3'),
         (dict(frozen_stages=4), 'frozen_stages must be -1 to 3, got 4'),

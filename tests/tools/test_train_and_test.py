@@ -31,7 +31,11 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(workplace: Path, tool: str, *args: str) -> subprocess.CompletedProcess:
     """Run a tool as a user does."""
     return subprocess.run(
-        [sys.executable, ROOT / 'tools' / tool, *args], cwd=workplace, capture_output=True, text=True, check=False
+        [sys.executable, ROOT / 'tools' / tool, *args],
+        cwd=workplace,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -131,7 +135,14 @@ BAD_INPUT = {
         'error: no data for ADE20KDataset at data/ade/ADEChallengeData2016 .looked for from .*download .*--mini',
     ),
     'data of another kind': (
-        ['test.py', CONFIG, 'x.pth', '--mini', '--cfg-options', 'test_dataloader.dataset.data_root=data/mini/coco'],
+        [
+            'test.py',
+            CONFIG,
+            'x.pth',
+            '--mini',
+            '--cfg-options',
+            'test_dataloader.dataset.data_root=data/mini/coco',
+        ],
         'error: no data for ADE20KDataset at data/mini/coco/images/validation',
     ),
     'checkpoint missing': (['test.py', CONFIG, 'x.pth', '--mini'], 'error: checkpoint not found: x.pth'),
@@ -144,7 +155,10 @@ BAD_INPUT = {
         'error: checkpoint to resume from not found: x.pth',
     ),
     'no GPU for --amp': (['train.py', CONFIG, '--mini', '--amp'], 'error: --amp needs a GPU'),
-    'unknown option': (['train.py', CONFIG, '--minimal'], 'train.py: error: unrecognized arguments: --minimal'),
+    'unknown option': (
+        ['train.py', CONFIG, '--minimal'],
+        'train.py: error: unrecognized arguments: --minimal',
+    ),
 }
 
 
