@@ -1,0 +1,5 @@
+"""mmcv's compiled ops over PyTorch and torchvision, for an mmcv that was installed without them."""
+
+from .mmcv_ext import install
+
+__all__ = ['install']

@@ -1,0 +1,130 @@
+"""Sigmoid and softmax focal loss, forward and backward."""
+
+import torch
+from torch import Tensor
+
+from .precision import upcast_half
+
+# The smallest argument of a logarithm, and the smallest base of a negative power.
+SMALLEST = torch.finfo(torch.float32).tiny
+
+
+def sigmoid_focal_loss_forward(
+    input: Tensor, target: Tensor, weight: Tensor, output: Tensor, gamma: float, alpha: float
+) -> None:
+    """Focal loss of each class as a two-class problem, with p = sigmoid(input)::
+
+        -alpha (1 - p)^gamma log(p)          for the class of the target
+        -(1 - alpha) p^gamma log(1 - p)      for the other classes
+
+    As in mmcv, a logarithm is of 1.2e-38 at least, so that the loss stays below 88. mmcv rounds p before it
+    takes 1 - p, which is off for logits above 10 or so and 0 above 17; here 1 - p is exact.
+
+    Args:
+        input: Logits, (N, C).
+        target: Class of each row, int64 (N,); outside 0 ... C - 1 for background, a row without a class.
+        weight: Weight of the rows of each class, (C,), or empty for none; background rows weigh 1.
+        output: (N, C); written.
+        gamma: Exponent.
+        alpha: Weight of the class of the target.
+    """
+    p, not_p = _sigmoid_and_complement(input)
+    positive = not_p.pow(gamma) * _log(p)
+    negative = p.pow(gamma) * _log(not_p)
+    loss = torch.where(_is_target(input, target), -alpha * positive, -(1 - alpha) * negative)
+    output.copy_(loss * _row_weights(weight, target, p)[:, None])
+
+
+def sigmoid_focal_loss_backward(
+    input: Tensor, target: Tensor, weight: Tensor, grad_input: Tensor, gamma: float, alpha: float
+) -> None:
+    """Derivative of each element of `sigmoid_focal_loss_forward` by its logit.
+
+    Args:
+        input: Logits, (N, C).
+        target: As in the forward, int64 (N,).
+        weight: As in the forward, (C,) or empty.
+        grad_input: (N, C); written.
+        gamma: Exponent.
+        alpha: Weight of the class of the target.
+    """
+    p, not_p = _sigmoid_and_complement(input)
+    positive = not_p.pow(gamma) * (not_p - gamma * p * _log(p))
+    negative = p.pow(gamma) * (gamma * not_p * _log(not_p) - p)
+    grad = torch.where(_is_target(input, target), -alpha * positive, -(1 - alpha) * negative)
+    grad_input.copy_(grad * _row_weights(weight, target, p)[:, None])
+
+
+def softmax_focal_loss_forward(
+    input: Tensor, target: Tensor, weight: Tensor, output: Tensor, gamma: float, alpha: float
+) -> None:
+    """Focal loss over exclusive classes, -alpha (1 - p)^gamma log(p), with p the probability of the target.
+
+    Args:
+        input: Probabilities (mmcv takes the softmax before), (N, C).
+        target: Class of each row, int64 (N,); rows with a negative class count zero.
+        weight: Weight of the rows of each class, (C,), or empty for none.
+        output: (N,); written.
+        gamma: Exponent.
+        alpha: Weight of the loss.
+    """
+    p = _target_probability(input, target)
+    loss = -alpha * (1 - p).pow(gamma) * _log(p)
+    output.copy_(torch.where(target >= 0, loss * _row_weights(weight, target, p), 0))
+
+
+def softmax_focal_loss_backward(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor,
+    buff: Tensor,
+    grad_input: Tensor,
+    gamma: float,
+    alpha: float,
+) -> None:
+    """Derivative of each row of `softmax_focal_loss_forward` by the logits before the softmax.
+
+    Args:
+        input: Probabilities, (N, C).
+        target: As in the forward, int64 (N,).
+        weight: As in the forward, (C,) or empty.
+        buff: (N,); written: the derivative by the logarithm of the target's probability.
+        grad_input: (N, C); written.
+        gamma: Exponent.
+        alpha: Weight of the loss.
+    """
+    p = _target_probability(input, target)
+    # Clamped because 0^(gamma - 1) is infinite for gamma < 1, and the product with log(1) = 0 must be 0.
+    power = (1 - p).clamp(min=SMALLEST).pow(gamma - 1)
+    by_log_p = alpha * (gamma * power * p * _log(p) - (1 - p).pow(gamma))
+    by_log_p = torch.where(target >= 0, by_log_p * _row_weights(weight, target, p), 0)
+    buff.copy_(by_log_p)
+    grad_input.copy_(by_log_p[:, None] * (_is_target(input, target).to(p.dtype) - upcast_half(input)))
+
+
+def _sigmoid_and_complement(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """sigmoid(x) and 1 - sigmoid(x), the latter without cancellation."""
+    logits = upcast_half(logits)
+    return logits.sigmoid(), (-logits).sigmoid()
+
+
+def _log(probability: Tensor) -> Tensor:
+    return probability.clamp(min=SMALLEST).log()
+
+
+def _is_target(input: Tensor, target: Tensor) -> Tensor:
+    """Whether a class is the class of the row, bool (N, C)."""
+    return target[:, None] == torch.arange(input.size(1), device=input.device)
+
+
+def _target_probability(probabilities: Tensor, target: Tensor) -> Tensor:
+    """Probability of the class of each row, (N,); of class 0 for rows with a negative class."""
+    return upcast_half(probabilities.gather(1, target.clamp(min=0)[:, None]).squeeze(1))
+
+
+def _row_weights(weight: Tensor, target: Tensor, like: Tensor) -> Tensor:
+    """Weight of each row, (N,): that of its class, 1 where the class has none."""
+    if weight.numel() == 0:
+        return like.new_ones(len(target))
+    has_weight = (target >= 0) & (target < len(weight))
+    return torch.where(has_weight, weight[target.clamp(0, len(weight) - 1)].to(like.dtype), 1)

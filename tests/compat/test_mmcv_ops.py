@@ -1,0 +1,358 @@
+"""The functions that bioattn_mm.compat provides as mmcv._ext."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import mmcv
+import mmcv.ops
+import pytest
+import torch
+import torchvision
+from mmcv.ops.multi_scale_deform_attn import (
+    MultiScaleDeformableAttnFunction,
+    multi_scale_deformable_attn_pytorch,
+)
+from mmcv_op_cases import CASES, crop_and_resize, features, random_rois
+from mmengine.utils.dl_utils.misc import mmcv_full_available
+from packaging.tags import sys_tags
+from packaging.utils import parse_wheel_filename
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from bioattn_mm import compat
+from bioattn_mm.compat import mmcv_ext, roi_align, roi_bins
+
+if not compat.install():
+    pytest.skip('mmcv has its compiled ops here', allow_module_level=True)
+
+ROOT = Path(__file__).parents[2]
+DEVICES = ['cpu', 'cuda'] if torch.cuda.is_available() else ['cpu']
+
+
+@pytest.fixture(scope='session')
+def compiled_results(tmp_path_factory) -> dict[str, dict[str, Tensor]]:
+    """Results of all cases with the compiled ops of the wheel, from a process of its own."""
+    wheels = sorted((ROOT.parent / 'shared' / 'wheels').glob('onedl_mmcv-*.whl'))
+    if not wheels:
+        pytest.skip('no wheel of onedl-mmcv with compiled ops in ../shared/wheels')
+    fitting = [wheel for wheel in wheels if parse_wheel_filename(wheel.name)[3].intersection(sys_tags())]
+    if not fitting:
+        pytest.skip(f'{wheels[0].name} does not fit Python {sys.version_info.major}.{sys.version_info.minor}')
+
+    folder = tmp_path_factory.mktemp('mmcv_with_ops')
+    with zipfile.ZipFile(fitting[0]) as wheel:
+        wheel.extractall(folder / 'packages')
+    torch.save({name: arguments for name, (_, arguments) in CASES.items()}, folder / 'arguments.pt')
+    script = Path(__file__).with_name('run_compiled_ops.py')
+    environment = {**os.environ, 'PYTHONPATH': os.pathsep.join([str(folder / 'packages'), str(ROOT)])}
+    run = subprocess.run(
+        [sys.executable, str(script), str(folder / 'arguments.pt'), str(folder / 'results.pt')],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    # The script fails where install() replaces compiled ops.
+    assert run.returncode == 0, run.stderr
+    return torch.load(folder / 'results.pt')
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_results_of_compiled_ops(name: str, compiled_results) -> None:
+    function, arguments = CASES[name]
+    assert_close(function(**arguments), compiled_results[name], name)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='no GPU')
+def test_results_on_gpu() -> None:
+    for name, (function, arguments) in CASES.items():
+        if function is crop_and_resize:
+            continue  # of arrays in host memory
+        on_gpu = {k: v.cuda() if isinstance(v, Tensor) else v for k, v in arguments.items()}
+        results = {k: v.cpu() for k, v in function(**on_gpu).items()}
+        assert_close(results, function(**arguments), name)
+
+
+@pytest.mark.parametrize('name', [name for name in CASES if 'max' in name and 'sampling_ratio' in name])
+def test_results_in_chunks(name: str, monkeypatch) -> None:
+    function, arguments = CASES[name]
+    expected = function(**arguments)
+    monkeypatch.setattr(roi_bins, 'MAX_SAMPLES_PER_CHUNK', 20)
+    monkeypatch.setattr(roi_align, 'MAX_SAMPLES_PER_CHUNK', 20)
+    assert_close(function(**arguments), expected, name)
+
+
+def assert_close(results: dict[str, Tensor], expected: dict[str, Tensor], name: str) -> None:
+    torch.testing.assert_close(results, expected, rtol=1e-5, atol=1e-6, msg=lambda message: f'{name}: {message}')
+
+
+# mmcv has no CPU kernels of the following ops: they are compared with their definition under autograd.
+
+
+@pytest.mark.parametrize('device', DEVICES)
+@pytest.mark.parametrize('gamma, alpha', [(2.0, 0.25), (0.0, 0.5), (1.5, 0.75)])
+@pytest.mark.parametrize('weighted', [False, True])
+def test_sigmoid_focal_loss(device: str, gamma: float, alpha: float, weighted: bool) -> None:
+    logits = (4 * torch.randn(40, 7, device=device)).requires_grad_()
+    target = torch.randint(0, 7 if weighted else 8, (40,), device=device)  # class 7 is background
+    weight = torch.rand(7, device=device) if weighted else None
+
+    loss = mmcv.ops.sigmoid_focal_loss(logits, target, gamma, alpha, weight, 'none')
+
+    labels = torch.nn.functional.one_hot(target, 8)[:, :7].float()
+    expected = torchvision.ops.sigmoid_focal_loss(logits, labels, alpha, gamma)
+    if weighted:
+        expected = expected * weight[target, None]
+    assert_same_value_and_gradients(loss, expected, [logits])
+
+
+@pytest.mark.parametrize('device', DEVICES)
+@pytest.mark.parametrize('gamma, alpha', [(2.0, 0.25), (0.0, 0.5), (1.5, 0.75)])
+@pytest.mark.parametrize('weighted', [False, True])
+def test_softmax_focal_loss(device: str, gamma: float, alpha: float, weighted: bool) -> None:
+    logits = (4 * torch.randn(40, 7, device=device)).requires_grad_()
+    target = torch.randint(-1, 7, (40,), device=device)
+    weight = torch.rand(7, device=device) if weighted else None
+
+    loss = mmcv.ops.softmax_focal_loss(logits, target, gamma, alpha, weight, 'sum')
+
+    counted = target >= 0
+    log_p = logits.log_softmax(1)[counted].gather(1, target[counted, None]).squeeze(1)
+    expected = -alpha * (1 - log_p.exp()) ** gamma * log_p
+    if weighted:
+        expected = expected * weight[target[counted]]
+    assert_same_value_and_gradients(loss, expected.sum(), [logits])
+
+
+@pytest.mark.parametrize('loss', [mmcv.ops.sigmoid_focal_loss, mmcv.ops.softmax_focal_loss])
+@pytest.mark.parametrize('gamma', [0.0, 0.5, 2.0])
+def test_focal_loss_of_saturated_logits_is_finite(loss, gamma: float) -> None:
+    logits = torch.tensor([[200.0, -200.0], [-200.0, 200.0]], requires_grad=True)
+    value = loss(logits, torch.tensor([0, 0]), gamma, 0.25, None, 'sum')
+    value.backward()
+    assert value.isfinite() and value > 20
+    assert logits.grad.isfinite().all()
+
+
+@pytest.mark.parametrize('loss', [mmcv.ops.sigmoid_focal_loss, mmcv.ops.softmax_focal_loss])
+def test_focal_loss_gradcheck(loss) -> None:
+    logits = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
+    target = torch.randint(0, 4, (6,))
+    weight = torch.rand(4, dtype=torch.float64)
+    assert gradcheck(lambda logits: loss(logits, target, 2.0, 0.25, weight, 'mean'), logits)
+
+
+@pytest.mark.parametrize('device', DEVICES)
+@pytest.mark.parametrize('size', [(7, 7), (2, 3), (1, 1)])
+@pytest.mark.parametrize('spatial_scale', [0.25, 0.3])
+def test_roi_pool(device: str, size: tuple[int, int], spatial_scale: float) -> None:
+    maps = torch.randn(2, 3, 16, 20, device=device, requires_grad=True)
+    rois = random_rois(12, 2).to(device)
+    rois[1, 3:] = rois[1, 1:3] - 5  # ends before it starts
+    output = mmcv.ops.roi_pool(maps, rois, size, spatial_scale)
+    expected = roi_pool_by_definition(maps, rois.cpu(), size, spatial_scale)
+    assert_same_value_and_gradients(output, expected, [maps])
+
+
+def roi_pool_by_definition(maps: Tensor, rois: Tensor, size: tuple[int, int], spatial_scale: float) -> Tensor:
+    outputs = maps.new_zeros(len(rois), maps.size(1), *size)
+    for region, (image, *corners) in enumerate(rois):
+        x_start, y_start = corners[0] * spatial_scale, corners[1] * spatial_scale
+        width = (corners[2] + 1) * spatial_scale - x_start
+        height = (corners[3] + 1) * spatial_scale - y_start
+        if width <= 0 or height <= 0:
+            continue
+        for row in range(size[0]):
+            for column in range(size[1]):
+                x_first = max(int((column * (width / size[1]) + x_start).floor()), 0)
+                x_last = max(int(((column + 1) * (width / size[1]) + x_start).ceil()), 0)
+                y_first = max(int((row * (height / size[0]) + y_start).floor()), 0)
+                y_last = max(int(((row + 1) * (height / size[0]) + y_start).ceil()), 0)
+                bin_pixels = maps[int(image), :, y_first:y_last, x_first:x_last].flatten(1)
+                if bin_pixels.size(1):
+                    outputs[region, :, row, column] = bin_pixels.max(1).values
+    return outputs
+
+
+def test_roi_pool_without_regions() -> None:
+    maps = torch.randn(2, 3, 16, 20, requires_grad=True)
+    output = mmcv.ops.roi_pool(maps, torch.zeros(0, 5), (7, 7), 0.25)
+    output.sum().backward()
+    assert output.shape == (0, 3, 7, 7)
+    assert not maps.grad.any()
+
+
+def deformable_attention_inputs(device: str = 'cpu', dtype: torch.dtype = torch.float32) -> tuple:
+    """Arguments of mmcv's function; a part of the sampling points is outside the levels."""
+    shapes = torch.tensor([[6, 4], [3, 2], [1, 1]], device=device)
+    sizes = shapes.prod(1)
+    value = torch.randn(2, int(sizes.sum()), 2, 4, device=device, dtype=dtype)
+    locations = torch.rand(2, 5, 2, 3, 4, 2, device=device, dtype=dtype) * 1.4 - 0.2
+    weights = torch.rand(2, 5, 2, 3, 4, device=device, dtype=dtype)
+    for tensor in (value, locations, weights):
+        tensor.requires_grad_()
+    return value, shapes, sizes.cumsum(0) - sizes, locations, weights, 64
+
+
+@pytest.mark.parametrize('device', DEVICES)
+def test_deformable_attention(device: str) -> None:
+    inputs = deformable_attention_inputs(device)
+    value, shapes, _, locations, weights, _ = inputs
+    output = MultiScaleDeformableAttnFunction.apply(*inputs)
+    expected = multi_scale_deformable_attn_pytorch(value, shapes, locations, weights)
+    assert_same_value_and_gradients(output, expected, [value, locations, weights])
+
+
+def test_deformable_attention_gradcheck() -> None:
+    assert gradcheck(MultiScaleDeformableAttnFunction.apply, deformable_attention_inputs(dtype=torch.float64))
+
+
+def assert_same_value_and_gradients(output: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
+    torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-6)
+    output_grad = torch.randn_like(output)
+    grads = torch.autograd.grad(output, inputs, output_grad)
+    expected_grads = torch.autograd.grad(expected, inputs, output_grad)
+    for grad, expected_grad in zip(grads, expected_grads):
+        torch.testing.assert_close(grad, expected_grad, rtol=1e-5, atol=1e-6)
+
+
+# Half precision: the result is that of float32 arithmetic on the same inputs, rounded once.
+
+
+def sigmoid_focal_loss(logits: Tensor) -> Tensor:
+    return mmcv.ops.sigmoid_focal_loss(logits, torch.arange(8), 2.0, 0.25, None, 'none')
+
+
+def softmax_focal_loss(probabilities: Tensor) -> Tensor:
+    output = probabilities.new_zeros(8)
+    no_weight = probabilities.new_zeros(0)
+    mmcv._ext.softmax_focal_loss_forward(probabilities, torch.arange(8) - 1, no_weight, output, gamma=2.0, alpha=0.25)
+    return output
+
+
+def roi_align_average(maps: Tensor, rois: Tensor) -> Tensor:
+    return mmcv.ops.roi_align(maps, rois, (3, 5), 0.25, 0, 'avg', True)
+
+
+def roi_align_maximum(maps: Tensor, rois: Tensor) -> Tensor:
+    return mmcv.ops.roi_align(maps, rois, (3, 5), 0.25, 0, 'max', True)
+
+
+def deformable_attention(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
+    _, shapes, starts, *_ = deformable_attention_inputs()
+    return MultiScaleDeformableAttnFunction.apply(value, shapes, starts, locations, weights, 64)
+
+
+def inputs_for(function) -> list[Tensor]:
+    if function is deformable_attention:
+        value, _, _, locations, weights, _ = deformable_attention_inputs()
+        return [value.detach(), locations.detach(), weights.detach()]
+    if function is sigmoid_focal_loss:
+        return [torch.randn(8, 7)]
+    if function is softmax_focal_loss:
+        return [torch.rand(8, 7)]
+    return [features(2), random_rois(12, 2)]
+
+
+@pytest.mark.parametrize(
+    'function',
+    [sigmoid_focal_loss, softmax_focal_loss, roi_align_average, roi_align_maximum, deformable_attention],
+)
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_half_precision(function, dtype: torch.dtype) -> None:
+    inputs = [tensor.to(dtype) for tensor in inputs_for(function)]
+    expected = function(*(tensor.float() for tensor in inputs))
+    torch.testing.assert_close(function(*inputs), expected.to(dtype), rtol=0, atol=0)
+
+
+# Not of the maximum: there mmcv stores the positions of the maxima in the dtype of the features.
+@pytest.mark.parametrize('function', [sigmoid_focal_loss, roi_align_average, deformable_attention])
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_half_precision_gradients(function, dtype: torch.dtype) -> None:
+    inputs = [tensor.to(dtype).requires_grad_() for tensor in inputs_for(function)]
+    float_inputs = [tensor.detach().float().requires_grad_() for tensor in inputs]
+    grads = torch.autograd.grad(function(*inputs).sum(), inputs, allow_unused=True)
+    expected = torch.autograd.grad(function(*float_inputs).sum(), float_inputs, allow_unused=True)
+    for grad, expected_grad in zip(grads, expected):
+        if expected_grad is not None:
+            torch.testing.assert_close(grad, expected_grad.to(dtype), rtol=0, atol=0)
+
+
+def test_nms_in_half_precision() -> None:
+    boxes, scores = CASES['nms, threshold 0.3, offset 1'][1]['boxes'].half(), torch.linspace(0, 1, 300).half()
+    kept = mmcv._ext.nms(boxes, scores, iou_threshold=0.3, offset=1)
+    assert kept.tolist() == mmcv._ext.nms(boxes.float(), scores.float(), iou_threshold=0.3, offset=1).tolist()
+
+
+# Installation.
+
+
+def test_mmengine_finds_the_module() -> None:
+    assert mmcv_full_available()
+    assert importlib.util.find_spec('mmcv._ext') is sys.modules['mmcv._ext'].__spec__
+
+
+def test_second_install_changes_nothing() -> None:
+    module = mmcv._ext
+    assert compat.install()
+    assert mmcv._ext is sys.modules['mmcv._ext'] is module
+
+
+def test_missing_op_names_itself_and_the_remedy() -> None:
+    convolution = mmcv.ops.DeformConv2d(2, 2, 3)
+    with pytest.raises(NotImplementedError, match=r"'deform_conv_forward'.*MMCV_WITH_OPS=1 pip install"):
+        convolution(torch.zeros(1, 2, 8, 8), torch.zeros(1, 18, 6, 6))
+
+
+@pytest.mark.parametrize('name', ['__path__', '__file__', '_private'])
+def test_no_op_has_a_private_name(name: str) -> None:
+    with pytest.raises(AttributeError, match=name):
+        getattr(mmcv._ext, name)
+
+
+def test_report_on_environment() -> None:
+    assert mmcv.ops.get_compiler_version() == mmcv.ops.get_compiling_cuda_version() == 'n/a (ops over PyTorch)'
+
+
+@pytest.fixture
+def not_installed(monkeypatch) -> None:
+    monkeypatch.setattr(mmcv, '_ext', mmcv._ext)  # restored at the end
+    monkeypatch.delitem(sys.modules, 'mmcv._ext')
+
+
+def test_install_after_models_warns(not_installed, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, 'mmseg.models', mmcv)
+    with pytest.warns(RuntimeWarning, match='mmseg.models'):
+        assert compat.install()
+
+
+def test_install_without_mmcv(not_installed, monkeypatch) -> None:
+    monkeypatch.setattr(mmcv_ext, 'find_spec', lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match='mmcv'):
+        compat.install()
+
+
+def test_spawned_worker(tmp_path: Path) -> None:
+    script = tmp_path / 'train.py'
+    script.write_text(
+        'import multiprocessing\n'
+        'from bioattn_mm import compat\n'
+        'compat.install()\n'
+        'def work():\n'
+        '    import mmcv.ops\n'
+        "if __name__ == '__main__':\n"
+        "    process = multiprocessing.get_context('spawn').Process(target=work)\n"
+        '    process.start()\n'
+        '    process.join()\n'
+        '    raise SystemExit(process.exitcode)\n'
+    )
+    run = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, 'PYTHONPATH': str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
