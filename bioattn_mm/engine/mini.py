@@ -50,7 +50,7 @@ def make_mini(config: Config, mini_root: str = MINI_ROOT) -> Config:
         return _divide(value) if key in SIZE_KEYS else value
 
     config = Config(_map_values(config.to_dict(), shrink), filename=config.filename)
-    config.model.pretrained = None
+    config.model.pop('pretrained', None)
     config.model.backbone.init_cfg = None
     if 'drop_path_rate' in config.model.backbone:
         config.model.backbone.drop_path_rate = 0.0

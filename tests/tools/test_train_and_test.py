@@ -1,6 +1,7 @@
 """tools/train.py and tools/test.py: the whole path on miniature data, and bad input."""
 
 import json
+import pickle
 import re
 import runpy
 import shutil
@@ -108,6 +109,29 @@ def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, tr
     assert process.returncode == 0, process.stderr[-3000:]
     assert [line['step'] for line in scalars(copy)] == [201, 202]
     assert (copy / 'iter_202.pth').is_file()
+
+
+def test_a_detection_config_runs_through_the_same_tools(workplace: Path) -> None:
+    config = str(ROOT / 'tests/tools/mask_rcnn_small.py')
+    process = run(
+        workplace, 'train.py', config, '--mini', '--work-dir', 'detector',
+        '--cfg-options', 'train_cfg.max_iters=60', 'train_cfg.val_interval=60',
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr[-3000:]
+    losses = [line['loss'] for line in scalars(workplace / 'detector') if 'loss' in line]
+    assert losses[-1] < 0.7 * losses[0]
+    (validated,) = [line for line in scalars(workplace / 'detector') if 'coco/bbox_mAP' in line]
+
+    process = run(
+        workplace, 'test.py', config, 'detector/iter_60.pth', '--mini',
+        '--work-dir', 'detector/tested', '--show-dir', 'boxes', '--out', 'boxes.pkl',
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr[-3000:]
+    (tested,) = scalars(workplace / 'detector/tested')
+    for name in ('coco/bbox_mAP', 'coco/segm_mAP', 'coco/bbox_mAP_50'):
+        assert tested[name] == validated[name]
+    assert (workplace / 'boxes/predictions.png').is_file()
+    assert len(pickle.loads((workplace / 'boxes.pkl').read_bytes())) == 40
 
 
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, workplace: Path, *args: str) -> str:
