@@ -29,7 +29,7 @@ def aggregated_attention(
         A = softmax(concat(A_window, A_pool))
         output = (A_window' + token_weights) V_window + A_pool' V_pool      (' marks the two parts of A)
 
-    Values outside the image count as zero. Products and sums are taken in float32 for half-precision inputs.
+    Values outside the image count as zero. Half-precision inputs are multiplied and summed in float32.
 
     The pooled bias has one row of biases for each distinct vertical offset between a query row and a pooled row,
     not for each pair of them: between a grid of H rows and its average pooling there are about 2 H such offsets.
@@ -48,18 +48,18 @@ def aggregated_attention(
         token_weights: Added to the window weights after the softmax, (B, H, W, heads, k * k).
 
     Returns:
-        (B, H, W, heads, d) in the dtype of `query`.
+        (B, H, W, heads, d) in the dtype of `value`.
     """
     window_size = _check_arguments(
         query, key, value, pooled_key, pooled_value, window_bias, pooled_bias, pooled_bias_rows, token_weights
     )
-    output_dtype = query.dtype
+    output_dtype = value.dtype
+    compute_dtype = torch.promote_types(output_dtype, torch.float32)
     with torch.autocast(query.device.type, enabled=False):
-        if output_dtype in (torch.float16, torch.bfloat16):
-            query, key, value, token_weights = (t.float() for t in (query, key, value, token_weights))
-            pooled_key, pooled_value = pooled_key.float(), pooled_value.float()
-        window_bias, pooled_bias = window_bias.to(query.dtype), pooled_bias.to(query.dtype)
-
+        query, key, value, pooled_key, pooled_value, window_bias, pooled_bias, token_weights = (
+            tensor.to(compute_dtype)
+            for tensor in (query, key, value, pooled_key, pooled_value, window_bias, pooled_bias, token_weights)
+        )
         margin = window_size // 2
         key, value = (F.pad(t, (0, 0, 0, 0, margin, margin, margin, margin)) for t in (key, value))
         pooled_key = pooled_key.flatten(1, 2).permute(0, 2, 3, 1)  # (B, heads, d, P)

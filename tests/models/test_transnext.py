@@ -114,6 +114,23 @@ def test_with_cp_gives_the_same_gradients() -> None:
         torch.testing.assert_close(a.grad, b.grad)
 
 
+@pytest.mark.parametrize('mode', ['autocast', 'half weights'])
+def test_bfloat16(mode: str) -> None:
+    picture = torch.randn(1, 3, 64, 96)
+    backbone = TransNeXt(SMALL)
+    exact = backbone(picture)
+    if mode == 'autocast':
+        with torch.autocast('cpu', torch.bfloat16):
+            outputs = backbone(picture)
+    else:
+        backbone = backbone.bfloat16()
+        outputs = backbone(picture.bfloat16())
+    for output, want in zip(outputs, exact, strict=True):
+        assert (output.float() - want).abs().max() < 0.05 * want.abs().max()
+    sum(output.float().square().mean() for output in outputs).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in backbone.parameters())
+
+
 def test_frozen_stages_stay_frozen_in_training() -> None:
     backbone = TransNeXt(SMALL, frozen_stages=1, drop_path_rate=0.5).train()
     for stage, module in enumerate(backbone.stages):
