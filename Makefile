@@ -23,15 +23,16 @@ setup: $(READY)
 
 # OpenCV comes in through two packages that share a folder; the headless one goes last, because the other needs
 # graphics libraries that a bare machine does not have.
-$(READY): requirements/runtime.txt requirements/test.txt setup.py
+$(READY): $(wildcard requirements/*.txt) setup.py $(shell find bioattn_mm/ops/csrc -type f)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 		|| { echo 'Python 3.10 or later is needed; name one with: make PYTHON=python3.11'; exit 2; }
 	@$(PYTHON) -m venv $(VENV) \
 		|| { echo 'The venv module is missing; on Debian and Ubuntu: apt install python3-venv'; exit 2; }
-	$(BIN)/pip install -r requirements/runtime.txt -r requirements/test.txt
+	$(BIN)/pip install -r requirements/build.txt -r requirements/runtime.txt -r requirements/test.txt
 	$(BIN)/pip install --quiet --no-deps --force-reinstall \
 		"opencv-python-headless==$$($(BIN)/pip show opencv-python-headless | sed -n 's/^Version: //p')"
-	$(BIN)/pip install --quiet --no-deps --editable .
+	@echo 'Compiling the operators, about a minute'
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: setup

@@ -1,11 +1,17 @@
 """Aggregated attention against its formula, written out query by query."""
 
+import re
+import subprocess
 import sys
 
 import pytest
 import torch
 
-from bioattn_mm.ops import aggregated_attention
+from bioattn_mm.ops import aggregated_attention, reference
+from bioattn_mm.ops.backends import LIBRARY_IS_LOADED, choose_backend
+from bioattn_mm.ops.reference import aggregated_attention_reference
+
+needs_library = pytest.mark.skipif(not LIBRARY_IS_LOADED, reason='the compiled operators were not built')
 
 ARGUMENTS = (
     'query',
@@ -18,6 +24,11 @@ ARGUMENTS = (
     'pooled_bias_rows',
     'token_weights',
 )
+
+
+@pytest.fixture(params=['reference', pytest.param('cpu', marks=needs_library)])
+def backend(request: pytest.FixtureRequest) -> str:
+    return request.param
 
 
 def make_arguments(
@@ -85,54 +96,162 @@ def written_out(arguments: dict[str, torch.Tensor]) -> torch.Tensor:
     ],
     ids=str,
 )
-def test_equals_the_formula(sizes: dict) -> None:
+def test_equals_the_formula(sizes: dict, backend: str) -> None:
     arguments = make_arguments(**sizes)
-    torch.testing.assert_close(aggregated_attention(**arguments), written_out(arguments), rtol=1e-10, atol=1e-10)
+    output = aggregated_attention(**arguments, backend=backend)
+    torch.testing.assert_close(output, written_out(arguments), rtol=1e-10, atol=1e-10)
+
+
+@needs_library
+@pytest.mark.parametrize(
+    'sizes',
+    [
+        dict(grid=(37, 70), pooled_grid=(4, 9), channels=24),  # several tiles in rows and columns, none whole
+        dict(grid=(9, 65), pooled_grid=(33, 40), channels=8),  # more pooled keys than queries
+        dict(grid=(20, 11), window_size=9, channels=64, heads=3),
+        dict(batch=0),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+def test_backends_agree_in_values_and_gradients(sizes: dict, dtype: torch.dtype) -> None:
+    arguments = make_arguments(**sizes, dtype=dtype)
+    results = {}
+    for backend in ('reference', 'cpu'):
+        inputs = {
+            name: tensor.clone().requires_grad_(tensor.is_floating_point()) for name, tensor in arguments.items()
+        }
+        output = aggregated_attention(**inputs, backend=backend)
+        weights = torch.linspace(-1, 1, output.numel(), dtype=dtype).view_as(output)
+        (output * weights).sum().backward()
+        gradients = {name: tensor.grad for name, tensor in inputs.items() if tensor.requires_grad}
+        results[backend] = dict(output=output, **gradients)
+    for name, want in results['reference'].items():
+        tolerance = (1e-9 if dtype == torch.float64 else 1e-4) * want.abs().max().item() if want.numel() else 0
+        torch.testing.assert_close(results['cpu'][name], want, rtol=0, atol=tolerance, msg=lambda m: f'{name}: {m}')  # noqa: B023
+
+
+@needs_library
+def test_backward_is_the_same_for_any_number_of_threads() -> None:
+    arguments = make_arguments(grid=(40, 70), channels=24, dtype=torch.float32)
+    gradients = []
+    threads = torch.get_num_threads()
+    try:
+        for number in (1, 2, 3):
+            torch.set_num_threads(number)
+            inputs = {name: t.clone().requires_grad_(t.is_floating_point()) for name, t in arguments.items()}
+            aggregated_attention(**inputs, backend='cpu').square().sum().backward()
+            gradients.append([t.grad for t in inputs.values() if t.requires_grad])
+    finally:
+        torch.set_num_threads(threads)
+    for others in gradients[1:]:
+        for one, other in zip(gradients[0], others, strict=True):
+            assert torch.equal(one, other)
+
+
+@needs_library
+def test_operator_is_registered_as_torch_expects() -> None:
+    arguments = make_arguments(batch=1, dtype=torch.float32)
+    inputs = [t.requires_grad_(t.is_floating_point()) for t in arguments.values()]
+    # Schema, autograd registration, fake tensors, and AOT dispatch with dynamic shapes.
+    torch.library.opcheck(torch.ops.bioattn_mm.aggregated_attention.default, inputs)
+
+
+@needs_library
+def test_compiles_into_one_graph_and_exports() -> None:
+    class Module(torch.nn.Module):
+        def forward(self, **arguments: torch.Tensor) -> torch.Tensor:
+            return aggregated_attention(**arguments)
+
+    arguments = make_arguments(dtype=torch.float32)
+    want = aggregated_attention(**arguments)
+    compiled = torch.compile(Module(), fullgraph=True, backend='aot_eager')
+    torch.testing.assert_close(compiled(**arguments), want)
+    exported = torch.export.export(Module(), (), arguments)
+    torch.testing.assert_close(exported.module()(**arguments), want)
+
+
+@needs_library
+def test_no_second_derivative() -> None:
+    arguments = make_arguments(batch=1)
+    query = arguments['query'].requires_grad_()
+    (gradient,) = torch.autograd.grad(aggregated_attention(**arguments).square().sum(), query, create_graph=True)
+    with pytest.raises(RuntimeError, match='aggregated_attention_backward'):
+        gradient.sum().backward()
+
+
+def test_nan_propagates_and_goes_no_further(backend: str) -> None:
+    arguments = make_arguments(batch=2, dtype=torch.float32)
+    arguments['query'][0, 2, 3, 1, 0] = float('nan')
+    output = aggregated_attention(**arguments, backend=backend)
+    assert output[0, 2, 3, 1].isnan().all()
+    assert output.isnan().sum() == output.shape[-1]
+
+
+def test_non_contiguous_arguments(backend: str) -> None:
+    arguments = make_arguments()
+    want = aggregated_attention(**arguments, backend=backend)
+    strided = {name: t.transpose(0, -1).contiguous().transpose(0, -1) for name, t in arguments.items()}
+    assert not strided['key'].is_contiguous()
+    torch.testing.assert_close(aggregated_attention(**strided, backend=backend), want)
+
+
+def test_backend_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', 'reference')
+    assert choose_backend(torch.device('cpu'), None) == 'reference'
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', 'abacus')
+    with pytest.raises(ValueError, match="no backend 'abacus' for cpu: expected one of .*reference"):
+        aggregated_attention(**make_arguments())
+
+
+def test_report_of_what_was_built() -> None:
+    process = subprocess.run([sys.executable, '-m', 'bioattn_mm.ops'], capture_output=True, text=True, check=True)
+    assert 'compiled operators: ' in process.stdout
+    assert re.search(r'^cpu: .*reference', process.stdout, re.MULTILINE)
 
 
 def test_queries_in_chunks_of_rows_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = make_arguments(grid=(9, 6))
-    whole = aggregated_attention(**arguments)
-    module = sys.modules['bioattn_mm.ops.aggregated_attention']  # its name is shadowed by the function's
-    monkeypatch.setattr(module, 'MAX_WEIGHTS_PER_CHUNK', 2 * 2 * 6 * (9 + 6) * 2)  # two rows at a time
+    whole = aggregated_attention_reference(**arguments)
+    monkeypatch.setattr(reference, 'MAX_WEIGHTS_PER_CHUNK', 2 * 2 * 6 * (9 + 6) * 2)  # two rows at a time
     calls = []
-    attend_rows = module._attend_rows
-    monkeypatch.setattr(module, '_attend_rows', lambda *args: calls.append(1) or attend_rows(*args))
+    attend_rows = reference._attend_rows
+    monkeypatch.setattr(reference, '_attend_rows', lambda *args: calls.append(1) or attend_rows(*args))
     with torch.no_grad():
-        torch.testing.assert_close(aggregated_attention(**arguments), whole)
+        torch.testing.assert_close(aggregated_attention_reference(**arguments), whole)
     assert len(calls) == 5
 
 
-def test_gradients() -> None:
+def test_gradients(backend: str) -> None:
     arguments = make_arguments(batch=1, grid=(3, 4), pooled_grid=(1, 2), channels=3)
     rows = arguments['pooled_bias_rows']
     inputs = [arguments[name].requires_grad_() for name in ARGUMENTS if name != 'pooled_bias_rows']
 
     def function(*tensors: torch.Tensor) -> torch.Tensor:
-        return aggregated_attention(*tensors[:7], rows, tensors[7])
+        return aggregated_attention(*tensors[:7], rows, tensors[7], backend=backend)
 
     assert torch.autograd.gradcheck(function, inputs)
 
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
-def test_half_precision_sums_in_float32(dtype: torch.dtype) -> None:
+def test_half_precision_sums_in_float32(dtype: torch.dtype, backend: str) -> None:
     arguments = make_arguments(dtype=torch.float32, channels=24)
     half = {name: t.to(dtype) if t.is_floating_point() else t for name, t in arguments.items()}
     exact = aggregated_attention(**{name: t.double() if t.is_floating_point() else t for name, t in half.items()})
-    output = aggregated_attention(**half)
+    output = aggregated_attention(**half, backend=backend)
     assert output.dtype == dtype
     # The only rounding is that of the output itself.
     torch.testing.assert_close(output, exact.to(dtype))
 
 
-def test_empty_batch() -> None:
-    assert aggregated_attention(**make_arguments(batch=0)).shape == (0, 5, 7, 2, 8)
+def test_empty_batch(backend: str) -> None:
+    assert aggregated_attention(**make_arguments(batch=0), backend=backend).shape == (0, 5, 7, 2, 8)
 
 
-def test_large_logits_stay_finite() -> None:
+def test_large_logits_stay_finite(backend: str) -> None:
     arguments = make_arguments(dtype=torch.float32)
     arguments['query'] *= 1e4
-    assert aggregated_attention(**arguments).isfinite().all()
+    assert aggregated_attention(**arguments, backend=backend).isfinite().all()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,50 @@
+"""Which implementation of an operator runs: the compiled library, where it was built, or PyTorch."""
+
+import os
+import warnings
+from pathlib import Path
+
+import torch
+
+ENVIRONMENT_VARIABLE = 'BIOATTN_MM_BACKEND'
+LIBRARY = Path(__file__).with_name('_library.so')
+HOW_TO_BUILD = 'to build them: pip install --no-build-isolation --no-deps -e . (with a C++ compiler and torch)'
+
+
+def _load_library() -> bool:
+    """Load the compiled operators; where that fails, say so once and go on without them."""
+    if not LIBRARY.is_file():
+        reason = 'bioattn_mm was installed without its compiled operators'
+    else:
+        try:
+            torch.ops.load_library(LIBRARY)
+            return True
+        except OSError:
+            reason = f'the compiled operators do not fit torch {torch.__version__}'
+    warnings.warn(f'{reason}: attention runs in PyTorch, slower; {HOW_TO_BUILD}', stacklevel=2)
+    return False
+
+
+LIBRARY_IS_LOADED = _load_library()
+
+
+def available_backends(device: torch.device) -> list[str]:
+    """Backends for tensors on `device`, the fastest first."""
+    compiled = ['cpu'] if LIBRARY_IS_LOADED and device.type == 'cpu' else []
+    return [*compiled, 'reference']
+
+
+def choose_backend(device: torch.device, backend: str | None) -> str:
+    """The backend asked for, by argument or environment variable, or else the fastest for the device.
+
+    Raises:
+        ValueError: The backend asked for does not exist, was not built, or does not run on the device.
+    """
+    available = available_backends(device)
+    backend = backend or os.environ.get(ENVIRONMENT_VARIABLE)
+    if not backend:
+        return available[0]
+    if backend not in available:
+        hint = '' if LIBRARY_IS_LOADED else f'; the compiled operators are not there, {HOW_TO_BUILD}'
+        raise ValueError(f'no backend {backend!r} for {device.type}: expected one of {", ".join(available)}{hint}')
+    return backend

@@ -1,0 +1,78 @@
+// Loops of the CPU operator that are worth compiling for several instruction sets.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+// One binary for every x86-64 machine: the loader picks the best clone that the processor can run.
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
+#define BIOATTN_CLONES __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
+#else
+#define BIOATTN_CLONES
+#endif
+#define BIOATTN_INLINE inline __attribute__((always_inline))
+
+namespace bioattn_mm {
+
+// exp(x) to 2 units in the last place by the reduction x = n ln 2 + r, |r| <= ln 2 / 2, in a form that compilers
+// vectorise. Below the smallest normal number it gives that instead of 0; NaN stays NaN.
+BIOATTN_INLINE float exponential(float x) {
+  constexpr float round_to_integer = 12582912.f;  // 1.5 * 2^23: adding it leaves an integer in the low bits
+  x = x < -87.f ? -87.f : x;
+  x = x > 88.f ? 88.f : x;
+  const float shifted = x * 1.44269504f + round_to_integer;
+  const float n = shifted - round_to_integer;
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = (p * r) * r + r + 1.f;
+  uint32_t bits;
+  std::memcpy(&bits, &shifted, sizeof bits);
+  bits = (bits + 127u) << 23;
+  float power;
+  std::memcpy(&power, &bits, sizeof power);
+  return p * power;
+}
+
+BIOATTN_INLINE double exponential(double x) { return std::exp(x); }
+
+template <typename T>
+BIOATTN_INLINE T dot(const T* a, const T* b, int64_t n) {
+  T sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// y += factor * x
+template <typename T>
+BIOATTN_INLINE void add_scaled(T* y, T factor, const T* x, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) y[i] += factor * x[i];
+}
+
+template <typename T>
+BIOATTN_INLINE T maximum(const T* x, int64_t n, T start) {
+#pragma omp simd reduction(max : start)
+  for (int64_t i = 0; i < n; ++i) start = x[i] > start ? x[i] : start;
+  return start;
+}
+
+// x = exp(x - shift); returns the sum.
+template <typename T>
+BIOATTN_INLINE T exponentiate(T* x, int64_t n, T shift) {
+  T sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) {
+    x[i] = exponential(x[i] - shift);
+    sum += x[i];
+  }
+  return sum;
+}
+
+}  // namespace bioattn_mm
