@@ -1,6 +1,7 @@
 """Log-spaced continuous position bias between the tokens of a grid and its average pooling."""
 
 import math
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -68,8 +69,7 @@ class LogCPB(nn.Module):
         table = self._tables.get(
             self, (source_grid, source_pooled_grid), lambda: self._table(source_grid, source_pooled_grid)
         )
-        rows = _offset_index(source_grid[0], source_pooled_grid[0]).to(table.device)
-        columns = _offset_index(source_grid[1], source_pooled_grid[1]).to(table.device)
+        rows, columns = (_offset_index(source_grid[axis], source_pooled_grid[axis], table.device) for axis in (0, 1))
         bias = table.index_select(2, columns.flatten()).unflatten(2, columns.shape)
         if resize and (source_grid, source_pooled_grid) != (grid, pooled_grid):
             bias = _resize(bias, rows, grid, pooled_grid)
@@ -134,11 +134,13 @@ def _distinct_offsets(length: int, pooled_length: int) -> Tensor:
     return torch.arange(offsets.start, offsets.stop, offsets.step, dtype=torch.float64) / 2
 
 
-def _offset_index(length: int, pooled_length: int) -> Tensor:
+@lru_cache(maxsize=256)
+@torch.inference_mode(False)  # what is kept may be used in training later
+def _offset_index(length: int, pooled_length: int, device: torch.device) -> Tensor:
     """Position in `_distinct_offsets` of each pair of token and cell: int64 (length, pooled_length)."""
     offsets = _offset_range(length, pooled_length)
-    centres = torch.tensor(_doubled_centres(length, pooled_length))
-    doubled = 2 * torch.arange(length)[:, None] - centres
+    centres = torch.tensor(_doubled_centres(length, pooled_length), device=device)
+    doubled = 2 * torch.arange(length, device=device)[:, None] - centres
     return (doubled - offsets.start) // offsets.step
 
 
