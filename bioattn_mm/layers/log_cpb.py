@@ -7,11 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..ops import log_cpb_table
 from .size_cache import SizeCache
-
-# Hidden activations are formed for as many rows of the table at a time as fit this many elements, which keeps
-# them in the cache and memory bounded for large grids.
-MAX_HIDDEN_PER_CHUNK = 2**20
 
 
 class LogCPB(nn.Module):
@@ -95,12 +92,7 @@ class LogCPB(nn.Module):
             # The first layer is linear, so it splits into one term for each axis.
             vertical = torch.outer(vertical, fc1_weight[:, 0]) + fc1_bias  # (R, hidden)
             horizontal = torch.outer(horizontal, fc1_weight[:, 1])  # (C, hidden)
-            rows_per_chunk = max(1, MAX_HIDDEN_PER_CHUNK // horizontal.numel())
-            table = [
-                F.linear(F.relu(rows[:, None] + horizontal, inplace=True), fc2_weight, fc2_bias)
-                for rows in vertical.split(rows_per_chunk)
-            ]
-            return torch.cat(table).permute(2, 0, 1).contiguous()
+            return log_cpb_table(vertical, horizontal, fc2_weight, fc2_bias)
 
     @staticmethod
     def _coordinates(length: int, pooled_length: int, pretrain_length: int) -> Tensor:

@@ -1,5 +1,6 @@
-"""Functions that touch every (query, key) pair."""
+"""Functions that touch every pair: (query, key) and (row offset, column offset)."""
 
 from .aggregated_attention import aggregated_attention
+from .log_cpb import log_cpb_table
 
-__all__ = ['aggregated_attention']
+__all__ = ['aggregated_attention', 'log_cpb_table']

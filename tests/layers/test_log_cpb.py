@@ -73,13 +73,6 @@ def test_interpolated_bias_resizes_keys_then_queries(grid: Grid) -> None:
     torch.testing.assert_close(expand(*layer(grid, pooled_grid)), want)
 
 
-def test_chunks_of_rows_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = LogCPB(2, (14, 14))
-    whole = layer._table((20, 11), (5, 3))
-    monkeypatch.setattr('bioattn_mm.layers.log_cpb.MAX_HIDDEN_PER_CHUNK', 30000)
-    torch.testing.assert_close(layer._table((20, 11), (5, 3)), whole)
-
-
 def test_half_precision_weights_give_a_float32_bias() -> None:
     layer = LogCPB(2, (14, 14))
     exact, _ = layer((8, 8), (2, 2))

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from bioattn_mm.ops import aggregated_attention, reference
-from bioattn_mm.ops.backends import LIBRARY_IS_LOADED, choose_backend
+from bioattn_mm.ops.backends import choose_backend
 from bioattn_mm.ops.reference import aggregated_attention_reference
-
-needs_library = pytest.mark.skipif(not LIBRARY_IS_LOADED, reason='the compiled operators were not built')
+from tests.ops.conftest import needs_library
 
 ARGUMENTS = (
     'query',
@@ -24,11 +23,6 @@ ARGUMENTS = (
     'pooled_bias_rows',
     'token_weights',
 )
-
-
-@pytest.fixture(params=['reference', pytest.param('cpu', marks=needs_library)])
-def backend(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 def make_arguments(

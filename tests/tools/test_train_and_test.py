@@ -49,9 +49,15 @@ def trained(workplace: Path) -> Path:
 
 
 def scalars(work_dir: Path) -> list[dict]:
-    """The lines of the newest vis_data/scalars.json."""
+    """What the newest training run logged: one line for each interval and each validation."""
     newest = max(work_dir.glob('*/vis_data/scalars.json'))
     return [json.loads(line) for line in newest.read_text().splitlines()]
+
+
+def tested_metrics(work_dir: Path) -> dict:
+    """The metrics that tools/test.py wrote."""
+    (file,) = work_dir.glob('*/*.json')
+    return json.loads(file.read_text())
 
 
 def test_mini_run_learns(trained: Path) -> None:
@@ -74,7 +80,7 @@ def test_checkpoint_gives_the_same_metric_again(workplace: Path, trained: Path) 
         '--work-dir', 'tested', '--show-dir', 'pictures', '--out', 'labels',
     )  # fmt: skip
     assert process.returncode == 0, process.stderr[-3000:]
-    (tested,) = scalars(workplace / 'tested')
+    tested = tested_metrics(workplace / 'tested')
     assert tested['mIoU'] == [line['mIoU'] for line in scalars(trained) if 'mIoU' in line][-1]
     assert f'mIoU {tested["mIoU"]:.4g}' in process.stdout.splitlines()[-2]
     assert process.stdout.splitlines()[-1].endswith('pictures/predictions.png')
@@ -88,8 +94,7 @@ def test_multi_scale_and_flip(workplace: Path, trained: Path) -> None:
         '--work-dir', 'tta', '--cfg-options', 'test_dataloader.dataset.indices=4',
     )  # fmt: skip
     assert process.returncode == 0, process.stderr[-3000:]
-    (tested,) = scalars(workplace / 'tta')
-    assert tested['mIoU'] > 0
+    assert tested_metrics(workplace / 'tta')['mIoU'] > 0
 
 
 def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, trained: Path) -> None:
@@ -107,7 +112,7 @@ def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, tr
         'default_hooks.logger.interval=1',
     )  # fmt: skip
     assert process.returncode == 0, process.stderr[-3000:]
-    assert [line['step'] for line in scalars(copy)] == [201, 202]
+    assert [line['step'] for line in scalars(copy) if 'loss' in line] == [201, 202]
     assert (copy / 'iter_202.pth').is_file()
 
 
@@ -127,7 +132,7 @@ def test_a_detection_config_runs_through_the_same_tools(workplace: Path) -> None
         '--work-dir', 'detector/tested', '--show-dir', 'boxes', '--out', 'boxes.pkl',
     )  # fmt: skip
     assert process.returncode == 0, process.stderr[-3000:]
-    (tested,) = scalars(workplace / 'detector/tested')
+    tested = tested_metrics(workplace / 'detector/tested')
     for name in ('coco/bbox_mAP', 'coco/segm_mAP', 'coco/bbox_mAP_50'):
         assert tested[name] == validated[name]
     assert (workplace / 'boxes/predictions.png').is_file()

@@ -101,7 +101,7 @@ Tensor aggregated_attention(INPUTS) { return std::get<0>(call_forward(INPUT_NAME
   "Tensor query, Tensor key, Tensor value, Tensor pooled_key, Tensor pooled_value, Tensor window_bias, " \
   "Tensor pooled_bias, Tensor pooled_bias_rows, Tensor token_weights"
 
-TORCH_LIBRARY(bioattn_mm, library) {
+TORCH_LIBRARY_FRAGMENT(bioattn_mm, library) {
   library.def("aggregated_attention(" INPUT_SCHEMA ") -> Tensor");
   library.def("aggregated_attention_forward(" INPUT_SCHEMA ") -> (Tensor, Tensor)");
   library.def("aggregated_attention_backward(Tensor grad_output, " INPUT_SCHEMA

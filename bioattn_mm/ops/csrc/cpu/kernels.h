@@ -7,7 +7,7 @@
 
 // One binary for every x86-64 machine: the loader picks the best clone that the processor can run.
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
-#define BIOATTN_CLONES __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
+#define BIOATTN_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define BIOATTN_CLONES
 #endif
