@@ -7,6 +7,7 @@ import torch
 from dense_reference import dense_formulas, forget_coordinates
 from measure import Measurement, measure
 
+from bioattn_mm.layers import LogCPB
 from bioattn_mm.models import TransNeXt
 
 # Beyond this size training recomputes each block's activations, in both, to fit common memory.
@@ -34,6 +35,9 @@ def main() -> None:
         forward(args, picture, size)
         if not args.no_training:
             training(args, picture, size)
+    print()
+    for size in args.sizes:
+        first_time_share(args, size)
 
 
 def forward(args: argparse.Namespace, picture: torch.Tensor, size: int) -> None:
@@ -64,9 +68,28 @@ def forward(args: argparse.Namespace, picture: torch.Tensor, size: int) -> None:
     row(size, 'forward', 'interpolated from 512', dense_resized, resized)
 
 
+def first_time_share(args: argparse.Namespace, size: int) -> None:
+    """What a size that was never seen costs beyond one seen before: the tables of all position biases."""
+    backbone = TransNeXt(args.arch).to(args.device).eval()
+    picture = torch.randn(1, 3, size, size, device=args.device)
+    with torch.no_grad():
+        seen = measure(lambda: backbone(picture), args.device, args.repeats)
+        layers = [module for module in backbone.modules() if isinstance(module, LogCPB)]
+        grids = [next(iter(layer._tables._results)) for layer in layers]
+        tables = measure(
+            lambda: [layer._table(*grid) for layer, grid in zip(layers, grids, strict=True)],
+            args.device,
+            args.repeats,
+        )
+    milliseconds, share = 1000 * tables.seconds, 100 * tables.seconds / seen.seconds
+    print(f'{size} x {size}: position bias at a new size {milliseconds:.1f} ms, {share:.1f} % of the forward pass')
+
+
 def training(args: argparse.Namespace, picture: torch.Tensor, size: int) -> None:
     """Forward and backward, in train mode."""
     with_cp = size > MAX_SIZE_WITHOUT_CP
+
+    repeats = 1 if with_cp else args.repeats
 
     def run(bias_mode: str) -> Measurement:
         backbone = TransNeXt(args.arch, bias_mode=bias_mode, img_size=512, with_cp=with_cp).to(args.device)
@@ -75,7 +98,7 @@ def training(args: argparse.Namespace, picture: torch.Tensor, size: int) -> None
             backbone.zero_grad()
             sum(output.mean() for output in backbone(picture)).backward()
 
-        return measure(once, args.device, args.repeats)
+        return measure(once, args.device, repeats)
 
     with dense_formulas():
         dense_resized = run('interpolate')
