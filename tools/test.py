@@ -2,16 +2,15 @@
 """Test a checkpoint of any mmdet, mmseg or mmpretrain config: print its metrics, draw its predictions."""
 
 import argparse
-import os
 from pathlib import Path
 
-from mmengine.config import Config, ConfigDict, DictAction
+from mmengine.config import Config, ConfigDict
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
 from bioattn_mm import compat
 from bioattn_mm.checkpoints import check_fit, read_state_dict
-from bioattn_mm.engine.command_line import check_data, read_config, run_tool
+from bioattn_mm.engine.command_line import check_data, parse, read_config, run_tool
 from bioattn_mm.engine.contact_sheet import write_contact_sheet
 from bioattn_mm.engine.mini import ensure_mini_data, make_mini
 from bioattn_mm.errors import InputError
@@ -38,23 +37,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--show-dir', metavar='DIR', help='draw ground truth | prediction of every picture into DIR')
     parser.add_argument('--tta', action='store_true', help='multi-scale and flip testing, as the config defines it')
     parser.add_argument('--mini', action='store_true', help='test on the miniature data of `tools/train.py --mini`')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=DictAction,
-        metavar='KEY=VALUE',
-        help='override config values, such as model.backbone.bias_mode=interpolate; applied after --mini',
-    )
-    parser.add_argument(
-        '--launcher',
-        choices=['none', 'pytorch', 'slurm', 'mpi'],
-        default='none',
-        help='job launcher (default: none)',
-    )
-    parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help='set by the pytorch launcher')
-    args = parser.parse_args()
-    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
-    return args
+    return parse(parser)
 
 
 @run_tool

@@ -2,14 +2,13 @@
 """Train a model of any mmdet, mmseg or mmpretrain config."""
 
 import argparse
-import os
 from pathlib import Path
 
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from mmengine.runner import Runner
 
 from bioattn_mm import compat
-from bioattn_mm.engine.command_line import check_data, read_config, run_tool
+from bioattn_mm.engine.command_line import check_data, parse, read_config, run_tool
 from bioattn_mm.engine.mini import ensure_mini_data, make_mini
 from bioattn_mm.errors import InputError
 
@@ -41,23 +40,7 @@ def parse_args() -> argparse.Namespace:
         help='a run of minutes on a 2-core CPU: generated miniature data, pictures and crops of a quarter of the '
         'size, 200 iterations of 2 pictures, random weights, fixed seed',
     )
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=DictAction,
-        metavar='KEY=VALUE',
-        help='override config values, such as optim_wrapper.optimizer.lr=1e-4; applied after --mini',
-    )
-    parser.add_argument(
-        '--launcher',
-        choices=['none', 'pytorch', 'slurm', 'mpi'],
-        default='none',
-        help='job launcher (default: none)',
-    )
-    parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help='set by the pytorch launcher')
-    args = parser.parse_args()
-    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
-    return args
+    return parse(parser)
 
 
 @run_tool

@@ -1,12 +1,14 @@
 """What the tools share: reading configs, checking what they point to, one-line errors."""
 
+import argparse
 import functools
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from mmengine.config import Config, ConfigDict
+from mmengine.config import Config, ConfigDict, DictAction
 from mmengine.utils import is_seq_of
 
 from ..errors import InputError
@@ -37,8 +39,29 @@ def run_tool(main: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-def read_config(path: str, cfg_options: dict | None = None) -> Config:
-    """Read a config file and merge the `--cfg-options` into it.
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Add the arguments of every tool that runs a config, and parse the command line."""
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        metavar='KEY=VALUE',
+        help='override config values, such as model.backbone.bias_mode=interpolate; applied after --mini',
+    )
+    parser.add_argument(
+        '--launcher',
+        choices=['none', 'pytorch', 'slurm', 'mpi'],
+        default='none',
+        help='job launcher (default: none)',
+    )
+    parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help='set by the pytorch launcher')
+    args = parser.parse_args()
+    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
+    return args
+
+
+def read_config(path: str) -> Config:
+    """Read a config file.
 
     Raises:
         InputError: The file is missing, is no config, or lacks the parts of a runnable one.
@@ -49,7 +72,6 @@ def read_config(path: str, cfg_options: dict | None = None) -> Config:
         raise InputError(f'{path} is no config: expected a .py, .yaml or .json file')
     try:
         config = Config.fromfile(path)
-        config.merge_from_dict(cfg_options or {})
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
         raise InputError(f'cannot read the config {path}: {reason}') from error

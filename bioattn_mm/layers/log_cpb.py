@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import InputError
 from ..ops import log_cpb_table
 from .size_cache import SizeCache
 
@@ -43,9 +44,9 @@ class LogCPB(nn.Module):
     ) -> None:
         super().__init__()
         if bias_mode not in ('extrapolate', 'interpolate'):
-            raise ValueError(f"bias_mode must be 'extrapolate' or 'interpolate', got {bias_mode!r}")
+            raise InputError(f"bias_mode must be 'extrapolate' or 'interpolate', got {bias_mode!r}")
         if bias_mode == 'interpolate' and (train_grid is None or train_pooled_grid is None):
-            raise ValueError("bias_mode='interpolate' needs train_grid and train_pooled_grid")
+            raise InputError("bias_mode='interpolate' needs train_grid and train_pooled_grid")
         self.pretrain_grid = pretrain_grid
         self.bias_mode = bias_mode
         self.train_grid = train_grid

@@ -213,6 +213,16 @@ def test_checkpoint_of_another_variant(workplace: Path, trained: Path) -> None:
     )
 
 
+def test_variant_that_does_not_exist(workplace: Path, trained: Path) -> None:
+    process = run(
+        workplace, 'test.py', CONFIG, 'trained/iter_200.pth', '--mini', '--work-dir', 'wrong',
+        '--cfg-options', 'model.backbone.arch=huge',
+    )  # fmt: skip
+    assert process.returncode == 2
+    line = process.stderr.splitlines()[-1]
+    assert line == "error: arch must be one of micro, tiny, small, base or a dict, got 'huge'"
+
+
 def test_picture_that_cannot_be_decoded(workplace: Path, trained: Path) -> None:
     data = workplace / 'damaged'
     shutil.copytree(workplace / 'data' / 'mini' / 'ADEChallengeData2016', data)

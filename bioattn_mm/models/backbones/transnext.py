@@ -8,6 +8,7 @@ from timm.layers import DropPath, to_2tuple, trunc_normal_
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ...errors import InputError
 from ...layers import AggregatedAttention, ConvGLU, LengthScaledAttention, LogCPB
 from ...registry import MODELS
 from .base import Backbone
@@ -116,9 +117,9 @@ class TransNeXt(Backbone):
         settings = self._settings(arch)
         num_stages = len(STRIDES)
         if not out_indices or not set(out_indices) <= set(range(num_stages)):
-            raise ValueError(f'out_indices must be stages 0 to {num_stages - 1}, got {out_indices}')
+            raise InputError(f'out_indices must be stages 0 to {num_stages - 1}, got {out_indices}')
         if not -1 <= frozen_stages < num_stages:
-            raise ValueError(f'frozen_stages must be -1 to {num_stages - 1}, got {frozen_stages}')
+            raise InputError(f'frozen_stages must be -1 to {num_stages - 1}, got {frozen_stages}')
         self.out_indices = tuple(out_indices)
         self.out_channels = tuple(settings['channels'][stage] for stage in self.out_indices)
 
@@ -170,14 +171,14 @@ class TransNeXt(Backbone):
     def _settings(cls, arch: str | dict) -> dict:
         if isinstance(arch, str):
             if arch not in cls.arch_settings:
-                raise ValueError(f'arch must be one of {", ".join(cls.arch_settings)} or a dict, got {arch!r}')
+                raise InputError(f'arch must be one of {", ".join(cls.arch_settings)} or a dict, got {arch!r}')
             return cls.arch_settings[arch]
         expected = {'channels', 'num_heads', 'depths'}
         if set(arch) != expected or any(len(arch[key]) != len(STRIDES) for key in expected):
-            raise ValueError(f'arch as a dict needs {sorted(expected)} of {len(STRIDES)} values each, got {arch}')
+            raise InputError(f'arch as a dict needs {sorted(expected)} of {len(STRIDES)} values each, got {arch}')
         for channels, num_heads in zip(arch['channels'], arch['num_heads']):
             if channels % num_heads:
-                raise ValueError(f'channels must be a multiple of num_heads, got {channels} and {num_heads}')
+                raise InputError(f'channels must be a multiple of num_heads, got {channels} and {num_heads}')
         return arch
 
 
