@@ -42,7 +42,8 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
         checkpoint = CheckpointLoader.load_checkpoint(path, map_location='cpu', logger='silent')
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputError(f'cannot read the checkpoint {path}: {reason[0]}') from error
+        hint = '; download it by hand and name the file instead' if '://' in path else ''
+        raise InputError(f'cannot read the checkpoint {path}: {reason[0]}{hint}') from error
     for key in ('state_dict', 'model', 'model_ema'):
         if isinstance(checkpoint, dict) and isinstance(checkpoint.get(key), dict):
             checkpoint = checkpoint[key]

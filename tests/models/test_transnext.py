@@ -205,6 +205,13 @@ def test_files_that_are_no_checkpoints(content, message: str, tmp_path) -> None:
         TransNeXt(SMALL, init_cfg=dict(type='Pretrained', checkpoint=str(path))).init_weights()
 
 
+def test_checkpoint_that_cannot_be_downloaded() -> None:
+    # Nothing listens on this port.
+    backbone = TransNeXt(SMALL, init_cfg=dict(type='Pretrained', checkpoint='http://127.0.0.1:9/file.pth'))
+    with pytest.raises(InputError, match='cannot read the checkpoint http.*; download it by hand'):
+        backbone.init_weights()
+
+
 @pytest.mark.parametrize(
     ('options', 'message'),
     [
