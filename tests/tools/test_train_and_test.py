@@ -54,7 +54,7 @@ def scalars(work_dir: Path) -> list[dict]:
     return [json.loads(line) for line in newest.read_text().splitlines()]
 
 
-def tested_metrics(work_dir: Path) -> dict:
+def metrics_of_test(work_dir: Path) -> dict:
     """The metrics that tools/test.py wrote."""
     (file,) = work_dir.glob('*/*.json')
     return json.loads(file.read_text())
@@ -80,7 +80,7 @@ def test_checkpoint_gives_the_same_metric_again(workplace: Path, trained: Path) 
         '--work-dir', 'tested', '--show-dir', 'pictures', '--out', 'labels',
     )  # fmt: skip
     assert process.returncode == 0, process.stderr[-3000:]
-    tested = tested_metrics(workplace / 'tested')
+    tested = metrics_of_test(workplace / 'tested')
     assert tested['mIoU'] == [line['mIoU'] for line in scalars(trained) if 'mIoU' in line][-1]
     assert f'mIoU {tested["mIoU"]:.4g}' in process.stdout.splitlines()[-2]
     assert process.stdout.splitlines()[-1].endswith('pictures/predictions.png')
@@ -94,7 +94,7 @@ def test_multi_scale_and_flip(workplace: Path, trained: Path) -> None:
         '--work-dir', 'tta', '--cfg-options', 'test_dataloader.dataset.indices=4',
     )  # fmt: skip
     assert process.returncode == 0, process.stderr[-3000:]
-    assert tested_metrics(workplace / 'tta')['mIoU'] > 0
+    assert metrics_of_test(workplace / 'tta')['mIoU'] > 0
 
 
 def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, trained: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_detection_config_runs_through_the_same_tools(workplace: Path) -> None
         '--work-dir', 'detector/tested', '--show-dir', 'boxes', '--out', 'boxes.pkl',
     )  # fmt: skip
     assert process.returncode == 0, process.stderr[-3000:]
-    tested = tested_metrics(workplace / 'detector/tested')
+    tested = metrics_of_test(workplace / 'detector/tested')
     for name in ('coco/bbox_mAP', 'coco/segm_mAP', 'coco/bbox_mAP_50'):
         assert tested[name] == validated[name]
     assert (workplace / 'boxes/predictions.png').is_file()
