@@ -56,14 +56,11 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
     return {name.removeprefix('module.'): value for name, value in checkpoint.items() if isinstance(value, Tensor)}
 
 
-def rename_released(system: str, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Map the names of the authors' released file of `system` to names here; names of this package stay."""
-    renamed = {}
-    for name, value in state_dict.items():
-        for pattern, replacement in RELEASED_NAMES[system]:
-            name = re.sub(pattern, replacement, name)
-        renamed[name] = value
-    return renamed
+def rename_released(system: str, name: str) -> str:
+    """Map a name of the authors' released file of `system` to the name here; names of this package stay."""
+    for pattern, replacement in RELEASED_NAMES[system]:
+        name = re.sub(pattern, replacement, name)
+    return name
 
 
 def load_backbone(backbone: nn.Module, path: str, prefix: str = '') -> list[str]:
@@ -94,7 +91,7 @@ def load_backbone(backbone: nn.Module, path: str, prefix: str = '') -> list[str]
     system = type(backbone).__name__
     weights, unused = {}, []
     for name, value in state_dict.items():
-        (own_name,) = rename_released(system, {name: value})
+        own_name = rename_released(system, name)
         if own_name in own:
             # The authors keep singleton axes in some parameters, (heads, 1, d) for (heads, d).
             same_values = value.squeeze().shape == own[own_name].squeeze().shape

@@ -47,11 +47,8 @@ class SizeCache:
     def __len__(self) -> int:
         return len(self._results)
 
-    def __deepcopy__(self, memo: dict) -> 'SizeCache':
-        # A copied module (an EMA, a pickled model) has parameters of its own.
-        return SizeCache(self.max_sizes)
-
     def __reduce__(self) -> tuple:
+        # A copied or pickled module (an EMA, say) has parameters of its own: it starts with nothing kept.
         return SizeCache, (self.max_sizes,)
 
 

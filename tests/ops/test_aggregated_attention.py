@@ -182,6 +182,15 @@ def test_nan_propagates_and_goes_no_further(backend: str) -> None:
     assert output.isnan().sum() == output.shape[-1]
 
 
+@pytest.mark.parametrize('row', [-1, 4])
+def test_rows_outside_of_the_bias(row: int, backend: str) -> None:
+    arguments = make_arguments()
+    arguments['pooled_bias_rows'][3, 1] = row
+    # PyTorch's index_select raises a RuntimeError, the compiled operator an IndexError.
+    with pytest.raises((IndexError, RuntimeError), match='out of DATA bounds|pooled_bias_rows must be 0 to 3'):
+        aggregated_attention(**arguments, backend=backend)
+
+
 def test_non_contiguous_arguments(backend: str) -> None:
     arguments = make_arguments()
     want = aggregated_attention(**arguments, backend=backend)

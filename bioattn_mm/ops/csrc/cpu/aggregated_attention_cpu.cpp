@@ -414,6 +414,13 @@ Backward backward(const Tensor& grad_output, const Inputs& inputs, const Tensor&
 }  // namespace
 
 Forward aggregated_attention_forward_cpu(const Inputs& inputs) {
+  // The one argument whose values, not only its shape, say where memory is read and written.
+  const Tensor& rows = inputs.pooled_bias_rows;
+  const int64_t* first = rows.const_data_ptr<int64_t>();
+  const int64_t bias_rows = inputs.pooled_bias.size(1);
+  TORCH_CHECK_INDEX(
+      std::all_of(first, first + rows.numel(), [&](int64_t row) { return 0 <= row && row < bias_rows; }),
+      "pooled_bias_rows must be 0 to ", bias_rows - 1, ", the rows of pooled_bias");
   Tensor output = at::empty_like(inputs.query);
   Tensor logsumexp = at::empty(inputs.query.sizes().slice(0, 4), inputs.query.options());
   AT_DISPATCH_FLOATING_TYPES(inputs.query.scalar_type(), "aggregated_attention", [&] {
