@@ -1,8 +1,9 @@
 """Aggregated attention in plain PyTorch: what every other backend is tested against."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from .window_reference import outside_image, pad_window, window_products, window_sums
 
 # Without autograd, queries are processed in groups of rows whose attention weights fit this many elements:
 # memory stays bounded at any input size, and the weights stay in the last-level cache.
@@ -23,12 +24,12 @@ def aggregated_attention_reference(
     """`bioattn_mm.ops.aggregated_attention` for checked arguments of one floating dtype."""
     window_size = round(window_bias.shape[-1] ** 0.5)
     margin = window_size // 2
-    key, value = (F.pad(t, (0, 0, 0, 0, margin, margin, margin, margin)) for t in (key, value))
+    key, value = pad_window(key, window_size), pad_window(value, window_size)
     pooled_key = pooled_key.flatten(1, 2).permute(0, 2, 3, 1)  # (B, heads, d, P)
     pooled_value = pooled_value.flatten(1, 2).transpose(1, 2)  # (B, heads, P, d)
 
     batch, height, width, heads, _ = query.shape
-    outside = _outside_image(height, width, window_size, query.device)
+    outside = outside_image(height, width, window_size, query.device)
     weights_per_row = batch * width * heads * (window_size**2 + pooled_key.shape[-1])
     rows_per_chunk = height
     if not torch.is_grad_enabled():
@@ -67,13 +68,7 @@ def _attend_rows(
 ) -> Tensor:
     """Aggregated attention of some rows of queries; `key` and `value` carry the margin of the window."""
     batch, rows, width, heads, channels = query.shape
-    windows = [
-        (slice(None), slice(dy, dy + rows), slice(dx, dx + width))
-        for dy in range(window_size)
-        for dx in range(window_size)
-    ]
-    # One shifted view of the keys per window offset: the (N, k * k, d) unfolded keys are never formed.
-    window_logits = torch.stack([(query * key[window]).sum(-1) for window in windows], dim=-1)
+    window_logits = window_products(query, key, window_size)
     window_logits = (window_logits + window_bias).masked_fill(outside, float('-inf'))
 
     pooled_logits = query.permute(0, 3, 1, 2, 4).reshape(batch, heads, rows * width, channels) @ pooled_key
@@ -89,18 +84,4 @@ def _attend_rows(
 
     output = (pooled_weights @ pooled_value).unflatten(2, (rows, width)).permute(0, 2, 3, 1, 4)
     window_weights = window_weights.unflatten(2, (rows, width)).permute(0, 2, 3, 1, 4) + token_weights
-    for index, window in enumerate(windows):
-        output = output + window_weights[..., index, None] * value[window]
-    return output
-
-
-def _outside_image(height: int, width: int, window_size: int, device: torch.device) -> Tensor:
-    """Whether each window offset leaves the image: bool (H, W, 1, k * k)."""
-
-    def outside_axis(length: int) -> Tensor:
-        window = torch.arange(window_size, device=device) - window_size // 2
-        position = torch.arange(length, device=device)[:, None] + window
-        return (position < 0) | (position >= length)  # (length, k)
-
-    rows, columns = outside_axis(height), outside_axis(width)
-    return (rows[:, None, :, None] | columns[None, :, None, :]).flatten(2).unsqueeze(2)
+    return output + window_sums(window_weights, value, window_size)

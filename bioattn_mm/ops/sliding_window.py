@@ -1,0 +1,117 @@
+"""Attention to a sliding window in two steps: logits from queries and keys, and sums of values under weights."""
+
+import torch
+from torch import Tensor
+
+from .backends import choose_backend
+from .window_reference import sliding_window_av_reference, sliding_window_qk_reference
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def sliding_window_qk(
+    query: Tensor, key: Tensor, bias: Tensor, window_size: int | None = None, backend: str | None = None
+) -> Tensor:
+    """Logits between every position and the window around it (TransNeXt, Shi, CVPR 2024, eq. 10-14)::
+
+        logits[i, j, (dy, dx)] = query[i, j] . key[i + dy, j + dx] + bias[(dy, dx)]
+
+    and -inf where the window leaves the image. Products are summed in float32, or in float64 for float64 inputs.
+    Under autocast the inputs are cast to its dtype, as for a matrix product.
+
+    Args:
+        query: (B, H, W, heads, d), float16, bfloat16, float32 or float64.
+        key: (B, H, W, heads, d), in the dtype of `query`.
+        bias: Bias of each window offset, (heads, k * k) with k odd; row-major from the top left.
+        window_size: k, where it should be checked against `bias`.
+        backend: 'cpu', 'cuda' (compiled) or 'reference' (PyTorch, any device). By default the environment variable
+            BIOATTN_MM_BACKEND, or else the fastest for the device.
+
+    Returns:
+        (B, H, W, heads, k * k) in the dtype of `query`.
+
+    Raises:
+        ValueError: The arguments do not fit each other, or the backend does not fit them.
+    """
+    _check_tokens('query', query)
+    batch, height, width, heads, channels = query.shape
+    offsets = _check_offsets('bias', bias, '(heads, k * k)')
+    if window_size is not None and window_size**2 != offsets:
+        raise ValueError(f'bias has {offsets} offsets, expected {window_size**2} for window_size {window_size}')
+    _check_like('query', query, 'key', key, (batch, height, width, heads, channels))
+    _check_like('query', query, 'bias', bias, (heads, offsets))
+    if choose_backend(query.device, backend) == 'reference':
+        return sliding_window_qk_reference(*_autocast(query, key, bias))
+    return torch.ops.bioattn_mm.sliding_window_qk(query, key, bias)
+
+
+def sliding_window_av(weights: Tensor, value: Tensor, backend: str | None = None) -> Tensor:
+    """Sum of the values in the window around every position (TransNeXt, Shi, CVPR 2024, eq. 10-14)::
+
+        output[i, j] = sum over (dy, dx) of weights[i, j, (dy, dx)] * value[i + dy, j + dx]
+
+    Where the window leaves the image there is nothing to add, whatever the weight, and the weight's gradient is 0.
+    Products are summed in float32, or in float64 for float64 inputs. Under autocast the inputs are cast to its
+    dtype, as for a matrix product.
+
+    Args:
+        weights: Weight of each window offset, (B, H, W, heads, k * k) with k odd; row-major from the top left.
+        value: (B, H, W, heads, d), float16, bfloat16, float32 or float64; `weights` in the same dtype.
+        backend: As for `sliding_window_qk`.
+
+    Returns:
+        (B, H, W, heads, d) in the dtype of `value`.
+
+    Raises:
+        ValueError: The arguments do not fit each other, or the backend does not fit them.
+    """
+    _check_tokens('value', value)
+    offsets = _check_offsets('weights', weights, '(B, H, W, heads, k * k)')
+    _check_like('value', value, 'weights', weights, (*value.shape[:4], offsets))
+    if choose_backend(value.device, backend) == 'reference':
+        return sliding_window_av_reference(*_autocast(weights, value))
+    return torch.ops.bioattn_mm.sliding_window_av(weights, value)
+
+
+def _dtype(tensor: Tensor) -> torch.dtype:
+    """The dtype of a tensor, or the one that autocast gives it."""
+    device = tensor.device.type
+    if tensor.is_floating_point() and tensor.dtype != torch.float64 and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return tensor.dtype
+
+
+def _autocast(*tensors: Tensor) -> list[Tensor]:
+    """What the compiled operators do under autocast."""
+    return [tensor.to(_dtype(tensor)) for tensor in tensors]
+
+
+def _check_tokens(name: str, tokens: Tensor) -> None:
+    if tokens.dim() != 5:
+        raise ValueError(f'{name} must be (B, H, W, heads, d), got shape {tuple(tokens.shape)}')
+    if tokens.dtype not in DTYPES:
+        accepted = ', '.join(str(dtype).removeprefix('torch.') for dtype in DTYPES)
+        raise ValueError(f'{name} must be one of {accepted}, got {str(tokens.dtype).removeprefix("torch.")}')
+
+
+def _check_offsets(name: str, tensor: Tensor, shape: str) -> int:
+    """The number of window offsets, the last dimension."""
+    offsets = tensor.shape[-1] if tensor.dim() else 0
+    window_size = round(offsets**0.5)
+    if window_size % 2 == 0 or window_size**2 != offsets:
+        raise ValueError(
+            f'{name} must be {shape} with k odd, got shape {tuple(tensor.shape)}: '
+            f'{offsets} is not the square of an odd number'
+        )
+    return offsets
+
+
+def _check_like(name: str, tensor: Tensor, other_name: str, other: Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(other.shape) != shape:
+        raise ValueError(
+            f'{other_name} must have shape {shape} to fit {name} {tuple(tensor.shape)}, got {tuple(other.shape)}'
+        )
+    if other.device != tensor.device:
+        raise ValueError(f'{other_name} is on {other.device}, but {name} is on {tensor.device}')
+    if _dtype(other) != _dtype(tensor):
+        raise ValueError(f'{other_name} is {other.dtype}, but {name} is {tensor.dtype}: both must be of one dtype')
