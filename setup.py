@@ -1,9 +1,13 @@
 """Install bioattn_mm: `pip install --no-build-isolation -e .`, or `make setup` for a complete environment.
 
-The operators are compiled where torch and a C++ compiler are there; elsewhere attention runs in PyTorch. Without
-`--no-build-isolation`, pip builds in an environment that has no torch.
+The operators are compiled where torch and a C++ compiler are there, for CUDA where nvcc and a GPU are there too (or
+with FORCE_CUDA=1); elsewhere attention runs in PyTorch. Without `--no-build-isolation`, pip builds in an environment
+that has no torch.
 """
 
+import os
+import re
+import subprocess
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -14,16 +18,28 @@ ROOT = Path(__file__).parent
 def compiled_operators() -> dict:
     """Arguments of `setup` that compile the operators, none where torch is not there."""
     try:
-        from torch.utils.cpp_extension import BuildExtension, CppExtension
+        from torch.utils.cpp_extension import BuildExtension, CppExtension, CUDAExtension
     except ImportError:
         print('torch is not there: installing without compiled operators')
         return {}
-    csrc = Path('bioattn_mm') / 'ops' / 'csrc'
-    library = CppExtension(
+    csrc = ROOT / 'bioattn_mm' / 'ops' / 'csrc'
+    sources = [*csrc.glob('*.cpp'), *csrc.glob('cpu/*.cpp')]
+    # Floating-point exceptions and errno are never looked at, and keep loops from being vectorised.
+    flags = dict(cxx=['-O3', '-fopenmp', '-fno-math-errno', '-fno-trapping-math'])
+    macros = []
+    architectures = cuda_architectures()
+    if architectures:
+        os.environ['TORCH_CUDA_ARCH_LIST'] = architectures
+        sources += csrc.glob('cuda/*.cu')
+        # One thread of the compiler for each architecture.
+        flags['nvcc'] = ['-O3', '--expt-relaxed-constexpr', '--expt-extended-lambda', '--threads', '0']
+        macros = [('BIOATTN_WITH_CUDA', None), ('BIOATTN_CUDA_ARCHITECTURES', architectures.replace(' ', ','))]
+    library = (CUDAExtension if architectures else CppExtension)(
         'bioattn_mm.ops._library',
-        sorted(str(path.relative_to(ROOT)) for path in (ROOT / csrc).rglob('*.cpp')),
-        # Floating-point exceptions and errno are never looked at, and keep loops from being vectorised.
-        extra_compile_args=['-O3', '-fopenmp', '-fno-math-errno', '-fno-trapping-math'],
+        sorted(str(path.relative_to(ROOT)) for path in sources),
+        include_dirs=[str(csrc)],
+        define_macros=macros,
+        extra_compile_args=flags,
         extra_link_args=['-fopenmp'],
         # Loaded with torch.ops.load_library: nothing of Python's ABI, one build for every Python.
         py_limited_api=True,
@@ -32,6 +48,34 @@ def compiled_operators() -> dict:
     )
     build = BuildExtension.with_options(no_python_abi_suffix=True, use_ninja=False)
     return dict(ext_modules=[library], cmdclass=dict(build_ext=build))
+
+
+def cuda_architectures() -> str:
+    """Compute capabilities to compile for, like '8.0 9.0+PTX'; empty where CUDA cannot or need not be compiled.
+
+    TORCH_CUDA_ARCH_LIST names them; by default they are 7.0 to 9.0, as far as the toolkit has them. Without a GPU in
+    the machine, FORCE_CUDA=1 asks for them.
+    """
+    import torch
+    from torch.utils.cpp_extension import CUDA_HOME
+
+    forced = os.environ.get('FORCE_CUDA') == '1'
+    nvcc = Path(CUDA_HOME or '') / 'bin' / 'nvcc'
+    if not torch.cuda.is_available() and not forced:
+        return ''
+    if torch.version.cuda is None or not nvcc.is_file():
+        print(f'Operators without CUDA: torch is built for {torch.version.cuda or "the CPU alone"}, nvcc is {nvcc}')
+        return ''
+    release = re.search(r'release (\d+)', subprocess.check_output([nvcc, '--version'], text=True))[1]
+    if release != torch.version.cuda.split('.')[0]:
+        print(f'Operators without CUDA: nvcc is of CUDA {release}, torch of {torch.version.cuda}')
+        return ''
+    if os.environ.get('TORCH_CUDA_ARCH_LIST'):
+        return os.environ['TORCH_CUDA_ARCH_LIST'].replace(';', ' ')
+    known = subprocess.check_output([nvcc, '--list-gpu-arch'], text=True).split()
+    wanted = ('7.0', '7.5', '8.0', '8.6', '8.9', '9.0')
+    names = [name for name in wanted if f'compute_{name.replace(".", "")}' in known]
+    return f'{" ".join(names)}+PTX'
 
 
 version: dict = {}

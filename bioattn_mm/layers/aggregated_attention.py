@@ -90,6 +90,7 @@ class AggregatedAttention(nn.Module):
         pooled = F.gelu(self.pool_proj(x.permute(0, 3, 1, 2)))
         pooled = F.adaptive_avg_pool2d(pooled, pooled_grid).permute(0, 2, 3, 1)
         pooled_key, pooled_value = self._key_value(self.pool_norm(pooled))
+        pooled_bias, pooled_bias_rows = self.position_bias((height, width), pooled_grid)
 
         output = aggregated_attention(
             self.scale(unit_query, log_length),
@@ -98,7 +99,8 @@ class AggregatedAttention(nn.Module):
             pooled_key,
             pooled_value,
             self.window_bias,
-            *self.position_bias((height, width), pooled_grid),
+            pooled_bias.to(x.dtype),
+            pooled_bias_rows,
             token_weights,
         )
         return self.proj(output.flatten(-2))

@@ -2,14 +2,17 @@
 
 import torch
 
-from .backends import HOW_TO_BUILD, LIBRARY, LIBRARY_IS_LOADED, available_backends
+from .backends import CUDA_ARCHITECTURES, HOW_TO_BUILD, LIBRARY, LIBRARY_IS_LOADED, available_backends
 
 
 def main() -> None:
     print(f'compiled operators: {LIBRARY.name if LIBRARY_IS_LOADED else f"none; {HOW_TO_BUILD}"}')
+    print(f'compiled for CUDA: {CUDA_ARCHITECTURES or f"no; {HOW_TO_BUILD}"}')
     print(f'torch {torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}')
-    for device in ['cpu', *(['cuda'] if torch.cuda.is_available() else [])]:
-        print(f'{device}: {", ".join(available_backends(torch.device(device)))} (the first is taken)')
+    for device in ('cpu', 'cuda'):
+        backends = ', '.join(available_backends(torch.device(device)))
+        absent = '; this machine has none' if device == 'cuda' and not torch.cuda.is_available() else ''
+        print(f'{device}: {backends} (the first that takes the arguments){absent}')
 
 
 if __name__ == '__main__':

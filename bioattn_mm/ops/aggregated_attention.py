@@ -28,7 +28,8 @@ def aggregated_attention(
         A = softmax(concat(A_window, A_pool))
         output = (A_window' + token_weights) V_window + A_pool' V_pool      (' marks the two parts of A)
 
-    Values outside the image count as zero. Half-precision inputs are multiplied and summed in float32.
+    Values outside the image count as zero. All floating-point arguments have one dtype; under autocast they are cast
+    to its dtype. Half-precision inputs are multiplied and summed in float32.
 
     The pooled bias has one row of biases for each distinct vertical offset between a query row and a pooled row,
     not for each pair of them: between a grid of H rows and its average pooling there are about 2 H such offsets.
@@ -45,11 +46,12 @@ def aggregated_attention(
         pooled_bias: Position bias of the pooled keys, (heads, R, W, Pw).
         pooled_bias_rows: Row of `pooled_bias` for each pair of query row and pooled row, int64 (H, Ph).
         token_weights: Added to the window weights after the softmax, (B, H, W, heads, k * k).
-        backend: 'cpu' (fused, C++) or 'reference' (PyTorch, any device). By default the environment variable
-            BIOATTN_MM_BACKEND, or else the fastest for the device.
+        backend: 'cpu' or 'cuda' (fused, C++; on CUDA d = 8, 16, ... 64, k <= 9, no float64), or 'reference' (PyTorch,
+            any device). By default the environment variable BIOATTN_MM_BACKEND, or else the fastest that takes the
+            arguments.
 
     Returns:
-        (B, H, W, heads, d) in the dtype of `value`.
+        (B, H, W, heads, d) in the dtype of the arguments, or of autocast.
 
     Raises:
         ValueError: The arguments do not fit each other, or the backend does not fit them.
@@ -57,22 +59,30 @@ def aggregated_attention(
     _check_arguments(
         query, key, value, pooled_key, pooled_value, window_bias, pooled_bias, pooled_bias_rows, token_weights
     )
-    backend = choose_backend(query.device, backend)
-    function = torch.ops.bioattn_mm.aggregated_attention if backend == 'cpu' else aggregated_attention_reference
-    compute_dtype = torch.promote_types(value.dtype, torch.float32)
-    with torch.autocast(query.device.type, enabled=False):
-        output = function(
-            query.to(compute_dtype),
-            key.to(compute_dtype),
-            value.to(compute_dtype),
-            pooled_key.to(compute_dtype),
-            pooled_value.to(compute_dtype),
-            window_bias.to(compute_dtype),
-            pooled_bias.to(compute_dtype),
-            pooled_bias_rows,
-            token_weights.to(compute_dtype),
+    if backend is None and not _fits_cuda(query, window_bias):
+        backend = 'reference'
+    arguments = (
+        query, key, value, pooled_key, pooled_value, window_bias, pooled_bias, pooled_bias_rows, token_weights
+    )  # fmt: skip
+    if choose_backend(query.device, backend) != 'reference':
+        return torch.ops.bioattn_mm.aggregated_attention(*arguments)
+    device = query.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
+    with torch.autocast(device, enabled=False):
+        # What the operators do: storage in `dtype`, arithmetic in float32 or float64.
+        compute_dtype = torch.promote_types(dtype, torch.float32)
+        output = aggregated_attention_reference(
+            *(t.to(dtype).to(compute_dtype) if t.is_floating_point() else t for t in arguments)
         )
-    return output.to(value.dtype)
+        return output.to(dtype)
+
+
+def _fits_cuda(query: Tensor, window_bias: Tensor) -> bool:
+    """Whether the CUDA kernels, if `query` is on a GPU, have this case; PyTorch has every case."""
+    channels = query.shape[-1]
+    return not query.is_cuda or (
+        query.dtype != torch.float64 and channels % 8 == 0 and channels <= 64 and window_bias.shape[1] <= 81
+    )
 
 
 def _check_arguments(
@@ -117,3 +127,7 @@ def _check_arguments(
             )
         if tensor.device != query.device:
             raise ValueError(f'{name} is on {tensor.device}, but query is on {query.device}')
+        expected_dtype = torch.int64 if name == 'pooled_bias_rows' else query.dtype
+        autocast = tensor.is_floating_point() and torch.is_autocast_enabled(query.device.type)
+        if tensor.dtype != expected_dtype and not autocast:
+            raise ValueError(f'{name} must be {expected_dtype} to fit query, got {tensor.dtype}')

@@ -8,7 +8,10 @@ import torch
 
 ENVIRONMENT_VARIABLE = 'BIOATTN_MM_BACKEND'
 LIBRARY = Path(__file__).with_name('_library.so')
-HOW_TO_BUILD = 'to build them: pip install --no-build-isolation --no-deps -e . (with a C++ compiler and torch)'
+HOW_TO_BUILD = (
+    'to build them: pip install --no-build-isolation --no-deps -e . (with torch and a C++ compiler; for CUDA with '
+    'nvcc too, and with FORCE_CUDA=1 on a machine without a GPU)'
+)
 
 
 def _load_library() -> bool:
@@ -26,12 +29,14 @@ def _load_library() -> bool:
 
 
 LIBRARY_IS_LOADED = _load_library()
+# What the CUDA operators were compiled for, like '8.0 9.0+PTX'; empty where they were not compiled.
+CUDA_ARCHITECTURES = torch.ops.bioattn_mm.cuda_architectures() if LIBRARY_IS_LOADED else ''
 
 
 def available_backends(device: torch.device) -> list[str]:
     """Backends for tensors on `device`, the fastest first."""
-    compiled = ['cpu'] if LIBRARY_IS_LOADED and device.type == 'cpu' else []
-    return [*compiled, 'reference']
+    compiled = dict(cpu=LIBRARY_IS_LOADED, cuda=bool(CUDA_ARCHITECTURES))
+    return [device.type, 'reference'] if compiled.get(device.type) else ['reference']
 
 
 def choose_backend(device: torch.device, backend: str | None) -> str:
@@ -45,6 +50,7 @@ def choose_backend(device: torch.device, backend: str | None) -> str:
     if not backend:
         return available[0]
     if backend not in available:
-        hint = '' if LIBRARY_IS_LOADED else f'; the compiled operators are not there, {HOW_TO_BUILD}'
+        compiled = CUDA_ARCHITECTURES if device.type == 'cuda' else LIBRARY_IS_LOADED
+        hint = '' if compiled else f'; the compiled operators are not there, {HOW_TO_BUILD}'
         raise ValueError(f'no backend {backend!r} for {device.type}: expected one of {", ".join(available)}{hint}')
     return backend

@@ -247,6 +247,20 @@ def test_half_precision_sums_in_float32(dtype: torch.dtype, backend: str) -> Non
     torch.testing.assert_close(output, exact.to(dtype))
 
 
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_autocast_takes_mixed_dtypes(dtype: torch.dtype, backend: str) -> None:
+    arguments = make_arguments(dtype=torch.float32)
+    arguments['value'] = arguments['value'].to(dtype)
+    inputs = {name: t.requires_grad_(t.is_floating_point()) for name, t in arguments.items()}
+    with torch.autocast('cpu', dtype):
+        output = aggregated_attention(**inputs, backend=backend)
+    assert output.dtype == dtype
+    half = {name: t.detach().to(dtype) if t.is_floating_point() else t for name, t in arguments.items()}
+    torch.testing.assert_close(output, aggregated_attention(**half, backend=backend))
+    output.float().sum().backward()
+    assert all(t.grad.dtype == t.dtype for t in inputs.values() if t.requires_grad)
+
+
 def test_empty_batch(backend: str) -> None:
     assert aggregated_attention(**make_arguments(batch=0), backend=backend).shape == (0, 5, 7, 2, 8)
 
@@ -272,6 +286,8 @@ def test_large_logits_stay_finite(backend: str) -> None:
         ),
         ('token_weights', torch.zeros(2, 5, 7, 2, 25), r'token_weights must have shape \(2, 5, 7, 2, 9\)'),
         ('value', torch.zeros(2, 5, 7, 2, 8, device='meta'), 'value is on meta, but query is on cpu'),
+        ('key', torch.zeros(2, 5, 7, 2, 8).half(), 'key must be torch.float64 to fit query, got torch.float16'),
+        ('pooled_bias_rows', torch.zeros(5, 2, dtype=torch.int32), 'pooled_bias_rows must be torch.int64'),
     ],
 )
 def test_arguments_that_do_not_fit(name: str, wrong: torch.Tensor, message: str) -> None:

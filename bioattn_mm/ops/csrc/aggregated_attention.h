@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cmath>
 #include <tuple>
 
 namespace bioattn_mm {
@@ -24,7 +25,18 @@ struct Inputs {
 };
 
 struct Sizes {
-  explicit Sizes(const Inputs& inputs);
+  explicit Sizes(const Inputs& inputs)
+      : batch(inputs.query.size(0)),
+        height(inputs.query.size(1)),
+        width(inputs.query.size(2)),
+        heads(inputs.query.size(3)),
+        channels(inputs.query.size(4)),
+        pooled_height(inputs.pooled_key.size(1)),
+        pooled_width(inputs.pooled_key.size(2)),
+        pooled(pooled_height * pooled_width),
+        window(std::lround(std::sqrt(static_cast<double>(inputs.window_bias.size(1))))),
+        offsets(inputs.window_bias.size(1)),
+        bias_rows(inputs.pooled_bias.size(1)) {}
 
   int64_t batch, height, width, heads, channels;
   int64_t pooled_height, pooled_width, pooled;  // pooled = pooled_height * pooled_width
@@ -32,7 +44,8 @@ struct Sizes {
   int64_t bias_rows;                            // R
 };
 
-// Output (B, H, W, heads, d), and the logarithm of each softmax's denominator (B, H, W, heads).
+// Output (B, H, W, heads, d), and the logarithm of each softmax's denominator (B, H, W, heads), float32 for half
+// precision.
 using Forward = std::tuple<Tensor, Tensor>;
 
 // Gradients of the inputs in their order, without pooled_bias_rows.
@@ -40,5 +53,10 @@ using Backward = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tens
 
 Forward aggregated_attention_forward_cpu(const Inputs& inputs);
 Backward aggregated_attention_backward_cpu(const Tensor& grad_output, const Inputs& inputs, const Tensor& logsumexp);
+
+// Windows of at most 9 x 9, a multiple of 8 up to 64 channels, no float64.
+Forward aggregated_attention_forward_cuda(const Inputs& inputs);
+Backward aggregated_attention_backward_cuda(
+    const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp);
 
 }  // namespace bioattn_mm

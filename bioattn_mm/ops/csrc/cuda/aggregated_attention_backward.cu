@@ -1,0 +1,450 @@
+// Aggregated attention on CUDA, backward. No weight is read from memory: every kernel computes those it needs again
+// from the inputs and the logsumexp. Nothing is added atomically: each sum has one owner and one order.
+//
+//   query_kernel         gradients of the queries and token weights; sums for the window bias; `mean`
+//   window_kernel        gradients of the window keys and values, gathered from the queries that see them
+//   pooled_kernel        gradients of the pooled keys and values, one partial sum for each group of queries
+//   pooled_bias_kernel   gradient of the position bias, from the pairs of rows that share a row of it
+//
+// With p the softmax and m its mean of the gradients of the weights, the gradient of a logit is p (gradient - m).
+
+#include "cuda/aggregated_attention.cuh"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/searchsorted.h>
+#include <ATen/ops/sort.h>
+
+#include <algorithm>
+
+namespace bioattn_mm {
+namespace {
+
+constexpr int kWarps = 4, kThreads = kWarps * kLanes;
+constexpr int kTiles = 4, kStaged = kTiles * kTile;  // rows in shared memory at a time
+
+// Gradients of the logits of a tile, from logits and gradients of the weights; rows r have their logsumexp and mean.
+__device__ __forceinline__ void logit_gradients(
+    float (&logits)[4], const float (&grad_weights)[4], const float (&logsumexp)[2], const float (&mean)[2]) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k)
+    logits[k] = exponential(logits[k] - logsumexp[k / 2]) * (grad_weights[k] - mean[k / 2]);
+}
+
+template <int kGroups, typename T>
+__global__ void __launch_bounds__(kThreads) query_kernel(
+    Arguments<T> p, const T* grad_output, const T* output, const float* logsumexp, T* grad_query,
+    T* grad_token_weights, float* grad_window_bias, float* mean) {
+  char* const shared_memory = block_memory();
+  const Place place(p, kWarps);
+  const int g = place.g, t = place.t;
+  const int64_t* token = place.token;
+
+  Pair<T> query[kGroups][2], grad[kGroups][2];
+  load_rows(query, p.query, place.token, p.channels, t);
+  load_rows(grad, grad_output, place.token, p.channels, t);
+
+  // Window part: logits and gradients of the weights of the block's queries.
+  float* const all_logits = reinterpret_cast<float*>(shared_memory);
+  float* const all_grads = all_logits + kWarps * kWarpQueries * p.offsets;
+  float *own_logits[2], *own_grads[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int place_in_block = (place.warp * kWarpQueries + r * kWarpColumns + g) * p.offsets;
+    own_logits[r] = all_logits + place_in_block;
+    own_grads[r] = all_grads + place_in_block;
+  }
+  const T* const window_bias = p.window_bias + place.head * p.offsets;
+  for_windows(p, place, [&](int i, int j, bool inside, const int (&offsets)[2]) {
+    float logits[2] = {0, 0}, grads[2] = {0, 0};
+    if (inside) {
+      const int64_t other = p.token(place.picture, place.head, i, j);
+      Pair<T> key[kGroups], value[kGroups];
+      load_channels(key, p.key, other, p.channels, t);
+      load_channels(value, p.value, other, p.channels, t);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+#pragma unroll
+        for (int c = 0; c < kGroups; ++c) {
+          logits[r] += dot(query[c][r], key[c]);
+          grads[r] += dot(grad[c][r], value[c]);
+        }
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float logit = quad_sum(logits[r]), grad_weight = quad_sum(grads[r]);
+      if (t == r && offsets[r] >= 0) {
+        own_logits[r][offsets[r]] = inside ? logit + static_cast<float>(window_bias[offsets[r]]) : -INFINITY;
+        own_grads[r][offsets[r]] = grad_weight;
+      }
+    }
+  });
+  __syncwarp();
+  float own_logsumexp[2], own_mean[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    own_logsumexp[r] = logsumexp[token[r]];
+    // The mean of the gradients under all weights is grad_output . output, of which the token weights' part goes.
+    float sum = 0;
+#pragma unroll
+    for (int c = 0; c < kGroups; ++c)
+      if (kTile * c < p.channels)
+        sum += dot(grad[c][r], load_pair(output + token[r] * p.channels + kTile * c + 2 * t));
+    for (int o = t; o < p.offsets; o += 4)
+      sum -= static_cast<float>(p.token_weights[token[r] * p.offsets + o]) * own_grads[r][o];
+    own_mean[r] = quad_sum(sum);
+    if (place.inside[r] && t == 0) mean[token[r]] = own_mean[r];
+    for (int o = t; o < p.offsets; o += 4) {
+      if (place.inside[r]) grad_token_weights[token[r] * p.offsets + o] = static_cast<T>(own_grads[r][o]);
+      own_logits[r][o] =
+          place.inside[r] ? exponential(own_logits[r][o] - own_logsumexp[r]) * (own_grads[r][o] - own_mean[r]) : 0;
+    }
+  }
+  __syncthreads();
+  for (int o = threadIdx.x; o < p.offsets; o += kThreads) {
+    float sum = 0;
+    for (int q = 0; q < kWarps * kWarpQueries; ++q) sum += all_logits[q * p.offsets + o];
+    const int64_t block = static_cast<int64_t>(place.picture) * gridDim.x + blockIdx.x;
+    grad_window_bias[(block * p.heads + place.head) * p.offsets + o] = sum;
+  }
+  float sums[kGroups][4] = {};
+  for_windows(p, place, [&](int i, int j, bool inside, const int (&offsets)[2]) {
+    if (!inside) return;
+    Pair<T> key[kGroups];
+    load_channels(key, p.key, p.token(place.picture, place.head, i, j), p.channels, t);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float grad_logit = offsets[r] >= 0 ? own_logits[r][offsets[r]] : 0;
+#pragma unroll
+      for (int c = 0; c < kGroups; ++c) {
+        sums[c][2 * r] += grad_logit * static_cast<float>(key[c].x);
+        sums[c][2 * r + 1] += grad_logit * static_cast<float>(key[c].y);
+      }
+    }
+  });
+
+  // Pooled part.
+  const Rows<kStaged, kGroups, T> keys{reinterpret_cast<T*>(shared_memory)};
+  const TransposedRows<kStaged, kGroups, T> transposed_keys{keys.data + keys.kSize};
+  const Rows<kStaged, kGroups, T> values{transposed_keys.data + transposed_keys.kSize};
+  PooledBias<T> pooled_bias;
+  for (int first = 0; first < p.tiles(); first += kTiles) {
+    const auto token = [&](int row) {
+      return PooledTile(p, first + row / kTile).token(p, place.picture, place.head, row % kTile);
+    };
+    __syncthreads();
+    stage<kStaged, kGroups, kThreads>(p.pooled_key, p.channels, token, [&](int row, int channel, const Pair<T>& pair) {
+      keys.store(row, channel, pair);
+      transposed_keys.store(row, channel, pair);
+    });
+    stage<kStaged, kGroups, kThreads>(p.pooled_value, p.channels, token, [&](int row, int channel, const Pair<T>& pair) {
+      values.store(row, channel, pair);
+    });
+    __syncthreads();
+    Pair<T> grad_logits[kTiles][2];
+    PooledTile tile(p, first);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      float logits[4] = {}, grad_weights[4] = {};
+      multiply_add_steps<kGroups>(logits, query, [&](int c) { return keys.factor(n * kTile, c, g, t); });
+      multiply_add_steps<kGroups>(grad_weights, grad, [&](int c) { return values.factor(n * kTile, c, g, t); });
+      pooled_bias.add(logits, p, place, tile, n == 0);
+      tile.next(p);
+      logit_gradients(logits, grad_weights, own_logsumexp, own_mean);
+      grad_logits[n][0] = make_pair<T>(logits[0], logits[1]);
+      grad_logits[n][1] = make_pair<T>(logits[2], logits[3]);
+    }
+#pragma unroll
+    for (int c = 0; c < kGroups; ++c)
+      multiply_add_steps<kTiles>(sums[c], grad_logits, [&](int n) { return transposed_keys.factor(n * kTile, c, g, t); });
+  }
+  store_rows(grad_query, sums, place.token, place.inside, p.channels, t);
+}
+
+// Here the lane's two tokens are keys, and the places of the window are the queries that see them.
+template <int kGroups, typename T>
+__global__ void __launch_bounds__(kThreads) window_kernel(
+    Arguments<T> p, const T* grad_output, const float* logsumexp, const float* mean, T* grad_key, T* grad_value) {
+  const Place place(p, kWarps);
+  const int t = place.t;
+  Pair<T> key[kGroups][2], value[kGroups][2];
+  load_rows(key, p.key, place.token, p.channels, t);
+  load_rows(value, p.value, place.token, p.channels, t);
+  const T* const window_bias = p.window_bias + place.head * p.offsets;
+
+  float key_sums[kGroups][4] = {}, value_sums[kGroups][4] = {};
+  for_windows(p, place, [&](int i, int j, bool inside, const int (&offsets)[2]) {
+    const int64_t other = inside ? p.token(place.picture, place.head, i, j) : 0;
+    Pair<T> query[kGroups], grad[kGroups];
+    float logits[2] = {0, 0}, grads[2] = {0, 0};
+    if (inside) {
+      load_channels(query, p.query, other, p.channels, t);
+      load_channels(grad, grad_output, other, p.channels, t);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+#pragma unroll
+        for (int c = 0; c < kGroups; ++c) {
+          logits[r] += dot(query[c], key[c][r]);
+          grads[r] += dot(grad[c], value[c][r]);
+        }
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float logit = quad_sum(logits[r]), grad_weight = quad_sum(grads[r]);
+      if (!inside || offsets[r] < 0) continue;
+      // Seen from there, this token lies at the opposite offset.
+      const int offset = p.offsets - 1 - offsets[r];
+      const float weight = exponential(logit + static_cast<float>(window_bias[offset]) - logsumexp[other]);
+      const float grad_logit = weight * (grad_weight - mean[other]);
+      const float factor = weight + static_cast<float>(p.token_weights[other * p.offsets + offset]);
+#pragma unroll
+      for (int c = 0; c < kGroups; ++c) {
+        key_sums[c][2 * r] += grad_logit * static_cast<float>(query[c].x);
+        key_sums[c][2 * r + 1] += grad_logit * static_cast<float>(query[c].y);
+        value_sums[c][2 * r] += factor * static_cast<float>(grad[c].x);
+        value_sums[c][2 * r + 1] += factor * static_cast<float>(grad[c].y);
+      }
+    }
+  });
+  store_rows(grad_key, key_sums, place.token, place.inside, p.channels, t);
+  store_rows(grad_value, value_sums, place.token, place.inside, p.channels, t);
+}
+
+// Tile of queries: eight neighbours in a row of the image, numbered within a picture.
+struct QueryTile {
+  template <typename T>
+  __device__ QueryTile(const Arguments<T>& p, int tile) {
+    const int tiles_in_row = (p.width + kTile - 1) / kTile;
+    i = tile / tiles_in_row, j = tile % tiles_in_row * kTile;
+  }
+  template <typename T>
+  __device__ int64_t token(const Arguments<T>& p, int picture, int head, int k) const {
+    return p.inside(i, j + k) ? p.token(picture, head, i, j + k) : -1;
+  }
+
+  int i, j;
+};
+
+// A warp has sixteen pooled keys, two tiles; the grid of blocks is (groups of keys, heads, batch * splits), and each
+// split sums over its own part of the queries.
+template <int kGroups, typename T>
+__global__ void __launch_bounds__(kThreads) pooled_kernel(
+    Arguments<T> p, const T* grad_output, const float* logsumexp, const float* mean, int chunks_in_split,
+    float* grad_pooled_key, float* grad_pooled_value) {
+  char* const shared_memory = block_memory();
+  const Rows<kStaged, kGroups, T> queries{reinterpret_cast<T*>(shared_memory)}, grads{queries.data + queries.kSize};
+  const TransposedRows<kStaged, kGroups, T> transposed_queries{grads.data + grads.kSize};
+  const TransposedRows<kStaged, kGroups, T> transposed_grads{transposed_queries.data + transposed_queries.kSize};
+  const int warp = threadIdx.x / kLanes, g = threadIdx.x % kLanes / 4, t = threadIdx.x % 4;
+  const int head = blockIdx.y, picture = blockIdx.z % p.batch, split = blockIdx.z / p.batch;
+
+  Pair<T> key[kGroups][2], value[kGroups][2];
+  int u[2], v[2];
+  int64_t pooled_token[2];
+  bool exists[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const PooledTile tile(p, (blockIdx.x * kWarps + warp) * 2 + r);
+    exists[r] = tile.token(p, picture, head, g) >= 0;
+    u[r] = clamp(tile.u, p.pooled_height - 1), v[r] = clamp(tile.v + g, p.pooled_width - 1);
+    pooled_token[r] = p.pooled_token(picture, head, u[r], v[r]);
+  }
+  load_rows(key, p.pooled_key, pooled_token, p.channels, t);
+  load_rows(value, p.pooled_value, pooled_token, p.channels, t);
+
+  const int query_tiles = p.height * ((p.width + kTile - 1) / kTile);
+  const int begin = split * chunks_in_split * kTiles, end = clamp(begin + chunks_in_split * kTiles, query_tiles);
+  float key_sums[kGroups][4] = {}, value_sums[kGroups][4] = {};
+  for (int first = begin; first < end; first += kTiles) {
+    const auto token = [&](int row) { return QueryTile(p, first + row / kTile).token(p, picture, head, row % kTile); };
+    __syncthreads();
+    stage<kStaged, kGroups, kThreads>(p.query, p.channels, token, [&](int row, int channel, const Pair<T>& pair) {
+      queries.store(row, channel, pair);
+      transposed_queries.store(row, channel, pair);
+    });
+    stage<kStaged, kGroups, kThreads>(grad_output, p.channels, token, [&](int row, int channel, const Pair<T>& pair) {
+      grads.store(row, channel, pair);
+      transposed_grads.store(row, channel, pair);
+    });
+    __syncthreads();
+    Pair<T> weights[kTiles][2], grad_logits[kTiles][2];
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      float logits[4] = {}, grad_weights[4] = {};
+      multiply_add_steps<kGroups>(logits, key, [&](int c) { return queries.factor(n * kTile, c, g, t); });
+      multiply_add_steps<kGroups>(grad_weights, value, [&](int c) { return grads.factor(n * kTile, c, g, t); });
+      const QueryTile tile(p, first + n);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int r = k / 2;
+        const int64_t query = tile.token(p, picture, head, 2 * t + k % 2);
+        float weight = 0, mean_of_query = 0;
+        if (query >= 0 && exists[r]) {
+          const int row = p.pooled_bias_rows[tile.i * p.pooled_height + u[r]];
+          const T bias = p.pooled_bias[p.bias(head, row, tile.j + 2 * t + k % 2) + v[r]];
+          weight = exponential(logits[k] + static_cast<float>(bias) - logsumexp[query]);
+          mean_of_query = mean[query];
+        }
+        logits[k] = weight;
+        grad_weights[k] = weight * (grad_weights[k] - mean_of_query);
+      }
+      weights[n][0] = make_pair<T>(logits[0], logits[1]), weights[n][1] = make_pair<T>(logits[2], logits[3]);
+      grad_logits[n][0] = make_pair<T>(grad_weights[0], grad_weights[1]);
+      grad_logits[n][1] = make_pair<T>(grad_weights[2], grad_weights[3]);
+    }
+#pragma unroll
+    for (int c = 0; c < kGroups; ++c) {
+      multiply_add_steps<kTiles>(
+          value_sums[c], weights, [&](int n) { return transposed_grads.factor(n * kTile, c, g, t); });
+      multiply_add_steps<kTiles>(
+          key_sums[c], grad_logits, [&](int n) { return transposed_queries.factor(n * kTile, c, g, t); });
+    }
+  }
+  const int64_t sums_of_split = static_cast<int64_t>(p.batch) * p.pooled_height * p.pooled_width * p.heads * p.channels;
+  store_rows(grad_pooled_key + split * sums_of_split, key_sums, pooled_token, exists, p.channels, t);
+  store_rows(grad_pooled_value + split * sums_of_split, value_sums, pooled_token, exists, p.channels, t);
+}
+
+// A block has one row of the bias, four groups of sixteen columns of queries and four tiles of pooled columns. It goes
+// through the pairs of a query row and a pooled row, `pairs`, that have this row of the bias: those from
+// starts[row] to starts[row + 1].
+template <int kGroups, typename T>
+__global__ void __launch_bounds__(kThreads) pooled_bias_kernel(
+    Arguments<T> p, const T* grad_output, const float* logsumexp, const float* mean, const int64_t* pairs,
+    const int64_t* starts, T* grad_pooled_bias) {
+  const int warp = threadIdx.x / kLanes, g = threadIdx.x % kLanes / 4, t = threadIdx.x % 4;
+  const int row = blockIdx.x, head = blockIdx.z;
+  const int column_blocks = (p.width + kWarps * 16 - 1) / (kWarps * 16);
+  const int left = (blockIdx.y % column_blocks * kWarps + warp) * 16, first = blockIdx.y / column_blocks * kStaged;
+  const int j[2] = {left + g, left + g + 8};
+
+  float bias[kTiles][4], sums[kTiles][4] = {};
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int v = first + n * kTile + 2 * t + k % 2;
+      const bool exists = j[k / 2] < p.width && v < p.pooled_width;
+      bias[n][k] = exists ? static_cast<float>(p.pooled_bias[p.bias(head, row, j[k / 2]) + v]) : -INFINITY;
+    }
+  }
+  for (int64_t pair = starts[row]; pair < starts[row + 1]; ++pair) {
+    const int i = pairs[pair] / p.pooled_height, u = pairs[pair] % p.pooled_height;
+    for (int picture = 0; picture < p.batch; ++picture) {
+      int64_t token[2];
+      float own_logsumexp[2], own_mean[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        token[r] = p.token(picture, head, i, clamp(j[r], p.width - 1));
+        own_logsumexp[r] = logsumexp[token[r]], own_mean[r] = mean[token[r]];
+      }
+      Pair<T> query[kGroups][2], grad[kGroups][2];
+      load_rows(query, p.query, token, p.channels, t);
+      load_rows(grad, grad_output, token, p.channels, t);
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        if (first + n * kTile >= p.pooled_width) break;
+        const int64_t pooled = p.pooled_token(picture, head, u, clamp(first + n * kTile + g, p.pooled_width - 1));
+        Pair<T> key[kGroups], value[kGroups];
+        load_channels(key, p.pooled_key, pooled, p.channels, t);
+        load_channels(value, p.pooled_value, pooled, p.channels, t);
+        float logits[4] = {bias[n][0], bias[n][1], bias[n][2], bias[n][3]}, grad_weights[4] = {};
+        multiply_add_steps<kGroups>(logits, query, [&](int c) { return key[c]; });
+        multiply_add_steps<kGroups>(grad_weights, grad, [&](int c) { return value[c]; });
+        logit_gradients(logits, grad_weights, own_logsumexp, own_mean);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) sums[n][k] += logits[k];
+      }
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int v = first + n * kTile + 2 * t + k % 2;
+      if (j[k / 2] < p.width && v < p.pooled_width)
+        grad_pooled_bias[p.bias(head, row, j[k / 2]) + v] = static_cast<T>(sums[n][k]);
+    }
+  }
+}
+
+// Enough blocks to fill a large GPU, whatever the number of pooled keys; the same on every GPU, so that sums are too.
+constexpr int64_t kPooledBlocks = 1024;
+
+}  // namespace
+
+Backward aggregated_attention_backward_cuda(
+    const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp) {
+  const DeviceGuard guard(inputs.query.device());
+  const Sizes s(inputs);
+  const auto floats = inputs.query.options().dtype(at::kFloat);
+  Tensor grad_query = at::empty_like(inputs.query), grad_key = at::empty_like(inputs.key);
+  Tensor grad_value = at::empty_like(inputs.value), grad_pooled_bias = at::empty_like(inputs.pooled_bias);
+  Tensor grad_token_weights = at::empty_like(inputs.token_weights);
+  Tensor mean = at::empty_like(logsumexp);
+  Tensor grad_window_bias, grad_pooled_key, grad_pooled_value;
+
+  // The pairs (query row, pooled row) in the order of their rows of the bias.
+  const auto [sorted_rows, pairs] = at::sort(inputs.pooled_bias_rows.flatten(), std::optional<bool>(true), /*dim=*/0);
+  const Tensor starts = at::searchsorted(sorted_rows, at::arange(s.bias_rows + 1, sorted_rows.options()));
+
+  for_dtype(inputs.query.scalar_type(), [&](auto zero) {
+    using T = decltype(zero);
+    const Arguments<T> p(inputs);
+    const T* grad_data = grad_output.const_data_ptr<T>();
+    const float* logsumexp_data = logsumexp.const_data_ptr<float>();
+    float* mean_data = mean.mutable_data_ptr<float>();
+    for_channels(p.channels, [&](auto groups) {
+      constexpr int kGroups = decltype(groups)::value;
+      constexpr size_t rows = Rows<kStaged, kGroups, T>::kSize * sizeof(T);
+      constexpr size_t transposed_rows = TransposedRows<kStaged, kGroups, T>::kSize * sizeof(T);
+
+      const dim3 over_image = blocks_over_image(p, kWarps);
+      const size_t window = 2 * kWarps * kWarpQueries * p.offsets * sizeof(float);
+      grad_window_bias = at::empty({s.batch, over_image.x, s.heads, s.offsets}, floats);
+      launch(
+          query_kernel<kGroups, T>, over_image, kThreads, std::max(window, 2 * rows + transposed_rows), p, grad_data,
+          output.const_data_ptr<T>(), logsumexp_data, grad_query.mutable_data_ptr<T>(),
+          grad_token_weights.mutable_data_ptr<T>(), grad_window_bias.mutable_data_ptr<float>(), mean_data);
+      launch(
+          window_kernel<kGroups, T>, over_image, kThreads, 0, p, grad_data, logsumexp_data, mean_data,
+          grad_key.mutable_data_ptr<T>(), grad_value.mutable_data_ptr<T>());
+
+      const int64_t key_blocks = (p.tiles() + 2 * kWarps - 1) / (2 * kWarps);
+      const int64_t chunks = (s.height * ((s.width + kTile - 1) / kTile) + kTiles - 1) / kTiles;
+      const int64_t blocks = key_blocks * s.heads * s.batch;
+      const int64_t wanted = std::clamp(kPooledBlocks / std::max<int64_t>(blocks, 1), int64_t(1), chunks);
+      const int64_t chunks_in_split = (chunks + wanted - 1) / wanted;
+      const int64_t splits = (chunks + chunks_in_split - 1) / chunks_in_split;
+      const auto sizes = inputs.pooled_key.sizes();
+      grad_pooled_key = at::empty({splits, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]}, floats);
+      grad_pooled_value = at::empty_like(grad_pooled_key);
+      launch(
+          pooled_kernel<kGroups, T>, dim3(key_blocks, s.heads, s.batch * splits), kThreads,
+          2 * rows + 2 * transposed_rows, p, grad_data, logsumexp_data, mean_data, static_cast<int>(chunks_in_split),
+          grad_pooled_key.mutable_data_ptr<float>(), grad_pooled_value.mutable_data_ptr<float>());
+
+      const int64_t column_blocks = (s.width + 16 * kWarps - 1) / (16 * kWarps);
+      const int64_t pooled_blocks = (s.pooled_width + kStaged - 1) / kStaged;
+      launch(
+          pooled_bias_kernel<kGroups, T>, dim3(s.bias_rows, column_blocks * pooled_blocks, s.heads), kThreads, 0, p,
+          grad_data, logsumexp_data, mean_data, pairs.const_data_ptr<int64_t>(), starts.const_data_ptr<int64_t>(),
+          grad_pooled_bias.mutable_data_ptr<T>());
+    });
+  });
+  const auto dtype = inputs.query.scalar_type();
+  return {
+      grad_query,
+      grad_key,
+      grad_value,
+      grad_pooled_key.sum(0).to(dtype),
+      grad_pooled_value.sum(0).to(dtype),
+      grad_window_bias.sum(at::IntArrayRef{0, 1}).to(dtype),
+      grad_pooled_bias,
+      grad_token_weights};
+}
+
+}  // namespace bioattn_mm

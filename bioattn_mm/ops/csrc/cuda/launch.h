@@ -1,0 +1,22 @@
+// Launching a kernel on PyTorch's current stream.
+#pragma once
+
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <cuda_runtime.h>
+
+namespace bioattn_mm {
+
+// Makes the device of a tensor the current one while it lives.
+using DeviceGuard = c10::cuda::OptionalCUDAGuard;
+
+template <typename... Parameters, typename... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 blocks, int threads, size_t shared_bytes, const Arguments&... arguments) {
+  if (blocks.x == 0 || blocks.y == 0 || blocks.z == 0) return;
+  kernel<<<blocks, threads, shared_bytes, c10::cuda::getCurrentCUDAStream()>>>(arguments...);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+}  // namespace bioattn_mm
