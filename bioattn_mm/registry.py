@@ -6,6 +6,7 @@ library's scope the config runs in, so no `custom_imports` is needed.
 
 from mmengine.registry import HOOKS as MMENGINE_HOOKS
 from mmengine.registry import MODELS as MMENGINE_MODELS
+from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS as MMENGINE_OPTIM_WRAPPER_CONSTRUCTORS
 from mmengine.registry import TRANSFORMS as MMENGINE_TRANSFORMS
 from mmengine.registry import Registry
 
@@ -13,4 +14,10 @@ MODELS = Registry('model', parent=MMENGINE_MODELS, scope='bioattn_mm', locations
 HOOKS = Registry('hook', parent=MMENGINE_HOOKS, scope='bioattn_mm', locations=['bioattn_mm.engine.hooks'])
 TRANSFORMS = Registry(
     'transform', parent=MMENGINE_TRANSFORMS, scope='bioattn_mm', locations=['bioattn_mm.datasets.transforms']
+)
+OPTIM_WRAPPER_CONSTRUCTORS = Registry(
+    'optimizer wrapper constructor',
+    parent=MMENGINE_OPTIM_WRAPPER_CONSTRUCTORS,
+    scope='bioattn_mm',
+    locations=['bioattn_mm.engine.optim'],
 )

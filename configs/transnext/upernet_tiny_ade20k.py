@@ -1,6 +1,7 @@
 # UperNet with TransNeXt-Tiny on ADE20K, 160k iterations (TransNeXt, table 5).
 _base_ = [
     '../_base_/models/upernet.py',
+    '../_base_/backbones/transnext.py',
     '../_base_/datasets/ade20k.py',
     '../_base_/schedules/adamw_160k.py',
     '../_base_/runtimes/mmseg.py',
@@ -10,22 +11,9 @@ model = dict(
         type='bioattn_mm.TransNeXt',
         arch='tiny',
         drop_path_rate=0.4,
-        init_cfg=dict(
-            type='Pretrained',
-            checkpoint='https://huggingface.co/DaiShiResearch/transnext-tiny-224-1k/resolve/main/transnext_tiny_224_1k.pth',
-        ),
+        init_cfg=dict(type='Pretrained', checkpoint=_base_.checkpoints.tiny),
     ),
     decode_head=dict(in_channels=[72, 144, 288, 576]),
     auxiliary_head=dict(in_channels=288),
 )
-optim_wrapper = dict(
-    paramwise_cfg=dict(
-        custom_keys=dict(
-            query_embedding=dict(decay_mult=0.0),
-            window_bias=dict(decay_mult=0.0),
-            position_bias=dict(decay_mult=0.0),
-            temperature=dict(decay_mult=0.0),
-            norm=dict(decay_mult=0.0),
-        )
-    )
-)
+optim_wrapper = dict(paramwise_cfg=dict(custom_keys=_base_.no_decay))

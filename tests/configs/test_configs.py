@@ -1,19 +1,34 @@
 """Every config: parses, builds, has the paper's size, and states only what differs."""
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import init_default_scope
-from mmseg.registry import MODELS
+from mmengine.registry import MODELS, init_default_scope
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted(path.relative_to(ROOT) for path in ROOT.glob('configs/*/*.py') if '_base_' not in path.parts)
 
-# Parameters in millions as the paper prints them (TransNeXt, table 5); they include the auxiliary head.
-UPERNET_PARAMETERS = dict(tiny=59, small=80, base=121)
+# Parameters in millions as the paper prints them. UperNet's include the auxiliary head, which is left out at test
+# time; the ImageNet classifier counts in none of them.
+PARAMETERS = dict(
+    upernet_tiny_ade20k='59',
+    upernet_small_ade20k='80',
+    upernet_base_ade20k='121',
+    mask2former_tiny_ade20k='47.5',
+    mask2former_small_ade20k='69.0',
+    mask2former_base_ade20k='109',
+    mask_rcnn_tiny_coco='47.9',
+    mask_rcnn_small_coco='69.3',
+    mask_rcnn_base_coco='109.2',
+    dino_4scale_tiny_coco='47.8',
+    dino_5scale_tiny_coco='48.1',
+    dino_5scale_small_coco='69.6',
+    dino_5scale_base_coco='110',
+)
 
 
 def build(config: Config) -> torch.nn.Module:
@@ -22,36 +37,65 @@ def build(config: Config) -> torch.nn.Module:
         return MODELS.build(config.model)
 
 
+def read(name: str) -> Config:
+    return Config.fromfile(ROOT / f'configs/transnext/{name}.py')
+
+
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
 def test_builds(path: Path) -> None:
     config = Config.fromfile(ROOT / path)
     model = build(config)
-    assert tuple(config.model.decode_head.in_channels) == model.backbone.out_channels
+    module = config.model.get('neck') or config.model.decode_head
+    assert tuple(module.in_channels) == model.backbone.out_channels
     assert sum(p.numel() for p in model.parameters()) > 1e6
 
 
-@pytest.mark.parametrize('variant', UPERNET_PARAMETERS)
-def test_upernet_has_the_size_of_the_paper(variant: str) -> None:
-    model = build(Config.fromfile(ROOT / f'configs/transnext/upernet_{variant}_ade20k.py'))
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    assert round(parameters / 1e6) == UPERNET_PARAMETERS[variant]
+@pytest.mark.parametrize('name', PARAMETERS)
+def test_size_is_the_one_of_the_paper(name: str) -> None:
+    parameters = sum(parameter.numel() for parameter in build(read(name)).parameters()) / 1e6
+    decimals = len(PARAMETERS[name].partition('.')[2])
+    assert f'{parameters:.{decimals}f}' == PARAMETERS[name]
 
 
-def test_no_weight_decay_where_the_paper_has_none() -> None:
-    config = Config.fromfile(ROOT / 'configs/transnext/upernet_tiny_ade20k.py')
+def groups_of(name: str) -> tuple[Config, dict[str, dict]]:
+    """The config and, by parameter name, the optimizer's group."""
+    config = read(name)
     model = build(config)
     groups = build_optim_wrapper(model, config.optim_wrapper).optimizer.param_groups
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    decayed = {names[id(p)] for group in groups if group['weight_decay'] > 0 for p in group['params']}
-    free = {names[id(p)] for group in groups if group['weight_decay'] == 0 for p in group['params']}
-    assert len(decayed) + len(free) == len(names)
+    by_name = {names[id(p)]: group for group in groups for p in group['params']}
+    assert len(by_name) == len(names)
+    return config, by_name
+
+
+@pytest.mark.parametrize('framework', ['upernet_{}_ade20k', 'mask_rcnn_{}_coco', 'dino_4scale_{}_coco'])
+def test_no_weight_decay_where_the_paper_has_none(framework: str) -> None:
+    _, groups = groups_of(framework.format('tiny'))
     block = 'backbone.stages.0.blocks.0'
     for name in ('scale.temperature', 'scale.query_embedding', 'window_bias', 'position_bias.fc1.weight'):
-        assert f'{block}.attn.{name}' in free
+        assert groups[f'{block}.attn.{name}']['weight_decay'] == 0
     for name in ('norm1.weight', 'norm2.bias', 'attn.pool_norm.weight'):
-        assert f'{block}.{name}' in free
+        assert groups[f'{block}.{name}']['weight_decay'] == 0
     for name in ('attn.q.weight', 'attn.learnable_tokens', 'mlp.fc1.weight'):
-        assert f'{block}.{name}' in decayed
+        assert groups[f'{block}.{name}']['weight_decay'] == 0.05
+
+
+@pytest.mark.parametrize(
+    ('name', 'decayed', 'not_decayed'),
+    [
+        ('dino_4scale_tiny_coco', 'query_embedding.weight', 'encoder.layers.0.norms.0.weight'),
+        ('mask2former_tiny_ade20k', 'decode_head.cls_embed.weight', 'decode_head.query_embed.weight'),
+    ],
+)
+def test_detr_like_heads_train_the_backbone_at_a_tenth(name: str, decayed: str, not_decayed: str) -> None:
+    config, groups = groups_of(name)
+    assert config.optim_wrapper.optimizer.lr == 1e-4
+    for parameter, group in groups.items():
+        assert group['lr'] == pytest.approx(1e-5 if parameter.startswith('backbone.') else 1e-4)
+        if parameter.endswith('.bias'):
+            assert group['weight_decay'] == 0
+    assert groups[decayed]['weight_decay'] == 0.05
+    assert groups[not_decayed]['weight_decay'] == 0
 
 
 def test_leaf_configs_repeat_nothing() -> None:
@@ -64,11 +108,14 @@ def test_leaf_configs_repeat_nothing() -> None:
         return flat
 
     for path in CONFIGS:
-        own = {}
-        exec((ROOT / path).read_text(), {}, own)
-        bases = own.pop('_base_')
+        text = (ROOT / path).read_text()
+        (bases,) = re.findall(r'^_base_ = (\[.*?\]|\'.*?\')$', text, flags=re.DOTALL | re.MULTILINE)
         inherited = {}
-        for base in [bases] if isinstance(bases, str) else bases:
-            inherited.update(leaves(Config.fromfile(ROOT / path.parent / base).to_dict()))
+        for base in re.findall(r"'(.*?)'", bases):
+            inherited.update(Config.fromfile(ROOT / path.parent / base).to_dict())
+        own = {'_base_': Config(inherited)}
+        exec(text.replace(f'_base_ = {bases}', ''), own)
+        del own['_base_'], own['__builtins__']
+        inherited = leaves(inherited)
         repeated = {key for key, value in leaves(own).items() if key in inherited and inherited[key] == value}
         assert not repeated, f'{path} repeats {repeated}'

@@ -1,0 +1,57 @@
+# COCO 2017, 80 classes, boxes and masks. Download the pictures and annotations from https://cocodataset.org.
+dataset_type = 'CocoDataset'
+data_root = 'data/coco'
+image_scale = (1333, 800)
+
+train_pipeline = [
+    dict(type='bioattn_mm.LoadImageFromFile'),
+    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+    dict(type='Resize', scale=image_scale, keep_ratio=True),
+    dict(type='RandomFlip', prob=0.5),
+    dict(type='PackDetInputs'),
+]
+test_pipeline = [
+    dict(type='bioattn_mm.LoadImageFromFile'),
+    dict(type='Resize', scale=image_scale, keep_ratio=True),
+    # The metric reads the annotation file; these are for pictures of ground truth beside prediction.
+    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+    dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
+]
+
+# 16 pictures a step, as the papers train: 8 GPUs x 2.
+train_dataloader = dict(
+    batch_size=2,
+    num_workers=4,
+    persistent_workers=True,
+    sampler=dict(type='DefaultSampler', shuffle=True),
+    batch_sampler=dict(type='AspectRatioBatchSampler'),
+    dataset=dict(
+        type=dataset_type,
+        data_root=data_root,
+        ann_file='annotations/instances_train2017.json',
+        data_prefix=dict(img='train2017/'),
+        filter_cfg=dict(filter_empty_gt=True, min_size=32),
+        pipeline=train_pipeline,
+    ),
+)
+val_dataloader = dict(
+    batch_size=1,
+    num_workers=4,
+    persistent_workers=True,
+    drop_last=False,
+    sampler=dict(type='DefaultSampler', shuffle=False),
+    dataset=dict(
+        type=dataset_type,
+        data_root=data_root,
+        ann_file='annotations/instances_val2017.json',
+        data_prefix=dict(img='val2017/'),
+        test_mode=True,
+        pipeline=test_pipeline,
+    ),
+)
+test_dataloader = val_dataloader
+val_evaluator = dict(
+    type='CocoMetric', ann_file=f'{data_root}/annotations/instances_val2017.json', metric=['bbox', 'segm']
+)
+test_evaluator = val_evaluator
+auto_scale_lr = dict(enable=False, base_batch_size=16)

@@ -1,0 +1,6 @@
+# DINO of four scales with TransNeXt-Micro on COCO; no micro variant in the paper, so this one takes tiny's settings.
+_base_ = './dino_4scale_tiny_coco.py'
+model = dict(
+    backbone=dict(arch='micro', init_cfg=dict(checkpoint=_base_.checkpoints.micro)),
+    neck=dict(in_channels=[96, 192, 384]),
+)

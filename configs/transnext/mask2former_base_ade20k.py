@@ -1,0 +1,6 @@
+# Mask2Former with TransNeXt-Base on ADE20K, 160k iterations (TransNeXt).
+_base_ = './mask2former_tiny_ade20k.py'
+model = dict(
+    backbone=dict(arch='base', drop_path_rate=0.6, init_cfg=dict(checkpoint=_base_.checkpoints.base)),
+    decode_head=dict(in_channels=[96, 192, 384, 768]),
+)

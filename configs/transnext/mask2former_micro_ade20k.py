@@ -1,0 +1,6 @@
+# Mask2Former with TransNeXt-Micro on ADE20K; the paper trains no micro variant, so this one takes tiny's settings.
+_base_ = './mask2former_tiny_ade20k.py'
+model = dict(
+    backbone=dict(arch='micro', init_cfg=dict(checkpoint=_base_.checkpoints.micro)),
+    decode_head=dict(in_channels=[48, 96, 192, 384]),
+)

@@ -1,0 +1,6 @@
+# Mask R-CNN with TransNeXt-Base on COCO, 12 epochs (TransNeXt).
+_base_ = './mask_rcnn_tiny_coco.py'
+model = dict(
+    backbone=dict(arch='base', drop_path_rate=0.6, init_cfg=dict(checkpoint=_base_.checkpoints.base)),
+    neck=dict(in_channels=[96, 192, 384, 768]),
+)

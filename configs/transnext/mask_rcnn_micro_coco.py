@@ -1,0 +1,6 @@
+# Mask R-CNN with TransNeXt-Micro on COCO; the paper trains no micro variant, so this one takes tiny's settings.
+_base_ = './mask_rcnn_tiny_coco.py'
+model = dict(
+    backbone=dict(arch='micro', init_cfg=dict(checkpoint=_base_.checkpoints.micro)),
+    neck=dict(in_channels=[48, 96, 192, 384]),
+)
