@@ -1,0 +1,380 @@
+"""The sliding window's operators against their formulas, written out query by query."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch.autograd.function import FunctionCtx
+
+from bioattn_mm.ops import aggregated_attention, sliding_window_av, sliding_window_qk
+from bioattn_mm.ops.backends import available_backends
+from tests.ops.conftest import needs_library
+from tests.ops.cuda_on_cpu import CSRC, HERE, build_cuda_on_cpu
+
+QK = ('query', 'key', 'bias')
+AV = ('weights', 'value')
+
+
+@dataclass
+class Operators:
+    """Both operators of one backend, and the device it runs on."""
+
+    qk: Callable[..., torch.Tensor]
+    av: Callable[..., torch.Tensor]
+    device: str = 'cpu'
+
+
+class QKOnCPU(torch.autograd.Function):
+    """The CUDA kernels of `sliding_window_qk`, run on the CPU."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, *inputs: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(*inputs[:2])
+        return torch.ops.bioattn_mm_cuda_on_cpu.sliding_window_qk(*inputs)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.ops.bioattn_mm_cuda_on_cpu.sliding_window_qk_backward(grad, *ctx.saved_tensors)
+
+
+class AVOnCPU(torch.autograd.Function):
+    """The CUDA kernels of `sliding_window_av`, run on the CPU."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, *inputs: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(*inputs)
+        return torch.ops.bioattn_mm_cuda_on_cpu.sliding_window_av(*inputs)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.ops.bioattn_mm_cuda_on_cpu.sliding_window_av_backward(grad, *ctx.saved_tensors)
+
+
+@pytest.fixture(scope='session')
+def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Operators:
+    if not shutil.which('g++'):
+        pytest.skip('there is no g++ to compile the CUDA kernels for the CPU')
+    library: Path = tmp_path_factory.mktemp('cuda_on_cpu') / 'sliding_window.so'
+    build_cuda_on_cpu([CSRC / 'cuda' / 'sliding_window_cuda.cu', HERE / 'sliding_window.cpp'], library)
+    torch.ops.load_library(library)
+    return Operators(QKOnCPU.apply, AVOnCPU.apply)
+
+
+@pytest.fixture(params=['reference', pytest.param('cpu', marks=needs_library), 'cuda on cpu', 'cuda'])
+def operators(request: pytest.FixtureRequest) -> Operators:
+    """Every backend, and the CUDA kernels' source on the CPU."""
+    name = request.param
+    if name == 'cuda on cpu':
+        return request.getfixturevalue('cuda_on_cpu')
+    if name == 'cuda':
+        if not torch.cuda.is_available():
+            pytest.skip('there is no GPU')
+        if 'cuda' not in available_backends(torch.device('cuda')):
+            pytest.skip('the operators were not compiled for this GPU')
+    device = 'cuda' if name == 'cuda' else 'cpu'
+    return Operators(partial(sliding_window_qk, backend=name), partial(sliding_window_av, backend=name), device)
+
+
+def make_arguments(
+    batch: int = 2,
+    grid: tuple[int, int] = (5, 7),
+    heads: int = 2,
+    channels: int = 6,
+    window_size: int = 3,
+    dtype: torch.dtype = torch.float64,
+    device: str = 'cpu',
+) -> dict[str, torch.Tensor]:
+    tokens, offsets = (batch, *grid, heads), window_size**2
+    shapes = dict(
+        query=(*tokens, channels),
+        key=(*tokens, channels),
+        bias=(heads, offsets),
+        weights=(*tokens, offsets),
+        value=(*tokens, channels),
+    )
+    return {name: torch.randn(shape, dtype=dtype).to(device) for name, shape in shapes.items()}
+
+
+def select(arguments: dict[str, torch.Tensor], names: tuple[str, ...]) -> list[torch.Tensor]:
+    return [arguments[name] for name in names]
+
+
+def seen(height: int, width: int, window_size: int) -> list[tuple[int, int, int, int, int]]:
+    """(i, j, offset, y, x) for every pair of a position and a token of its window that is inside the image."""
+    pairs = []
+    for i, j, u, v in torch.cartesian_prod(
+        *(torch.arange(n) for n in (height, width, window_size, window_size))
+    ).tolist():
+        y, x = i + u - window_size // 2, j + v - window_size // 2
+        if 0 <= y < height and 0 <= x < width:
+            pairs.append((i, j, u * window_size + v, y, x))
+    return pairs
+
+
+def qk_written_out(query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    logits = query.new_full((*query.shape[:4], bias.shape[1]), float('-inf'))
+    for i, j, offset, y, x in seen(*query.shape[1:3], round(bias.shape[1] ** 0.5)):
+        logits[:, i, j, :, offset] = (query[:, i, j] * key[:, y, x]).sum(-1) + bias[:, offset]
+    return logits
+
+
+def av_written_out(weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    output = torch.zeros_like(value)
+    for i, j, offset, y, x in seen(*value.shape[1:3], round(weights.shape[-1] ** 0.5)):
+        output[:, i, j] += weights[:, i, j, :, offset, None] * value[:, y, x]
+    return output
+
+
+SIZES = [
+    dict(),
+    dict(window_size=5),
+    dict(window_size=7, grid=(8, 9)),
+    dict(window_size=9, grid=(3, 14)),
+    dict(window_size=1),
+    dict(window_size=9, grid=(1, 1)),
+    dict(batch=1, grid=(3, 41), heads=3, channels=24),  # more than one block of threads in a row
+]
+
+
+@pytest.mark.parametrize('sizes', SIZES, ids=str)
+def test_equals_the_formula(sizes: dict, operators: Operators) -> None:
+    arguments = make_arguments(**sizes)
+    inputs = {name: tensor.to(operators.device) for name, tensor in arguments.items()}
+    logits = operators.qk(*select(inputs, QK)).cpu()
+    torch.testing.assert_close(logits, qk_written_out(*select(arguments, QK)))
+    output = operators.av(*select(inputs, AV)).cpu()
+    torch.testing.assert_close(output, av_written_out(*select(arguments, AV)))
+
+
+def gradients(function: Callable[..., torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Gradients of a weighted sum of the output; logits of -inf have a weight too, and nothing must come of it."""
+    inputs = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+    output = function(*inputs)
+    weights = torch.linspace(-1, 1, output.numel(), device=output.device).view_as(output)
+    # The same numbers in every dtype.
+    return list(torch.autograd.grad(output, inputs, weights.bfloat16().to(output.dtype)))
+
+
+@pytest.mark.parametrize('sizes', SIZES, ids=str)
+def test_gradients_equal_those_of_the_formula(sizes: dict, operators: Operators) -> None:
+    arguments = make_arguments(**sizes)
+    inputs = {name: tensor.to(operators.device) for name, tensor in arguments.items()}
+    for names, function, formula in ((QK, operators.qk, qk_written_out), (AV, operators.av, av_written_out)):
+        results = gradients(function, select(inputs, names))
+        for name, one, other in zip(names, results, gradients(formula, select(arguments, names)), strict=True):
+            torch.testing.assert_close(one.cpu(), other, msg=lambda m: f'{name}: {m}')  # noqa: B023
+
+
+def test_gradients_are_those_of_finite_differences(backend: str) -> None:
+    arguments = make_arguments(batch=1, grid=(3, 4), channels=3)
+    qk, av = ([tensor.requires_grad_() for tensor in select(arguments, names)] for names in (QK, AV))
+
+    def finite_logits(*inputs: torch.Tensor) -> torch.Tensor:
+        logits = sliding_window_qk(*inputs, backend=backend)
+        return logits[logits.isfinite()]
+
+    assert torch.autograd.gradcheck(finite_logits, qk)
+    assert torch.autograd.gradcheck(lambda *inputs: sliding_window_av(*inputs, backend=backend), av)
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32])
+def test_products_are_summed_in_float32(dtype: torch.dtype, operators: Operators) -> None:
+    arguments = make_arguments(channels=24, dtype=dtype)
+    inputs = {name: tensor.to(operators.device) for name, tensor in arguments.items()}
+    exact = {name: tensor.double() for name, tensor in arguments.items()}
+    for names, function, formula in ((QK, operators.qk, qk_written_out), (AV, operators.av, av_written_out)):
+        output = function(*select(inputs, names))
+        assert output.dtype == dtype
+        # The only rounding but float32's is that of the output itself.
+        torch.testing.assert_close(output.cpu(), formula(*select(exact, names)).to(dtype))
+        results = gradients(function, select(inputs, names))
+        for one, other in zip(results, gradients(formula, select(exact, names)), strict=True):
+            assert one.dtype == dtype
+            torch.testing.assert_close(one.cpu(), other.to(dtype))
+
+
+def test_weights_outside_the_image_do_nothing(operators: Operators) -> None:
+    arguments = make_arguments(device=operators.device)
+    weights, value = select(arguments, AV)
+    outside = qk_written_out(*select(arguments, QK)).isinf()
+    assert 0 < outside.sum() < outside.numel()
+    changed = weights.masked_fill(outside, float('inf')).requires_grad_()
+    output = operators.av(changed, value)
+    assert torch.equal(output, operators.av(weights, value))
+    (gradient,) = torch.autograd.grad(output.sum(), changed)
+    assert torch.equal(gradient == 0, outside)
+
+
+def test_nan_propagates_and_goes_no_further(operators: Operators) -> None:
+    arguments = make_arguments(device=operators.device)
+    arguments['query'][0, 2, 3, 1, 0] = float('nan')
+    logits = operators.qk(*select(arguments, QK))
+    assert logits[0, 2, 3, 1].isnan().all()
+    assert logits.isnan().sum() == 9
+    arguments['weights'][1, 2, 3, 0, 4] = float('nan')
+    output = operators.av(*select(arguments, AV))
+    assert output[1, 2, 3, 0].isnan().all()
+    assert output.isnan().sum() == output.shape[-1]
+
+
+@pytest.mark.parametrize('sizes', [dict(batch=0), dict(grid=(0, 3)), dict(grid=(2, 0)), dict(channels=0)], ids=str)
+def test_empty(sizes: dict, operators: Operators) -> None:
+    arguments = make_arguments(**sizes, device=operators.device)
+    for names, function in ((QK, operators.qk), (AV, operators.av)):
+        inputs = select(arguments, names)
+        output = function(*inputs)
+        assert output.shape == (*arguments['value'].shape[:4], 9 if names is QK else arguments['value'].shape[4])
+        assert [gradient.shape for gradient in gradients(function, inputs)] == [tensor.shape for tensor in inputs]
+
+
+def test_memory_layout_does_not_matter(operators: Operators) -> None:
+    arguments = make_arguments(device=operators.device)
+    for names, function in ((QK, operators.qk), (AV, operators.av)):
+        inputs = select(arguments, names)
+        strided = [tensor.transpose(0, -1).contiguous().transpose(0, -1) for tensor in inputs]
+        assert not any(tensor.is_contiguous() for tensor in strided)
+        torch.testing.assert_close(function(*strided), function(*inputs))
+        torch.testing.assert_close(gradients(function, strided), gradients(function, inputs))
+
+
+@needs_library
+def test_backward_is_the_same_for_any_number_of_threads() -> None:
+    arguments = make_arguments(grid=(40, 30), channels=24, dtype=torch.float32)
+    results = []
+    threads = torch.get_num_threads()
+    try:
+        for number in (1, 2, 3):
+            torch.set_num_threads(number)
+            qk = gradients(partial(sliding_window_qk, backend='cpu'), select(arguments, QK))
+            results.append(qk + gradients(partial(sliding_window_av, backend='cpu'), select(arguments, AV)))
+    finally:
+        torch.set_num_threads(threads)
+    for others in results[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(results[0], others, strict=True))
+
+
+@needs_library
+def test_operators_are_registered_as_torch_expects() -> None:
+    arguments = make_arguments(batch=1, dtype=torch.float32)
+    for names, operator in (
+        (QK, torch.ops.bioattn_mm.sliding_window_qk.default),
+        (AV, torch.ops.bioattn_mm.sliding_window_av.default),
+    ):
+        # Schema, autograd registration, fake tensors, and AOT dispatch with dynamic shapes.
+        torch.library.opcheck(operator, [tensor.requires_grad_() for tensor in select(arguments, names)])
+
+
+class TwoSteps(torch.nn.Module):
+    """Attention to the window alone."""
+
+    def forward(
+        self, query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor:
+        return sliding_window_av(sliding_window_qk(query, key, bias, 3).softmax(-1), value)
+
+
+def test_two_steps_are_aggregated_attention_without_a_pooled_grid(operators: Operators) -> None:
+    arguments = make_arguments(device=operators.device)
+    query, key, bias, weights, value = arguments.values()
+    # A pooled grid whose bias takes it out of the softmax.
+    output = aggregated_attention(
+        query=query,
+        key=key,
+        value=value,
+        pooled_key=query[:, :1, :1],
+        pooled_value=query[:, :1, :1],
+        window_bias=bias,
+        pooled_bias=query.new_full((2, 1, 7, 1), float('-inf')),
+        pooled_bias_rows=torch.zeros(5, 1, dtype=torch.long, device=query.device),
+        token_weights=weights,
+    )
+    two_steps = operators.av(operators.qk(query, key, bias).softmax(-1) + weights, value)
+    torch.testing.assert_close(two_steps, output)
+
+
+@needs_library
+@pytest.mark.parametrize('dtype', [None, torch.bfloat16])
+def test_compiles_into_one_graph_and_exports(dtype: torch.dtype | None) -> None:
+    inputs = [tensor.requires_grad_() for tensor in select(make_arguments(dtype=torch.float32), (*QK, 'value'))]
+    module = TwoSteps()
+    with torch.autocast('cpu', dtype, enabled=dtype is not None):
+        want = module(*inputs)
+        compiled = torch.compile(module, fullgraph=True, dynamic=True, backend='aot_eager')
+        torch.testing.assert_close(compiled(*inputs), want)
+        torch.testing.assert_close(gradients(compiled, inputs), gradients(module, inputs))
+        sizes = {1: torch.export.Dim('height'), 2: torch.export.Dim('width')}
+        exported = torch.export.export(module, tuple(inputs), dynamic_shapes=(sizes, sizes, None, sizes))
+        larger = select(make_arguments(grid=(9, 4), dtype=torch.float32), (*QK, 'value'))
+        torch.testing.assert_close(exported.module()(*larger), module(*larger))
+
+
+@needs_library
+def test_no_second_derivative() -> None:
+    arguments = make_arguments(batch=1)
+    weights, value = (tensor.requires_grad_() for tensor in select(arguments, AV))
+    (gradient,) = torch.autograd.grad(sliding_window_av(weights, value).square().sum(), value, create_graph=True)
+    with pytest.raises(RuntimeError, match='sliding_window_av_backward'):
+        gradient.sum().backward()
+    query, key, bias = (tensor.requires_grad_() for tensor in select(arguments, QK))
+    logits = sliding_window_qk(query, key, bias).softmax(-1)
+    (gradient,) = torch.autograd.grad(logits.square().sum(), query, create_graph=True)
+    with pytest.raises(RuntimeError, match='sliding_window_qk_backward'):
+        gradient.sum().backward()
+
+
+def test_autocast(backend: str) -> None:
+    arguments = make_arguments(dtype=torch.float32)
+    arguments['value'] = arguments['value'].bfloat16()  # what autocast makes of one input and not of the other
+    functions = [
+        (QK, partial(sliding_window_qk, backend=backend)),
+        (AV, partial(sliding_window_av, backend=backend)),
+    ]
+    if backend == 'cpu':  # as exported graphs call them
+        functions += [(QK, torch.ops.bioattn_mm.sliding_window_qk), (AV, torch.ops.bioattn_mm.sliding_window_av)]
+    for names, function in functions:
+        inputs = select(arguments, names)
+        want = function(*(tensor.bfloat16() for tensor in inputs))
+        leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+        with torch.autocast('cpu', torch.bfloat16):
+            output = function(*leaves)
+            exact = function(*(tensor.double() for tensor in inputs))
+        assert output.dtype == torch.bfloat16
+        assert torch.equal(output, want)
+        assert exact.dtype == torch.float64
+        output.sum().backward()
+        assert [leaf.grad.dtype for leaf in leaves] == [tensor.dtype for tensor in inputs]
+
+
+@pytest.mark.parametrize(
+    ('name', 'wrong', 'message'),
+    [
+        ('query', torch.zeros(2, 5, 7, 6), r'query must be \(B, H, W, heads, d\), got shape \(2, 5, 7, 6\)'),
+        ('query', torch.zeros(2, 5, 7, 2, 6).int(), 'query must be one of float16, bfloat16, .*, got int32'),
+        ('key', torch.zeros(2, 5, 6, 2, 6), r'key must have shape \(2, 5, 7, 2, 6\) to fit query .*, got'),
+        ('key', torch.zeros(2, 5, 7, 2, 6, device='meta'), 'key is on meta, but query is on cpu'),
+        ('key', torch.zeros(2, 5, 7, 2, 6), 'key is torch.float32, but query is torch.float64'),
+        ('bias', torch.zeros(2, 16), r'bias must be \(heads, k \* k\) .*: 16 is not the square of an odd number'),
+        ('bias', torch.zeros(()), r'bias must be \(heads, k \* k\) with k odd, got shape \(\)'),
+        ('bias', torch.zeros(3, 9), r'bias must have shape \(2, 9\) to fit query .*, got \(3, 9\)'),
+        ('bias', torch.zeros(2, 9), 'bias is torch.float32, but query is torch.float64: both must be of one dtype'),
+        ('value', torch.zeros(5, 7, 2, 6), r'value must be \(B, H, W, heads, d\), got shape'),
+        ('value', torch.zeros(2, 5, 7, 2, 6).bool(), 'value must be one of float16, .*, got bool'),
+        ('weights', torch.zeros(2, 5, 7, 2, 8), 'weights must be .*: 8 is not the square of an odd number'),
+        ('weights', torch.zeros(2, 5, 7, 9), r'weights must have shape \(2, 5, 7, 2, 9\) to fit value'),
+        ('weights', torch.zeros(2, 5, 7, 2, 9), 'weights is torch.float32, but value is torch.float64'),
+    ],
+)
+def test_arguments_that_do_not_fit(name: str, wrong: torch.Tensor, message: str) -> None:
+    arguments = {**make_arguments(), name: wrong}
+    with pytest.raises(ValueError, match=message):
+        sliding_window_qk(*select(arguments, QK)) if name in QK else sliding_window_av(*select(arguments, AV))
+
+
+def test_window_size_that_does_not_fit() -> None:
+    arguments = make_arguments()
+    with pytest.raises(ValueError, match='bias has 9 offsets, expected 25 for window_size 5'):
+        sliding_window_qk(*select(arguments, QK), window_size=5)
