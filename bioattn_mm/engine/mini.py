@@ -15,14 +15,19 @@ MINI_FOLDERS = dict(ADE20KDataset=ade20k.FOLDER, CocoDataset=coco.FOLDER)
 # The miniature pictures are about a quarter of the real ones' size, so every size in pixels is divided by this.
 SIZE_DIVISOR = 4
 # Keys whose values are sizes in pixels, where they are this large; smaller ones are grid or anchor sizes.
-SIZE_KEYS = ('scale', 'scales', 'img_scale', 'img_size', 'crop_size', 'size', 'stride')
+SIZE_KEYS = ('scale', 'scales', 'img_scale', 'img_size', 'crop_size', 'size', 'max_size', 'stride')
 MIN_PIXEL_SIZE = 128
+# Keys that count queries, sampled regions and predictions of a picture, and the most there are in a miniature run:
+# a small picture holds few objects, and DINO takes its queries from positions, of which it has fewer.
+COUNT_KEYS = ('num_queries', 'num', 'max_per_img')
+MAX_COUNT = 64
 
 MAX_ITERS = 200
 WARMUP_ITERS = 20
 BATCH_SIZE = 2
-# From random weights; the configs' own rates are for fine-tuning pre-trained ones.
+# From random weights; the configs' own rates are for fine-tuning pre-trained ones. Decoders of queries learn slower.
 LEARNING_RATE = 1e-3
+QUERY_LEARNING_RATE = 2e-4
 SEED = 0
 
 
@@ -31,7 +36,8 @@ def make_mini(config: Config, mini_root: str = MINI_ROOT) -> Config:
 
     Data: the generated miniature of its dataset; picture, crop and window sizes a quarter. Schedule: 200 iterations
     of 2 pictures, warm-up and linear decay, one rate for all parameters, one validation half-way and one at the
-    end, fixed seed. Model: random weights instead of a checkpoint, BN instead of SyncBN, no stochastic depth.
+    end, fixed seed. Model: random weights instead of a checkpoint, BN instead of SyncBN, no stochastic depth, at
+    most 64 queries, sampled regions and predictions of a picture.
 
     Raises:
         InputError: There is no miniature of the config's dataset.
@@ -47,6 +53,10 @@ def make_mini(config: Config, mini_root: str = MINI_ROOT) -> Config:
     def shrink(key: str, value: object) -> object:
         if isinstance(value, str):
             return 'BN' if value == 'SyncBN' else _move(value, roots)
+        if key == 'lr_mult':
+            return 1.0
+        if key in COUNT_KEYS:
+            return min(value, MAX_COUNT)
         return _divide(value) if key in SIZE_KEYS else value
 
     config = Config(_map_values(config.to_dict(), shrink), filename=config.filename)
@@ -60,7 +70,8 @@ def make_mini(config: Config, mini_root: str = MINI_ROOT) -> Config:
     for dataloader in (config.val_dataloader, config.test_dataloader):
         dataloader.update(num_workers=1, persistent_workers=False)
     config.train_cfg = dict(type='IterBasedTrainLoop', max_iters=MAX_ITERS, val_interval=MAX_ITERS // 2)
-    config.optim_wrapper.optimizer.lr = LEARNING_RATE
+    has_queries = 'num_queries' in config.model or 'num_queries' in config.model.get('decode_head', {})
+    config.optim_wrapper.optimizer.lr = QUERY_LEARNING_RATE if has_queries else LEARNING_RATE
     config.param_scheduler = [
         dict(type='LinearLR', start_factor=1e-3, by_epoch=False, begin=0, end=WARMUP_ITERS),
         dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=WARMUP_ITERS, end=MAX_ITERS),

@@ -50,6 +50,24 @@ def test_small_numbers_under_size_keys_are_no_pixels(config: Config) -> None:
     assert make_mini(config).model.anchors == dict(scales=[8], stride=(4, 8, 16, 32, 64))
 
 
+def test_counts_and_rates_of_detectors(root) -> None:
+    config = Config.fromfile(root / 'configs/transnext/mask_rcnn_tiny_coco.py')
+    mini = make_mini(config)
+    assert mini.model.train_cfg.rcnn.sampler.num == mini.model.test_cfg.rpn.max_per_img == 64
+    assert mini.model.rpn_head.anchor_generator == config.model.rpn_head.anchor_generator
+    assert mini.val_evaluator.ann_file == 'data/mini/coco/annotations/instances_val2017.json'
+    assert mini.optim_wrapper.optimizer.lr == 1e-3
+
+    config = Config.fromfile(root / 'configs/transnext/dino_5scale_tiny_coco.py')
+    mini = make_mini(config)
+    assert mini.model.num_queries == 64
+    assert mini.model.encoder == config.model.encoder
+    resize = mini.train_dataloader.dataset.pipeline[3].transforms[0][0]
+    assert (tuple(resize.scales[0]), tuple(resize.scales[-1])) == ((120, 333), (200, 333))
+    assert mini.optim_wrapper.optimizer.lr == 2e-4
+    assert mini.optim_wrapper.paramwise_cfg.custom_keys.backbone.lr_mult == 1.0
+
+
 def test_dataset_without_a_miniature(config: Config) -> None:
     config.train_dataloader.dataset.type = 'CityscapesDataset'
     with pytest.raises(InputError, match='no miniature of CityscapesDataset: expected one of ADE20KDataset'):
