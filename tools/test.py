@@ -10,6 +10,7 @@ from mmengine.runner import Runner
 
 from bioattn_mm import compat
 from bioattn_mm.checkpoints import check_fit, read_state_dict
+from bioattn_mm.engine.bias_mode import BIAS_MODES, set_bias_mode
 from bioattn_mm.engine.command_line import check_data, parse, read_config, run_tool
 from bioattn_mm.engine.contact_sheet import write_contact_sheet
 from bioattn_mm.engine.mini import ensure_mini_data, make_mini
@@ -36,6 +37,11 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument('--show-dir', metavar='DIR', help='draw ground truth | prediction of every picture into DIR')
     parser.add_argument('--tta', action='store_true', help='multi-scale and flip testing, as the config defines it')
+    parser.add_argument(
+        '--bias-mode',
+        choices=BIAS_MODES,
+        help='position bias of TransNeXt at sizes that it was not trained on, instead of what the config says',
+    )
     parser.add_argument('--mini', action='store_true', help='test on the miniature data of `tools/train.py --mini`')
     return parse(parser)
 
@@ -47,6 +53,8 @@ def main() -> None:
     if args.mini:
         config = make_mini(config)
         ensure_mini_data()
+    if args.bias_mode:
+        set_bias_mode(config, args.bias_mode)
     config.merge_from_dict(args.cfg_options or {})
     check_data(config, ('test_dataloader',))
     state_dict = read_state_dict(args.checkpoint)
@@ -106,6 +114,7 @@ def set_tta(config: Config) -> None:
     if absent:
         raise InputError(f'--tta needs {" and ".join(absent)} in the config, and this one has none')
     config.model.test_cfg.update(config.get('tta_test_cfg', {}))
+    config.test_evaluator.update(config.get('tta_test_evaluator', {}))
     config.model = ConfigDict(**config.tta_model, module=config.model)
     config.test_dataloader.dataset.pipeline = config.tta_pipeline
 

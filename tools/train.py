@@ -4,6 +4,7 @@
 import argparse
 from pathlib import Path
 
+import torch
 from mmengine.config import Config
 from mmengine.runner import Runner
 
@@ -33,7 +34,20 @@ def parse_args() -> argparse.Namespace:
         metavar='CHECKPOINT',
         help='go on from CHECKPOINT, or without a value from the latest one in the work dir (from the start if none)',
     )
-    parser.add_argument('--amp', action='store_true', help='mixed-precision training (needs a GPU)')
+    parser.add_argument(
+        '--amp',
+        nargs='?',
+        const='float16',
+        choices=['float16', 'bfloat16'],
+        help='mixed-precision training in this dtype, float16 without a value (needs a GPU)',
+    )
+    parser.add_argument(
+        '--compile',
+        nargs='?',
+        const='inductor',
+        metavar='BACKEND',
+        help='compile the backbone with torch.compile, by its inductor without a value; minutes for each input size',
+    )
     parser.add_argument(
         '--mini',
         action='store_true',
@@ -58,7 +72,9 @@ def main() -> None:
     config.launcher = args.launcher
     set_resume(config, args.resume)
     if args.amp:
-        set_amp(config)
+        set_amp(config, args.amp)
+    if args.compile:
+        set_compile(config, args.compile)
 
     Runner.from_cfg(config).train()
 
@@ -80,17 +96,26 @@ def set_resume(config: Config, resume: str | None) -> None:
     config.resume = True
 
 
-def set_amp(config: Config) -> None:
-    """Train in mixed precision with a dynamic loss scale."""
-    import torch
-
+def set_amp(config: Config, dtype: str) -> None:
+    """Train in mixed precision, float16 with a dynamic loss scale."""
     if not torch.cuda.is_available():
         raise InputError('--amp needs a GPU: none is visible to PyTorch; leave it out to train in float32')
     wrapper = config.optim_wrapper.get('type', 'OptimWrapper')
     if wrapper not in ('OptimWrapper', 'AmpOptimWrapper'):
         raise InputError(f'--amp needs an optim_wrapper of type OptimWrapper, this config has {wrapper}')
     config.optim_wrapper.type = 'AmpOptimWrapper'
-    config.optim_wrapper.setdefault('loss_scale', 'dynamic')
+    config.optim_wrapper.setdefault('dtype', dtype)
+    # bfloat16 has the range of float32 and needs none.
+    config.optim_wrapper.setdefault('loss_scale', 'dynamic' if dtype == 'float16' else 1.0)
+
+
+def set_compile(config: Config, backend: str) -> None:
+    """Compile the backbone."""
+    known = torch.compiler.list_backends(exclude_tags=())
+    if backend not in known:
+        raise InputError(f'no compiler {backend!r} for --compile: expected one of {", ".join(known)}')
+    hook = dict(type='bioattn_mm.CompileBackboneHook', backend=backend)
+    config.custom_hooks = [*config.get('custom_hooks', []), hook]
 
 
 if __name__ == '__main__':

@@ -11,6 +11,11 @@ from ..ops import aggregated_attention
 from .log_cpb import LogCPB
 
 
+def unit_vectors(x: Tensor) -> Tensor:
+    """Divide the last axis by its l2 norm; zero stays zero, which takes float32: float16 has nothing below 6e-8."""
+    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1).to(x.dtype)
+
+
 class ScaledCosineQuery(nn.Module):
     """`(l2norm(q) + query_embedding) * softplus(temperature) * log(number of keys)` (TransNeXt, eq. 8 and 11).
 
@@ -82,7 +87,7 @@ class AggregatedAttention(nn.Module):
         height, width = x.shape[1:3]
         pooled_grid = self.pooled_grid((height, width))
 
-        unit_query = F.normalize(self.q(x).unflatten(-1, (self.num_heads, -1)), dim=-1)
+        unit_query = unit_vectors(self.q(x).unflatten(-1, (self.num_heads, -1)))
         log_length = self._log_number_of_keys(height, width, pooled_grid, x.device).to(unit_query.dtype)
         token_weights = torch.einsum('bhwnd,ndk->bhwnk', unit_query, self.learnable_tokens) + self.learnable_bias
         key, value = self._key_value(x)
@@ -112,7 +117,7 @@ class AggregatedAttention(nn.Module):
     def _key_value(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """l2-normalised keys, and values, of window or pooled tokens: (B, H, W, heads, d) each."""
         key, value = self.kv(x).unflatten(-1, (2, self.num_heads, -1)).unbind(-3)
-        return F.normalize(key, dim=-1), value
+        return unit_vectors(key), value
 
     def _log_number_of_keys(
         self, height: int, width: int, pooled_grid: tuple[int, int], device: torch.device
@@ -149,8 +154,8 @@ class LengthScaledAttention(nn.Module):
         """(B, H, W, C) to (B, H, W, C)."""
         grid = tuple(x.shape[1:3])
         query, key, value = self.qkv(x).flatten(1, 2).unflatten(-1, (3, self.num_heads, -1)).unbind(2)
-        query = self.scale(F.normalize(query, dim=-1), math.log(grid[0] * grid[1]))
-        query, key, value = (t.transpose(1, 2) for t in (query, F.normalize(key, dim=-1), value))
+        query = self.scale(unit_vectors(query), math.log(grid[0] * grid[1]))
+        query, key, value = (t.transpose(1, 2) for t in (query, unit_vectors(key), value))
         bias, rows = self.position_bias(grid, grid)
         bias = bias[:, rows].transpose(2, 3).flatten(3).flatten(1, 2)  # (heads, H * W, H * W)
         output = F.scaled_dot_product_attention(

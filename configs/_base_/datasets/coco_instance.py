@@ -10,13 +10,29 @@ train_pipeline = [
     dict(type='RandomFlip', prob=0.5),
     dict(type='PackDetInputs'),
 ]
+meta_keys = ('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')
 test_pipeline = [
     dict(type='bioattn_mm.LoadImageFromFile'),
     dict(type='Resize', scale=image_scale, keep_ratio=True),
     # The metric reads the annotation file; these are for pictures of ground truth beside prediction.
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
-    dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
+    dict(type='PackDetInputs', meta_keys=meta_keys),
 ]
+
+# Multi-scale and flip testing: `tools/test.py --tta`. mmdet merges the boxes of the views, not their masks.
+tta_model = dict(type='DetTTAModel', tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=100))
+tta_pipeline = [
+    dict(type='bioattn_mm.LoadImageFromFile'),
+    dict(
+        type='TestTimeAug',
+        transforms=[
+            [dict(type='Resize', scale=scale, keep_ratio=True) for scale in ((1333, 600), (1333, 800), (2000, 1000))],
+            [dict(type='RandomFlip', prob=prob, direction='horizontal') for prob in (0.0, 1.0)],
+            [dict(type='PackDetInputs', meta_keys=(*meta_keys, 'flip', 'flip_direction'))],
+        ],
+    ),
+]
+tta_test_evaluator = dict(metric='bbox')
 
 # 16 pictures a step, as the papers train: 8 GPUs x 2.
 train_dataloader = dict(

@@ -1,0 +1,84 @@
+"""Whole models: mixed precision, activation checkpointing and compilation give the same loss."""
+
+import copy
+from contextlib import AbstractContextManager, nullcontext
+
+import pytest
+import torch
+from mmdet.testing import demo_mm_inputs
+from mmengine.config import Config
+from mmengine.model import BaseModel
+from mmengine.registry import init_default_scope
+from mmengine.structures import PixelData
+from mmseg.structures import SegDataSample
+
+from bioattn_mm.engine.mini import make_mini
+from bioattn_mm.registry import MODELS
+from tests.conftest import ROOT
+
+CONFIGS = ['upernet_micro_ade20k', 'mask_rcnn_micro_coco']
+
+
+def build(name: str, **backbone: object) -> BaseModel:
+    """A model with weights that do not depend on `backbone`, and without dropout."""
+    config = make_mini(Config.fromfile(ROOT / 'configs' / 'transnext' / f'{name}.py'))
+    init_default_scope(config.default_scope)
+    config.model.backbone.update(backbone)
+    if 'decode_head' in config.model:
+        config.model.decode_head.dropout_ratio = config.model.auxiliary_head.dropout_ratio = 0.0
+    torch.manual_seed(0)
+    return MODELS.build(config.model).train()
+
+
+def inputs_for(model: BaseModel) -> dict:
+    """Two pictures and their annotations, ready for the model."""
+    torch.manual_seed(1)
+    if not hasattr(model, 'rpn_head'):
+        samples = [
+            SegDataSample(
+                gt_sem_seg=PixelData(data=torch.randint(150, (1, 96, 128))), metainfo=dict(ori_shape=(96, 128))
+            )
+            for _ in range(2)
+        ]
+        data = dict(inputs=[torch.randint(256, (3, 96, 128)) for _ in range(2)], data_samples=samples)
+    else:
+        data = demo_mm_inputs(2, [[3, 96, 128], [3, 96, 128]], num_items=[3, 2], num_classes=80, with_mask=True)
+    return model.data_preprocessor(data, training=True)
+
+
+def loss_and_gradient(model: BaseModel, context: AbstractContextManager | None = None) -> tuple[float, torch.Tensor]:
+    """The total loss, and the gradient of the backbone's first weight."""
+    data = inputs_for(model)
+    torch.manual_seed(2)  # the detector samples its regions
+    with context or nullcontext():
+        losses = model(**copy.deepcopy(data), mode='loss')
+        loss, _ = model.parse_losses(losses)
+    (gradient,) = torch.autograd.grad(loss.float(), [next(model.backbone.parameters())])
+    return loss.item(), gradient
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_mixed_precision(name: str, dtype: torch.dtype) -> None:
+    model = build(name)
+    loss, _ = loss_and_gradient(model)
+    half_loss, _ = loss_and_gradient(model, torch.autocast('cpu', dtype))
+    assert half_loss == pytest.approx(loss, rel=0.03)
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_activation_checkpointing(name: str) -> None:
+    loss, gradient = loss_and_gradient(build(name))
+    other_loss, other_gradient = loss_and_gradient(build(name, with_cp=True))
+    assert other_loss == loss
+    torch.testing.assert_close(other_gradient, gradient)
+
+
+@pytest.mark.parametrize('name', CONFIGS[:1])
+def test_compiled_backbone(name: str) -> None:
+    loss, gradient = loss_and_gradient(build(name))
+    model = build(name)
+    model.backbone.compile(backend='aot_eager', dynamic=False)
+    compiled_loss, compiled_gradient = loss_and_gradient(model)
+    assert compiled_loss == pytest.approx(loss, rel=1e-5)
+    torch.testing.assert_close(compiled_gradient, gradient, rtol=1e-3, atol=1e-4 * gradient.abs().max().item())
