@@ -1,0 +1,207 @@
+#!/usr/bin/env python
+"""Aggregated attention at TransNeXt-Tiny's stages: fused, in separate operators, and in PyTorch, in one process.
+
+`fused` is `bioattn_mm.ops.aggregated_attention` compiled for the device, `reference` the same in PyTorch. `unfused`
+is the design of one operator for each step: logits of the window, logits of the pooled grid, softmax over both, and
+two weighted sums, with one GPU thread for each element of the window's. The floor is the time to move the inputs and
+outputs once or to do the multiplications, whichever is longer, at the rates that this device is measured at first.
+"""
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from math import ceil
+
+import torch
+from measure import Measurement, measure
+from torch import Tensor
+
+from bioattn_mm.ops import aggregated_attention, sliding_window_av, sliding_window_qk
+from bioattn_mm.ops.backends import HOW_TO_BUILD, available_backends
+
+# (stride of the tokens, heads, stride of the pooled grid in tokens); the fourth stage has no window.
+STAGES = {1: (4, 3, 8), 2: (8, 6, 4), 3: (16, 12, 2)}
+CHANNELS = 24  # of a head
+WINDOW_SIZE = 3
+DTYPES = dict(cpu=['float32'], cuda=['float32', 'float16', 'bfloat16'])
+TOLERANCE = dict(float32=1e-4, float16=2e-2, bfloat16=1e-1)
+SECONDS_PER_RUN = 0.05  # short calls are repeated for as long
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default_device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    parser.add_argument('--device', default=default_device, choices=['cpu', 'cuda'], help='default: %(default)s')
+    parser.add_argument('--dtypes', nargs='+', choices=list(TOLERANCE), help="default: the device's, all of them")
+    parser.add_argument('--inputs', nargs='+', default=['224', '512', '800x1333'], help='pixels: N or HEIGHTxWIDTH')
+    parser.add_argument('--stages', type=int, nargs='+', default=list(STAGES), choices=list(STAGES))
+    parser.add_argument('--batch', type=int, default=1, help='pictures (default: 1)')
+    parser.add_argument('--repeats', type=int, default=5, help='runs of each, the fastest counts (default: 5)')
+    parser.add_argument('--no-training', action='store_true', help='measure the forward pass only')
+    parser.add_argument('--graphs', action='store_true', help='replay CUDA graphs: without the cost of launching')
+    args = parser.parse_args()
+    fused = available_backends(torch.device(args.device))[0]
+    if fused == 'reference':
+        parser.error(f'no operators compiled for {args.device}; {HOW_TO_BUILD}')
+    if args.graphs and args.device == 'cpu':
+        parser.error('--graphs needs --device cuda')
+
+    dtypes = args.dtypes or DTYPES[args.device]
+    name = torch.cuda.get_device_name() if args.device == 'cuda' else f'{torch.get_num_threads()} threads'
+    print(f'TransNeXt-Tiny, batch {args.batch}, {args.device} ({name}), torch {torch.__version__}, ', end='')
+    print(f'fastest of {args.repeats}{", CUDA graphs" if args.graphs else ""}\n')
+    bandwidth = copy_bandwidth(args)
+    rates = {dtype: matmul_rate(args, dtype) for dtype in dtypes}
+    print(f'- copies: {bandwidth / 1e9:.3g} GB/s, read and written')
+    print(''.join(f'- products of {dtype} matrices: {rate / 1e12:.3g} TFLOP/s\n' for dtype, rate in rates.items()))
+    print('| input | stage | dtype | pass | floor | fused | unfused | reference ', end='')
+    print('| fused / floor | unfused / fused | reference / fused | less memory than unfused |')
+    print('|' + ' --- |' * 12)
+    for pixels in args.inputs:
+        for stage in args.stages:
+            for dtype in dtypes:
+                compare(args, pixels, stage, dtype, fused, bandwidth, rates[dtype])
+
+
+def compare(
+    args: argparse.Namespace, pixels: str, stage: int, dtype: str, fused: str, bandwidth: float, rate: float
+) -> None:
+    """The rows of one stage: forward, and forward + backward."""
+    arguments = make_arguments(args, pixels, stage, dtype)
+    functions = [
+        partial(aggregated_attention, backend=fused),
+        partial(unfused_attention, backend=fused),
+        partial(aggregated_attention, backend='reference'),
+    ]
+    with torch.no_grad():
+        output, *others = (function(**arguments) for function in functions)
+    for other in others:
+        torch.testing.assert_close(other, output, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    del others
+    tensors = [tensor for tensor in arguments.values() if tensor.is_floating_point()]
+    input_bytes = sum(tensor.nbytes for tensor in arguments.values())
+    attended = WINDOW_SIZE**2 + arguments['pooled_key'].shape[1:3].numel()
+    forward_operations = 4 * output.numel() * attended
+
+    def forward(function: Callable[..., Tensor]) -> None:
+        with torch.no_grad():
+            function(**arguments)
+
+    def training(function: Callable[..., Tensor]) -> None:
+        torch.autograd.grad(function(**arguments), tensors, output)
+
+    passes = [('forward', forward, input_bytes + output.nbytes, forward_operations)]
+    if not args.no_training:
+        # Inputs and the output's gradient are read again, the inputs' gradients are written; four products for two.
+        passes.append(('forward + backward', training, 3 * input_bytes + 2 * output.nbytes, 3 * forward_operations))
+    for name, run, moved, operations in passes:
+        for tensor in tensors:
+            tensor.requires_grad_(run is training)
+        floor = max(moved / bandwidth, operations / rate)
+        results = [timed(args, partial(run, function)) for function in functions]
+        cells = [pixels, str(stage), dtype, name, f'{1e3 * floor:.3g} ms']
+        cells += [f'{1e3 * result.seconds:.3g} ms, {result.mebibytes:.0f} MiB' for result in results]
+        first, second, third = results
+        ratios = [first.seconds / floor, second.seconds / first.seconds, third.seconds / first.seconds]
+        cells += [f'{ratio:.1f}x' for ratio in ratios]
+        cells.append(f'{second.mebibytes / first.mebibytes:.1f}x' if first.mebibytes else '')
+        print('| ' + ' | '.join(cells) + ' |', flush=True)
+
+
+def unfused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    pooled_key: Tensor,
+    pooled_value: Tensor,
+    window_bias: Tensor,
+    pooled_bias: Tensor,
+    pooled_bias_rows: Tensor,
+    token_weights: Tensor,
+    backend: str,
+) -> Tensor:
+    """`aggregated_attention` in one operator for each step: all weights exist at once."""
+    batch, height, width, heads, _ = query.shape
+    window_logits = sliding_window_qk(query, key, window_bias, WINDOW_SIZE, backend)
+    # (B, heads, N, d) @ (B, heads, d, P)
+    pooled_logits = query.flatten(1, 2).transpose(1, 2) @ pooled_key.flatten(1, 2).permute(0, 2, 3, 1)
+    bias = pooled_bias.index_select(1, pooled_bias_rows.flatten()).unflatten(1, pooled_bias_rows.shape)
+    pooled_logits = pooled_logits + bias.transpose(2, 3).reshape(heads, height * width, -1)
+    window_logits = window_logits.flatten(1, 2).transpose(1, 2)
+    weights = torch.cat([window_logits, pooled_logits], dim=-1).softmax(dim=-1)
+    window_weights, pooled_weights = weights.split([WINDOW_SIZE**2, pooled_logits.shape[-1]], dim=-1)
+    window_weights = window_weights.transpose(1, 2).unflatten(1, (height, width)) + token_weights
+    pooled_sums = pooled_weights @ pooled_value.flatten(1, 2).transpose(1, 2)
+    pooled_sums = pooled_sums.transpose(1, 2).unflatten(1, (height, width))
+    return sliding_window_av(window_weights, value, backend) + pooled_sums
+
+
+def make_arguments(args: argparse.Namespace, pixels: str, stage: int, dtype: str) -> dict[str, Tensor]:
+    """Random arguments of the sizes that a stage has for a picture."""
+    token_stride, heads, pooled_stride = STAGES[stage]
+    sides = [int(side) for side in pixels.split('x')]
+    height, width = (ceil(side / token_stride) for side in (sides[0], sides[-1]))
+    pooled_height, pooled_width = height // pooled_stride, width // pooled_stride
+    # Vertical offsets between query rows and pooled rows, from 0.
+    offsets = torch.arange(height)[:, None] + pooled_stride * torch.arange(pooled_height).flip(0)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, device=args.device).to(getattr(torch, dtype))
+
+    tokens, pooled = (args.batch, height, width, heads), (args.batch, pooled_height, pooled_width, heads)
+    return dict(
+        query=random(*tokens, CHANNELS),
+        key=random(*tokens, CHANNELS),
+        value=random(*tokens, CHANNELS),
+        pooled_key=random(*pooled, CHANNELS),
+        pooled_value=random(*pooled, CHANNELS),
+        window_bias=random(heads, WINDOW_SIZE**2),
+        pooled_bias=random(heads, int(offsets.max()) + 1, width, pooled_width),
+        pooled_bias_rows=offsets.to(args.device),
+        token_weights=random(*tokens, WINDOW_SIZE**2),
+    )
+
+
+def timed(args: argparse.Namespace, function: Callable[[], object]) -> Measurement:
+    """Time of one call among many that follow each other, and the peak memory of one."""
+    function()  # warm-up
+    memory = measure(function, args.device, 1)
+    run = captured(function) if args.graphs else function
+    calls = max(1, round(SECONDS_PER_RUN / measure(run, args.device, 2).seconds))
+
+    def many() -> None:
+        for _ in range(calls):
+            run()
+
+    return Measurement(measure(many, args.device, args.repeats).seconds / calls, memory.mebibytes)
+
+
+def captured(function: Callable[[], object]) -> Callable[[], None]:
+    """The kernels that a call launches, without the call."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        function()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        function()
+    return graph.replay
+
+
+def copy_bandwidth(args: argparse.Namespace) -> float:
+    """Bytes read and written in a second by a copy that no cache holds."""
+    source = torch.zeros(2**28, dtype=torch.uint8, device=args.device)
+    target = torch.zeros_like(source)
+    return 2 * source.nbytes / timed(args, lambda: target.copy_(source)).seconds
+
+
+def matmul_rate(args: argparse.Namespace, dtype: str) -> float:
+    """Floating-point operations in a second in the product of two large matrices."""
+    size = 8192 if args.device == 'cuda' else 2048
+    matrix = torch.randn(size, size, device=args.device).to(getattr(torch, dtype))
+    return 2 * size**3 / timed(args, lambda: matrix @ matrix).seconds
+
+
+if __name__ == '__main__':
+    main()
