@@ -10,12 +10,12 @@ WORK_DIR = work_dirs/$(basename $(notdir $(CONFIG)))_mini
 # Threads that wait in turn instead of spinning: much faster where data loaders or other programs share the cores.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help setup demo test lint clean
+.PHONY: help setup demo test test-all lint clean
 
 help:
 	@echo 'make setup   environment in .venv (a few minutes the first time)'
 	@echo 'make demo    train and test $(CONFIG) on miniature data; CONFIG=... for another'
-	@echo 'make test    the test suite'
+	@echo 'make test    the test suite; make test-all trains and tests every config, too'
 	@echo 'make lint    style checks'
 	@echo 'make clean   remove .venv and generated data; work_dirs stays'
 
@@ -42,6 +42,9 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-all: setup
+	$(BIN)/python -m pytest -m '' $(PYTEST_ARGS)
 
 lint: setup
 	$(BIN)/pip install --quiet -r requirements/lint.txt

@@ -139,6 +139,41 @@ def test_a_detection_config_runs_through_the_same_tools(workplace: Path) -> None
     assert len(pickle.loads((workplace / 'boxes.pkl').read_bytes())) == 40
 
 
+REPRESENTATIVES = ('mask_rcnn_micro_coco', 'dino_4scale_micro_coco', 'mask2former_micro_ade20k')
+CONFIGS = sorted(path.stem for path in (ROOT / 'configs/transnext').glob('*.py'))
+
+
+@pytest.mark.parametrize(
+    'name',
+    [pytest.param(name, marks=() if name in REPRESENTATIVES else pytest.mark.every_config) for name in CONFIGS],
+)
+def test_every_config_learns_and_comes_back(name: str, workplace: Path) -> None:
+    """A few steps on two pictures; what is saved gives the same metric again."""
+    config, work_dir = f'configs/transnext/{name}.py', workplace / name
+    process = run(
+        workplace, 'train.py', config, '--mini', '--work-dir', name,
+        '--cfg-options', 'train_cfg.max_iters=14', 'default_hooks.logger.interval=1',
+        'train_dataloader.dataset.indices=2', 'val_dataloader.dataset.indices=4',
+        'default_hooks.checkpoint.save_optimizer=False', 'default_hooks.checkpoint.save_best=None',
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr[-3000:]
+    losses = [line['loss'] for line in scalars(work_dir) if 'loss' in line]
+    assert np.isfinite(losses).all()
+    assert np.mean(losses[-3:]) < 0.95 * np.mean(losses[:3])
+
+    process = run(
+        workplace, 'test.py', config, f'{name}/iter_14.pth', '--mini', '--work-dir', f'{name}/tested',
+        '--cfg-options', 'test_dataloader.dataset.indices=4',
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr[-3000:]
+    (validated,) = [line for line in scalars(work_dir) if 'loss' not in line]
+    tested = metrics_of_test(work_dir / 'tested')
+    names = [metric for metric in tested if 'time' not in metric]
+    assert names
+    assert {metric: tested[metric] for metric in names} == {metric: validated[metric] for metric in names}
+    shutil.rmtree(work_dir)
+
+
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, workplace: Path, *args: str) -> str:
     """Run a tool in this process; return its error line, after checking the exit code 2."""
     monkeypatch.chdir(workplace)
