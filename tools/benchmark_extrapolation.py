@@ -72,7 +72,7 @@ def main() -> None:
     config.launcher = args.launcher
     config.log_level = 'WARNING'
     # Pictures of different shapes are tested whole, so that the size is what the backbone sees.
-    config.model.test_cfg.update(config.get('tta_test_cfg', {}))
+    config.merge_from_dict(config.get('tta_overrides', {}))
 
     rows = []
     with Progress() as progress:

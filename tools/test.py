@@ -109,12 +109,11 @@ def set_show_dir(config: Config, show_dir: str) -> None:
 
 
 def set_tta(config: Config) -> None:
-    """Test every picture at several scales and flipped, with the config's `tta_model` and `tta_pipeline`."""
+    """Test every picture at several scales and flipped: `tta_model`, `tta_pipeline`, `tta_overrides` of the config."""
     absent = [key for key in ('tta_model', 'tta_pipeline') if key not in config]
     if absent:
         raise InputError(f'--tta needs {" and ".join(absent)} in the config, and this one has none')
-    config.model.test_cfg.update(config.get('tta_test_cfg', {}))
-    config.test_evaluator.update(config.get('tta_test_evaluator', {}))
+    config.merge_from_dict(config.get('tta_overrides', {}))
     config.model = ConfigDict(**config.tta_model, module=config.model)
     config.test_dataloader.dataset.pipeline = config.tta_pipeline
 

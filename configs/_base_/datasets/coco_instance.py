@@ -19,7 +19,7 @@ test_pipeline = [
     dict(type='PackDetInputs', meta_keys=meta_keys),
 ]
 
-# Multi-scale and flip testing: `tools/test.py --tta`. mmdet merges the boxes of the views, not their masks.
+# Multi-scale and flip testing: `tools/test.py --tta`.
 tta_model = dict(type='DetTTAModel', tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=100))
 tta_pipeline = [
     dict(type='bioattn_mm.LoadImageFromFile'),
@@ -32,7 +32,6 @@ tta_pipeline = [
         ],
     ),
 ]
-tta_test_evaluator = dict(metric='bbox')
 
 # 16 pictures a step, as the papers train: 8 GPUs x 2.
 train_dataloader = dict(

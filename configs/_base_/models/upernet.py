@@ -38,4 +38,4 @@ model = dict(
     # Single-scale testing slides a window of the training size; `tools/test.py --tta` tests whole pictures.
     test_cfg=dict(mode='slide', crop_size=(512, 512), stride=(341, 341)),
 )
-tta_test_cfg = dict(mode='whole')
+tta_overrides = dict(model=dict(test_cfg=dict(mode='whole')))
