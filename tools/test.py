@@ -109,7 +109,7 @@ def set_show_dir(config: Config, show_dir: str) -> None:
 
 
 def set_tta(config: Config) -> None:
-    """Test every picture at several scales and flipped: `tta_model`, `tta_pipeline`, `tta_overrides` of the config."""
+    """Test pictures at several scales and flipped: `tta_model`, `tta_pipeline` and `tta_overrides` of the config."""
     absent = [key for key in ('tta_model', 'tta_pipeline') if key not in config]
     if absent:
         raise InputError(f'--tta needs {" and ".join(absent)} in the config, and this one has none')
