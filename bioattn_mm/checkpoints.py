@@ -26,6 +26,47 @@ RELEASED_NAMES = {
 # What an ImageNet checkpoint has and a backbone does not.
 CLASSIFIER_PREFIXES = ('head.', 'head_dist.', 'fc.')
 
+# Where in a checkpoint file the weights may be, in this order; else the file is a bare state dict.
+WEIGHTS_KEYS = ('state_dict', 'model', 'model_ema')
+
+
+def read_checkpoint(path: str) -> object:
+    """Read a checkpoint file or URL as it is.
+
+    Raises:
+        InputError: The file is missing or cannot be read.
+    """
+    if '://' not in path and not Path(path).is_file():
+        raise InputError(f'checkpoint not found: {path}')
+    try:
+        return CheckpointLoader.load_checkpoint(path, map_location='cpu', logger='silent')
+    except Exception as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        hint = '; download it by hand and name the file instead' if '://' in path else ''
+        raise InputError(f'cannot read the checkpoint {path}: {reason[0]}{hint}') from error
+
+
+def find_weights_key(checkpoint: object) -> str | None:
+    """The key of `WEIGHTS_KEYS` under which a checkpoint has its weights; None for a bare state dict."""
+    keys = [key for key in WEIGHTS_KEYS if isinstance(checkpoint, dict) and isinstance(checkpoint.get(key), dict)]
+    return keys[0] if keys else None
+
+
+def weights_of(path: str, checkpoint: object) -> dict[str, Tensor]:
+    """The weights of a checkpoint that was read from `path`, without the `module.` of a parallel wrapper.
+
+    Raises:
+        InputError: It holds no weights.
+    """
+    key = find_weights_key(checkpoint)
+    checkpoint = checkpoint[key] if key else checkpoint
+    if not isinstance(checkpoint, dict) or not any(isinstance(value, Tensor) for value in checkpoint.values()):
+        raise InputError(
+            f'{path} holds no weights: expected a state dict, bare or under "state_dict" or "model", '
+            f'got {type(checkpoint).__name__}'
+        )
+    return {name.removeprefix('module.'): value for name, value in checkpoint.items() if isinstance(value, Tensor)}
+
 
 def read_state_dict(path: str) -> dict[str, Tensor]:
     """Read the weights of a checkpoint file or URL, wherever in the file they are.
@@ -36,24 +77,7 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
     Raises:
         InputError: The file is missing, is no checkpoint, or holds no weights.
     """
-    if '://' not in path and not Path(path).is_file():
-        raise InputError(f'checkpoint not found: {path}')
-    try:
-        checkpoint = CheckpointLoader.load_checkpoint(path, map_location='cpu', logger='silent')
-    except Exception as error:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        hint = '; download it by hand and name the file instead' if '://' in path else ''
-        raise InputError(f'cannot read the checkpoint {path}: {reason[0]}{hint}') from error
-    for key in ('state_dict', 'model', 'model_ema'):
-        if isinstance(checkpoint, dict) and isinstance(checkpoint.get(key), dict):
-            checkpoint = checkpoint[key]
-            break
-    if not isinstance(checkpoint, dict) or not any(isinstance(value, Tensor) for value in checkpoint.values()):
-        raise InputError(
-            f'{path} holds no weights: expected a state dict, bare or under "state_dict" or "model", '
-            f'got {type(checkpoint).__name__}'
-        )
-    return {name.removeprefix('module.'): value for name, value in checkpoint.items() if isinstance(value, Tensor)}
+    return weights_of(path, read_checkpoint(path))
 
 
 def rename_released(system: str, name: str) -> str:
@@ -61,6 +85,31 @@ def rename_released(system: str, name: str) -> str:
     for pattern, replacement in RELEASED_NAMES[system]:
         name = re.sub(pattern, replacement, name)
     return name
+
+
+def match_backbone(
+    system: str, state_dict: dict[str, Tensor], own: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Bring a backbone's weights into the names and shapes of this package.
+
+    Args:
+        system: Class name of the backbone.
+        state_dict: The weights under the names of the authors' release or of this package.
+        own: The backbone's own state dict.
+
+    Returns:
+        The weights that the backbone has, under its names, and the names of `state_dict` that it has not.
+    """
+    weights, unused = {}, []
+    for name, value in state_dict.items():
+        own_name = rename_released(system, name)
+        if own_name in own:
+            # The authors keep singleton axes in some parameters, (heads, 1, d) for (heads, d).
+            same_values = value.squeeze().shape == own[own_name].squeeze().shape
+            weights[own_name] = value.reshape(own[own_name].shape) if same_values else value
+        else:
+            unused.append(name)
+    return weights, unused
 
 
 def load_backbone(backbone: nn.Module, path: str, prefix: str = '') -> list[str]:
@@ -88,32 +137,38 @@ def load_backbone(backbone: nn.Module, path: str, prefix: str = '') -> list[str]
             raise InputError(f'{path} has no weights under the prefix {prefix!r}')
 
     own = backbone.state_dict()
-    system = type(backbone).__name__
-    weights, unused = {}, []
-    for name, value in state_dict.items():
-        own_name = rename_released(system, name)
-        if own_name in own:
-            # The authors keep singleton axes in some parameters, (heads, 1, d) for (heads, d).
-            same_values = value.squeeze().shape == own[own_name].squeeze().shape
-            weights[own_name] = value.reshape(own[own_name].shape) if same_values else value
-        else:
-            unused.append(name)
+    weights, unused = match_backbone(type(backbone).__name__, state_dict, own)
     check_fit(path, weights, own, [name for name in unused if not name.startswith(CLASSIFIER_PREFIXES)])
     backbone.load_state_dict(weights)
     return unused
 
 
-def check_fit(path: str, weights: dict[str, Tensor], own: dict[str, Tensor], unknown: list[str]) -> None:
-    """Raise an `InputError` that names the keys and shapes by which `weights` do not fit the model `own`."""
+def first_of(names: list[str]) -> str:
+    """The first names of a list, for a message of one line."""
+    return ', '.join(names[:3]) + (', ...' if len(names) > 3 else '')
+
+
+def check_fit(
+    path: str, weights: dict[str, Tensor], own: dict[str, Tensor], unknown: list[str], strict: bool = False
+) -> None:
+    """Raise an `InputError` that names the keys and shapes by which `weights` do not fit the model `own`.
+
+    Args:
+        path: The file, for the message.
+        weights: Its weights.
+        own: The state dict of the model.
+        unknown: What the file has and the model does not.
+        strict: These alone are an error, too.
+    """
     missing = [name for name in own if name not in weights]
     mismatched = [
         f'{name} (file {tuple(value.shape)}, model {tuple(own[name].shape)})'
         for name, value in weights.items()
         if name in own and value.shape != own[name].shape
     ]
-    if missing or mismatched:
+    if missing or mismatched or (strict and unknown):
         problems = [
-            f'{len(names)} {kind}: {", ".join(names[:3])}{", ..." if len(names) > 3 else ""}'
+            f'{len(names)} {kind}: {first_of(names)}'
             for kind, names in (
                 ('of another shape', mismatched),
                 ('missing in the file', missing),

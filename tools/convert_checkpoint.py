@@ -1,0 +1,89 @@
+#!/usr/bin/env python
+"""Convert a detector or segmentor that the authors of TransNeXt trained to the names of this package."""
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+from mmengine.registry import MODELS, init_default_scope
+from torch import Tensor
+
+from bioattn_mm import compat
+from bioattn_mm.checkpoints import check_fit, first_of, read_checkpoint, weights_of
+from bioattn_mm.downstream_checkpoints import convert
+from bioattn_mm.engine.command_line import read_config, run_tool
+from bioattn_mm.errors import InputError
+
+compat.install()
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog='Example: python tools/convert_checkpoint.py upernet_transnext_tiny_512x512_160k_ade20k_in1k.pth '
+        'upernet_tiny.pth --config configs/transnext/upernet_tiny_ade20k.py',
+    )
+    parser.add_argument(
+        'input',
+        metavar='IN',
+        help='file of the authors or its URL: Mask R-CNN, DINO, UperNet or Mask2Former of mmdet 2 or 3, mmseg 0 or 1',
+    )
+    parser.add_argument('output', metavar='OUT', help='file to write, for tools/test.py and load_from')
+    parser.add_argument('--config', help="refuse weights that are not all of this config's model, with their shapes")
+    return parser.parse_args()
+
+
+@run_tool
+def main() -> None:
+    args = parse_args()
+    output = Path(args.output)
+    if output.exists():
+        raise InputError(f'{output} is there already: name another file')
+    if not output.parent.is_dir():
+        raise InputError(f'no such folder: {output.parent}')
+    own = state_dict_of(args.config) if args.config else None
+
+    checkpoint = read_checkpoint(args.input)
+    conversion = convert(args.input, checkpoint, weights_of(args.input, checkpoint))
+    weights = conversion.weights
+    if own is not None:
+        check_fit(
+            f'{args.input} (for {args.config})', weights, own, [n for n in weights if n not in own], strict=True
+        )
+    meta = dict(dataset_meta=conversion.dataset_meta) if conversion.dataset_meta else {}
+    write(dict(meta=meta, state_dict=weights), output)
+
+    print(f'{args.input}: {conversion.framework} with TransNeXt-{conversion.variant.capitalize()}')
+    print('mapped: ' + ', '.join(f'{count} {part}' for part, count in conversion.counts.items()))
+    print(f'kept beside the weights: {", ".join(conversion.dataset_meta) or "nothing"}')
+    for reason, names in conversion.left_out.items():
+        print(f'left out, {reason}: {len(names)}, {first_of(names)}')
+    if args.config:
+        print(f'fits {args.config}: every name and shape')
+    else:
+        print('not compared with a model: --config does that, and so does tools/test.py')
+    print(f'written: {output}')
+
+
+def state_dict_of(path: str) -> dict[str, Tensor]:
+    """Names and shapes of the model of a config, without memory for the values."""
+    config = read_config(path)
+    init_default_scope(config.default_scope)
+    with torch.device('meta'):
+        return MODELS.build(config.model).state_dict()
+
+
+def write(checkpoint: dict, path: Path) -> None:
+    """Write a file that is there whole or not at all."""
+    part = path.with_name(f'{path.name}.{os.getpid()}.part')
+    try:
+        with part.open('wb') as file:
+            torch.save(checkpoint, file)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+if __name__ == '__main__':
+    main()
