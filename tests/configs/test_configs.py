@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
@@ -119,3 +120,16 @@ def test_leaf_configs_repeat_nothing() -> None:
         inherited = leaves(inherited)
         repeated = {key for key, value in leaves(own).items() if key in inherited and inherited[key] == value}
         assert not repeated, f'{path} repeats {repeated}'
+
+
+def test_metafile_lists_every_config() -> None:
+    for metafile in ROOT.glob('configs/*/metafile.yml'):
+        content = yaml.safe_load(metafile.read_text())
+        listed = sorted(ROOT / model['Config'] for model in content['Models'])
+        assert listed == sorted(metafile.parent.glob('*.py'))
+        readme = (metafile.parent / 'README.md').read_text()
+        for model in content['Models']:
+            name = Path(model['Config']).stem
+            assert f'[{name}]({name}.py)' in readme
+            if name in PARAMETERS:
+                assert model['Metadata']['Parameters (M)'] == float(PARAMETERS[name])

@@ -1,5 +1,6 @@
 """tools/train.py and tools/test.py: the whole path on miniature data, and bad input."""
 
+import csv
 import json
 import pickle
 import re
@@ -90,11 +91,30 @@ def test_checkpoint_gives_the_same_metric_again(workplace: Path, trained: Path) 
 
 def test_multi_scale_and_flip(workplace: Path, trained: Path) -> None:
     process = run(
-        workplace, 'test.py', CONFIG, 'trained/iter_200.pth', '--mini', '--tta',
+        workplace, 'test.py', CONFIG, 'trained/iter_200.pth', '--mini', '--tta', '--bias-mode', 'linear',
         '--work-dir', 'tta', '--cfg-options', 'test_dataloader.dataset.indices=4',
     )  # fmt: skip
     assert process.returncode == 0, process.stderr[-3000:]
     assert metrics_of_test(workplace / 'tta')['mIoU'] > 0
+
+
+def test_accuracy_against_input_size(workplace: Path, trained: Path) -> None:
+    arguments = (
+        'benchmark_extrapolation.py', CONFIG, 'trained/iter_200.pth', '--mini', '--out', 'extrapolation',
+        '--sizes', '65', '128', '--cfg-options', 'test_dataloader.dataset.indices=4',
+    )  # fmt: skip
+    process = run(workplace, *arguments)
+    assert process.returncode == 0, process.stderr[-3000:]
+    with (workplace / 'extrapolation/table.csv').open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row['bias_mode'] for row in rows] == ['extrapolate'] * 2 + ['interpolate'] * 2 + ['linear'] * 2
+    assert all(float(row['value']) > 0 and float(row['seconds_per_picture']) > 0 for row in rows)
+    # Each mode changes what the model computes.
+    assert len({row['value'] for row in rows if row['size'] == '65'}) == 3
+    assert mmcv.imread(str(workplace / 'extrapolation/plot.png')).std() > 10
+    process = run(workplace, *arguments)
+    assert process.returncode == 2
+    assert 'extrapolation holds a table already' in process.stderr.splitlines()[-1]
 
 
 def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, trained: Path) -> None:
@@ -137,6 +157,15 @@ def test_a_detection_config_runs_through_the_same_tools(workplace: Path) -> None
         assert tested[name] == validated[name]
     assert (workplace / 'boxes/predictions.png').is_file()
     assert len(pickle.loads((workplace / 'boxes.pkl').read_bytes())) == 40
+
+    process = run(
+        workplace, 'test.py', config, 'detector/iter_60.pth', '--mini', '--tta', '--bias-mode', 'interpolate',
+        '--work-dir', 'detector/tta', '--cfg-options', 'test_dataloader.dataset.indices=4',
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr[-3000:]
+    merged = metrics_of_test(workplace / 'detector/tta')
+    assert merged['coco/bbox_mAP_50'] >= 0
+    assert 'coco/segm_mAP' not in merged
 
 
 REPRESENTATIVES = ('mask_rcnn_micro_coco', 'dino_4scale_micro_coco', 'mask2former_micro_ade20k')
