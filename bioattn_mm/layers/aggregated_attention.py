@@ -12,8 +12,11 @@ from .log_cpb import LogCPB
 
 
 def unit_vectors(x: Tensor) -> Tensor:
-    """Divide the last axis by its l2 norm; zero stays zero, which takes float32: float16 has nothing below 6e-8."""
-    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1).to(x.dtype)
+    """Divide the last axis by its l2 norm; zero stays zero, which takes float32: float16 has nothing below 6e-8.
+
+    In untrained models the padding of a picture gives exact zeros, whose gradient is 1 / eps.
+    """
+    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1, eps=1e-6).to(x.dtype)
 
 
 class ScaledCosineQuery(nn.Module):
