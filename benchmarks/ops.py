@@ -99,13 +99,17 @@ def compare(
             tensor.requires_grad_(run is training)
         floor = max(moved / bandwidth, operations / rate)
         results = [timed(args, partial(run, function)) for function in functions]
-        cells = [pixels, str(stage), dtype, name, f'{1e3 * floor:.3g} ms']
-        cells += [f'{1e3 * result.seconds:.3g} ms, {result.mebibytes:.0f} MiB' for result in results]
+        cells = [pixels, str(stage), dtype, name, milliseconds(floor)]
+        cells += [f'{milliseconds(result.seconds)}, {result.mebibytes:.0f} MiB' for result in results]
         first, second, third = results
         ratios = [first.seconds / floor, second.seconds / first.seconds, third.seconds / first.seconds]
         cells += [f'{ratio:.1f}x' for ratio in ratios]
         cells.append(f'{second.mebibytes / first.mebibytes:.1f}x' if first.mebibytes else '')
         print('| ' + ' | '.join(cells) + ' |', flush=True)
+
+
+def milliseconds(seconds: float) -> str:
+    return f'{1e3 * seconds:.3g} ms' if seconds < 1 else f'{1e3 * seconds:.0f} ms'
 
 
 def unfused_attention(

@@ -77,7 +77,8 @@ def main() -> None:
     metrics = runner.test()
 
     print(f'\n{args.config} {args.checkpoint}')
-    print('  '.join(f'{name} {value:.4g}' for name, value in metrics.items() if 'time' not in name))
+    figures = '  '.join(f'{name} {value:.4g}' for name, value in metrics.items() if 'time' not in name)
+    print(figures or 'no metric: nothing was detected')
     if args.show_dir:
         print(f'pictures (ground truth | prediction): {draw_sheet(Path(args.show_dir))}')
 

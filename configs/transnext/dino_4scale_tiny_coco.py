@@ -9,6 +9,7 @@ _base_ = [
 model = dict(
     backbone=dict(
         type='bioattn_mm.TransNeXt',
+        img_size=800,
         arch='tiny',
         out_indices=(1, 2, 3),
         drop_path_rate=0.3,

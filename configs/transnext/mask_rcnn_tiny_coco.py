@@ -9,6 +9,7 @@ _base_ = [
 model = dict(
     backbone=dict(
         type='bioattn_mm.TransNeXt',
+        img_size=800,
         arch='tiny',
         drop_path_rate=0.3,
         init_cfg=dict(type='Pretrained', checkpoint=_base_.checkpoints.tiny),
