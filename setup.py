@@ -33,7 +33,7 @@ def compiled_operators() -> dict:
         sources += csrc.glob('cuda/*.cu')
         # One thread of the compiler for each architecture.
         flags['nvcc'] = ['-O3', '--expt-relaxed-constexpr', '--expt-extended-lambda', '--threads', '0']
-        macros = [('BIOATTN_WITH_CUDA', None), ('BIOATTN_CUDA_ARCHITECTURES', architectures.replace(' ', ','))]
+        macros = [('BIOATTN_WITH_CUDA', None), ('BIOATTN_CUDA_ARCHITECTURES', architectures.replace(' ', '_'))]
     library = (CUDAExtension if architectures else CppExtension)(
         'bioattn_mm.ops._library',
         sorted(str(path.relative_to(ROOT)) for path in sources),

@@ -8,14 +8,14 @@
 namespace bioattn_mm {
 namespace {
 
-#define BIOATTN_STRING_OF(...) #__VA_ARGS__
-#define BIOATTN_STRING(...) BIOATTN_STRING_OF(__VA_ARGS__)
+#define BIOATTN_STRING_OF(text) #text
+#define BIOATTN_STRING(text) BIOATTN_STRING_OF(text)
 
 // Compute capabilities, like "8.0 9.0+PTX"; empty without CUDA.
 std::string cuda_architectures() {
 #ifdef BIOATTN_WITH_CUDA
   std::string names = BIOATTN_STRING(BIOATTN_CUDA_ARCHITECTURES);
-  std::replace(names.begin(), names.end(), ',', ' ');
+  std::replace(names.begin(), names.end(), '_', ' ');  // nvcc splits macros at commas, the shell at spaces
   return names;
 #else
   return "";
