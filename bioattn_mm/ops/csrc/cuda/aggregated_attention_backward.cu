@@ -388,7 +388,8 @@ Backward aggregated_attention_backward_cuda(
   Tensor grad_window_bias, grad_pooled_key, grad_pooled_value;
 
   // The pairs (query row, pooled row) in the order of their rows of the bias.
-  const auto [sorted_rows, pairs] = at::sort(inputs.pooled_bias_rows.flatten(), std::optional<bool>(true), /*dim=*/0);
+  Tensor sorted_rows, pairs;
+  std::tie(sorted_rows, pairs) = at::sort(inputs.pooled_bias_rows.flatten(), std::optional<bool>(true), /*dim=*/0);
   const Tensor starts = at::searchsorted(sorted_rows, at::arange(s.bias_rows + 1, sorted_rows.options()));
 
   for_dtype(inputs.query.scalar_type(), [&](auto zero) {

@@ -122,11 +122,13 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const Pair<float> (&
 
 #else
 
-// Before compute capability 8.0, in ordinary arithmetic: a row's factors come from its four lanes.
+// Before compute capability 8.0, in ordinary arithmetic: a row's factors come from its four lanes. Not inlined, because
+// a kernel has up to a hundred of these.
 template <typename T>
-__device__ __forceinline__ void multiply_add(float (&c)[4], const Pair<T> (&a)[2], const Pair<T>& b) {
+__device__ __noinline__ void multiply_add(float (&c)[4], const Pair<T> (&a)[2], const Pair<T>& b) {
   const int lane = threadIdx.x % kLanes, quad = lane & ~3, column = lane % 4 * 2;
   const auto from = [](const T& x, int source) { return __shfl_sync(kAllLanes, static_cast<float>(x), source); };
+#pragma unroll 1
   for (int t = 0; t < 4; ++t) {
     const float upper_x = from(a[0].x, quad + t), upper_y = from(a[0].y, quad + t);
     const float lower_x = from(a[1].x, quad + t), lower_y = from(a[1].y, quad + t);
