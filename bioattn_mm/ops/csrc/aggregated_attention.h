@@ -44,6 +44,25 @@ struct Sizes {
   int64_t bias_rows;                            // R
 };
 
+// The data of the inputs.
+template <typename T>
+struct Pointers {
+  explicit Pointers(const Inputs& inputs)
+      : query(inputs.query.const_data_ptr<T>()),
+        key(inputs.key.const_data_ptr<T>()),
+        value(inputs.value.const_data_ptr<T>()),
+        pooled_key(inputs.pooled_key.const_data_ptr<T>()),
+        pooled_value(inputs.pooled_value.const_data_ptr<T>()),
+        window_bias(inputs.window_bias.const_data_ptr<T>()),
+        pooled_bias(inputs.pooled_bias.const_data_ptr<T>()),
+        pooled_bias_rows(inputs.pooled_bias_rows.const_data_ptr<int64_t>()),
+        token_weights(inputs.token_weights.const_data_ptr<T>()) {}
+
+  const T *query, *key, *value, *pooled_key, *pooled_value, *window_bias, *pooled_bias;
+  const int64_t* pooled_bias_rows;
+  const T* token_weights;
+};
+
 // Output (B, H, W, heads, d), and the logarithm of each softmax's denominator (B, H, W, heads), float32 for half
 // precision.
 using Forward = std::tuple<Tensor, Tensor>;

@@ -23,25 +23,6 @@ constexpr int64_t kTileColumns = 32;
 constexpr int64_t kTileQueries = 256;
 constexpr int64_t kTileWeights = 1 << 16;  // the pooled weights of a tile stay in the second-level cache
 
-// Pointers of the inputs and the strides between tokens.
-template <typename T>
-struct Pointers {
-  explicit Pointers(const Inputs& inputs)
-      : query(inputs.query.const_data_ptr<T>()),
-        key(inputs.key.const_data_ptr<T>()),
-        value(inputs.value.const_data_ptr<T>()),
-        pooled_key(inputs.pooled_key.const_data_ptr<T>()),
-        pooled_value(inputs.pooled_value.const_data_ptr<T>()),
-        window_bias(inputs.window_bias.const_data_ptr<T>()),
-        pooled_bias(inputs.pooled_bias.const_data_ptr<T>()),
-        pooled_bias_rows(inputs.pooled_bias_rows.const_data_ptr<int64_t>()),
-        token_weights(inputs.token_weights.const_data_ptr<T>()) {}
-
-  const T *query, *key, *value, *pooled_key, *pooled_value, *window_bias, *pooled_bias;
-  const int64_t* pooled_bias_rows;
-  const T* token_weights;
-};
-
 // Queries of one head and picture in a rectangle of rows and columns.
 struct Tile {
   int64_t picture, head, top, bottom, left, right;
@@ -82,15 +63,6 @@ struct Workspace {
 int64_t rows_per_tile(const Sizes& s, int64_t columns) {
   const int64_t queries = std::clamp(kTileWeights / s.pooled, int64_t(16), kTileQueries);
   return std::clamp(queries / columns, int64_t(1), s.height);
-}
-
-// Calls function(offset, i', j') for the window's tokens inside the picture.
-template <typename Function>
-BIOATTN_INLINE void for_window(const Sizes& s, int64_t i, int64_t j, const Function& function) {
-  const int64_t margin = s.window / 2;
-  for (int64_t dy = std::max(-margin, -i); dy <= std::min(margin, s.height - 1 - i); ++dy)
-    for (int64_t dx = std::max(-margin, -j); dx <= std::min(margin, s.width - 1 - j); ++dx)
-      function((dy + margin) * s.window + dx + margin, i + dy, j + dx);
 }
 
 template <typename T>

@@ -1,6 +1,7 @@
 // Loops of the CPU operator that are worth compiling for several instruction sets.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -73,6 +74,15 @@ BIOATTN_INLINE T exponentiate(T* x, int64_t n, T shift) {
     sum += x[i];
   }
   return sum;
+}
+
+// Calls function(offset, i', j') for the tokens of the window around (i, j) that are inside the picture.
+template <typename Sizes, typename Function>
+BIOATTN_INLINE void for_window(const Sizes& s, int64_t i, int64_t j, const Function& function) {
+  const int64_t margin = s.window / 2;
+  for (int64_t dy = std::max(-margin, -i); dy <= std::min(margin, s.height - 1 - i); ++dy)
+    for (int64_t dx = std::max(-margin, -j); dx <= std::min(margin, s.width - 1 - j); ++dx)
+      function((dy + margin) * s.window + dx + margin, i + dy, j + dx);
 }
 
 }  // namespace bioattn_mm

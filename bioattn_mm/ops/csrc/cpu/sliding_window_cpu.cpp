@@ -14,15 +14,6 @@ namespace {
 
 using at::Tensor;
 
-// Calls function(offset, i', j') for the tokens of the window around (i, j) that are inside the picture.
-template <typename Function>
-BIOATTN_INLINE void for_window(const WindowSizes& s, int64_t i, int64_t j, const Function& function) {
-  const int64_t margin = s.window / 2;
-  for (int64_t dy = std::max(-margin, -i); dy <= std::min(margin, s.height - 1 - i); ++dy)
-    for (int64_t dx = std::max(-margin, -j); dx <= std::min(margin, s.width - 1 - j); ++dx)
-      function((dy + margin) * s.window + dx + margin, i + dy, j + dx);
-}
-
 // The outputs of one row of tokens; `row` counts through all pictures.
 template <typename T>
 BIOATTN_INLINE void products_body(

@@ -21,17 +21,8 @@ constexpr int kTile = 8;  // pooled keys, or queries of one row, side by side in
 
 // Pointers and sizes of the operator's inputs. All indices of tokens fit int; offsets in memory may not.
 template <typename T>
-struct Arguments {
-  explicit Arguments(const Inputs& inputs)
-      : query(inputs.query.const_data_ptr<T>()),
-        key(inputs.key.const_data_ptr<T>()),
-        value(inputs.value.const_data_ptr<T>()),
-        pooled_key(inputs.pooled_key.const_data_ptr<T>()),
-        pooled_value(inputs.pooled_value.const_data_ptr<T>()),
-        window_bias(inputs.window_bias.const_data_ptr<T>()),
-        pooled_bias(inputs.pooled_bias.const_data_ptr<T>()),
-        pooled_bias_rows(inputs.pooled_bias_rows.const_data_ptr<int64_t>()),
-        token_weights(inputs.token_weights.const_data_ptr<T>()) {
+struct Arguments : Pointers<T> {
+  explicit Arguments(const Inputs& inputs) : Pointers<T>(inputs) {
     const Sizes sizes(inputs);
     batch = sizes.batch, height = sizes.height, width = sizes.width, heads = sizes.heads, channels = sizes.channels;
     pooled_height = sizes.pooled_height, pooled_width = sizes.pooled_width;
@@ -55,9 +46,6 @@ struct Arguments {
   __host__ __device__ int tiles_in_row() const { return (pooled_width + kTile - 1) / kTile; }
   __host__ __device__ int tiles() const { return pooled_height * tiles_in_row(); }
 
-  const T *query, *key, *value, *pooled_key, *pooled_value, *window_bias, *pooled_bias;
-  const int64_t* pooled_bias_rows;
-  const T* token_weights;
   int batch, height, width, heads, channels, pooled_height, pooled_width, window, offsets, bias_rows;
 };
 
