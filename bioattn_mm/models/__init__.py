@@ -1,5 +1,5 @@
 """Backbones and necks, registered in `bioattn_mm.registry.MODELS`."""
 
-from .backbones import TransNeXt
+from .backbones import ConViT, TransNeXt
 
-__all__ = ['TransNeXt']
+__all__ = ['ConViT', 'TransNeXt']

@@ -216,7 +216,8 @@ def test_checkpoint_that_cannot_be_downloaded() -> None:
     ('options', 'message'),
     [
         (dict(arch='huge'), "arch must be one of micro, tiny, small, base or a dict, got 'huge'"),
-        (dict(arch=dict(channels=(8, 8, 8, 8))), 'arch as a dict needs'),
+        (dict(arch=dict(channels=(8, 8, 8, 8))), 'arch as a dict needs the keys channels, depths, num_heads'),
+        (dict(arch={**SMALL, 'depths': (1, 1)}), r'depths of arch needs 4 values, got \(1, 1\)'),
         (
             dict(arch={**SMALL, 'num_heads': (3, 2, 3, 4)}),
             'channels must be a multiple of num_heads, got 8 and 3',

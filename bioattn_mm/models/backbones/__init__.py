@@ -1,5 +1,6 @@
 """Backbones, one file per system."""
 
+from .convit import ConViT
 from .transnext import TransNeXt
 
-__all__ = ['TransNeXt']
+__all__ = ['ConViT', 'TransNeXt']

@@ -3,15 +3,13 @@
 import math
 
 import numpy as np
-import torch
-from timm.layers import DropPath, to_2tuple, trunc_normal_
+from timm.layers import to_2tuple, trunc_normal_
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from ...errors import InputError
 from ...layers import AggregatedAttention, ConvGLU, LengthScaledAttention, LogCPB
 from ...registry import MODELS
-from .base import Backbone
+from .base import Backbone, Block, run_block
 
 STRIDES = (4, 8, 16, 32)
 MLP_RATIOS = (8, 8, 4, 4)
@@ -32,23 +30,6 @@ class PatchEmbed(nn.Module):
         return self.norm(self.proj(x).permute(0, 2, 3, 1))
 
 
-class Block(nn.Module):
-    """`x + DropPath(attn(LN(x)))`, then `x + DropPath(ConvGLU(LN(x)))`."""
-
-    def __init__(self, channels: int, attn: nn.Module, mlp_ratio: float, drop_path: float) -> None:
-        super().__init__()
-        self.norm1 = nn.LayerNorm(channels, eps=1e-6)
-        self.attn = attn
-        self.norm2 = nn.LayerNorm(channels, eps=1e-6)
-        self.mlp = ConvGLU(channels, mlp_ratio)
-        self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, H, W, C) to (B, H, W, C)."""
-        x = x + self.drop_path(self.attn(self.norm1(x)))
-        return x + self.drop_path(self.mlp(self.norm2(x)))
-
-
 class Stage(nn.Module):
     """Patch embedding, blocks, and the LayerNorm of the stage's output."""
 
@@ -63,10 +44,7 @@ class Stage(nn.Module):
         """(B, C, H, W) to (B, C', H', W')."""
         x = self.patch_embed(x)
         for block in self.blocks:
-            if self.with_cp and torch.is_grad_enabled():
-                x = checkpoint(block, x, use_reentrant=False)
-            else:
-                x = block(x)
+            x = run_block(block, x, self.with_cp)
         return self.norm(x).permute(0, 3, 1, 2).contiguous()
 
 
@@ -113,20 +91,14 @@ class TransNeXt(Backbone):
         frozen_stages: int = -1,
         init_cfg: dict | list | None = None,
     ) -> None:
-        super().__init__(frozen_stages=frozen_stages, init_cfg=init_cfg)
-        settings = self._settings(arch)
-        num_stages = len(STRIDES)
-        if not out_indices or not set(out_indices) <= set(range(num_stages)):
-            raise InputError(f'out_indices must be stages 0 to {num_stages - 1}, got {out_indices}')
-        if not -1 <= frozen_stages < num_stages:
-            raise InputError(f'frozen_stages must be -1 to {num_stages - 1}, got {frozen_stages}')
-        self.out_indices = tuple(out_indices)
+        super().__init__(len(STRIDES), out_indices, frozen_stages, init_cfg)
+        settings = self.settings_of(arch)
         self.out_channels = tuple(settings['channels'][stage] for stage in self.out_indices)
 
         drop_path_rates = np.linspace(0, drop_path_rate, sum(settings['depths'])).tolist()
         self.stages = nn.ModuleList()
         in_channels = 3
-        for stage in range(num_stages):
+        for stage in range(len(STRIDES)):
             channels, num_heads = settings['channels'][stage], settings['num_heads'][stage]
             depth = settings['depths'][stage]
             patch_embed = PatchEmbed(in_channels, channels, *((7, 4) if stage == 0 else (3, 2)))
@@ -134,7 +106,7 @@ class TransNeXt(Backbone):
                 Block(
                     channels,
                     _attention(stage, channels, num_heads, bias_mode, pretrain_size, img_size, pool_size),
-                    MLP_RATIOS[stage],
+                    ConvGLU(channels, MLP_RATIOS[stage]),
                     drop_path_rates.pop(0),
                 )
                 for _ in range(depth)
@@ -168,18 +140,12 @@ class TransNeXt(Backbone):
         return [self.stages[stage]]
 
     @classmethod
-    def _settings(cls, arch: str | dict) -> dict:
-        if isinstance(arch, str):
-            if arch not in cls.arch_settings:
-                raise InputError(f'arch must be one of {", ".join(cls.arch_settings)} or a dict, got {arch!r}')
-            return cls.arch_settings[arch]
-        expected = {'channels', 'num_heads', 'depths'}
-        if set(arch) != expected or any(len(arch[key]) != len(STRIDES) for key in expected):
-            raise InputError(f'arch as a dict needs {sorted(expected)} of {len(STRIDES)} values each, got {arch}')
-        for channels, num_heads in zip(arch['channels'], arch['num_heads']):
+    def settings_of(cls, arch: str | dict) -> dict:
+        settings = super().settings_of(arch)
+        for channels, num_heads in zip(settings['channels'], settings['num_heads']):
             if channels % num_heads:
                 raise InputError(f'channels must be a multiple of num_heads, got {channels} and {num_heads}')
-        return arch
+        return settings
 
 
 def _attention(
