@@ -21,6 +21,8 @@ RELEASED_NAMES = {
         (r'\.attn\.norm\.', '.attn.pool_norm.'),
         (r'\.dwconv\.dwconv\.', '.dwconv.'),
     ],
+    # The names of timm's files, too.
+    'ConViT': [(r'^pos_embed$', 'pos_embed.weight')],
 }
 
 # What an ImageNet checkpoint has and a backbone does not.
@@ -149,7 +151,11 @@ def first_of(names: list[str]) -> str:
 
 
 def check_fit(
-    path: str, weights: dict[str, Tensor], own: dict[str, Tensor], unknown: list[str], strict: bool = False
+    path: str,
+    weights: dict[str, Tensor],
+    own: dict[str, Tensor],
+    unknown: list[str] | None = None,
+    strict: bool = False,
 ) -> None:
     """Raise an `InputError` that names the keys and shapes by which `weights` do not fit the model `own`.
 
@@ -157,9 +163,11 @@ def check_fit(
         path: The file, for the message.
         weights: Its weights.
         own: The state dict of the model.
-        unknown: What the file has and the model does not.
+        unknown: What the file has and the model does not; by default the names of `weights` that `own` lacks.
         strict: These alone are an error, too.
     """
+    if unknown is None:
+        unknown = [name for name in weights if name not in own]
     missing = [name for name in own if name not in weights]
     mismatched = [
         f'{name} (file {tuple(value.shape)}, model {tuple(own[name].shape)})'

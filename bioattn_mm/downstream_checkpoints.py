@@ -129,7 +129,7 @@ def convert(path: str, checkpoint: dict, state_dict: dict[str, Tensor]) -> Conve
             f'{path} has {len(unknown)} entries of {len(state_dict)} that are neither of TransNeXt nor of '
             f'{", ".join(HEADS)} as mmdet 2 and 3 and mmseg 0 and 1 name them: {first_of(unknown)}'
         )
-    check_fit(f'{path} (its backbone taken as TransNeXt-{variant.capitalize()})', backbone, own, [])
+    check_fit(f'{path} (its backbone taken as TransNeXt-{variant.capitalize()})', backbone, own)
     if not heads:
         raise InputError(f'{path} has a backbone and no head: the backbone alone takes it as it is, with init_cfg')
     if len(heads) < len(others):

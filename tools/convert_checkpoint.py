@@ -48,9 +48,7 @@ def main() -> None:
     conversion = convert(args.input, checkpoint, weights_of(args.input, checkpoint))
     weights = conversion.weights
     if own is not None:
-        check_fit(
-            f'{args.input} (for {args.config})', weights, own, [n for n in weights if n not in own], strict=True
-        )
+        check_fit(f'{args.input} (for {args.config})', weights, own, strict=True)
     meta = dict(dataset_meta=conversion.dataset_meta) if conversion.dataset_meta else {}
     write(dict(meta=meta, state_dict=weights), output)
 
