@@ -26,8 +26,8 @@ from rich.table import Table
 from bioattn_mm import compat
 from bioattn_mm.checkpoints import check_fit, read_state_dict
 from bioattn_mm.engine.bias_mode import BIAS_MODES, set_bias_mode
-from bioattn_mm.engine.command_line import check_data, parse, read_config, run_tool
-from bioattn_mm.engine.mini import ensure_mini_data, make_mini
+from bioattn_mm.engine.command_line import parse, run_tool
+from bioattn_mm.engine.run_config import load_config
 from bioattn_mm.errors import InputError
 
 compat.install()
@@ -49,7 +49,6 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--sizes', type=int, nargs='+', default=SIZES, help='short sides in pixels')
     parser.add_argument('--modes', nargs='+', choices=BIAS_MODES, default=list(BIAS_MODES), help='default: all')
     parser.add_argument('--metric', help='metric to plot; default: mIoU or bbox_mAP')
-    parser.add_argument('--mini', action='store_true', help='the miniature data of `tools/train.py --mini`')
     return parse(parser)
 
 
@@ -61,12 +60,8 @@ def main() -> None:
     out = Path(args.out)
     if (out / 'table.csv').exists():
         raise InputError(f'{out} holds a table already: name another folder for --out')
-    config = read_config(args.config)
-    if args.mini:
-        config = make_mini(config)
-        ensure_mini_data()
-    config.merge_from_dict(args.cfg_options or {})
-    check_data(config, ('test_dataloader',))
+    config = load_config(args, ('test_dataloader',))
+    state_dict = read_state_dict(args.checkpoint)
     out.mkdir(parents=True, exist_ok=True)
     config.work_dir = str(out / 'logs')
     config.launcher = args.launcher
@@ -80,7 +75,7 @@ def main() -> None:
         for mode in args.modes:
             for size in args.sizes:
                 progress.update(task, description=f'{mode}, {size} pixels')
-                rows.append(measure(config, args, mode, size))
+                rows.append(measure(config, args, state_dict, mode, size))
                 write_table(out / 'table.csv', rows)  # whatever happens, what was measured is there
                 progress.advance(task)
     plot(out / 'plot.png', rows)
@@ -88,15 +83,16 @@ def main() -> None:
     print(f'{out / "table.csv"}  {out / "plot.png"}')
 
 
-def measure(config: Config, args: argparse.Namespace, mode: str, size: int) -> dict:
-    """Test the checkpoint with one position bias at one size."""
+def measure(
+    config: Config, args: argparse.Namespace, state_dict: dict[str, torch.Tensor], mode: str, size: int
+) -> dict:
+    """Test the checkpoint's weights with one position bias at one size."""
     config = copy.deepcopy(config)
     set_bias_mode(config, mode)
     set_size(config.test_dataloader.dataset.pipeline, size)
     config.experiment_name = f'{mode}_{size}'
     runner = Runner.from_cfg(config)
-    state_dict, own = read_state_dict(args.checkpoint), runner.model.state_dict()
-    check_fit(args.checkpoint, state_dict, own, [name for name in state_dict if name not in own])
+    check_fit(args.checkpoint, state_dict, runner.model.state_dict())
     runner.model.load_state_dict(state_dict)
     stopwatch = Stopwatch()
     runner.register_hook(stopwatch)

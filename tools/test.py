@@ -10,10 +10,10 @@ from mmengine.runner import Runner
 
 from bioattn_mm import compat
 from bioattn_mm.checkpoints import check_fit, read_state_dict
-from bioattn_mm.engine.bias_mode import BIAS_MODES, set_bias_mode
-from bioattn_mm.engine.command_line import check_data, parse, read_config, run_tool
+from bioattn_mm.engine.bias_mode import BIAS_MODES
+from bioattn_mm.engine.command_line import parse, run_tool
 from bioattn_mm.engine.contact_sheet import write_contact_sheet
-from bioattn_mm.engine.mini import ensure_mini_data, make_mini
+from bioattn_mm.engine.run_config import load_config
 from bioattn_mm.errors import InputError
 
 # At the top level, so that workers of a data loader that are spawned do it too.
@@ -42,21 +42,13 @@ def parse_args() -> argparse.Namespace:
         choices=BIAS_MODES,
         help='position bias of TransNeXt at sizes that it was not trained on, instead of what the config says',
     )
-    parser.add_argument('--mini', action='store_true', help='test on the miniature data of `tools/train.py --mini`')
     return parse(parser)
 
 
 @run_tool
 def main() -> None:
     args = parse_args()
-    config = read_config(args.config)
-    if args.mini:
-        config = make_mini(config)
-        ensure_mini_data()
-    if args.bias_mode:
-        set_bias_mode(config, args.bias_mode)
-    config.merge_from_dict(args.cfg_options or {})
-    check_data(config, ('test_dataloader',))
+    config = load_config(args, ('test_dataloader',), args.bias_mode)
     state_dict = read_state_dict(args.checkpoint)
 
     config.load_from = args.checkpoint
@@ -72,8 +64,7 @@ def main() -> None:
 
     runner = Runner.from_cfg(config)
     model = runner.model.module if args.tta or is_model_wrapper(runner.model) else runner.model
-    own = model.state_dict()
-    check_fit(args.checkpoint, state_dict, own, [name for name in state_dict if name not in own])
+    check_fit(args.checkpoint, state_dict, model.state_dict())
     metrics = runner.test()
 
     print(f'\n{args.config} {args.checkpoint}')

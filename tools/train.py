@@ -9,8 +9,8 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 
 from bioattn_mm import compat
-from bioattn_mm.engine.command_line import check_data, parse, read_config, run_tool
-from bioattn_mm.engine.mini import ensure_mini_data, make_mini
+from bioattn_mm.engine.command_line import parse, run_tool
+from bioattn_mm.engine.run_config import load_config
 from bioattn_mm.errors import InputError
 
 # At the top level, so that workers of a data loader that are spawned do it too.
@@ -48,24 +48,13 @@ def parse_args() -> argparse.Namespace:
         metavar='BACKEND',
         help='compile the backbone with torch.compile, by its inductor without a value; minutes for each input size',
     )
-    parser.add_argument(
-        '--mini',
-        action='store_true',
-        help='a run of minutes on a 2-core CPU: generated miniature data, pictures and crops of a quarter of the '
-        'size, 200 iterations of 2 pictures, random weights, fixed seed',
-    )
     return parse(parser)
 
 
 @run_tool
 def main() -> None:
     args = parse_args()
-    config = read_config(args.config)
-    if args.mini:
-        config = make_mini(config)
-        ensure_mini_data()
-    config.merge_from_dict(args.cfg_options or {})
-    check_data(config, ('train_dataloader', 'val_dataloader'))
+    config = load_config(args, ('train_dataloader', 'val_dataloader'))
 
     name = Path(args.config).stem + ('_mini' if args.mini else '')
     config.work_dir = args.work_dir or config.get('work_dir') or f'work_dirs/{name}'

@@ -1,0 +1,31 @@
+"""The config of a run, as the command line asks for it."""
+
+import argparse
+
+from mmengine.config import Config
+
+from .bias_mode import set_bias_mode
+from .command_line import check_data, read_config
+from .mini import ensure_mini_data, make_mini
+
+
+def load_config(args: argparse.Namespace, dataloaders: tuple[str, ...], bias_mode: str | None = None) -> Config:
+    """Read `args.config`, make it miniature, set its position bias and override its values, in this order.
+
+    Args:
+        args: What `command_line.parse` returned; of it `config`, `mini` and `cfg_options`.
+        dataloaders: The dataloaders that the run needs, such as 'test_dataloader'; their data must be there.
+        bias_mode: One of `BIAS_MODES`.
+
+    Raises:
+        InputError: The config cannot be run, has no miniature or no position bias, or its data are not there.
+    """
+    config = read_config(args.config)
+    if args.mini:
+        config = make_mini(config)
+        ensure_mini_data()
+    if bias_mode:
+        set_bias_mode(config, bias_mode)
+    config.merge_from_dict(args.cfg_options or {})
+    check_data(config, dataloaders)
+    return config
