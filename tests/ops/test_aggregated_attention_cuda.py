@@ -1,17 +1,15 @@
 """The CUDA kernels of aggregated attention: on a GPU where there is one, and their source run by the CPU anywhere."""
 
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 from torch.autograd.function import FunctionCtx
 
 from bioattn_mm.ops import aggregated_attention
-from bioattn_mm.ops.backends import available_backends
 from bioattn_mm.ops.reference import aggregated_attention_reference
-from tests.ops.cuda_on_cpu import CSRC, HERE, build_cuda_on_cpu
+from tests.ops.conftest import needs_cuda
+from tests.ops.cuda_on_cpu import CSRC, HERE, load_cuda_on_cpu
 from tests.ops.test_aggregated_attention import ARGUMENTS, make_arguments
 
 Kernels = tuple[Callable[..., torch.Tensor], str]
@@ -37,24 +35,17 @@ class OnCPU(torch.autograd.Function):
 
 @pytest.fixture(scope='session')
 def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    if not shutil.which('g++'):
-        pytest.skip('there is no g++ to compile the CUDA kernels for the CPU')
-    library: Path = tmp_path_factory.mktemp('cuda_on_cpu') / 'aggregated_attention.so'
+    library = tmp_path_factory.mktemp('cuda_on_cpu') / 'aggregated_attention.so'
     sources = [CSRC / 'cuda' / f'aggregated_attention_{part}.cu' for part in ('forward', 'backward')]
-    build_cuda_on_cpu([*sources, HERE / 'aggregated_attention.cpp'], library)
-    torch.ops.load_library(library)
+    load_cuda_on_cpu([*sources, HERE / 'aggregated_attention.cpp'], library)
     return OnCPU.apply, 'cpu'
 
 
-@pytest.fixture(params=['cuda on cpu', 'cuda'])
+@pytest.fixture(params=['cuda on cpu', pytest.param('cuda', marks=needs_cuda)])
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     """The operator, and the device it runs on."""
     if request.param == 'cuda on cpu':
         return request.getfixturevalue('cuda_on_cpu')
-    if not torch.cuda.is_available():
-        pytest.skip('there is no GPU')
-    if 'cuda' not in available_backends(torch.device('cuda')):
-        pytest.skip('the operators were not compiled for CUDA')
     return lambda *inputs: aggregated_attention(*inputs, backend='cuda'), 'cuda'
 
 
@@ -174,7 +165,7 @@ def test_by_default_pytorch_takes_the_rest(sizes: dict) -> None:
     torch.testing.assert_close(aggregated_attention(**arguments), aggregated_attention_reference(**arguments))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason='there is no GPU')
+@needs_cuda
 def test_operator_is_registered_as_torch_expects() -> None:
     arguments = make_arguments(batch=1, dtype=torch.float32)
     inputs = [t.cuda().requires_grad_(t.is_floating_point()) for t in arguments.values()]

@@ -1,19 +1,16 @@
 """The sliding window's operators against their formulas, written out query by query."""
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 from torch.autograd.function import FunctionCtx
 
 from bioattn_mm.ops import aggregated_attention, sliding_window_av, sliding_window_qk
-from bioattn_mm.ops.backends import available_backends
-from tests.ops.conftest import needs_library
-from tests.ops.cuda_on_cpu import CSRC, HERE, build_cuda_on_cpu
+from tests.ops.conftest import needs_cuda, needs_library
+from tests.ops.cuda_on_cpu import CSRC, HERE, load_cuda_on_cpu
 
 QK = ('query', 'key', 'bias')
 AV = ('weights', 'value')
@@ -56,25 +53,24 @@ class AVOnCPU(torch.autograd.Function):
 
 @pytest.fixture(scope='session')
 def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Operators:
-    if not shutil.which('g++'):
-        pytest.skip('there is no g++ to compile the CUDA kernels for the CPU')
-    library: Path = tmp_path_factory.mktemp('cuda_on_cpu') / 'sliding_window.so'
-    build_cuda_on_cpu([CSRC / 'cuda' / 'sliding_window_cuda.cu', HERE / 'sliding_window.cpp'], library)
-    torch.ops.load_library(library)
+    library = tmp_path_factory.mktemp('cuda_on_cpu') / 'sliding_window.so'
+    load_cuda_on_cpu([CSRC / 'cuda' / 'sliding_window_cuda.cu', HERE / 'sliding_window.cpp'], library)
     return Operators(QKOnCPU.apply, AVOnCPU.apply)
 
 
-@pytest.fixture(params=['reference', pytest.param('cpu', marks=needs_library), 'cuda on cpu', 'cuda'])
+@pytest.fixture(
+    params=[
+        'reference',
+        pytest.param('cpu', marks=needs_library),
+        'cuda on cpu',
+        pytest.param('cuda', marks=needs_cuda),
+    ]
+)
 def operators(request: pytest.FixtureRequest) -> Operators:
     """Every backend, and the CUDA kernels' source on the CPU."""
     name = request.param
     if name == 'cuda on cpu':
         return request.getfixturevalue('cuda_on_cpu')
-    if name == 'cuda':
-        if not torch.cuda.is_available():
-            pytest.skip('there is no GPU')
-        if 'cuda' not in available_backends(torch.device('cuda')):
-            pytest.skip('the operators were not compiled for this GPU')
     device = 'cuda' if name == 'cuda' else 'cpu'
     return Operators(partial(sliding_window_qk, backend=name), partial(sliding_window_av, backend=name), device)
 
