@@ -1,5 +1,6 @@
 """Backbones and necks, registered in `bioattn_mm.registry.MODELS`."""
 
 from .backbones import ConViT, TransNeXt
+from .necks import SimpleFeaturePyramid
 
-__all__ = ['ConViT', 'TransNeXt']
+__all__ = ['ConViT', 'SimpleFeaturePyramid', 'TransNeXt']

@@ -47,7 +47,8 @@ def test_builds(path: Path) -> None:
     config = Config.fromfile(ROOT / path)
     model = build(config)
     module = config.model.get('neck') or config.model.decode_head
-    assert tuple(module.in_channels) == model.backbone.out_channels
+    in_channels = module.in_channels if isinstance(module.in_channels, (list, tuple)) else (module.in_channels,)
+    assert tuple(in_channels) == model.backbone.out_channels
     assert sum(p.numel() for p in model.parameters()) > 1e6
 
 

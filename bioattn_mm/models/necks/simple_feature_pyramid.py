@@ -1,0 +1,112 @@
+"""Feature pyramid of a columnar backbone, without lateral or top-down connections."""
+
+import math
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from mmengine.model import BaseModule
+from timm.layers import LayerNorm2d
+from torch import Tensor, nn
+
+from ...errors import InputError
+from ...registry import MODELS
+
+
+class Downsample(nn.Module):
+    """Max pooling of cells of `factor` x `factor`; the last ones may be smaller, so that sizes are rounded up."""
+
+    def __init__(self, factor: int) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.max_pool2d(x, self.factor, self.factor, ceil_mode=True)
+
+
+@MODELS.register_module()
+class SimpleFeaturePyramid(BaseModule):
+    """Maps of several strides out of maps of one stride: transposed convolutions up, max pooling down.
+
+    Source: Exploring Plain Vision Transformer Backbones for Object Detection (Li et al., ECCV 2022), section 3:
+    every level is made from the backbone's last map. With one input a level instead, level i is made from input i,
+    as segmentation heads on plain transformers do it.
+
+    Args:
+        in_channels: Channels of the last map, from which all levels are made; or a sequence with the channels of
+            each level's own map.
+        out_channels: Channels of every level.
+        scales: Size of each level in that of its input: powers of two.
+        stride: Stride of the inputs in pixels.
+        head_strides: Strides that the head expects of the levels in pixels, to be checked; None checks nothing.
+        init_cfg: mmengine's.
+
+    Attributes:
+        strides: Strides of the levels in pixels.
+
+    Raises:
+        InputError: A scale is no power of two, there is not one input a level, or the strides are not the head's.
+    """
+
+    def __init__(
+        self,
+        in_channels: int | Sequence[int],
+        out_channels: int,
+        scales: Sequence[float] = (4, 2, 1, 0.5),
+        stride: int = 16,
+        head_strides: Sequence[int] | None = None,
+        init_cfg: dict | list | None = None,
+    ) -> None:
+        super().__init__(init_cfg=init_cfg)
+        for scale in scales:
+            if scale <= 0 or not math.log2(scale).is_integer():
+                raise InputError(f'scales must be powers of two, got {scale}')
+        self.strides = tuple(stride / scale for scale in scales)
+        if head_strides is not None and tuple(head_strides) != self.strides:
+            raise InputError(
+                f'the head expects strides {tuple(head_strides)}, the pyramid has {self.strides} '
+                f'(a backbone of stride {stride}, scales {tuple(scales)})'
+            )
+        self.from_last = isinstance(in_channels, int)
+        level_channels = [in_channels] * len(scales) if self.from_last else list(in_channels)
+        if len(level_channels) != len(scales):
+            raise InputError(
+                f'in_channels must be an int or have a value for each of the {len(scales)} scales, got {in_channels}'
+            )
+        self.levels = nn.ModuleList(
+            _level(channels, out_channels, scale) for channels, scale in zip(level_channels, scales)
+        )
+
+    def forward(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Levels of the pyramid.
+
+        Args:
+            inputs: Maps of the backbone, (B, C_i, H, W): one for each level, or any number of which the last is
+                taken for all.
+
+        Returns:
+            (B, out_channels, H * scale, W * scale) for each scale, sizes rounded up.
+        """
+        if self.from_last:
+            inputs = [inputs[-1]] * len(self.levels)
+        if len(inputs) != len(self.levels):
+            raise InputError(f'expected {len(self.levels)} maps, one for each level, got {len(inputs)}')
+        return tuple(level(x) for level, x in zip(self.levels, inputs))
+
+
+def _level(in_channels: int, out_channels: int, scale: float) -> nn.Sequential:
+    """Resample, then project to the channels of the pyramid."""
+    layers, channels = [], in_channels
+    if scale < 1:
+        layers.append(Downsample(round(1 / scale)))
+    for step in range(max(0, round(math.log2(scale)))):
+        if step > 0:
+            layers += [LayerNorm2d(channels), nn.GELU()]
+        layers.append(nn.ConvTranspose2d(channels, channels // 2, 2, 2))
+        channels //= 2
+    return nn.Sequential(
+        *layers,
+        nn.Conv2d(channels, out_channels, 1, bias=False),
+        LayerNorm2d(out_channels),
+        nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False),
+        LayerNorm2d(out_channels),
+    )

@@ -1,0 +1,25 @@
+# DINO of four scales on the last map of a columnar backbone; a config adds the backbone and the neck's `in_channels`.
+_base_ = [
+    '../models/dino.py',
+    '../datasets/coco_detection.py',
+    '../schedules/layer_decay.py',
+    '../schedules/dino_12e.py',
+    '../runtimes/mmdet.py',
+]
+model = dict(
+    backbone=dict(out_indices=(11,)),
+    neck=dict(
+        _delete_=True,
+        type='bioattn_mm.SimpleFeaturePyramid',
+        out_channels=256,
+        scales=(2, 1, 0.5, 0.25),
+    ),
+)
+optim_wrapper = dict(
+    optimizer=dict(weight_decay=0.05),
+    paramwise_cfg=dict(
+        # The rates of the layers take the place of the backbone's tenth.
+        custom_keys={**_base_.layer_decay, 'backbone': dict(lr_mult=1.0)},
+        flat_decay_mult=0.0,
+    ),
+)

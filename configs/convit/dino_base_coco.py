@@ -1,0 +1,6 @@
+# DINO of four scales with ConViT-Base on COCO, 12 epochs.
+_base_ = './dino_tiny_coco.py'
+model = dict(
+    backbone=dict(arch='base', init_cfg=dict(checkpoint=_base_.checkpoints.base)),
+    neck=dict(in_channels=768),
+)
