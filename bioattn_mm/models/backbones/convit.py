@@ -5,6 +5,7 @@ import torch
 from timm.layers import Attention, Mlp, PatchEmbed, to_2tuple, trunc_normal_
 from torch import Tensor, nn
 
+from ...errors import InputError
 from ...layers import GPSA, PositionEmbedding
 from ...registry import MODELS
 from .base import Backbone, Block, run_block
@@ -66,6 +67,8 @@ class ConViT(Backbone):
         settings = self.settings_of(arch)
         num_heads = settings['num_heads']
         channels = num_heads * settings['head_channels']
+        if not 0 <= local_up_to_layer <= DEPTH:
+            raise InputError(f'local_up_to_layer must be 0 to {DEPTH}, got {local_up_to_layer}')
         self.out_channels = (channels,) * len(self.out_indices)
         self.local_up_to_layer = local_up_to_layer
         self.with_cp = with_cp
@@ -126,7 +129,7 @@ class ConViT(Backbone):
 
     def train(self, mode: bool = True) -> 'ConViT':
         super().train(mode)
-        if self.frozen_stages >= self.local_up_to_layer:
+        if self.frozen_stages >= self.local_up_to_layer and len(self.blocks) > self.local_up_to_layer:
             self.cls_token.requires_grad_(False)
         return self
 

@@ -60,7 +60,7 @@ class SimpleFeaturePyramid(BaseModule):
         for scale in scales:
             if scale <= 0 or not math.log2(scale).is_integer():
                 raise InputError(f'scales must be powers of two, got {scale}')
-        self.strides = tuple(stride / scale for scale in scales)
+        self.strides = tuple(round(stride / scale) for scale in scales)
         if head_strides is not None and tuple(head_strides) != self.strides:
             raise InputError(
                 f'the head expects strides {tuple(head_strides)}, the pyramid has {self.strides} '

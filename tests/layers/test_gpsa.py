@@ -1,0 +1,167 @@
+"""GPSA: the product of two axes against the paper's formula over all pairs of tokens."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.layers import GPSA
+
+GRIDS = [(1, 1), (1, 5), (4, 4), (3, 7), (6, 2)]
+
+
+def randomized(channels: int = 12, num_heads: int = 3) -> GPSA:
+    """A layer whose every parameter matters; the positional weights neither flat nor a single token."""
+    layer = GPSA(channels, num_heads).double()
+    generator = torch.Generator().manual_seed(0)
+    for parameter in layer.parameters():
+        parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    return layer
+
+
+def written_out(layer: GPSA, x: Tensor) -> Tensor:
+    """The weights of eq. 7, pair by pair: (B, heads, N, N)."""
+    batch, height, width, channels = x.shape
+    d = channels // layer.num_heads
+    query, key = layer.qk(x).reshape(batch, height * width, 2, layer.num_heads, d).permute(2, 0, 3, 1, 4)
+    content = torch.softmax(query @ key.transpose(-1, -2) / math.sqrt(d), dim=-1)
+    position = torch.stack(torch.meshgrid(torch.arange(height), torch.arange(width), indexing='ij'), dim=-1).reshape(
+        -1, 2
+    )
+    dy, dx = (position[None, :] - position[:, None]).double().unbind(-1)  # key - query
+    relative = layer.pos_proj(torch.stack((dx, dy, dx**2 + dy**2), dim=-1))  # (N, N, heads)
+    gate = torch.sigmoid(layer.gating_param)[:, None, None]
+    weights = (1 - gate) * content + gate * torch.softmax(relative.permute(2, 0, 1), dim=-1)
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def output_of(layer: GPSA, weights: Tensor, x: Tensor) -> Tensor:
+    """Apply the weights of all pairs to the values."""
+    value = layer.v(x).flatten(1, 2).unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
+    return layer.proj((weights @ value).transpose(1, 2).reshape(x.shape))
+
+
+@pytest.mark.parametrize('grid', GRIDS, ids=str)
+def test_equals_the_formula_in_values_and_gradients(grid: tuple[int, int]) -> None:
+    layer = randomized()
+    x = torch.randn(2, *grid, 12, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn(2, *grid, 12, dtype=torch.float64)
+    inputs = [x, *layer.parameters()]
+    dense = output_of(layer, written_out(layer, x), x)
+    maps = output_of(layer, layer.attention_maps(x), x)
+    output = layer(x)
+    wanted = torch.autograd.grad(dense, inputs, upstream)
+    for candidate in (output, maps):
+        torch.testing.assert_close(candidate, dense, rtol=0, atol=1e-12)
+        for gradient, want in zip(torch.autograd.grad(candidate, inputs, upstream), wanted, strict=True):
+            torch.testing.assert_close(gradient, want, rtol=0, atol=1e-11)
+
+
+def test_float32_agrees_with_the_maps() -> None:
+    layer = GPSA(192, 4)
+    x = torch.randn(2, 9, 14, 192, requires_grad=True)
+    inputs = [x, *layer.parameters()]
+    output, maps = layer(x), output_of(layer, layer.attention_maps(x), x)
+    torch.testing.assert_close(output, maps, rtol=0, atol=1e-5)
+    gradients, wanted = (torch.autograd.grad(y.square().mean(), inputs) for y in (output, maps))
+    for gradient, want in zip(gradients, wanted, strict=True):
+        torch.testing.assert_close(gradient, want, rtol=0, atol=1e-5)
+
+
+def test_weights_of_maps_sum_to_one() -> None:
+    maps = randomized().attention_maps(torch.randn(1, 4, 6, 12, dtype=torch.float64))
+    assert maps.shape == (1, 3, 24, 24)
+    torch.testing.assert_close(maps.sum(-1), torch.ones(1, 3, 24, dtype=torch.float64))
+
+
+def test_no_tensor_of_all_pairs_is_made() -> None:
+    """The content term is one fused operation, so the largest tensor left is of the size of the input."""
+    sizes = []
+
+    class Record(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            sizes.extend(
+                t.numel() for t in (result if isinstance(result, tuple) else (result,)) if torch.is_tensor(t)
+            )
+            return result
+
+    x = torch.randn(1, 40, 50, 8)
+    layer = GPSA(8, 2)
+    with Record(), torch.no_grad():
+        layer(x)
+    assert sizes and max(sizes) <= 2 * x.numel()  # query and key in one
+
+
+@pytest.mark.parametrize(('num_heads', 'kernel_size'), [(4, 2), (9, 3), (16, 4), (5, 2)])
+def test_starts_as_a_convolution(num_heads: int, kernel_size: int) -> None:
+    """With the gate open and a sharp locality, head h of each pixel copies one neighbour of a K x K window."""
+    channels = 2 * num_heads
+    layer = GPSA(channels, num_heads, locality_strength=50.0)
+    layer.gating_param.data.fill_(1e3)
+    layer.proj.weight.data = torch.eye(channels)
+    layer.proj.bias.data.zero_()
+    x = torch.randn(1, 9, 8, channels)
+    output = layer(x)
+    centre = (kernel_size - 1) / 2
+    inner = slice(3, 5)
+    for row in range(kernel_size):
+        for column in range(kernel_size):
+            head = slice(2 * (row + kernel_size * column), 2 * (row + kernel_size * column) + 2)
+            # Even windows lie between tokens: the weight is shared by the tokens around that point.
+            offsets = [
+                (y, z)
+                for y in {math.floor(row - centre), math.ceil(row - centre)}
+                for z in {math.floor(column - centre), math.ceil(column - centre)}
+            ]
+            neighbours = [x.roll((-y, -z), dims=(1, 2))[:, inner, inner, head] for y, z in offsets]
+            torch.testing.assert_close(output[:, inner, inner, head], sum(neighbours) / len(offsets))
+
+
+def test_gate_of_zero_and_one() -> None:
+    layer = randomized()
+    x = torch.randn(1, 3, 4, 12, dtype=torch.float64)
+    layer.gating_param.data.fill_(-1e3)
+    query, key = layer._query_key(x)
+    torch.testing.assert_close(layer.attention_maps(x), (query @ key.transpose(-1, -2) / 2).softmax(-1))
+    layer.gating_param.data.fill_(1e3)
+    rows, columns = layer.position_weights((3, 4))
+    torch.testing.assert_close(
+        layer.attention_maps(x)[0], torch.stack([torch.kron(a, b) for a, b in zip(rows, columns)])
+    )
+
+
+def test_every_parameter_has_a_gradient() -> None:
+    """A parameter without one stops distributed training."""
+    layer = GPSA(8, 2)
+    layer(torch.randn(1, 3, 4, 8)).sum().backward()
+    assert all(parameter.grad is not None for parameter in layer.parameters())
+
+
+def test_gradcheck() -> None:
+    layer = randomized(4, 2)
+    x = torch.randn(1, 2, 3, 4, dtype=torch.float64, requires_grad=True)
+    parameters = dict(layer.named_parameters())
+
+    def function(x: Tensor, *values: Tensor) -> Tensor:
+        return torch.func.functional_call(layer, dict(zip(parameters, values)), (x,))
+
+    assert torch.autograd.gradcheck(function, (x, *parameters.values()))
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_half_precision_on_a_long_axis(dtype: torch.dtype) -> None:
+    """Squares of offsets exceed half precision's range: the positional softmax is taken in float32."""
+    layer = GPSA(8, 4)
+    x = torch.randn(1, 2, 400, 8)
+    exact = layer(x)
+    rounded = layer.to(dtype)(x.to(dtype))
+    assert rounded.isfinite().all()
+    assert (rounded.float() - exact).abs().max() < 0.03 * exact.abs().max()
+
+
+def test_channels_that_do_not_divide() -> None:
+    with pytest.raises(InputError, match='channels must be a multiple of num_heads, got 10 and 3'):
+        GPSA(10, 3)

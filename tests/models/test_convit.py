@@ -1,0 +1,193 @@
+"""ConViT: the recorded vectors, timm's files, any input size, and OpenMMLab's switches."""
+
+import json
+
+import numpy as np
+import pytest
+import timm
+import torch
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.models import ConViT
+from tests import parity
+
+VECTORS = sorted(path.stem for path in parity.FOLDER.glob('convit_*.json'))
+SMALL = dict(num_heads=2, head_channels=4)
+
+
+def pretrained(path) -> dict:
+    return dict(type='Pretrained', checkpoint=str(path))
+
+
+@pytest.mark.parametrize('name', VECTORS)
+@torch.no_grad()
+def test_matches_the_recorded_features(name: str, tmp_path) -> None:
+    vector = json.loads((parity.FOLDER / f'{name}.json').read_text())
+    batch, _, height, width = vector['image']
+    state_dict = parity.released_state_dict(f'convit_{vector["variant"]}')
+    if height != 224:  # a reference of its own size, whose embedding has that grid
+        tokens = (height // 16) * (width // 16)
+        state_dict['pos_embed'] = parity.fill_value('pos_embed', [1, tokens, state_dict['pos_embed'].shape[-1]])
+    torch.save({'model': state_dict}, tmp_path / 'release.pth')
+    backbone = ConViT(vector['variant'], pretrain_size=(height, width), init_cfg=pretrained(tmp_path / 'release.pth'))
+    backbone.init_weights()
+    outputs = backbone.eval()(parity.image(batch, height, width))
+    recorded = np.load(parity.FOLDER / f'{name}.npz')
+    assert len(outputs) == len(recorded.files) == 4
+    for stage, output in enumerate(outputs):
+        assert parity.relative_error(parity.subsample(output), recorded[f'stage{stage}']) < 1e-4
+
+
+@pytest.mark.parametrize('variant', ['tiny', 'small'])
+def test_parameters_are_those_of_the_release(variant: str) -> None:
+    released = parity.released_state_dict(f'convit_{variant}')
+    with torch.device('meta'):
+        backbone = ConViT(variant)
+    classifier = released['head.weight'].numel() + released['head.bias'].numel()
+    assert sum(p.numel() for p in backbone.parameters()) == sum(v.numel() for v in released.values()) - classifier
+
+
+@pytest.mark.parametrize(
+    ('variant', 'millions'), [('tiny-plus', '10'), ('small-plus', '48'), ('base-plus', '152'), ('base', '86.5')]
+)
+def test_size_is_the_one_of_the_paper(variant: str, millions: str) -> None:
+    with torch.device('meta'):
+        backbone = ConViT(variant)
+    channels = backbone.out_channels[0]
+    parameters = sum(p.numel() for p in backbone.parameters()) + 1000 * (channels + 1)  # with the classifier
+    # The paper gives the wide variants to a million or so.
+    assert parameters / 1e6 == pytest.approx(float(millions), rel=0.025 if 'plus' in variant else 1e-3)
+
+
+@torch.no_grad()
+def test_loads_the_weights_of_timm(tmp_path) -> None:
+    host = timm.create_model('convit_tiny').eval()
+    torch.save(host.state_dict(), tmp_path / 'timm.pth')
+    backbone = ConViT('tiny', init_cfg=pretrained(tmp_path / 'timm.pth'))
+    backbone.init_weights()
+    picture = torch.randn(1, 3, 224, 224)
+    (last,) = backbone.eval()(picture)[-1:]
+    torch.testing.assert_close(last.flatten(2).transpose(1, 2), host.forward_features(picture)[:, 1:])
+
+
+@pytest.mark.parametrize('size', [(32, 32), (33, 47), (32, 200), (97, 161)])
+def test_any_input_size(size: tuple[int, int]) -> None:
+    backbone = ConViT(SMALL)
+    outputs = backbone(torch.randn(2, 3, *size))
+    assert backbone.out_channels == (8, 8, 8, 8)
+    for output in outputs:
+        assert output.shape == (2, 8, -(-size[0] // 16), -(-size[1] // 16))
+        assert output.isfinite().all()
+    sum(output.sum() for output in outputs).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in backbone.parameters())
+
+
+@torch.no_grad()
+def test_detection_size() -> None:
+    assert ConViT(SMALL, out_indices=(11,)).eval()(torch.randn(1, 3, 800, 1333))[0].shape == (1, 8, 50, 84)
+
+
+@torch.no_grad()
+def test_padding_is_at_the_bottom_and_right() -> None:
+    backbone = ConViT(SMALL).eval()
+    picture = torch.randn(1, 3, 60, 50)
+    padded = torch.zeros(1, 3, 64, 64)
+    padded[:, :, :60, :50] = picture
+    for a, b in zip(backbone(picture), backbone(padded), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize('out_indices', [(3,), (9,), (2, 10)])
+def test_blocks_that_no_output_needs_are_not_built(out_indices: tuple[int, ...], tmp_path) -> None:
+    whole, part = ConViT(SMALL), ConViT(SMALL, out_indices=out_indices)
+    assert len(part.blocks) == max(out_indices) + 1
+    torch.save(whole.state_dict(), tmp_path / 'whole.pth')
+    part.init_cfg = pretrained(tmp_path / 'whole.pth')
+    part.init_weights()
+    picture = torch.randn(1, 3, 48, 64)
+    outputs = part(picture)
+    wanted = ConViT(SMALL, out_indices=(*out_indices, 11))
+    wanted.load_state_dict(whole.state_dict())
+    for a, b in zip(outputs, wanted(picture)):
+        torch.testing.assert_close(a, b)
+    sum(output.sum() for output in outputs).backward()
+    assert all(parameter.grad is not None for parameter in part.parameters())
+
+
+def test_local_up_to_layer() -> None:
+    backbone = ConViT(SMALL, local_up_to_layer=3)
+    assert [hasattr(block.attn, 'gating_param') for block in backbone.blocks] == [True] * 3 + [False] * 9
+    assert [output.shape for output in backbone(torch.randn(1, 3, 32, 48))] == [(1, 8, 2, 3)] * 4
+
+
+def test_with_cp_gives_the_same_gradients() -> None:
+    picture = torch.randn(2, 3, 64, 96)
+    plain, recomputed = ConViT(SMALL), ConViT(SMALL, with_cp=True)
+    recomputed.load_state_dict(plain.state_dict())
+    for backbone in (plain, recomputed):
+        sum(output.square().mean() for output in backbone(picture)).backward()
+    for a, b in zip(plain.parameters(), recomputed.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_bfloat16_autocast() -> None:
+    picture = torch.randn(1, 3, 64, 96)
+    backbone = ConViT(SMALL)
+    exact = backbone(picture)
+    with torch.autocast('cpu', torch.bfloat16):
+        outputs = backbone(picture)
+    for output, want in zip(outputs, exact, strict=True):
+        assert (output.float() - want).abs().max() < 0.05 * want.abs().max()
+
+
+def test_compiles_whole() -> None:
+    backbone = ConViT(SMALL, local_up_to_layer=1, out_indices=(0, 1)).eval()
+    picture = torch.randn(1, 3, 64, 96)
+    compiled = torch.compile(backbone, backend='aot_eager', fullgraph=True)
+    for a, b in zip(compiled(picture), backbone(picture), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_frozen_stages_stay_frozen_in_training() -> None:
+    backbone = ConViT(SMALL, frozen_stages=10, drop_path_rate=0.5).train()
+    frozen = [backbone.patch_embed, backbone.pos_embed, *backbone.blocks[:11]]
+    assert not any(parameter.requires_grad for module in frozen for parameter in module.parameters())
+    assert not any(module.training for module in frozen)
+    assert not backbone.cls_token.requires_grad
+    assert all(parameter.requires_grad for parameter in backbone.blocks[11].parameters())
+
+
+def test_drop_path_rises_linearly_over_all_blocks() -> None:
+    rates = [getattr(block.drop_path, 'drop_prob', 0) for block in ConViT(SMALL, drop_path_rate=0.44).blocks]
+    assert rates == pytest.approx([0.04 * index for index in range(12)])
+
+
+def test_starts_with_the_convolutional_initialisation() -> None:
+    backbone = ConViT('tiny', locality_strength=2.0)
+    attn = backbone.blocks[4].attn
+    torch.testing.assert_close(attn.v.weight.detach(), torch.eye(192))
+    wanted = 2 * torch.tensor([[-1.0, -1, -1], [-1, 1, -1], [1, -1, -1], [1, 1, -1]])
+    torch.testing.assert_close(attn.pos_proj.weight.detach(), wanted)
+    assert attn.gating_param.tolist() == [1, 1, 1, 1]
+
+
+def test_checkpoint_of_another_pretraining_size(tmp_path) -> None:
+    torch.save(ConViT(SMALL).state_dict(), tmp_path / 'small.pth')
+    backbone = ConViT(SMALL, pretrain_size=320, init_cfg=pretrained(tmp_path / 'small.pth'))
+    with pytest.raises(InputError, match=r'pos_embed.weight \(file \(1, 196, 8\), model \(1, 400, 8\)\)'):
+        backbone.init_weights()
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(arch='huge'), 'arch must be one of tiny, tiny-plus, small, small-plus, base, base-plus or a dict'),
+        (dict(arch=dict(num_heads=2)), 'arch as a dict needs the keys head_channels, num_heads'),
+        (dict(out_indices=(12,)), r'out_indices must be stages 0 to 11, got \(12,\)'),
+        (dict(frozen_stages=12), 'frozen_stages must be -1 to 11, got 12'),
+        (dict(local_up_to_layer=13), 'local_up_to_layer must be 0 to 12, got 13'),
+    ],
+)
+def test_arguments_that_are_wrong(options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ConViT(**{'arch': SMALL, **options})
