@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from .arguments import autocast, autocast_dtype, check_offsets, check_shape_and_device, check_tokens
 from .backends import choose_backend
 from .reference import aggregated_attention_reference
 
@@ -29,7 +30,8 @@ def aggregated_attention(
         output = (A_window' + token_weights) V_window + A_pool' V_pool      (' marks the two parts of A)
 
     Values outside the image count as zero. All floating-point arguments have one dtype; under autocast they are cast
-    to its dtype. Half-precision inputs are multiplied and summed in float32.
+    to its dtype, as for a matrix product, which leaves float64 alone. Half-precision inputs are multiplied and summed
+    in float32.
 
     The pooled bias has one row of biases for each distinct vertical offset between a query row and a pooled row,
     not for each pair of them: between a grid of H rows and its average pooling there are about 2 H such offsets.
@@ -66,13 +68,12 @@ def aggregated_attention(
     )  # fmt: skip
     if choose_backend(query.device, backend) != 'reference':
         return torch.ops.bioattn_mm.aggregated_attention(*arguments)
-    device = query.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
-    with torch.autocast(device, enabled=False):
+    arguments, dtype = autocast(*arguments), autocast_dtype(query)
+    with torch.autocast(query.device.type, enabled=False):
         # What the operators do: storage in `dtype`, arithmetic in float32 or float64.
         compute_dtype = torch.promote_types(dtype, torch.float32)
         output = aggregated_attention_reference(
-            *(t.to(dtype).to(compute_dtype) if t.is_floating_point() else t for t in arguments)
+            *(t.to(compute_dtype) if t.is_floating_point() else t for t in arguments)
         )
         return output.to(dtype)
 
@@ -97,15 +98,9 @@ def _check_arguments(
     token_weights: Tensor,
 ) -> None:
     """Raise a `ValueError` that names the first argument that does not fit the others."""
-    if query.dim() != 5:
-        raise ValueError(f'query must be (B, H, W, heads, d), got shape {tuple(query.shape)}')
+    check_tokens('query', query)
     batch, height, width, heads, channels = query.shape
-    window_size = round(window_bias.shape[-1] ** 0.5)
-    if window_size % 2 == 0 or window_size**2 != window_bias.shape[-1]:
-        raise ValueError(
-            f'window_bias must be (heads, k * k) with k odd, got shape {tuple(window_bias.shape)}: '
-            f'{window_bias.shape[-1]} is not the square of an odd number'
-        )
+    offsets = check_offsets('window_bias', window_bias, '(heads, k * k)')
     if pooled_key.dim() != 5:
         raise ValueError(f'pooled_key must be (B, Ph, Pw, heads, d), got shape {tuple(pooled_key.shape)}')
     pooled_height, pooled_width = pooled_key.shape[1:3]
@@ -115,19 +110,14 @@ def _check_arguments(
         value=(value, (batch, height, width, heads, channels)),
         pooled_key=(pooled_key, (batch, pooled_height, pooled_width, heads, channels)),
         pooled_value=(pooled_value, (batch, pooled_height, pooled_width, heads, channels)),
-        window_bias=(window_bias, (heads, window_size**2)),
+        window_bias=(window_bias, (heads, offsets)),
         pooled_bias=(pooled_bias, (heads, bias_rows, width, pooled_width)),
         pooled_bias_rows=(pooled_bias_rows, (height, pooled_height)),
-        token_weights=(token_weights, (batch, height, width, heads, window_size**2)),
+        token_weights=(token_weights, (batch, height, width, heads, offsets)),
     )
     for name, (tensor, shape) in expected_shapes.items():
-        if tuple(tensor.shape) != shape:
-            raise ValueError(
-                f'{name} must have shape {shape} to fit query {tuple(query.shape)}, got {tuple(tensor.shape)}'
-            )
-        if tensor.device != query.device:
-            raise ValueError(f'{name} is on {tensor.device}, but query is on {query.device}')
-        expected_dtype = torch.int64 if name == 'pooled_bias_rows' else query.dtype
-        autocast = tensor.is_floating_point() and torch.is_autocast_enabled(query.device.type)
-        if tensor.dtype != expected_dtype and not autocast:
-            raise ValueError(f'{name} must be {expected_dtype} to fit query, got {tensor.dtype}')
+        check_shape_and_device('query', query, name, tensor, shape)
+        if name != 'pooled_bias_rows' and autocast_dtype(tensor) != autocast_dtype(query):
+            raise ValueError(f'{name} must be {query.dtype} to fit query, got {tensor.dtype}')
+    if pooled_bias_rows.dtype != torch.int64:
+        raise ValueError(f'pooled_bias_rows must be torch.int64 to fit query, got {pooled_bias_rows.dtype}')

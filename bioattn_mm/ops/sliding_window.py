@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor
 
+from .arguments import autocast, autocast_dtype, check_offsets, check_shape_and_device, check_tokens
 from .backends import choose_backend
 from .window_reference import sliding_window_av_reference, sliding_window_qk_reference
-
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def sliding_window_qk(
@@ -33,15 +32,15 @@ def sliding_window_qk(
     Raises:
         ValueError: The arguments do not fit each other, or the backend does not fit them.
     """
-    _check_tokens('query', query)
+    check_tokens('query', query)
     batch, height, width, heads, channels = query.shape
-    offsets = _check_offsets('bias', bias, '(heads, k * k)')
+    offsets = check_offsets('bias', bias, '(heads, k * k)')
     if window_size is not None and window_size**2 != offsets:
         raise ValueError(f'bias has {offsets} offsets, expected {window_size**2} for window_size {window_size}')
     _check_like('query', query, 'key', key, (batch, height, width, heads, channels))
     _check_like('query', query, 'bias', bias, (heads, offsets))
     if choose_backend(query.device, backend) == 'reference':
-        return sliding_window_qk_reference(*_autocast(query, key, bias))
+        return sliding_window_qk_reference(*autocast(query, key, bias))
     return torch.ops.bioattn_mm.sliding_window_qk(query, key, bias)
 
 
@@ -65,53 +64,15 @@ def sliding_window_av(weights: Tensor, value: Tensor, backend: str | None = None
     Raises:
         ValueError: The arguments do not fit each other, or the backend does not fit them.
     """
-    _check_tokens('value', value)
-    offsets = _check_offsets('weights', weights, '(B, H, W, heads, k * k)')
+    check_tokens('value', value)
+    offsets = check_offsets('weights', weights, '(B, H, W, heads, k * k)')
     _check_like('value', value, 'weights', weights, (*value.shape[:4], offsets))
     if choose_backend(value.device, backend) == 'reference':
-        return sliding_window_av_reference(*_autocast(weights, value))
+        return sliding_window_av_reference(*autocast(weights, value))
     return torch.ops.bioattn_mm.sliding_window_av(weights, value)
 
 
-def _dtype(tensor: Tensor) -> torch.dtype:
-    """The dtype of a tensor, or the one that autocast gives it."""
-    device = tensor.device.type
-    if tensor.is_floating_point() and tensor.dtype != torch.float64 and torch.is_autocast_enabled(device):
-        return torch.get_autocast_dtype(device)
-    return tensor.dtype
-
-
-def _autocast(*tensors: Tensor) -> list[Tensor]:
-    """What the compiled operators do under autocast."""
-    return [tensor.to(_dtype(tensor)) for tensor in tensors]
-
-
-def _check_tokens(name: str, tokens: Tensor) -> None:
-    if tokens.dim() != 5:
-        raise ValueError(f'{name} must be (B, H, W, heads, d), got shape {tuple(tokens.shape)}')
-    if tokens.dtype not in DTYPES:
-        accepted = ', '.join(str(dtype).removeprefix('torch.') for dtype in DTYPES)
-        raise ValueError(f'{name} must be one of {accepted}, got {str(tokens.dtype).removeprefix("torch.")}')
-
-
-def _check_offsets(name: str, tensor: Tensor, shape: str) -> int:
-    """The number of window offsets, the last dimension."""
-    offsets = tensor.shape[-1] if tensor.dim() else 0
-    window_size = round(offsets**0.5)
-    if window_size % 2 == 0 or window_size**2 != offsets:
-        raise ValueError(
-            f'{name} must be {shape} with k odd, got shape {tuple(tensor.shape)}: '
-            f'{offsets} is not the square of an odd number'
-        )
-    return offsets
-
-
 def _check_like(name: str, tensor: Tensor, other_name: str, other: Tensor, shape: tuple[int, ...]) -> None:
-    if tuple(other.shape) != shape:
-        raise ValueError(
-            f'{other_name} must have shape {shape} to fit {name} {tuple(tensor.shape)}, got {tuple(other.shape)}'
-        )
-    if other.device != tensor.device:
-        raise ValueError(f'{other_name} is on {other.device}, but {name} is on {tensor.device}')
-    if _dtype(other) != _dtype(tensor):
+    check_shape_and_device(name, tensor, other_name, other, shape)
+    if autocast_dtype(other) != autocast_dtype(tensor):
         raise ValueError(f'{other_name} is {other.dtype}, but {name} is {tensor.dtype}: both must be of one dtype')

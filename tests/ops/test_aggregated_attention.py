@@ -261,6 +261,30 @@ def test_autocast_takes_mixed_dtypes(dtype: torch.dtype, backend: str) -> None:
     assert all(t.grad.dtype == t.dtype for t in inputs.values() if t.requires_grad)
 
 
+def test_autocast_leaves_float64_alone(backend: str) -> None:
+    arguments = make_arguments()
+    want = aggregated_attention(**arguments, backend=backend)
+    with torch.autocast('cpu', torch.bfloat16):
+        output = aggregated_attention(**arguments, backend=backend)
+    assert output.dtype == torch.float64
+    assert torch.equal(output, want)
+
+
+@pytest.mark.parametrize(
+    ('name', 'message'),
+    [
+        ('key', 'key must be torch.float64 to fit query, got torch.float32'),
+        ('query', 'key must be torch.float32 to fit query, got torch.float64'),
+        ('pooled_bias_rows', 'pooled_bias_rows must be torch.int64 to fit query, got torch.float32'),
+    ],
+)
+def test_what_autocast_does_not_cast(name: str, message: str, backend: str) -> None:
+    arguments = make_arguments()
+    arguments[name] = arguments[name].float()
+    with torch.autocast('cpu', torch.bfloat16), pytest.raises(ValueError, match=message):
+        aggregated_attention(**arguments, backend=backend)
+
+
 def test_empty_batch(backend: str) -> None:
     assert aggregated_attention(**make_arguments(batch=0), backend=backend).shape == (0, 5, 7, 2, 8)
 
@@ -275,6 +299,7 @@ def test_large_logits_stay_finite(backend: str) -> None:
     ('name', 'wrong', 'message'),
     [
         ('query', torch.zeros(2, 5, 7, 8), r'query must be \(B, H, W, heads, d\), got shape \(2, 5, 7, 8\)'),
+        ('query', torch.zeros(2, 5, 7, 2, 8).int(), 'query must be one of float16, bfloat16, .*, got int32'),
         ('key', torch.zeros(2, 5, 6, 2, 8), r'key must have shape \(2, 5, 7, 2, 8\).*got \(2, 5, 6, 2, 8\)'),
         ('window_bias', torch.zeros(2, 16), r'window_bias.*16 is not the square of an odd number'),
         ('pooled_key', torch.zeros(2, 6, 2, 8), r'pooled_key must be \(B, Ph, Pw, heads, d\)'),
