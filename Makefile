@@ -10,6 +10,10 @@ WORK_DIR = work_dirs/$(basename $(notdir $(CONFIG)))_mini
 # Threads that wait in turn instead of spinning: much faster where data loaders or other programs share the cores.
 export OMP_WAIT_POLICY ?= PASSIVE
 
+# Tests run side by side, each file in one process.
+JOBS ?= 2
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
 .PHONY: help setup demo test test-all lint clean
 
 help:
@@ -41,10 +45,10 @@ demo: setup
 	$(BIN)/python tools/test.py $(CONFIG) $(WORK_DIR)/iter_200.pth --mini --show-dir $(WORK_DIR)/pictures
 
 test: setup
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
 
 test-all: setup
-	$(BIN)/python -m pytest -m '' $(PYTEST_ARGS)
+	$(PYTEST) -m '' $(PYTEST_ARGS)
 
 lint: setup
 	$(BIN)/pip install --quiet -r requirements/lint.txt

@@ -38,18 +38,25 @@ def build(config: Config) -> torch.nn.Module:
         return MODELS.build(config.model)
 
 
-def read(name: str) -> Config:
-    return Config.fromfile(ROOT / f'configs/transnext/{name}.py')
+def read(name: str, system: str = 'transnext') -> Config:
+    return Config.fromfile(ROOT / f'configs/{system}/{name}.py')
 
 
-@pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize('path', CONFIGS, ids=lambda path: f'{path.parent.name}/{path.stem}')
 def test_builds(path: Path) -> None:
     config = Config.fromfile(ROOT / path)
     model = build(config)
     module = config.model.get('neck') or config.model.decode_head
     in_channels = module.in_channels if isinstance(module.in_channels, (list, tuple)) else (module.in_channels,)
     assert tuple(in_channels) == model.backbone.out_channels
-    assert sum(p.numel() for p in model.parameters()) > 1e6
+    # As many parameters as the system's metafile states.
+    metafile = yaml.safe_load((ROOT / path.parent / 'metafile.yml').read_text())
+    (stated,) = [
+        entry['Metadata'].get('Parameters (M)') for entry in metafile['Models'] if entry['Config'] == str(path)
+    ]
+    if stated is not None:
+        decimals = len(str(stated).partition('.')[2])
+        assert f'{sum(p.numel() for p in model.parameters()) / 1e6:.{decimals}f}' == str(stated)
 
 
 @pytest.mark.parametrize('name', PARAMETERS)
@@ -59,9 +66,9 @@ def test_size_is_the_one_of_the_paper(name: str) -> None:
     assert f'{parameters:.{decimals}f}' == PARAMETERS[name]
 
 
-def groups_of(name: str) -> tuple[Config, dict[str, dict]]:
+def groups_of(name: str, system: str = 'transnext') -> tuple[Config, dict[str, dict]]:
     """The config and, by parameter name, the optimizer's group."""
-    config = read(name)
+    config = read(name, system)
     model = build(config)
     groups = build_optim_wrapper(model, config.optim_wrapper).optimizer.param_groups
     names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -100,6 +107,24 @@ def test_detr_like_heads_train_the_backbone_at_a_tenth(name: str, decayed: str, 
     assert groups[not_decayed]['weight_decay'] == 0
 
 
+@pytest.mark.parametrize(
+    'framework', ['mask_rcnn_{}_coco', 'dino_{}_coco', 'upernet_{}_ade20k', 'mask2former_{}_ade20k']
+)
+def test_columnar_backbones_learn_slower_block_by_block(framework: str) -> None:
+    name = framework.format('tiny')
+    config, groups = groups_of(name, 'convit')
+    rate = config.optim_wrapper.optimizer.lr
+    for parameter, group in groups.items():
+        block = re.match(r'backbone\.blocks\.(\d+)\.', parameter)
+        depth = 12 - int(block[1]) if block else 13
+        embedding = parameter.startswith(('backbone.patch_embed', 'backbone.pos_embed', 'backbone.cls_token'))
+        assert group['lr'] == pytest.approx(rate * 0.75**depth if block or embedding else rate)
+        if parameter.endswith(('.bias', 'norm1.weight', 'gating_param', 'backbone.pos_embed.weight', 'cls_token')):
+            assert group['weight_decay'] == 0
+    for parameter in ('blocks.0.attn.qk.weight', 'blocks.9.attn.pos_proj.weight', 'patch_embed.proj.weight'):
+        assert groups[f'backbone.{parameter}']['weight_decay'] == 0.05
+
+
 def test_leaf_configs_repeat_nothing() -> None:
     """A leaf that restates a base's value would keep it when the base changes."""
 
@@ -132,5 +157,5 @@ def test_metafile_lists_every_config() -> None:
         for model in content['Models']:
             name = Path(model['Config']).stem
             assert f'[{name}]({name}.py)' in readme
-            if name in PARAMETERS:
+            if content['Collections'][0]['Name'] == 'TransNeXt' and name in PARAMETERS:
                 assert model['Metadata']['Parameters (M)'] == float(PARAMETERS[name])
