@@ -23,6 +23,16 @@ RELEASED_NAMES = {
     ],
     # The names of timm's files, too.
     'ConViT': [(r'^pos_embed$', 'pos_embed.weight')],
+    'PerViT': [
+        (r'^conv_layers\.conv_layers\.', 'stem.'),
+        (r'^conv_layers\.conv1x1\.', 'stem.4.'),
+        (r'^rpe_proj\.', 'distance_embedding.proj.'),
+        (r'\.conv\.proj\.', '.position_conv.'),
+        (r'\.attn\.to_qkv\.', '.attn.qkv.'),
+        (r'\.attn\.activation\.gn', '.attn.position.norm'),
+        (r'\.attn\.activation\.', '.attn.position.'),
+        (r'\.res_path\.', '.shortcut.'),
+    ],
 }
 
 # What an ImageNet checkpoint has and a backbone does not.

@@ -19,24 +19,41 @@ class SizeCache:
 
     Args:
         max_sizes: Results kept; the least recently used one goes first.
+        max_bytes: Memory of the results kept, in bytes, where they are tensors; None for any.
     """
 
-    def __init__(self, max_sizes: int = 16) -> None:
+    def __init__(self, max_sizes: int = 16, max_bytes: int | None = None) -> None:
         self.max_sizes = max_sizes
+        self.max_bytes = max_bytes
         self._results: OrderedDict = OrderedDict()
         self._parameters_state: tuple = ()
 
-    def get(self, module: nn.Module, size: Hashable, compute: Callable[[], Value]) -> Value:
-        """Return the result kept for `size`, or compute it."""
-        if module.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
+    @staticmethod
+    def is_open(module: nn.Module) -> bool:
+        """Whether results that depend on the parameters of `module` are kept at this moment."""
+        return not (module.training or torch.is_grad_enabled() or torch.compiler.is_compiling())
+
+    def get(
+        self, module: nn.Module, size: Hashable, compute: Callable[[], Value], shared: nn.Module | None = None
+    ) -> Value:
+        """Return the result kept for `size`, or compute it.
+
+        Args:
+            module: The owner, on whose parameters the result depends.
+            size: What else it depends on.
+            compute: Computes it.
+            shared: Another module on whose parameters it depends.
+        """
+        if not self.is_open(module):
             return compute()
-        parameters_state = tuple(_state(parameter) for parameter in module.parameters())
+        parameters = [*module.parameters(), *(shared.parameters() if shared else ())]
+        parameters_state = tuple(_state(parameter) for parameter in parameters)
         if parameters_state != self._parameters_state:
             self.clear()
             self._parameters_state = parameters_state
         if size not in self._results:
             self._results[size] = compute()
-            if len(self._results) > self.max_sizes:
+            while len(self._results) > self.max_sizes or self._is_too_big():
                 self._results.popitem(last=False)
         self._results.move_to_end(size)
         return self._results[size]
@@ -44,12 +61,18 @@ class SizeCache:
     def clear(self) -> None:
         self._results.clear()
 
+    def _is_too_big(self) -> bool:
+        # The newest result stays in any case: it is about to be used.
+        if self.max_bytes is None or len(self._results) == 1:
+            return False
+        return sum(result.nbytes for result in self._results.values()) > self.max_bytes
+
     def __len__(self) -> int:
         return len(self._results)
 
     def __reduce__(self) -> tuple:
         # A copied or pickled module (an EMA, say) has parameters of its own: it starts with nothing kept.
-        return SizeCache, (self.max_sizes,)
+        return SizeCache, (self.max_sizes, self.max_bytes)
 
 
 def _state(parameter: nn.Parameter) -> tuple:

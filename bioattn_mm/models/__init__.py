@@ -1,6 +1,6 @@
 """Backbones and necks, registered in `bioattn_mm.registry.MODELS`."""
 
-from .backbones import ConViT, TransNeXt
+from .backbones import ConViT, PerViT, TransNeXt
 from .necks import SimpleFeaturePyramid
 
-__all__ = ['ConViT', 'SimpleFeaturePyramid', 'TransNeXt']
+__all__ = ['ConViT', 'PerViT', 'SimpleFeaturePyramid', 'TransNeXt']

@@ -1,0 +1,182 @@
+"""PerViT: Peripheral Vision Transformer (Min et al., NeurIPS 2022)."""
+
+from functools import partial
+
+import numpy as np
+import torch.nn.functional as F
+from timm.layers import DropPath, Mlp, trunc_normal_
+from torch import Tensor, nn
+
+from ...errors import InputError
+from ...layers import DistanceEmbedding, PeripheralAttention
+from ...registry import MODELS
+from .base import Backbone, run_block
+
+# Blocks of each of the four widths.
+DEPTHS = (2, 2, 6, 2)
+DEPTH = sum(DEPTHS)
+STRIDE = 16
+MLP_RATIO = 4
+
+
+class PerViTBlock(nn.Module):
+    """`x + DropPath(attn(LN(conv(x))))`, then `shortcut(x) + DropPath(mlp(LN(x)))`, which may change the width.
+
+    Args:
+        in_channels: Input channels.
+        out_channels: Output channels; the shortcut is the identity where they equal the input's.
+        num_heads: Attention heads.
+        drop_path: Probability to leave a branch out in training.
+        cache_bytes: Memory for what the attention keeps in eval mode.
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, num_heads: int, drop_path: float, cache_bytes: int
+    ) -> None:
+        super().__init__()
+        self.position_conv = nn.Conv2d(in_channels, in_channels, 3, padding=1, groups=in_channels)
+        self.norm1 = nn.LayerNorm(in_channels, eps=1e-6)
+        self.attn = PeripheralAttention(in_channels, num_heads, cache_bytes)
+        self.norm2 = nn.LayerNorm(in_channels, eps=1e-6)
+        self.mlp = Mlp(in_channels, MLP_RATIO * in_channels, out_channels)
+        self.shortcut = nn.Identity() if in_channels == out_channels else nn.Linear(in_channels, out_channels)
+        self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
+
+    def forward(self, x: Tensor, distance_embedding: DistanceEmbedding) -> Tensor:
+        """(B, H, W, C) to (B, H, W, C')."""
+        position = self.position_conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        x = x + self.drop_path(self.attn(self.norm1(position), distance_embedding))
+        return self.shortcut(x) + self.drop_path(self.mlp(self.norm2(x)))
+
+
+@MODELS.register_module()
+class PerViT(Backbone):
+    """Columnar backbone of stride 16 with multi-head peripheral attention; its width grows three times.
+
+    Any input size: pictures are padded at the bottom and right to a multiple of 16 pixels, and distances between
+    tokens keep the unit of the pre-training.
+
+    Args:
+        arch: 'tiny', 'small' or 'medium', or a dict with `channels` (four widths, for 2, 2, 6 and 2 blocks),
+            `stem_channels` (of the first three convolutions) and `num_heads`.
+        out_indices: Blocks (counted from 0) whose outputs are returned; the final LayerNorm is applied to the last
+            block's alone. Blocks after the last of these are not built.
+        position_init: How the position-based attention starts (table 5): 'peripheral' from local in the first block
+            to global in the last, 'conv' local in every block, like the first of 'peripheral', 'random' as PyTorch
+            does.
+        drop_path_rate: Stochastic depth of the last block; it rises linearly from 0.
+        cache_mebibytes: Memory for the position-based attention of sizes met before, in eval mode, all blocks
+            together. A size takes 4 * blocks * heads * tokens^2 bytes (half of it in half precision), 3 GiB for
+            'tiny' at 1024 x 1024 pixels; one that does not fit is computed anew every time.
+        with_cp: Recompute each block's activations in the backward pass to save memory.
+        frozen_stages: Blocks up to and including this one are frozen, and the stem and the distance embedding with
+            them; -1 freezes none.
+        init_cfg: `dict(type='Pretrained', checkpoint=FILE)` takes a file of the authors' release as it is.
+
+    Attributes:
+        out_channels: Channels of each output.
+    """
+
+    arch_settings = {
+        'tiny': dict(channels=(128, 192, 224, 280), stem_channels=(48, 64, 96), num_heads=4),
+        'small': dict(channels=(272, 320, 368, 464), stem_channels=(64, 128, 192), num_heads=8),
+        'medium': dict(channels=(312, 468, 540, 684), stem_channels=(64, 192, 256), num_heads=12),
+    }
+
+    def __init__(
+        self,
+        arch: str | dict = 'tiny',
+        out_indices: tuple[int, ...] = (1, 3, 9, 11),
+        position_init: str = 'peripheral',
+        drop_path_rate: float = 0.0,
+        cache_mebibytes: int = 4096,
+        with_cp: bool = False,
+        frozen_stages: int = -1,
+        init_cfg: dict | list | None = None,
+    ) -> None:
+        super().__init__(DEPTH, out_indices, frozen_stages, init_cfg)
+        settings = self.settings_of(arch)
+        num_heads = settings['num_heads']
+        # Widths before the first block and after each one.
+        widths = np.repeat(settings['channels'], DEPTHS).tolist()
+        widths.append(widths[-1])
+        self.out_channels = tuple(widths[index + 1] for index in self.out_indices)
+        self.with_cp = with_cp
+
+        self.stem = _stem(3, *settings['stem_channels'], widths[0])
+        self.distance_embedding = DistanceEmbedding(num_heads)
+        # What no output needs is not there, so that every parameter gets a gradient.
+        drop_path_rates = np.linspace(0, drop_path_rate, DEPTH)[: max(self.out_indices) + 1].tolist()
+        self.blocks = nn.ModuleList(
+            PerViTBlock(widths[index], widths[index + 1], num_heads, rate, cache_mebibytes * 2**20 // DEPTH)
+            for index, rate in enumerate(drop_path_rates)
+        )
+        self.norm = nn.LayerNorm(widths[-1], eps=1e-6) if len(self.blocks) == DEPTH else nn.Identity()
+        self.blocks.apply(_init_module)
+        self._init_position(position_init)
+        self.train(self.training)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Features after the blocks `out_indices`, all of stride 16 (sizes rounded up).
+
+        Args:
+            x: Image, (B, 3, H, W) with H, W >= 32.
+
+        Returns:
+            (B, C_i, H', W') for each of `out_indices`.
+
+        Raises:
+            InputError: The input has another shape or is too small.
+        """
+        self.check_input(x)
+        x = F.pad(x, (0, -x.shape[3] % STRIDE, 0, -x.shape[2] % STRIDE))
+        x = self.stem(x).permute(0, 2, 3, 1)
+        outputs = []
+        for index, block in enumerate(self.blocks):
+            x = run_block(partial(block, distance_embedding=self.distance_embedding), x, self.with_cp)
+            if index in self.out_indices:
+                output = self.norm(x) if index == DEPTH - 1 else x
+                outputs.append(output.permute(0, 3, 1, 2).contiguous())
+        return tuple(outputs)
+
+    def stage_modules(self, stage: int) -> list[nn.Module]:
+        first = [self.stem, self.distance_embedding] if stage == 0 else []
+        return [*first, *self.blocks[stage : stage + 1]]
+
+    @classmethod
+    def settings_of(cls, arch: str | dict) -> dict:
+        settings = super().settings_of(arch)
+        for channels in settings['channels']:
+            if channels % settings['num_heads']:
+                raise InputError(
+                    f'channels must be a multiple of num_heads, got {channels} and {settings["num_heads"]}'
+                )
+        return settings
+
+    def _init_position(self, position_init: str) -> None:
+        """Initial values of the position-based attention: PerViT, eq. 9 and table 5."""
+        if position_init not in ('peripheral', 'conv', 'random'):
+            raise InputError(f"position_init must be 'peripheral', 'conv' or 'random', got {position_init!r}")
+        if position_init == 'random':
+            return
+        # R falls with the distance; its bias cancels in the first norm.
+        nn.init.constant_(self.distance_embedding.proj.weight, -0.02)
+        depth = np.linspace(0, 1, DEPTH) if position_init == 'peripheral' else np.zeros(DEPTH)
+        for block, share in zip(self.blocks, depth.tolist()):
+            block.attn.position.init_as_local(norm_weight=3 + (0.01 - 3) * share, norm_bias=-5 + (4 + 5) * share)
+
+
+def _stem(*channels: int) -> nn.Sequential:
+    """Convolutions of stride 2, each with BatchNorm and ReLU, then one of 1 x 1."""
+    layers = [
+        nn.Sequential(nn.Conv2d(before, after, 3, stride=2, padding=1), nn.BatchNorm2d(after), nn.ReLU(inplace=True))
+        for before, after in zip(channels, channels[1:])
+    ]
+    return nn.Sequential(*layers, nn.Conv2d(channels[-1], channels[-1], 1))
+
+
+def _init_module(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

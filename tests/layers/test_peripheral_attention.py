@@ -1,0 +1,228 @@
+"""Peripheral attention against its formula written out for every pair of tokens."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bioattn_mm.layers import DistanceEmbedding, PeripheralAttention
+from bioattn_mm.layers import peripheral_attention as implementation
+
+Grid = tuple[int, int]
+GRIDS = [(4, 4), (3, 7), (5, 2), (1, 6), (1, 1)]
+
+
+def make_layers(channels: int = 12, num_heads: int = 2) -> tuple[PeripheralAttention, DistanceEmbedding]:
+    """A layer in float64 whose every parameter matters, and its distance embedding."""
+    attention = PeripheralAttention(channels, num_heads).double()
+    for name, parameter in attention.position.named_parameters():
+        if name.startswith('norm'):
+            parameter.data.normal_(1.0 if name.endswith('weight') else 0.0)
+    return attention, DistanceEmbedding(num_heads).double()
+
+
+def phi_p_of_all_pairs(layer: PeripheralAttention, embedding: DistanceEmbedding, grid: Grid) -> torch.Tensor:
+    """Eq. 6-8 over (query, channel, key row, key column): (heads, N, N)."""
+    position = layer.position
+    # The pre-training's grid: 14 tokens on [-1, 1].
+    step = torch.linspace(-1, 1, 14, dtype=torch.float64).diff()[0]
+    queries = torch.cartesian_prod(*(torch.arange(length) for length in grid)) * step
+    keys = torch.cartesian_prod(*(torch.arange(-2, length + 2) for length in grid)) * step
+    distance = (queries[:, None] - keys).square().sum(-1).sqrt()
+    x = F.linear(distance[..., None], embedding.proj.weight, embedding.proj.bias)
+    x = x.transpose(1, 2).unflatten(2, (grid[0] + 4, grid[1] + 4))
+
+    def instance_norm(x: torch.Tensor, norm: torch.nn.GroupNorm) -> torch.Tensor:
+        mean, variance = x.mean((2, 3), keepdim=True), x.var((2, 3), correction=0, keepdim=True)
+        return (x - mean) / (variance + 1e-5).sqrt() * norm.weight[:, None, None] + norm.bias[:, None, None]
+
+    x = F.conv2d(x, position.conv1.weight, position.conv1.bias)
+    x = F.relu(instance_norm(x, position.norm1))
+    x = F.conv2d(x, position.conv2.weight, position.conv2.bias)
+    return torch.sigmoid(instance_norm(x, position.norm2)).flatten(2).transpose(0, 1)
+
+
+def written_out(layer: PeripheralAttention, x: torch.Tensor, embedding: DistanceEmbedding) -> torch.Tensor:
+    """Eq. 5: the two attentions multiplied, divided by their sum."""
+    batch, height, width, channels = x.shape
+    query, key, value = layer.qkv(x).view(batch, height * width, 3, layer.num_heads, -1).permute(2, 0, 3, 1, 4)
+    logits = query @ key.transpose(2, 3) / (channels / layer.num_heads) ** 0.5
+    phi_c = torch.exp(logits - logits.amax(-1, keepdim=True))
+    weights = phi_c * phi_p_of_all_pairs(layer, embedding, (height, width))
+    output = weights / weights.sum(-1, keepdim=True) @ value
+    return layer.proj(output.transpose(1, 2).reshape(x.shape))
+
+
+@pytest.mark.parametrize('grid', GRIDS)
+@pytest.mark.parametrize('chunk_numel', [1, 1000, 2**20], ids=['query', 'few', 'all'])
+def test_is_the_formula_written_out(grid: Grid, chunk_numel: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(implementation.CHUNK_NUMEL, 'cpu', chunk_numel)
+    layer, embedding = make_layers()
+    x = torch.randn(3, *grid, 12, dtype=torch.float64, requires_grad=True)
+    output, want = layer(x, embedding), written_out(layer, x, embedding)
+    torch.testing.assert_close(output, want)
+    inputs = [x, *layer.parameters(), *embedding.parameters()]
+    direction = torch.randn_like(output)
+    grads, want_grads = (torch.autograd.grad(y, inputs, direction) for y in (output, want))
+    for grad, want_grad in zip(grads, want_grads):
+        torch.testing.assert_close(grad, want_grad, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize('grid', GRIDS)
+@torch.no_grad()
+def test_kept_bias_gives_the_same(grid: Grid) -> None:
+    layer, embedding = make_layers()
+    x = torch.randn(2, *grid, 12, dtype=torch.float64)
+    layer.eval()
+    for _ in range(2):
+        torch.testing.assert_close(layer(x, embedding), written_out(layer, x, embedding))
+    assert len(layer._position_biases) == 1
+
+
+@torch.no_grad()
+def test_position_bias_is_log_phi_p_less_its_maximum() -> None:
+    layer, embedding = make_layers()
+    want = phi_p_of_all_pairs(layer, embedding, (3, 5)).log()
+    bias = layer.position_bias((3, 5), embedding)
+    torch.testing.assert_close(bias, want - want.amax(-1, keepdim=True))
+
+
+def test_gradcheck() -> None:
+    layer, embedding = make_layers(channels=2, num_heads=1)
+    x = torch.randn(1, 3, 2, 2, dtype=torch.float64, requires_grad=True)
+    # It perturbs each tensor in place, so the layer's own parameters can be checked, too.
+    assert torch.autograd.gradcheck(lambda x, *_: layer(x, embedding), (x, *layer.parameters()))
+
+
+@pytest.mark.parametrize('chunk_numel', [1, 700, 5000, 10**9])
+@pytest.mark.parametrize('grid', [(4, 6), (1, 9), (9, 1)])
+def test_chunks_are_the_tokens_in_order(grid: Grid, chunk_numel: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(implementation.CHUNK_NUMEL, 'cpu', chunk_numel)
+    layer, _ = make_layers()
+    tokens = torch.arange(grid[0] * grid[1]).view(grid)
+    chunks = list(layer.query_chunks(grid, 1, torch.device('cpu')))
+    for queries, rows, columns in chunks:
+        assert tokens[rows, columns].flatten().tolist() == list(range(queries.start, queries.stop))
+    assert [i for queries, _, _ in chunks for i in range(queries.start, queries.stop)] == tokens.flatten().tolist()
+
+
+def test_frozen_position_gets_no_gradient() -> None:
+    layer, embedding = make_layers()
+    layer.position.requires_grad_(False)
+    layer(torch.randn(1, 3, 4, 12, dtype=torch.float64), embedding).square().sum().backward()
+    assert all(parameter.grad is None for parameter in layer.position.parameters())
+    assert layer.qkv.weight.grad.abs().sum() > 0
+    # Through the plane of offsets.
+    assert embedding.proj.weight.grad.abs().sum() > 0
+
+
+def test_extreme_logits_stay_finite() -> None:
+    layer, embedding = make_layers()
+    # sigmoid(-1000) is 0 in float64: phi written out would divide 0 by 0.
+    layer.position.norm2.bias.data.fill_(-1000)
+    layer.qkv.weight.data.mul_(1000)
+    x = torch.randn(1, 3, 4, 12, dtype=torch.float64, requires_grad=True)
+    output = layer(x, embedding)
+    output.sum().backward()
+    assert output.isfinite().all() and x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize('mode', ['autocast', 'half weights'])
+def test_bfloat16_computes_phi_p_in_float32(mode: str) -> None:
+    layer, embedding = (module.float() for module in make_layers())
+    x = torch.randn(2, 5, 6, 12)
+    exact = layer(x, embedding)
+    if mode == 'autocast':
+        with torch.autocast('cpu', torch.bfloat16):
+            output = layer(x, embedding)
+            assert layer.position_bias((5, 6), embedding).dtype == torch.float32
+    else:
+        output = layer.bfloat16()(x.bfloat16(), embedding.bfloat16())
+        assert layer.position_bias((5, 6), embedding).dtype == torch.float32
+    assert output.dtype == torch.bfloat16
+    assert (output.float() - exact).abs().max() < 0.03 * exact.abs().max()
+    output.float().square().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[PeripheralAttention, DistanceEmbedding, list]:
+    """Layers in eval mode, and a list that grows whenever log Phi_p of all pairs is computed."""
+    layer, embedding = make_layers()
+    computed = []
+    original = PeripheralAttention.position_bias
+
+    def position_bias(self: PeripheralAttention, *args) -> torch.Tensor:
+        computed.append(args)
+        return original(self, *args)
+
+    monkeypatch.setattr(PeripheralAttention, 'position_bias', position_bias)
+    return layer.eval(), embedding, computed
+
+
+@torch.no_grad()
+def test_kept_for_each_size_and_dtype(counted) -> None:
+    layer, embedding, computed = counted
+    for _ in range(2):
+        for grid in ((3, 4), (4, 3)):
+            layer(torch.randn(2, *grid, 12, dtype=torch.float64), embedding)
+    assert len(computed) == 2
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    'change',
+    [
+        lambda layer, embedding: layer.position.conv2.weight.mul_(2),
+        lambda layer, embedding: embedding.proj.weight.mul_(-1),
+        lambda layer, embedding: embedding.load_state_dict({k: -v for k, v in embedding.state_dict().items()}),
+        lambda layer, embedding: (layer.train(), layer.eval(), layer.position.norm2.weight.data.mul_(2)),
+    ],
+    ids=['in place', 'shared embedding', 'load_state_dict', 'train()'],
+)
+def test_dropped_when_the_weights_change(counted, change) -> None:
+    layer, embedding, computed = counted
+    x = torch.randn(1, 3, 4, 12, dtype=torch.float64)
+    layer(x, embedding)
+    change(layer, embedding)
+    torch.testing.assert_close(layer(x, embedding), written_out(layer, x, embedding))
+    assert len(computed) == 2
+
+
+def test_nothing_is_kept_where_gradients_are_wanted(counted) -> None:
+    layer, embedding, computed = counted
+    x = torch.randn(1, 3, 4, 12, dtype=torch.float64)
+    for _ in range(2):
+        layer(x, embedding).sum().backward()
+        layer.train()
+    assert not computed and len(layer._position_biases) == 0
+
+
+@torch.no_grad()
+def test_memory_of_what_is_kept_is_bounded(counted) -> None:
+    layer, embedding, computed = counted
+    layer._position_biases.max_bytes = 2 * 2 * 12**2 * 8  # two grids of 12 tokens, two heads, float64
+    for grid in ((3, 4), (4, 3), (2, 6)):
+        layer(torch.randn(1, *grid, 12, dtype=torch.float64), embedding)
+    assert len(layer._position_biases) == 2
+    x = torch.randn(1, 5, 5, 12, dtype=torch.float64)
+    torch.testing.assert_close(layer(x, embedding), written_out(layer, x, embedding))
+    assert len(computed) == 3  # the last one never existed as a whole
+
+
+@torch.no_grad()
+def test_copies_do_not_share_what_is_kept(counted) -> None:
+    layer, embedding, _ = counted
+    x = torch.randn(1, 3, 4, 12, dtype=torch.float64)
+    want = layer(x, embedding)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert len(other._position_biases) == 0
+        assert other._position_biases.max_bytes == layer._position_biases.max_bytes
+        torch.testing.assert_close(other(x, embedding), want)
+
+
+def test_channels_that_do_not_divide() -> None:
+    with pytest.raises(ValueError, match='channels must be a multiple of num_heads, got 10 and 4'):
+        PeripheralAttention(10, 4)

@@ -1,0 +1,204 @@
+"""PerViT: the recorded vectors, any input size, initial values, checkpoints, and OpenMMLab's switches."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from bioattn_mm.models import PerViT
+from tests import parity
+
+VECTORS = sorted(path.stem for path in parity.FOLDER.glob('pervit_*.json'))
+SMALL = dict(channels=(4, 8, 8, 12), stem_channels=(4, 4, 4), num_heads=2)
+
+
+def save_release(path, variant: str) -> str:
+    """A file laid out like the authors' ImageNet release."""
+    torch.save({'model': parity.released_state_dict(f'pervit_{variant}'), 'epoch': 299}, path)
+    return str(path)
+
+
+@pytest.mark.parametrize('name', VECTORS)
+def test_matches_the_recorded_features(name: str, tmp_path) -> None:
+    vector = json.loads((parity.FOLDER / f'{name}.json').read_text())
+    backbone = PerViT(
+        vector['variant'],
+        init_cfg=dict(type='Pretrained', checkpoint=save_release(tmp_path / 'release.pth', vector['variant'])),
+    )
+    backbone.init_weights()
+    batch, _, height, width = vector['image']
+    picture = parity.image(batch, height, width)
+    recorded = np.load(parity.FOLDER / f'{name}.npz')
+    backbone.eval()
+    in_chunks = backbone(picture)
+    with torch.no_grad():
+        kept = backbone(picture)
+    assert len(recorded.files) == 4
+    for outputs in (in_chunks, kept):
+        for stage, output in enumerate(outputs):
+            assert parity.relative_error(parity.subsample(output), recorded[f'stage{stage}']) < 1e-4
+
+
+@pytest.mark.parametrize('variant', ['tiny', 'small', 'medium'])
+def test_parameters_are_those_of_the_release(variant: str) -> None:
+    manifest = json.loads((parity.FOLDER / f'manifest_pervit_{variant}.json').read_text())
+    released = sum(
+        int(np.prod(shape))
+        for name, shape in manifest.items()
+        if not name.startswith('head.') and 'running_' not in name and 'num_batches' not in name
+    )
+    with torch.device('meta'):
+        backbone = PerViT(variant, position_init='random')
+    assert sum(parameter.numel() for parameter in backbone.parameters()) == released
+
+
+@pytest.mark.parametrize('size', [(32, 32), (33, 47), (32, 200), (97, 161)])
+def test_any_input_size(size: tuple[int, int]) -> None:
+    backbone = PerViT(SMALL)
+    outputs = backbone(torch.randn(2, 3, *size))
+    for output, channels in zip(outputs, backbone.out_channels, strict=True):
+        assert output.shape == (2, channels, -(-size[0] // 16), -(-size[1] // 16))
+        assert output.isfinite().all()
+    sum(output.sum() for output in outputs).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in backbone.parameters())
+
+
+@torch.no_grad()
+def test_detection_size() -> None:
+    outputs = PerViT(SMALL, out_indices=(0,)).eval()(torch.randn(1, 3, 400, 667))
+    assert outputs[0].shape == (1, 4, 25, 42)
+
+
+@torch.no_grad()
+def test_padding_is_at_the_bottom_and_right() -> None:
+    backbone = PerViT(SMALL).eval()
+    picture = torch.randn(1, 3, 40, 70)
+    padded = torch.nn.functional.pad(picture, (0, 10, 0, 8))
+    for a, b in zip(backbone(picture), backbone(padded), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize('size', [(31, 64), (64, 31)])
+def test_input_that_is_too_small(size: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match=rf'at least 32 pixels, got \(1, 3, {size[0]}, {size[1]}\)'):
+        PerViT(SMALL)(torch.zeros(1, 3, *size))
+
+
+def test_what_no_output_needs_is_not_built() -> None:
+    backbone = PerViT(SMALL, out_indices=(0, 3))
+    assert backbone.out_channels == (4, 8)
+    assert len(backbone.blocks) == 4
+    outputs = backbone(torch.randn(2, 3, 64, 64))
+    assert [output.shape[1] for output in outputs] == [4, 8]
+    sum(output.sum() for output in outputs).backward()
+    assert all(parameter.grad is not None for parameter in backbone.parameters())
+    assert not any(name.startswith('norm.') for name, _ in backbone.named_parameters())
+
+
+@pytest.mark.parametrize('position_init', ['peripheral', 'conv'])
+@torch.no_grad()
+def test_initial_position_is_local_first(position_init: str) -> None:
+    backbone = PerViT(SMALL, position_init=position_init)
+    grid = (9, 9)
+    biases = [block.attn.position_bias(grid, backbone.distance_embedding) for block in backbone.blocks]
+    centre, neighbour, corner = 40, 41, 0
+    first, last = (bias[:, centre].exp() for bias in (biases[0], biases[-1]))
+    assert (first[:, centre] == 1).all() and (first[:, neighbour] < 1).all() and (first[:, corner] < 0.1).all()
+    if position_init == 'peripheral':
+        assert (last > 0.99).all()
+    else:
+        torch.testing.assert_close(last, first)
+
+
+def test_random_initialisation_keeps_the_norms() -> None:
+    backbone = PerViT(SMALL, position_init='random')
+    for block in backbone.blocks:
+        assert (block.attn.position.norm2.weight == 1).all() and (block.attn.position.norm2.bias == 0).all()
+
+
+def test_with_cp_gives_the_same_gradients() -> None:
+    picture = torch.randn(2, 3, 64, 96)
+    plain, recomputed = PerViT(SMALL), PerViT(SMALL, with_cp=True)
+    recomputed.load_state_dict(plain.state_dict())
+    for backbone in (plain, recomputed):
+        sum(output.square().mean() for output in backbone(picture)).backward()
+    for a, b in zip(plain.parameters(), recomputed.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+@pytest.mark.parametrize('mode', ['autocast', 'half weights'])
+def test_bfloat16(mode: str) -> None:
+    picture = torch.randn(1, 3, 64, 96)
+    backbone = PerViT(SMALL).eval()
+    exact = backbone(picture)
+    if mode == 'autocast':
+        with torch.autocast('cpu', torch.bfloat16):
+            outputs = backbone(picture)
+    else:
+        backbone = backbone.bfloat16()
+        outputs = backbone(picture.bfloat16())
+    for output, want in zip(outputs, exact, strict=True):
+        assert (output.float() - want).abs().max() < 0.05 * want.abs().max()
+    sum(output.float().square().mean() for output in outputs).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in backbone.parameters())
+
+
+def test_frozen_stages_stay_frozen_in_training() -> None:
+    backbone = PerViT(SMALL, frozen_stages=1, drop_path_rate=0.5).train()
+    for name, parameter in backbone.named_parameters():
+        frozen = name.startswith(('stem.', 'distance_embedding.', 'blocks.0.', 'blocks.1.'))
+        assert parameter.requires_grad != frozen, name
+    assert not backbone.stem[0][1].training and not backbone.blocks[1].training and backbone.blocks[2].training
+    sum(output.sum() for output in backbone(torch.randn(1, 3, 64, 64))).backward()
+    assert all((p.grad is not None) == p.requires_grad for p in backbone.parameters())
+
+
+def test_drop_path_rises_linearly_over_all_blocks() -> None:
+    backbone = PerViT(SMALL, drop_path_rate=0.44)
+    rates = [getattr(block.drop_path, 'drop_prob', 0) for block in backbone.blocks]
+    assert rates == pytest.approx([0.04 * index for index in range(12)])
+
+
+@torch.no_grad()
+def test_memory_kept_is_shared_out_among_the_blocks() -> None:
+    picture = torch.randn(1, 3, 64, 64)
+    kept = PerViT(SMALL, cache_mebibytes=1).eval()
+    computed = PerViT(SMALL, cache_mebibytes=0).eval()
+    computed.load_state_dict(kept.state_dict())
+    for a, b in zip(kept(picture), computed(picture), strict=True):
+        torch.testing.assert_close(a, b)
+    assert all(len(block.attn._position_biases) == 1 for block in kept.blocks)
+    assert all(len(block.attn._position_biases) == 0 for block in computed.blocks)
+
+
+def test_says_which_keys_were_not_used(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = []
+    monkeypatch.setattr('bioattn_mm.models.backbones.base.print_log', lambda line, logger: lines.append(line))
+    path = save_release(tmp_path / 'release.pth', 'tiny')
+    PerViT('tiny', init_cfg=dict(type='Pretrained', checkpoint=path)).init_weights()
+    assert lines == [f'PerViT: loaded {path}; not used: head.weight, head.bias']
+
+
+def test_checkpoint_of_another_variant(tmp_path) -> None:
+    path = save_release(tmp_path / 'release.pth', 'tiny')
+    shape = r'stem.0.0.weight \(file \(48, 3, 3, 3\), model \(4, 3, 3, 3\)\)'
+    with pytest.raises(ValueError, match=shape):
+        PerViT(SMALL, init_cfg=dict(type='Pretrained', checkpoint=path)).init_weights()
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(arch='huge'), "arch must be one of tiny, small, medium or a dict, got 'huge'"),
+        (dict(arch=dict(num_heads=4)), 'arch as a dict needs the keys channels, num_heads, stem_channels'),
+        (dict(arch={**SMALL, 'channels': (4, 8)}), r'channels of arch needs 4 values, got \(4, 8\)'),
+        (dict(arch={**SMALL, 'num_heads': 8}), 'channels must be a multiple of num_heads, got 4 and 8'),
+        (dict(arch=SMALL, out_indices=(0, 12)), r'out_indices must be stages 0 to 11, got \(0, 12\)'),
+        (dict(arch=SMALL, frozen_stages=12), 'frozen_stages must be -1 to 11, got 12'),
+        (dict(arch=SMALL, position_init='local'), "position_init must be .*, got 'local'"),
+    ],
+)
+def test_arguments_that_are_wrong(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PerViT(**options)
