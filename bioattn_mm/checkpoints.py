@@ -23,6 +23,16 @@ RELEASED_NAMES = {
     ],
     # The names of timm's files, too.
     'ConViT': [(r'^pos_embed$', 'pos_embed.weight')],
+    # The names of the Swin authors; those of mmdet, mmseg and mmpretrain are the names here.
+    'GABSwin': [
+        (r'^layers\.', 'stages.'),
+        (r'^patch_embed\.proj\.', 'patch_embed.projection.'),
+        (r'\.attn\.(?!w_msa\.)', '.attn.w_msa.'),
+        (r'\.mlp\.fc1\.', '.ffn.layers.0.0.'),
+        (r'\.mlp\.fc2\.', '.ffn.layers.1.'),
+    ],
+    # timm's names are the names here.
+    'GABViT': [],
     'PerViT': [
         (r'^conv_layers\.conv_layers\.', 'stem.'),
         (r'^conv_layers\.conv1x1\.', 'stem.4.'),
@@ -35,8 +45,17 @@ RELEASED_NAMES = {
     ],
 }
 
+# Values of the authors' released files -> values here, by the name in the file, a regular expression.
+RELEASED_VALUES = {
+    # The input channels of Swin's patch merging are (column, row, channel) of each 2 x 2 patches in the authors' code
+    # and (channel, row, column) in OpenMMLab's.
+    'GABSwin': {
+        r'^layers\.\d\.downsample\.': lambda value: value.unflatten(-1, (2, 2, -1)).transpose(-1, -3).flatten(-3)
+    },
+}
+
 # What an ImageNet checkpoint has and a backbone does not.
-CLASSIFIER_PREFIXES = ('head.', 'head_dist.', 'fc.')
+CLASSIFIER_PREFIXES = ('head.', 'head_dist.', 'fc.', 'fc_norm.')
 
 # Where in a checkpoint file the weights may be, in this order; else the file is a bare state dict.
 WEIGHTS_KEYS = ('state_dict', 'model', 'model_ema')
@@ -115,6 +134,9 @@ def match_backbone(
     weights, unused = {}, []
     for name, value in state_dict.items():
         own_name = rename_released(system, name)
+        for pattern, convert in RELEASED_VALUES.get(system, {}).items():
+            if re.search(pattern, name):
+                value = convert(value)
         if own_name in own:
             # The authors keep singleton axes in some parameters, (heads, 1, d) for (heads, d).
             same_values = value.squeeze().shape == own[own_name].squeeze().shape
@@ -124,17 +146,19 @@ def match_backbone(
     return weights, unused
 
 
-def load_backbone(backbone: nn.Module, path: str, prefix: str = '') -> list[str]:
+def load_backbone(backbone: nn.Module, path: str, prefix: str = '') -> tuple[list[str], list[str]]:
     """Load a checkpoint into a backbone: the authors' ImageNet file, or any checkpoint of this package.
 
     Args:
-        backbone: Receives the weights; its class name is the name of the system.
+        backbone: Receives the weights; its class name is the name of the system, and a file may lack its
+            `optional_weights`, regular expressions.
         path: Checkpoint file or URL.
         prefix: Take only the entries under this prefix, such as 'backbone.' of a whole detector. A file whose
             entries are all under 'backbone.' or other parts of a model is recognised without it.
 
     Returns:
-        The names of the file, as they stand there without `module.` and prefix, that were not used.
+        The names of the file, as they stand there without `module.` and prefix, that were not used; and the names
+        of the backbone that the file lacks, whose values stay.
 
     Raises:
         InputError: The file cannot be read, or its weights are of another system or variant.
@@ -150,9 +174,15 @@ def load_backbone(backbone: nn.Module, path: str, prefix: str = '') -> list[str]
 
     own = backbone.state_dict()
     weights, unused = match_backbone(type(backbone).__name__, state_dict, own)
-    check_fit(path, weights, own, [name for name in unused if not name.startswith(CLASSIFIER_PREFIXES)])
-    backbone.load_state_dict(weights)
-    return unused
+    kept = [
+        name
+        for name in own
+        if name not in weights and any(re.search(pattern, name) for pattern in backbone.optional_weights)
+    ]
+    unknown = [name for name in unused if not name.startswith(CLASSIFIER_PREFIXES)]
+    check_fit(path, weights, {name: value for name, value in own.items() if name not in kept}, unknown)
+    backbone.load_state_dict(weights, strict=False)
+    return unused, kept
 
 
 def first_of(names: list[str]) -> str:

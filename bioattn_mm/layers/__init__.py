@@ -2,6 +2,8 @@
 
 from .aggregated_attention import AggregatedAttention, LengthScaledAttention
 from .conv_glu import ConvGLU
+from .gaussian_bias import GaussianBias, bias_of_pairs
+from .gaussian_relative_attention import GaussianRelPosAttention, GaussianRelPosMlp
 from .gpsa import GPSA
 from .log_cpb import LogCPB
 from .peripheral_attention import DistanceEmbedding, PeripheralAttention
@@ -13,9 +15,13 @@ __all__ = [
     'ConvGLU',
     'DistanceEmbedding',
     'GPSA',
+    'GaussianBias',
+    'GaussianRelPosAttention',
+    'GaussianRelPosMlp',
     'LengthScaledAttention',
     'LogCPB',
     'PeripheralAttention',
     'PositionEmbedding',
     'SizeCache',
+    'bias_of_pairs',
 ]

@@ -60,6 +60,8 @@ class Backbone(BaseModule):
 
     # Variants by name: what `arch` may be, and the settings that a dict in its place must have.
     arch_settings: dict[str, dict]
+    # Names of parameters and buffers, as regular expressions, that a checkpoint may lack.
+    optional_weights: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -97,14 +99,16 @@ class Backbone(BaseModule):
         raise NotImplementedError
 
     def init_weights(self) -> None:
-        """Load the checkpoint of `init_cfg` and log which of its entries were not used."""
+        """Load the checkpoint of `init_cfg`; log which of its entries were not used, and what it lacks."""
         if not (isinstance(self.init_cfg, dict) and self.init_cfg.get('type') == 'Pretrained'):
             super().init_weights()
             return
         path = self.init_cfg['checkpoint']
-        unused = load_backbone(self, path, self.init_cfg.get('prefix', ''))
+        unused, kept = load_backbone(self, path, self.init_cfg.get('prefix', ''))
         self._is_init = True
         note = f'not used: {", ".join(unused)}' if unused else 'every entry was used'
+        if kept:
+            note += f'; not in the file and left at their initial values: {", ".join(kept)}'
         print_log(f'{type(self).__name__}: loaded {path}; {note}', logger='current')
 
     def train(self, mode: bool = True) -> 'Backbone':

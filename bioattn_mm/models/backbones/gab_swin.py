@@ -1,0 +1,160 @@
+"""Swin Transformer (Liu et al., ICCV 2021) with Gaussian attention bias (Kim et al., BMVC 2023)."""
+
+from functools import partial
+
+import numpy as np
+from timm.layers import trunc_normal_
+from torch import Tensor, nn
+
+from ...errors import InputError
+from ...registry import MODELS
+from .base import Backbone, run_block
+
+NUM_STAGES = 4
+PATCH_SIZE = 4
+
+
+@MODELS.register_module()
+class GABSwin(Backbone):
+    """Four-stage backbone: mmpretrain's Swin Transformer with a Gaussian bias in every window attention.
+
+    Any input size: maps are padded at the bottom and right to whole patches and windows.
+
+    Args:
+        arch: 'tiny', 'small' or 'base', or a dict with `channels` (of the first stage), `depths` and `num_heads`.
+        window_size: Height and width of the windows, in tokens.
+        sigma: Initial standard deviation of the Gaussians, in tokens; None for half a window. The paper's main text
+            does not print initial values.
+        amplitude: Initial A of eq. 3, not in the paper's main text either. 0 gives the plain Swin, without gradients
+            for the Gaussians.
+        out_indices: Stages (counted from 0) whose outputs are returned, each after a LayerNorm of its own. Stages
+            after the last of these are not built.
+        drop_path_rate: Stochastic depth of the last block; it rises linearly from 0.
+        with_cp: Recompute each block's activations in the backward pass to save memory.
+        frozen_stages: Stages up to and including this one are frozen, and the patch embedding with them; -1 freezes
+            none.
+        init_cfg: `dict(type='Pretrained', checkpoint=FILE)` takes a file of the Swin authors' release, one with the
+            names of mmdet, mmseg and mmpretrain, or one of this package, as it is. What a file lacks of the Gaussians
+            and of the outputs' LayerNorms (an ImageNet file has none of them) stays at its initial values.
+
+    Attributes:
+        out_channels: Channels of each output.
+    """
+
+    arch_settings = dict(
+        tiny=dict(channels=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24)),
+        small=dict(channels=96, depths=(2, 2, 18, 2), num_heads=(3, 6, 12, 24)),
+        base=dict(channels=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32)),
+    )
+    # The index is a constant that mmpretrain keeps with the weights.
+    optional_weights = (r'\.gaussian\.', r'^norm\d\.', r'\.relative_position_index$')
+
+    def __init__(
+        self,
+        arch: str | dict = 'tiny',
+        window_size: int = 7,
+        sigma: float | None = None,
+        amplitude: float = 1.0,
+        out_indices: tuple[int, ...] = (0, 1, 2, 3),
+        drop_path_rate: float = 0.0,
+        with_cp: bool = False,
+        frozen_stages: int = -1,
+        init_cfg: dict | list | None = None,
+    ) -> None:
+        super().__init__(NUM_STAGES, out_indices, frozen_stages, init_cfg)
+        settings = self.settings_of(arch)
+        num_stages = max(self.out_indices) + 1
+        channels = [settings['channels'] * 2**stage for stage in range(num_stages)]
+        self.out_channels = tuple(channels[stage] for stage in self.out_indices)
+        self.with_cp = with_cp
+
+        sigma = window_size / 2 if sigma is None else sigma
+        drop_path_rates = np.linspace(0, drop_path_rate, sum(settings['depths'])).tolist()
+        self.patch_embed = _patch_embed(channels[0])
+        # What no output needs is not there, so that every parameter gets a gradient.
+        self.stages = nn.ModuleList(
+            _stage(
+                embed_dims=channels[stage],
+                depth=settings['depths'][stage],
+                num_heads=settings['num_heads'][stage],
+                window_size=window_size,
+                drop_paths=[drop_path_rates.pop(0) for _ in range(settings['depths'][stage])],
+                downsample=stage < num_stages - 1,
+                attn_cfgs=dict(sigma=sigma, amplitude=amplitude),
+            )
+            for stage in range(num_stages)
+        )
+        for stage in self.out_indices:
+            self.add_module(f'norm{stage}', nn.LayerNorm(channels[stage]))
+        self.apply(_init_module)
+        self.train(self.training)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Features of the stages `out_indices`, strides 4, 8, 16 and 32 (sizes rounded up).
+
+        Args:
+            x: Image, (B, 3, H, W) with H, W >= 32.
+
+        Returns:
+            (B, C_i, H_i, W_i) for each of `out_indices`.
+
+        Raises:
+            InputError: The input has another shape or is too small.
+        """
+        self.check_input(x)
+        x, grid = self.patch_embed(x)  # (B, N, C), (H', W')
+        outputs = []
+        for index, stage in enumerate(self.stages):
+            for block in stage.blocks:
+                x = run_block(partial(block, hw_shape=grid), x, self.with_cp)
+            if index in self.out_indices:
+                output = self.get_submodule(f'norm{index}')(x)
+                outputs.append(output.unflatten(1, grid).permute(0, 3, 1, 2).contiguous())
+            if stage.downsample is not None:
+                x, grid = stage.downsample(x, grid)
+        return tuple(outputs)
+
+    def stage_modules(self, stage: int) -> list[nn.Module]:
+        modules = [self.patch_embed] if stage == 0 else []
+        # The module that halves the grid for the next stage is a part of this one.
+        modules += self.stages[stage : stage + 1]
+        return modules + ([self.get_submodule(f'norm{stage}')] if stage in self.out_indices else [])
+
+    @classmethod
+    def settings_of(cls, arch: str | dict) -> dict:
+        settings = super().settings_of(arch)
+        for stage, num_heads in enumerate(settings['num_heads']):
+            channels = settings['channels'] * 2**stage
+            if channels % num_heads:
+                raise InputError(f'channels must be a multiple of num_heads, got {channels} and {num_heads}')
+        return settings
+
+
+# mmpretrain is not imported at the top: it takes seconds, and the other backbones do not need it.
+
+
+def _patch_embed(channels: int) -> nn.Module:
+    """mmpretrain's (B, 3, H, W) to tokens, (B, N, C), and their grid."""
+    from mmpretrain.models.backbones.swin_transformer import PatchEmbed
+
+    norm_cfg = dict(type='LN')
+    return PatchEmbed(embed_dims=channels, kernel_size=PATCH_SIZE, stride=PATCH_SIZE, norm_cfg=norm_cfg)
+
+
+def _stage(attn_cfgs: dict, **kwargs) -> nn.Module:
+    """mmpretrain's stage, with the windows and shifts of dense prediction and the Gaussian in every attention."""
+    from mmpretrain.models.backbones.swin_transformer import SwinBlockSequence
+
+    from ...layers.gaussian_window_attention import GaussianWindowMSA
+
+    block_cfgs = dict(attn_cfgs=dict(window_msa=GaussianWindowMSA, **attn_cfgs))
+    return SwinBlockSequence(block_cfgs=block_cfgs, pad_small_map=True, **kwargs)
+
+
+def _init_module(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif hasattr(module, 'relative_position_bias_table'):
+        trunc_normal_(module.relative_position_bias_table, std=0.02)

@@ -1,0 +1,243 @@
+"""GABSwin: the plain Swin where the Gaussians are switched off, files of three sources, any input size."""
+
+import pytest
+import torch
+from mmdet.models.backbones.swin import SwinTransformer as MMDetSwin
+from mmdet.models.backbones.swin import swin_converter
+from mmpretrain.models import SwinTransformer as MMPretrainSwin
+from torch import Tensor, nn
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.layers import GaussianBias
+from bioattn_mm.models import GABSwin
+from bioattn_mm.registry import MODELS
+
+SMALL = dict(channels=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))
+HOST = dict(embed_dims=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))
+
+
+def pretrained(path) -> dict:
+    return dict(type='Pretrained', checkpoint=str(path))
+
+
+def gaussians(backbone: nn.Module) -> list[GaussianBias]:
+    return [module for module in backbone.modules() if isinstance(module, GaussianBias)]
+
+
+def plain_swin() -> MMDetSwin:
+    """mmdet's Swin with values of which all matter."""
+    host = MMDetSwin(**HOST, drop_path_rate=0.0)
+    host.eval()
+    for name, parameter in host.named_parameters():
+        # Biases large enough that neighbours differ.
+        std = 1.0 if 'bias_table' in name else 0.05
+        parameter.data += std * torch.randn(parameter.shape)
+    return host
+
+
+def released_names(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A file as the Swin authors lay it out for a state dict of mmdet: the inverse of what mmdet does to theirs."""
+    released = {}
+    for name, value in state_dict.items():
+        if name.startswith(('norm0', 'norm1', 'norm2', 'norm3')):
+            continue
+        if 'downsample' in name:  # (channel, row, column) to (column, row, channel)
+            value = value.unflatten(-1, (-1, 2, 2)).transpose(-1, -3).flatten(-3)
+        for old, new in (
+            ('stages.', 'layers.'),
+            ('attn.w_msa.', 'attn.'),
+            ('ffn.layers.0.0.', 'mlp.fc1.'),
+            ('ffn.layers.1.', 'mlp.fc2.'),
+            ('projection', 'proj'),
+        ):
+            name = name.replace(old, new)
+        released[name] = value
+    released['layers.0.blocks.1.attn_mask'] = torch.zeros(64, 49, 49)
+    released['norm.weight'], released['norm.bias'] = torch.ones(128), torch.zeros(128)
+    released['head.weight'], released['head.bias'] = torch.zeros(1000, 128), torch.zeros(1000)
+    return released
+
+
+@pytest.mark.parametrize('size', [(224, 224), (33, 47), (200, 97)], ids=str)
+@torch.no_grad()
+def test_without_amplitude_it_is_the_plain_swin(size: tuple[int, int]) -> None:
+    host = plain_swin()
+    backbone = GABSwin(SMALL, amplitude=0.0).eval()
+    backbone.load_state_dict(host.state_dict(), strict=False)
+    other_host = MMPretrainSwin(HOST, pad_small_map=True, out_indices=(0, 1, 2, 3), drop_path_rate=0.0)
+    other_host.load_state_dict(host.state_dict())
+    picture = torch.randn(2, 3, *size)
+    outputs = backbone(picture)
+    for wanted in (host(picture), other_host(picture)):
+        for output, want in zip(outputs, wanted, strict=True):
+            torch.testing.assert_close(output, want, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize('arch', ['tiny', 'small', 'base'])
+def test_names_and_shapes_are_those_of_mmdet(arch: str) -> None:
+    settings = dict(GABSwin.arch_settings[arch])
+    host = MMDetSwin(embed_dims=settings.pop('channels'), **settings)
+    backbone = GABSwin(arch)
+    own = {name: value.shape for name, value in backbone.state_dict().items() if 'gaussian' not in name}
+    assert own == {name: value.shape for name, value in host.state_dict().items()}
+
+
+@torch.no_grad()
+def test_the_bias_is_that_of_equation_3() -> None:
+    """The same values in the host's own table of relative positions."""
+    host = plain_swin()
+    backbone = GABSwin(SMALL, amplitude=1.5, sigma=2.0).eval()
+    backbone.load_state_dict(host.state_dict(), strict=False)
+    dy, dx = torch.meshgrid(torch.arange(-6.0, 7), torch.arange(-6.0, 7), indexing='ij')
+    table = (1.5**2 * torch.exp(-(dx**2 + dy**2) / 8)).flatten()
+    for name, parameter in host.named_parameters():
+        if 'bias_table' in name:
+            parameter += table[:, None]
+    picture = torch.randn(1, 3, 161, 97)
+    for output, want in zip(backbone(picture), host(picture), strict=True):
+        torch.testing.assert_close(output, want, rtol=0, atol=1e-5)
+    attention = backbone.stages[2].blocks[1].attn.w_msa
+    host_table = host.stages[2].blocks[1].attn.w_msa.relative_position_bias_table
+    torch.testing.assert_close(attention.table().flatten(1).T, host_table)
+
+
+def test_initial_values() -> None:
+    layers = gaussians(GABSwin(SMALL))
+    assert [(layer.amplitude.item(), layer.sigma.item()) for layer in layers] == [(1, 3.5)] * 8
+    assert gaussians(GABSwin(SMALL, window_size=12))[0].sigma == 6
+    assert gaussians(GABSwin(SMALL, sigma=2.0, amplitude=0.5))[3].sigma == 2
+
+
+@pytest.mark.parametrize('size', [(32, 32), (33, 47), (32, 200), (97, 161)], ids=str)
+def test_any_input_size(size: tuple[int, int]) -> None:
+    backbone = GABSwin(SMALL)
+    outputs = backbone(torch.randn(2, 3, *size))
+    assert backbone.out_channels == (16, 32, 64, 128)
+    for stage, output in enumerate(outputs):
+        stride = 4 * 2**stage
+        assert output.shape == (2, 16 * 2**stage, -(-size[0] // stride), -(-size[1] // stride))
+        assert output.isfinite().all()
+    sum(output.square().sum() for output in outputs).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in backbone.parameters())
+
+
+@pytest.mark.parametrize('names', ['released', 'mmdet', 'mmpretrain'])
+@torch.no_grad()
+def test_loads_files_of_three_sources(names: str, tmp_path, monkeypatch) -> None:
+    host = plain_swin()
+    if names == 'released':
+        for stage in range(4):  # as mmdet has them after loading an ImageNet file
+            host.get_submodule(f'norm{stage}').reset_parameters()
+        checkpoint = {'model': released_names(host.state_dict())}
+        converted = swin_converter(checkpoint['model'])  # this is how mmdet reads it
+        for name, value in host.state_dict().items():
+            assert name.startswith('norm') or torch.equal(converted[f'backbone.{name}'], value)
+    elif names == 'mmdet':
+        checkpoint = dict(host.state_dict())
+    else:
+        checkpoint = {'state_dict': {f'backbone.{name}': value for name, value in host.state_dict().items()}}
+    torch.save(checkpoint, tmp_path / 'swin.pth')
+    lines = []
+    monkeypatch.setattr('bioattn_mm.models.backbones.base.print_log', lambda line, logger: lines.append(line))
+    backbone = GABSwin(SMALL, amplitude=0.0, sigma=2.5, init_cfg=pretrained(tmp_path / 'swin.pth'))
+    backbone.init_weights()
+    picture = torch.randn(1, 3, 90, 130)
+    for output, want in zip(backbone.eval()(picture), host(picture), strict=True):
+        torch.testing.assert_close(output, want, rtol=0, atol=1e-5)
+    (line,) = lines
+    assert (
+        'not in the file and left at their initial values: stages.0.blocks.0.attn.w_msa.gaussian.amplitude, ' in line
+    )
+    assert {layer.sigma.item() for layer in gaussians(backbone)} == {2.5}
+    unused = 'layers.0.blocks.1.attn_mask, norm.weight, norm.bias, head.weight, head.bias'
+    assert (f'; not used: {unused};' in line) == (names == 'released')
+
+
+def test_file_with_gaussians_loads_whole(tmp_path, monkeypatch) -> None:
+    source = GABSwin(SMALL, sigma=1.5, amplitude=2.0)
+    torch.save(source.state_dict(), tmp_path / 'whole.pth')
+    lines = []
+    monkeypatch.setattr('bioattn_mm.models.backbones.base.print_log', lambda line, logger: lines.append(line))
+    backbone = GABSwin(SMALL, init_cfg=pretrained(tmp_path / 'whole.pth'))
+    backbone.init_weights()
+    for a, b in zip(backbone.parameters(), source.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+    assert lines == [f'GABSwin: loaded {tmp_path / "whole.pth"}; every entry was used']
+
+
+def test_file_of_another_window(tmp_path) -> None:
+    torch.save(GABSwin(SMALL, window_size=12).state_dict(), tmp_path / 'large.pth')
+    backbone = GABSwin(SMALL, init_cfg=pretrained(tmp_path / 'large.pth'))
+    with pytest.raises(InputError, match=r'relative_position_bias_table \(file \(529, 1\), model \(169, 1\)\)'):
+        backbone.init_weights()
+
+
+@torch.no_grad()
+def test_stages_that_no_output_needs_are_not_built() -> None:
+    whole, part = GABSwin(SMALL).eval(), GABSwin(SMALL, out_indices=(1,)).eval()
+    assert not any(name.startswith(('stages.2', 'stages.1.downsample', 'norm0')) for name in part.state_dict())
+    part.load_state_dict({name: value for name, value in whole.state_dict().items() if name in part.state_dict()})
+    picture = torch.randn(1, 3, 64, 96)
+    assert part.out_channels == (32,)
+    torch.testing.assert_close(part(picture), whole(picture)[1:2])
+
+
+def test_with_cp_gives_the_same_gradients() -> None:
+    picture = torch.randn(2, 3, 64, 96)
+    plain, recomputed = GABSwin(SMALL), GABSwin(SMALL, with_cp=True)
+    recomputed.load_state_dict(plain.state_dict())
+    for backbone in (plain, recomputed):
+        sum(output.square().mean() for output in backbone(picture)).backward()
+    for a, b in zip(plain.parameters(), recomputed.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_bfloat16_autocast() -> None:
+    picture = torch.randn(1, 3, 64, 96)
+    backbone = GABSwin(SMALL).eval()
+    exact = backbone(picture)
+    with torch.autocast('cpu', torch.bfloat16):
+        outputs = backbone(picture)
+    for output, want in zip(outputs, exact, strict=True):
+        assert (output.float() - want).abs().max() < 0.05 * want.abs().max()
+
+
+def test_frozen_stages_stay_frozen_in_training() -> None:
+    backbone = GABSwin(SMALL, frozen_stages=1, drop_path_rate=0.5).train()
+    frozen = [backbone.patch_embed, *backbone.stages[:2], backbone.norm0, backbone.norm1]
+    assert not any(parameter.requires_grad for module in frozen for parameter in module.parameters())
+    assert not any(module.training for module in frozen)
+    rest = [*backbone.stages[2:], backbone.norm2, backbone.norm3]
+    assert all(parameter.requires_grad for module in rest for parameter in module.parameters())
+
+
+def test_drop_path_rises_linearly_over_all_blocks() -> None:
+    backbone = GABSwin(SMALL, drop_path_rate=0.7)
+    rates = [block.attn.drop.drop_prob for stage in backbone.stages for block in stage.blocks]
+    assert rates == pytest.approx([0.1 * index for index in range(8)])
+
+
+def test_is_built_without_memory() -> None:
+    with torch.device('meta'):
+        assert all(parameter.is_meta for parameter in GABSwin('tiny').parameters())
+
+
+def test_is_registered() -> None:
+    assert isinstance(MODELS.build(dict(type='bioattn_mm.GABSwin', arch=SMALL)), GABSwin)
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(arch='huge'), 'arch must be one of tiny, small, base or a dict'),
+        (dict(arch=dict(channels=16)), 'arch as a dict needs the keys channels, depths, num_heads'),
+        (dict(arch={**SMALL, 'depths': (2, 2)}), r'depths of arch needs 4 values, got \(2, 2\)'),
+        (dict(arch={**SMALL, 'num_heads': (3, 3, 3, 3)}), 'channels must be a multiple of num_heads, got 16 and 3'),
+        (dict(out_indices=(4,)), r'out_indices must be stages 0 to 3, got \(4,\)'),
+        (dict(frozen_stages=4), 'frozen_stages must be -1 to 3, got 4'),
+        (dict(sigma=0.0), 'sigma must be positive, got 0.0'),
+    ],
+)
+def test_arguments_that_are_wrong(options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        GABSwin(**{'arch': SMALL, **options})

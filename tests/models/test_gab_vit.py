@@ -1,0 +1,216 @@
+"""GABViT: timm's model where the Gaussians are switched off, timm's files, any input size, OpenMMLab's switches."""
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.layers import GaussianBias
+from bioattn_mm.models import GABViT
+from bioattn_mm.registry import MODELS
+
+SMALL = dict(channels=16, num_heads=2)
+
+
+def pretrained(path) -> dict:
+    return dict(type='Pretrained', checkpoint=str(path))
+
+
+def randomized(model: nn.Module) -> nn.Module:
+    """Values with which every parameter matters: timm's layer scale of 1e-6 hides all the blocks."""
+    for name, parameter in model.named_parameters():
+        if name.endswith('gamma'):
+            nn.init.uniform_(parameter, 0.5, 1)
+        elif 'rel_pos.mlp' in name:
+            nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+def gaussians(backbone: nn.Module) -> list[GaussianBias]:
+    return [module for module in backbone.modules() if isinstance(module, GaussianBias)]
+
+
+@pytest.mark.parametrize('arch', ['small', 'medium', 'base'])
+@torch.no_grad()
+def test_without_amplitude_it_is_the_model_of_timm(arch: str, tmp_path) -> None:
+    host = randomized(timm.create_model(f'vit_relpos_{arch}_patch16_224')).eval()
+    torch.save(host.state_dict(), tmp_path / 'timm.pth')
+    backbone = GABViT(arch, amplitude=0.0, init_cfg=pretrained(tmp_path / 'timm.pth'))
+    backbone.init_weights()
+    picture = torch.randn(1, 3, 224, 224)
+    outputs = backbone.eval()(picture)
+    wanted = host.forward_intermediates(picture, indices=[3, 7, 9, 11], intermediates_only=True)
+    for output, want in zip(outputs, wanted, strict=True):
+        torch.testing.assert_close(output, want, rtol=0, atol=1e-5)
+    torch.testing.assert_close(outputs[-1].flatten(2).transpose(1, 2), host.forward_features(picture))
+
+
+@torch.no_grad()
+def test_without_amplitude_it_is_the_model_of_timm_at_other_sizes() -> None:
+    host = randomized(timm.create_model('vit_relpos_small_patch16_224', depth=2, embed_dim=32, num_heads=2)).eval()
+    backbone = GABViT(dict(channels=32, num_heads=2), amplitude=0.0, out_indices=(1,)).eval()
+    backbone.load_state_dict(host.state_dict(), strict=False)
+    host.set_input_size((96, 160))
+    picture = torch.randn(2, 3, 96, 160)
+    (output,) = backbone(picture)
+    torch.testing.assert_close(output.flatten(2).transpose(1, 2), host.forward_features(picture), rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_the_bias_changes_the_output() -> None:
+    backbone = randomized(GABViT(SMALL)).eval()
+    picture = torch.randn(1, 3, 64, 96)
+    outputs = backbone(picture)
+    for gaussian in gaussians(backbone):
+        gaussian.amplitude.zero_()
+    assert (backbone(picture)[-1] - outputs[-1]).abs().max() > 1e-3
+
+
+def test_initial_values() -> None:
+    layers = gaussians(GABViT(SMALL))
+    assert [(layer.amplitude.item(), layer.sigma.item()) for layer in layers] == [(1, 5)] * 12
+    layers = gaussians(GABViT(SMALL, sigma=3.0, amplitude=0.5, out_indices=(1,)))
+    assert [(layer.amplitude.item(), layer.sigma.item()) for layer in layers] == [(0.5, 3)] * 2
+
+
+@pytest.mark.parametrize('size', [(32, 32), (33, 47), (32, 200), (97, 161)], ids=str)
+def test_any_input_size(size: tuple[int, int]) -> None:
+    backbone = randomized(GABViT(SMALL))
+    outputs = backbone(torch.randn(2, 3, *size))
+    assert backbone.out_channels == (16, 16, 16, 16)
+    for output in outputs:
+        assert output.shape == (2, 16, -(-size[0] // 16), -(-size[1] // 16))
+        assert output.isfinite().all()
+    sum(output.square().sum() for output in outputs).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in backbone.parameters())
+    assert all(layer.sigma.grad != 0 and layer.amplitude.grad != 0 for layer in gaussians(backbone))
+
+
+@torch.no_grad()
+def test_detection_size() -> None:
+    assert GABViT(SMALL, out_indices=(1,)).eval()(torch.randn(1, 3, 800, 1333))[0].shape == (1, 16, 50, 84)
+
+
+@torch.no_grad()
+def test_padding_is_at_the_bottom_and_right() -> None:
+    backbone = randomized(GABViT(SMALL)).eval()
+    picture = torch.randn(1, 3, 60, 50)
+    padded = torch.zeros(1, 3, 64, 64)
+    padded[:, :, :60, :50] = picture
+    torch.testing.assert_close(backbone(picture), backbone(padded))
+
+
+def test_blocks_that_no_output_needs_are_not_built(tmp_path) -> None:
+    whole, part = randomized(GABViT(SMALL)).eval(), GABViT(SMALL, out_indices=(2, 5)).eval()
+    assert len(part.blocks) == 6
+    torch.save(whole.state_dict(), tmp_path / 'whole.pth')
+    part.init_cfg = pretrained(tmp_path / 'whole.pth')
+    part.init_weights()
+    picture = torch.randn(1, 3, 48, 64)
+    wanted = GABViT(SMALL, out_indices=(2, 5, 11)).eval()
+    wanted.load_state_dict(whole.state_dict())
+    outputs = part(picture)
+    torch.testing.assert_close(outputs, wanted(picture)[:2])
+    sum(output.sum() for output in outputs).backward()
+    assert all(parameter.grad is not None for parameter in part.parameters())
+
+
+def test_with_cp_gives_the_same_gradients() -> None:
+    picture = torch.randn(2, 3, 64, 96)
+    plain, recomputed = randomized(GABViT(SMALL)), GABViT(SMALL, with_cp=True)
+    recomputed.load_state_dict(plain.state_dict())
+    for backbone in (plain, recomputed):
+        torch.manual_seed(1)  # timm's bias has dropout
+        sum(output.square().mean() for output in backbone(picture)).backward()
+    for a, b in zip(plain.parameters(), recomputed.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_bfloat16_autocast() -> None:
+    picture = torch.randn(1, 3, 64, 96)
+    backbone = randomized(GABViT(SMALL)).eval()
+    exact = backbone(picture)
+    with torch.autocast('cpu', torch.bfloat16):
+        outputs = backbone(picture)
+    for output, want in zip(outputs, exact, strict=True):
+        assert (output.float() - want).abs().max() < 0.05 * want.abs().max()
+    sum(output.float().sum() for output in outputs).backward()
+    assert all(parameter.grad is not None for parameter in backbone.parameters())
+
+
+def test_compiles_whole() -> None:
+    backbone = randomized(GABViT(SMALL, out_indices=(0, 1))).eval()
+    picture = torch.randn(1, 3, 64, 96)
+    compiled = torch.compile(backbone, backend='aot_eager', fullgraph=True)
+    torch.testing.assert_close(compiled(picture), backbone(picture))
+
+
+def test_frozen_stages_stay_frozen_in_training() -> None:
+    backbone = GABViT(SMALL, frozen_stages=10, drop_path_rate=0.5).train()
+    frozen = [backbone.patch_embed, *backbone.blocks[:11]]
+    assert not any(parameter.requires_grad for module in frozen for parameter in module.parameters())
+    assert not any(module.training for module in frozen)
+    assert all(parameter.requires_grad for parameter in backbone.blocks[11].parameters())
+
+
+def test_drop_path_rises_linearly_over_all_blocks() -> None:
+    rates = [getattr(block.drop_path1, 'drop_prob', 0) for block in GABViT(SMALL, drop_path_rate=0.44).blocks]
+    assert rates == pytest.approx([0.04 * index for index in range(12)])
+
+
+def test_file_without_gaussians_leaves_their_initial_values(tmp_path, monkeypatch) -> None:
+    lines = []
+    monkeypatch.setattr('bioattn_mm.models.backbones.base.print_log', lambda line, logger: lines.append(line))
+    weights = {name: value for name, value in GABViT(SMALL).state_dict().items() if 'gaussian' not in name}
+    torch.save(weights, tmp_path / 'plain.pth')
+    backbone = GABViT(SMALL, sigma=2.0, init_cfg=pretrained(tmp_path / 'plain.pth'))
+    backbone.init_weights()
+    assert [(layer.amplitude.item(), layer.sigma.item()) for layer in gaussians(backbone)] == [(1, 2)] * 12
+    assert 'not in the file and left at their initial values: blocks.0.attn.rel_pos.gaussian.amplitude, ' in lines[0]
+
+
+def test_file_with_gaussians_loads_whole(tmp_path, monkeypatch) -> None:
+    lines = []
+    monkeypatch.setattr('bioattn_mm.models.backbones.base.print_log', lambda line, logger: lines.append(line))
+    source = GABViT(SMALL, sigma=1.5, amplitude=2.0)
+    torch.save({'state_dict': {f'backbone.{n}': v for n, v in source.state_dict().items()}}, tmp_path / 'whole.pth')
+    backbone = GABViT(SMALL, init_cfg=pretrained(tmp_path / 'whole.pth'))
+    backbone.init_weights()
+    for a, b in zip(backbone.parameters(), source.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+    assert lines == [f'GABViT: loaded {tmp_path / "whole.pth"}; every entry was used']
+
+
+def test_file_that_lacks_more_than_gaussians(tmp_path) -> None:
+    weights = GABViT(SMALL).state_dict()
+    del weights['blocks.3.attn.rel_pos.mlp.fc1.weight']
+    torch.save(weights, tmp_path / 'part.pth')
+    backbone = GABViT(SMALL, init_cfg=pretrained(tmp_path / 'part.pth'))
+    with pytest.raises(InputError, match='1 missing in the file: blocks.3.attn.rel_pos.mlp.fc1.weight'):
+        backbone.init_weights()
+
+
+def test_is_registered() -> None:
+    assert isinstance(MODELS.build(dict(type='bioattn_mm.GABViT', arch=SMALL)), GABViT)
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(arch='huge'), 'arch must be one of small, medium, base or a dict'),
+        (dict(arch=dict(num_heads=2)), 'arch as a dict needs the keys channels, num_heads'),
+        (dict(arch=dict(channels=10, num_heads=4)), 'channels must be a multiple of num_heads, got 10 and 4'),
+        (dict(out_indices=(12,)), r'out_indices must be stages 0 to 11, got \(12,\)'),
+        (dict(frozen_stages=12), 'frozen_stages must be -1 to 11, got 12'),
+        (dict(sigma=-1.0), 'sigma must be positive, got -1.0'),
+    ],
+)
+def test_arguments_that_are_wrong(options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        GABViT(**{'arch': SMALL, **options})
+
+
+def test_input_that_is_too_small() -> None:
+    with pytest.raises(InputError, match=r'at least 32 pixels, got \(1, 3, 31, 64\)'):
+        GABViT(SMALL)(torch.randn(1, 3, 31, 64))
