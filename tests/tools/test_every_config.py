@@ -15,6 +15,7 @@ REPRESENTATIVES = (
     'transnext/mask2former_micro_ade20k',
     'convit/upernet_tiny_ade20k',
     'convit/mask_rcnn_tiny_coco',
+    'pervit/upernet_tiny_ade20k',
 )
 CONFIGS = sorted(f'{path.parent.name}/{path.stem}' for path in (ROOT / 'configs').glob('[!_]*/*.py'))
 

@@ -1,0 +1,6 @@
+# DINO of four scales with PerViT-Medium on COCO, 12 epochs.
+_base_ = './dino_tiny_coco.py'
+model = dict(
+    backbone=dict(arch='medium', drop_path_rate=0.2, init_cfg=dict(checkpoint=_base_.checkpoints.medium)),
+    neck=dict(in_channels=684),
+)

@@ -1,0 +1,6 @@
+# DINO of four scales with PerViT-Small on COCO, 12 epochs.
+_base_ = './dino_tiny_coco.py'
+model = dict(
+    backbone=dict(arch='small', init_cfg=dict(checkpoint=_base_.checkpoints.small)),
+    neck=dict(in_channels=464),
+)

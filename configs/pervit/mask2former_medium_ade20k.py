@@ -1,0 +1,6 @@
+# Mask2Former with PerViT-Medium on ADE20K, 160k iterations.
+_base_ = './mask2former_tiny_ade20k.py'
+model = dict(
+    backbone=dict(arch='medium', drop_path_rate=0.2, init_cfg=dict(checkpoint=_base_.checkpoints.medium)),
+    neck=dict(in_channels=[468, 540, 684, 684]),
+)
