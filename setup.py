@@ -101,6 +101,7 @@ setup(
         'onedl-mmpretrain>=1.3.6',
         'timm>=1.0',
         'imaug',
+        'lmfit',
         'pycocotools',
         'rich',
     ],
