@@ -25,8 +25,9 @@ class CombinedRulesConstructor(DefaultOptimWrapperConstructor):
 
     def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
         super().__init__(optim_wrapper_cfg, paramwise_cfg)
-        self.paramwise_cfg = dict(self.paramwise_cfg)
-        self.custom_keys = self.paramwise_cfg.pop('custom_keys', {})
+        self.custom_keys = self.paramwise_cfg.get('custom_keys', {})
+        # Empty, but there: without any rule mmengine does not call `add_params`.
+        self.paramwise_cfg = {**self.paramwise_cfg, 'custom_keys': {}}
 
     def add_params(self, params: list[dict], module: nn.Module, prefix: str = '', **kwargs) -> None:
         """Append one group for every parameter of the module and its children."""

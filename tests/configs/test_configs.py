@@ -125,6 +125,15 @@ def test_columnar_backbones_learn_slower_block_by_block(framework: str) -> None:
         assert groups[f'backbone.{parameter}']['weight_decay'] == 0.05
 
 
+@pytest.mark.parametrize('name', ['mask_rcnn_vit_small_coco', 'dino_swin_small_coco', 'upernet_swin_small_ade20k'])
+def test_no_weight_decay_on_the_gaussians(name: str) -> None:
+    _, groups = groups_of(name, 'gab')
+    gaussians = {parameter: group for parameter, group in groups.items() if '.gaussian.' in parameter}
+    assert gaussians
+    assert all(group['weight_decay'] == 0 for group in gaussians.values())
+    assert any(group['weight_decay'] > 0 for group in groups.values())
+
+
 def test_leaf_configs_repeat_nothing() -> None:
     """A leaf that restates a base's value would keep it when the base changes."""
 

@@ -16,6 +16,8 @@ REPRESENTATIVES = (
     'convit/upernet_tiny_ade20k',
     'convit/mask_rcnn_tiny_coco',
     'pervit/upernet_tiny_ade20k',
+    'gab/upernet_vit_small_ade20k',
+    'gab/mask_rcnn_swin_small_coco',
 )
 CONFIGS = sorted(f'{path.parent.name}/{path.stem}' for path in (ROOT / 'configs').glob('[!_]*/*.py'))
 

@@ -1,0 +1,6 @@
+# DINO of four scales with GABViT-Base on COCO, 12 epochs.
+_base_ = './dino_vit_small_coco.py'
+model = dict(
+    backbone=dict(arch='base', init_cfg=dict(checkpoint=_base_.checkpoints.vit_base)),
+    neck=dict(in_channels=768),
+)

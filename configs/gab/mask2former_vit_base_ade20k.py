@@ -1,0 +1,6 @@
+# Mask2Former with GABViT-Base on ADE20K, 160k iterations.
+_base_ = './mask2former_vit_small_ade20k.py'
+model = dict(
+    backbone=dict(arch='base', init_cfg=dict(checkpoint=_base_.checkpoints.vit_base)),
+    neck=dict(in_channels=[768] * 4),
+)

@@ -1,0 +1,18 @@
+# Mask R-CNN with GABSwin-Small on COCO, 36 epochs with multi-scale crops: Swin's settings (GAB).
+_base_ = [
+    '../_base_/models/mask_rcnn.py',
+    '../_base_/backbones/gab.py',
+    '../_base_/datasets/coco_instance_multi_scale.py',
+    '../_base_/schedules/adamw_3x.py',
+    '../_base_/runtimes/mmdet.py',
+]
+model = dict(
+    backbone=dict(
+        type='bioattn_mm.GABSwin',
+        arch='small',
+        drop_path_rate=0.2,
+        init_cfg=dict(type='Pretrained', checkpoint=_base_.checkpoints.swin_small),
+    ),
+    neck=dict(in_channels=[96, 192, 384, 768]),
+)
+optim_wrapper = dict(paramwise_cfg=dict(custom_keys=_base_.no_decay))

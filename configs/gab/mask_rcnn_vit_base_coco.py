@@ -1,0 +1,6 @@
+# Mask R-CNN with GABViT-Base on COCO, 12 epochs.
+_base_ = './mask_rcnn_vit_small_coco.py'
+model = dict(
+    backbone=dict(arch='base', init_cfg=dict(checkpoint=_base_.checkpoints.vit_base)),
+    neck=dict(in_channels=768),
+)
