@@ -42,8 +42,8 @@ def main() -> None:
     parser.add_argument('--repeats', type=int, default=5, help='runs of each, the fastest counts (default: 5)')
     args = parser.parse_args()
 
-    print(f'One GPSA layer of ConViT-{args.arch}, batch 1, float32, {args.device}, {torch.get_num_threads()} threads, ')
-    print(f'fastest of {args.repeats}\n')
+    print(f'One GPSA layer of ConViT-{args.arch}, batch 1, float32, {args.device}, ', end='')
+    print(f'{torch.get_num_threads()} threads, fastest of {args.repeats}\n')
     print('| tokens | pass | dense formula | bioattn_mm | faster | less memory |')
     print('| --- | --- | --- | --- | --- | --- |')
     num_heads, head_channels = ConViT.arch_settings[args.arch].values()
