@@ -43,6 +43,21 @@ RELEASED_NAMES = {
         (r'\.attn\.activation\.', '.attn.position.'),
         (r'\.res_path\.', '.shortcut.'),
     ],
+    # With VARS-S, `kernel`, `v` and `proj` belong to the block, with VARS-SD to its attention.
+    'VARS': [
+        (r'^patch_embed\.proj\.', 'stem.'),
+        (r'^pools\.0\.conv\.', 'pool.'),
+        (r'^(transformers\..*\.attn)\.kernel$', r'\1.static'),
+        # Only RVT-Ti has a second stage, after 10 blocks.
+        (r'^transformers\.(\d)\.blocks\.(\d+)\.', lambda m: f'blocks.{10 * int(m[1]) + int(m[2])}.'),
+        (r'^(blocks\.\d+)\.(kernel|v|proj)\b', r'\1.attn.\2'),
+        (r'^(blocks\.\d+)\.kernel2$', r'\1.attn.mix_kernel'),
+        (r'\.norm1\.bn\.', '.attn.norm.'),
+        (r'\.attn\.rand_matrix$', '.attn.features.projection'),
+        (r'\.attn\.learned_k$', '.attn.gram_weight'),
+        (r'\.attn\.learned_lam$', '.attn.sparsity_scale'),
+        (r'\.attn\.learned_L$', '.attn.step_scale'),
+    ],
 }
 
 # Values of the authors' released files -> values here, by the name in the file, a regular expression.

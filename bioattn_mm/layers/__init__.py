@@ -9,10 +9,17 @@ from .log_cpb import LogCPB
 from .peripheral_attention import DistanceEmbedding, PeripheralAttention
 from .position_embedding import PositionEmbedding
 from .size_cache import SizeCache
+from .sparse_reconstruction import (
+    ConvolutionalSparseReconstruction,
+    PerformerAttention,
+    SoftmaxAttention,
+    SparseReconstructionAttention,
+)
 
 __all__ = [
     'AggregatedAttention',
     'ConvGLU',
+    'ConvolutionalSparseReconstruction',
     'DistanceEmbedding',
     'GPSA',
     'GaussianBias',
@@ -20,8 +27,11 @@ __all__ = [
     'GaussianRelPosMlp',
     'LengthScaledAttention',
     'LogCPB',
+    'PerformerAttention',
     'PeripheralAttention',
     'PositionEmbedding',
     'SizeCache',
+    'SoftmaxAttention',
+    'SparseReconstructionAttention',
     'bias_of_pairs',
 ]

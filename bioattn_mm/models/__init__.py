@@ -1,6 +1,6 @@
 """Backbones and necks, registered in `bioattn_mm.registry.MODELS`."""
 
-from .backbones import ConViT, GABSwin, GABViT, PerViT, TransNeXt
+from .backbones import VARS, ConViT, GABSwin, GABViT, PerViT, TransNeXt
 from .necks import SimpleFeaturePyramid
 
-__all__ = ['ConViT', 'GABSwin', 'GABViT', 'PerViT', 'SimpleFeaturePyramid', 'TransNeXt']
+__all__ = ['ConViT', 'GABSwin', 'GABViT', 'PerViT', 'SimpleFeaturePyramid', 'TransNeXt', 'VARS']

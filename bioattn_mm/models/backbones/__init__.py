@@ -5,5 +5,6 @@ from .gab_swin import GABSwin
 from .gab_vit import GABViT
 from .pervit import PerViT
 from .transnext import TransNeXt
+from .vars import VARS
 
-__all__ = ['ConViT', 'GABSwin', 'GABViT', 'PerViT', 'TransNeXt']
+__all__ = ['ConViT', 'GABSwin', 'GABViT', 'PerViT', 'TransNeXt', 'VARS']

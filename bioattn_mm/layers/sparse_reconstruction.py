@@ -1,0 +1,431 @@
+"""Attention as sparse reconstruction (VARS), and the softmax and Performer attention that it is compared with."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import InputError
+
+# Atoms of each channel's dictionary in VARS-S.
+NUM_ATOMS = 5
+
+Grid = tuple[int, int]
+
+
+def soft_threshold(x: Tensor, threshold: Tensor | float) -> Tensor:
+    """sign(x) max(|x| - threshold, 0): the proximal operator of the L1 norm, for which eq. 10 never rises."""
+    return x.sign() * F.relu(x.abs() - threshold)
+
+
+def gelu_threshold(x: Tensor, threshold: Tensor | float) -> Tensor:
+    """sign(x) GELU(|x| - threshold): the smooth threshold that the released VARS-D and VARS-SD were trained with."""
+    return x.sign() * F.gelu(x.abs() - threshold)
+
+
+THRESHOLDS = {'soft': soft_threshold, 'gelu': gelu_threshold}
+
+
+def sparse_codes(
+    gram: Callable[[Tensor], Tensor],
+    target: Tensor,
+    step: Tensor,
+    penalty: Tensor | float,
+    num_steps: int,
+    threshold: Callable[[Tensor, Tensor | float], Tensor] = soft_threshold,
+) -> Iterator[Tensor]:
+    """The recurrent states of VARS: proximal gradient steps on `|x - P u|^2 / 2 + penalty |u|_1` (eq. 10 and 12).
+
+    The first state is the step of length 1 from u = 0, where the gradient is -target. Without a penalty it is P^T x,
+    and its reconstruction P P^T x is attention with the kernel P P^T (section 3.4). What follows are `num_steps`
+    steps of the length `step`.
+
+    Args:
+        gram: Applies P^T P to a state.
+        target: P^T x, of any shape.
+        step: Length of a step; the objective cannot rise while it is at most 2 / (largest eigenvalue of P^T P).
+        penalty: Weight of the L1 norm.
+        num_steps: Steps after the first.
+        threshold: `soft_threshold` or a smooth version of it.
+
+    Yields:
+        num_steps + 1 states of the shape of `target`.
+    """
+    codes = threshold(target, penalty)
+    yield codes
+    for _ in range(num_steps):
+        codes = threshold(codes - step * (gram(codes) - target), step * penalty)
+        yield codes
+
+
+class RandomFeatures(nn.Module):
+    """Positive random features of the softmax kernel: `E[phi(x) . phi(y)] = exp(x . y)` for unit vectors x and y.
+
+    Source: Performer (Choromanski et al., ICLR 2021), lemma 1: `phi(x) = exp(W x - |x|^2 / 2) / sqrt(m)`, W fixed. As
+    in the release of VARS, x is normalised first, which makes every scale of queries and keys meaningless.
+
+    Args:
+        num_heads: Attention heads.
+        head_channels: Channels of each.
+        num_features: Features of each, m.
+    """
+
+    def __init__(self, num_heads: int, head_channels: int, num_features: int) -> None:
+        super().__init__()
+        self.register_buffer('projection', torch.randn(num_heads, head_channels, num_features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """phi of the normalised queries or keys: float32 or float64, (B, heads, N, d) to (B, heads, N, m)."""
+        num_features = self.projection.shape[-1]
+        logits = F.normalize(x, dim=-1) @ self.projection.to(x.dtype) - 0.5
+        return logits.exp() * num_features**-0.5
+
+
+class SoftmaxAttention(nn.Module):
+    """Multi-head self-attention.
+
+    Args:
+        channels: Input and output channels.
+        num_heads: Attention heads.
+    """
+
+    def __init__(self, channels: int, num_heads: int) -> None:
+        super().__init__()
+        _check_heads(channels, num_heads)
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(channels, 3 * channels)
+        self.proj = nn.Linear(channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, H, W, C) to (B, H, W, C)."""
+        query, key, value = _split_heads(self.qkv(x), 3, self.num_heads)
+        return self.proj(_merge_heads(F.scaled_dot_product_attention(query, key, value), x))
+
+
+class PerformerAttention(nn.Module):
+    """Attention with random features in place of the softmax, linear in the number of tokens N.
+
+    Source: Performer (Choromanski et al., ICLR 2021), eq. 4: `phi(q) (phi(k)^T v)`, divided by `phi(q) (phi(k)^T 1)`.
+    Features and sums over tokens are float32 in half precision, too.
+
+    Args:
+        channels: Input and output channels.
+        num_heads: Attention heads.
+        feature_ratio: Random features for each channel of a head.
+    """
+
+    def __init__(self, channels: int, num_heads: int, feature_ratio: float = 2) -> None:
+        super().__init__()
+        head_channels = _check_heads(channels, num_heads)
+        self.num_heads = num_heads
+        self.features = RandomFeatures(num_heads, head_channels, int(feature_ratio * head_channels))
+        self.qkv = nn.Linear(channels, 3 * channels)
+        self.proj = nn.Linear(channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, H, W, C) to (B, H, W, C)."""
+        qkv = self.qkv(x)
+        with torch.autocast(x.device.type, enabled=False):
+            query, key, value = _split_heads(_full_precision(qkv), 3, self.num_heads)
+            query, key = self.features(query), self.features(key)
+            weighted = query @ (key.transpose(-2, -1) @ value)
+            output = weighted / (query @ key.sum(-2).unsqueeze(-1))
+        return self.proj(_merge_heads(output, x).to(qkv.dtype))
+
+
+class SparseReconstructionAttention(nn.Module):
+    """VARS-D and VARS-SD: the values' sparse reconstruction from a dictionary of the input's random features.
+
+    Source: VARS (Shi et al., ICML 2022), eq. 10 to 13, with the release's parametrisation. For each head, the N x m
+    dictionary P has the random features of the queries as columns, each of unit length; VARS-SD adds as many columns
+    of a learned static dictionary. With the Gram matrix G = P^T P, b = P^T v and L = 1 + the largest absolute row sum
+    of G, a bound of its largest eigenvalue, the states are
+
+        u <- threshold(b, w1 lambda), then num_steps times
+        u <- threshold(u - (Gamma G Gamma u - b) w2 / L, w1 lambda w2 / L),
+
+    and the output is P u. Gamma (shared by the heads), w1 and w2 are learned; L gets no gradient. Nothing has N x N
+    elements: time and memory are linear in N. Dictionary, Gram matrix and states are float32 in half precision, too.
+
+    Args:
+        channels: Input and output channels.
+        num_heads: Attention heads.
+        static_grid: Token grid (height, width) of the static dictionary, that of the pre-training: VARS-SD. Other
+            grids get it resized (bicubic). None: VARS-D.
+        num_steps: Steps after the first; the paper has 3, the default of the release is 5.
+        sparsity: lambda, the weight of the L1 norm.
+        feature_ratio: Columns of each dictionary for each channel of a head.
+        threshold: 'gelu' as in the release or 'soft', the exact proximal operator.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        num_heads: int,
+        static_grid: Grid | None = None,
+        num_steps: int = 3,
+        sparsity: float = 0.3,
+        feature_ratio: float = 2,
+        threshold: str = 'gelu',
+    ) -> None:
+        super().__init__()
+        head_channels = _check_heads(channels, num_heads)
+        _check_steps(num_steps, sparsity)
+        if threshold not in THRESHOLDS:
+            raise InputError(f'threshold must be one of {", ".join(THRESHOLDS)}, got {threshold!r}')
+        self.num_heads = num_heads
+        self.static_grid = static_grid
+        self.num_steps = num_steps
+        self.sparsity = sparsity
+        self.threshold = THRESHOLDS[threshold]
+
+        num_features = int(feature_ratio * head_channels)
+        num_columns = num_features if static_grid is None else 2 * num_features
+        self.features = RandomFeatures(num_heads, head_channels, num_features)
+        if static_grid is not None:
+            self.static = nn.Parameter(torch.randn(num_heads, static_grid[0] * static_grid[1], num_features))
+        self.gram_weight = nn.Parameter(torch.eye(num_columns))  # Gamma
+        self.sparsity_scale = nn.Parameter(torch.ones(1))  # w1
+        self.step_scale = nn.Parameter(torch.ones(1))  # w2
+        self.qkv = nn.Linear(channels, 2 * channels)  # queries, which are the keys as well, and values
+        self.proj = nn.Linear(channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, H, W, C) to (B, H, W, C)."""
+        query, value = _split_heads(self.qkv(x), 2, self.num_heads)
+        with torch.autocast(x.device.type, enabled=False):
+            dictionary = self.dictionary(_full_precision(query), tuple(x.shape[1:3]))
+            output = dictionary @ _last(self.states(dictionary, _full_precision(value)))
+        return self.proj(_merge_heads(output, x).to(value.dtype))
+
+    def dictionary(self, query: Tensor, grid: Grid) -> Tensor:
+        """P, with columns of unit length.
+
+        Args:
+            query: (B, heads, H * W, d), float32 or float64.
+            grid: (H, W).
+
+        Returns:
+            (B, heads, H * W, columns).
+        """
+        columns = self.features(query)
+        if self.static_grid is not None:
+            columns = torch.cat((columns, self._static_columns(grid, query.dtype).expand(len(query), -1, -1, -1)), -1)
+        return F.normalize(columns, dim=-2)
+
+    def states(self, dictionary: Tensor, value: Tensor) -> Iterator[Tensor]:
+        """The recurrent states: num_steps + 1 of (B, heads, columns, d).
+
+        Args:
+            dictionary: (B, heads, N, columns), float32 or float64.
+            value: (B, heads, N, d), of the same dtype.
+        """
+        dtype = value.dtype
+        gram = dictionary.transpose(-2, -1) @ dictionary
+        step = self.step_scale.to(dtype) / self.step_bound(gram)
+        gamma = self.gram_weight.to(dtype)
+        gram = gamma @ gram @ gamma
+        target = dictionary.transpose(-2, -1) @ value
+        penalty = self.sparsity_scale.to(dtype) * self.sparsity
+        return sparse_codes(lambda codes: gram @ codes, target, step, penalty, self.num_steps, self.threshold)
+
+    @staticmethod
+    def step_bound(gram: Tensor) -> Tensor:
+        """L, no less than the largest eigenvalue: (B, heads, m, m) to (B, heads, 1, 1), without a gradient."""
+        return gram.detach().abs().sum(-1).amax(-1)[..., None, None] + 1
+
+    @torch.no_grad()
+    def recurrent_states(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """What the attention of an input goes through, for analysis.
+
+        Args:
+            x: (B, H, W, C).
+
+        Returns:
+            The dictionary, (B, heads, H * W, columns), and the states, (num_steps + 1, B, heads, columns, d), float32
+            or float64; `dictionary @ states[i]` is what state i reconstructs.
+        """
+        query, value = _split_heads(self.qkv(x), 2, self.num_heads)
+        with torch.autocast(x.device.type, enabled=False):
+            dictionary = self.dictionary(_full_precision(query), tuple(x.shape[1:3]))
+            return dictionary, torch.stack(list(self.states(dictionary, _full_precision(value))))
+
+    def _static_columns(self, grid: Grid, dtype: torch.dtype) -> Tensor:
+        """The static dictionary on a grid: (heads, H * W, m)."""
+        static = self.static.to(dtype)
+        if grid == self.static_grid:
+            return static
+        static = static.transpose(1, 2).unflatten(2, self.static_grid)
+        # Antialiasing makes it the average of what a coarser grid's token covers.
+        return F.interpolate(static, grid, mode='bicubic', antialias=True).flatten(2).transpose(1, 2)
+
+
+class ConvolutionalSparseReconstruction(nn.Module):
+    """VARS-S: each channel's sparse reconstruction from the shifts of a few learned kernels, in Fourier space.
+
+    Source: VARS (Shi et al., ICML 2022), eq. 10 to 13 with a static dictionary, as in the release: P^T is the
+    circular convolution of a channel with 5 kernels as large as the grid, the step is 1 / L, and the threshold is
+    exact. The reconstruction P u goes through a second circular convolution, a BatchNorm and a projection.
+
+    Kernels are half-spectra. Those of the dictionary are divided by their norm, which the release does to the
+    parameters after each step of the optimiser. L of a channel is the largest eigenvalue, over all frequencies, of
+    the real part of the 5 x 5 Gram matrix K K^H, which is at least half of the largest eigenvalue of K K^H itself:
+    enough for the objective never to rise. The release's file has a running average of it.
+
+    Another grid than that of the pre-training gets the kernels of that grid, as functions of the offset in tokens,
+    on its own larger or smaller circle. Fourier transforms and states are float32 in half precision, too.
+
+    Args:
+        channels: Input and output channels.
+        grid: Token grid (height, width) of the kernels, that of the pre-training.
+        num_steps: Steps after the first.
+        sparsity: lambda, the weight of the L1 norm.
+    """
+
+    def __init__(self, channels: int, grid: Grid, num_steps: int = 3, sparsity: float = 3.5) -> None:
+        super().__init__()
+        _check_steps(num_steps, sparsity)
+        self.grid = grid
+        self.num_steps = num_steps
+        self.sparsity = sparsity
+        half = (grid[0], grid[1] // 2 + 1, 2)  # of real and imaginary parts
+        self.kernel = nn.Parameter(torch.randn(channels, NUM_ATOMS, *half))
+        self.mix_kernel = nn.Parameter(0.02 * torch.randn(channels, *half))
+        self.v = nn.Linear(channels, channels)
+        self.norm = nn.BatchNorm2d(channels)
+        self.proj = nn.Linear(channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, H, W, C) to (B, H, W, C)."""
+        value = self.v(x).permute(0, 3, 1, 2)
+        grid = tuple(x.shape[1:3])
+        with torch.autocast(x.device.type, enabled=False):
+            spectrum = self.dictionary(grid, _full_precision(value).dtype)
+            output = _decode(_last(self.states(spectrum, _full_precision(value))), spectrum)
+            output = _filter(output, self._spectrum(self.mix_kernel, grid, output.dtype))
+        output = self.norm(output.to(value.dtype))
+        return self.proj(output.permute(0, 2, 3, 1))
+
+    def dictionary(self, grid: Grid, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The half-spectra of the normalised kernels on a grid: (C, 5, H, W // 2 + 1), complex.
+
+        Args:
+            grid: (H, W) in tokens.
+            dtype: float32 or float64.
+        """
+        kernel = self.kernel.to(dtype)
+        # Frequencies come in pairs, of which the half-spectrum has one.
+        squared_norm = 2 / (self.grid[0] * self.grid[1]) * kernel.square().sum((-3, -2, -1), keepdim=True)
+        return self._spectrum(kernel * squared_norm.rsqrt(), grid, dtype)
+
+    def states(self, spectrum: Tensor, value: Tensor) -> Iterator[Tensor]:
+        """The recurrent states: num_steps + 1 of (B, C, 5, H, W).
+
+        Args:
+            spectrum: What `dictionary` returned.
+            value: (B, C, H, W), of its dtype.
+        """
+        return sparse_codes(
+            lambda codes: _gram(codes, spectrum),
+            _filter(value[:, :, None], spectrum),
+            1 / self.step_bound(spectrum),
+            self.sparsity,
+            self.num_steps,
+        )
+
+    @staticmethod
+    def step_bound(spectrum: Tensor) -> Tensor:
+        """L of each channel: (C, 5, H, W // 2 + 1) to (C, 1, 1, 1), without a gradient."""
+        spectrum = spectrum.detach()
+        real, imaginary = spectrum.real, spectrum.imag
+        # Re(K K^H) = a a^T + b b^T with the parts a and b of K, so its eigenvalues are those of a 2 x 2 matrix.
+        aa, bb, ab = ((p * q).sum(1) for p, q in ((real, real), (imaginary, imaginary), (real, imaginary)))
+        largest = (aa + bb) / 2 + torch.hypot((aa - bb) / 2, ab)
+        return largest.amax((1, 2))[:, None, None, None]
+
+    @torch.no_grad()
+    def recurrent_states(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """What the attention of an input goes through, for analysis.
+
+        Args:
+            x: (B, H, W, C).
+
+        Returns:
+            The reconstructions P u, (num_steps + 1, B, C, H, W), and the states u, (num_steps + 1, B, C, 5, H, W),
+            float32 or float64.
+        """
+        value = self.v(x).permute(0, 3, 1, 2)
+        with torch.autocast(x.device.type, enabled=False):
+            value = _full_precision(value)
+            spectrum = self.dictionary(tuple(x.shape[1:3]), value.dtype)
+            states = list(self.states(spectrum, value))
+            return torch.stack([_decode(codes, spectrum) for codes in states]), torch.stack(states)
+
+    def _spectrum(self, kernel: Tensor, grid: Grid, dtype: torch.dtype) -> Tensor:
+        """Half-spectrum of kernels, (..., h, w // 2 + 1, 2), on another grid: (..., H, W // 2 + 1), complex."""
+        spectrum = torch.view_as_complex(kernel.to(dtype).contiguous())
+        if grid == self.grid:
+            return spectrum
+        kernel = torch.fft.irfft2(spectrum, s=self.grid)
+        for axis, (own, length) in enumerate(zip(self.grid, grid), start=-2):
+            # Tokens -own / 2 to own / 2 around the centre, on a circle of another length.
+            place = (torch.arange(own, device=kernel.device) + own // 2) % own - own // 2
+            shape = [*kernel.shape]
+            shape[axis] = length
+            kernel = kernel.new_zeros(shape).index_add(axis, place % length, kernel)
+        return torch.fft.rfft2(kernel)
+
+
+def _filter(x: Tensor, spectrum: Tensor) -> Tensor:
+    """Circular convolution over the last two axes, (..., H, W), with kernels of the half-spectra `spectrum`."""
+    return torch.fft.irfft2(torch.fft.rfft2(x) * spectrum, s=x.shape[-2:])
+
+
+def _decode(codes: Tensor, spectrum: Tensor) -> Tensor:
+    """P u, the sum over the atoms: (B, C, 5, H, W) to (B, C, H, W)."""
+    transform = (torch.fft.rfft2(codes) * spectrum.conj()).sum(2)
+    return torch.fft.irfft2(transform, s=codes.shape[-2:])
+
+
+def _gram(codes: Tensor, spectrum: Tensor) -> Tensor:
+    """P^T P u: (B, C, 5, H, W) to the same."""
+    # Not `_filter(_decode(...))`: the half-spectra of the release need not be those of real kernels, and the rest of
+    # them counts here.
+    transform = (torch.fft.rfft2(codes) * spectrum.conj()).sum(2, keepdim=True)
+    return torch.fft.irfft2(transform * spectrum, s=codes.shape[-2:])
+
+
+def _last(states: Iterator[Tensor]) -> Tensor:
+    """The last state, without keeping the others."""
+    return deque(states, maxlen=1).pop()
+
+
+def _check_heads(channels: int, num_heads: int) -> int:
+    """Channels of a head."""
+    if channels % num_heads:
+        raise InputError(f'channels must be a multiple of num_heads, got {channels} and {num_heads}')
+    return channels // num_heads
+
+
+def _check_steps(num_steps: int, sparsity: float) -> None:
+    if num_steps < 1:
+        raise InputError(f'num_steps must be at least 1, got {num_steps}')
+    if sparsity < 0:
+        raise InputError(f'sparsity must not be negative, got {sparsity}')
+
+
+def _split_heads(x: Tensor, parts: int, num_heads: int) -> tuple[Tensor, ...]:
+    """(B, H, W, parts * C) to `parts` of (B, heads, H * W, d)."""
+    return x.flatten(1, 2).unflatten(-1, (parts, num_heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+
+
+def _merge_heads(x: Tensor, like: Tensor) -> Tensor:
+    """(B, heads, H * W, d) to (B, H, W, C), the shape of `like`."""
+    return x.transpose(1, 2).reshape(like.shape)
+
+
+def _full_precision(x: Tensor) -> Tensor:
+    """float32, or float64 if it is."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
