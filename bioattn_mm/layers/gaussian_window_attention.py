@@ -23,7 +23,7 @@ class GaussianWindowMSA(WindowMSA):
         """(B * windows, N, C) to the same; `mask`, (windows, N, N), is that of the shifted windows."""
         # All heads have the same Gaussian, so it can go where the mask goes.
         bias = self.gaussian(self.window_size).to(x.dtype)[None]
-        return super().forward(x, bias if mask is None else mask + bias)
+        return super().forward(x, bias if mask is None else mask.to(x.dtype) + bias)
 
     def table(self) -> Tensor:
         """The whole bias of each offset in the window: (heads, 2 H - 1, 2 W - 1)."""

@@ -53,49 +53,6 @@ def test_parameters_are_those_of_the_release(variant: str) -> None:
     assert sum(parameter.numel() for parameter in backbone.parameters()) == released
 
 
-@pytest.mark.parametrize('size', [(32, 32), (33, 47), (32, 200), (97, 161)])
-def test_any_input_size(size: tuple[int, int]) -> None:
-    backbone = PerViT(SMALL)
-    outputs = backbone(torch.randn(2, 3, *size))
-    for output, channels in zip(outputs, backbone.out_channels, strict=True):
-        assert output.shape == (2, channels, -(-size[0] // 16), -(-size[1] // 16))
-        assert output.isfinite().all()
-    sum(output.sum() for output in outputs).backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in backbone.parameters())
-
-
-@torch.no_grad()
-def test_detection_size() -> None:
-    outputs = PerViT(SMALL, out_indices=(0,)).eval()(torch.randn(1, 3, 400, 667))
-    assert outputs[0].shape == (1, 4, 25, 42)
-
-
-@torch.no_grad()
-def test_padding_is_at_the_bottom_and_right() -> None:
-    backbone = PerViT(SMALL).eval()
-    picture = torch.randn(1, 3, 40, 70)
-    padded = torch.nn.functional.pad(picture, (0, 10, 0, 8))
-    for a, b in zip(backbone(picture), backbone(padded), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize('size', [(31, 64), (64, 31)])
-def test_input_that_is_too_small(size: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match=rf'at least 32 pixels, got \(1, 3, {size[0]}, {size[1]}\)'):
-        PerViT(SMALL)(torch.zeros(1, 3, *size))
-
-
-def test_what_no_output_needs_is_not_built() -> None:
-    backbone = PerViT(SMALL, out_indices=(0, 3))
-    assert backbone.out_channels == (4, 8)
-    assert len(backbone.blocks) == 4
-    outputs = backbone(torch.randn(2, 3, 64, 64))
-    assert [output.shape[1] for output in outputs] == [4, 8]
-    sum(output.sum() for output in outputs).backward()
-    assert all(parameter.grad is not None for parameter in backbone.parameters())
-    assert not any(name.startswith('norm.') for name, _ in backbone.named_parameters())
-
-
 @pytest.mark.parametrize('position_init', ['peripheral', 'conv'])
 @torch.no_grad()
 def test_initial_position_is_local_first(position_init: str) -> None:
@@ -115,49 +72,6 @@ def test_random_initialisation_keeps_the_norms() -> None:
     backbone = PerViT(SMALL, position_init='random')
     for block in backbone.blocks:
         assert (block.attn.position.norm2.weight == 1).all() and (block.attn.position.norm2.bias == 0).all()
-
-
-def test_with_cp_gives_the_same_gradients() -> None:
-    picture = torch.randn(2, 3, 64, 96)
-    plain, recomputed = PerViT(SMALL), PerViT(SMALL, with_cp=True)
-    recomputed.load_state_dict(plain.state_dict())
-    for backbone in (plain, recomputed):
-        sum(output.square().mean() for output in backbone(picture)).backward()
-    for a, b in zip(plain.parameters(), recomputed.parameters(), strict=True):
-        torch.testing.assert_close(a.grad, b.grad)
-
-
-@pytest.mark.parametrize('mode', ['autocast', 'half weights'])
-def test_bfloat16(mode: str) -> None:
-    picture = torch.randn(1, 3, 64, 96)
-    backbone = PerViT(SMALL).eval()
-    exact = backbone(picture)
-    if mode == 'autocast':
-        with torch.autocast('cpu', torch.bfloat16):
-            outputs = backbone(picture)
-    else:
-        backbone = backbone.bfloat16()
-        outputs = backbone(picture.bfloat16())
-    for output, want in zip(outputs, exact, strict=True):
-        assert (output.float() - want).abs().max() < 0.05 * want.abs().max()
-    sum(output.float().square().mean() for output in outputs).backward()
-    assert all(parameter.grad.isfinite().all() for parameter in backbone.parameters())
-
-
-def test_frozen_stages_stay_frozen_in_training() -> None:
-    backbone = PerViT(SMALL, frozen_stages=1, drop_path_rate=0.5).train()
-    for name, parameter in backbone.named_parameters():
-        frozen = name.startswith(('stem.', 'distance_embedding.', 'blocks.0.', 'blocks.1.'))
-        assert parameter.requires_grad != frozen, name
-    assert not backbone.stem[0][1].training and not backbone.blocks[1].training and backbone.blocks[2].training
-    sum(output.sum() for output in backbone(torch.randn(1, 3, 64, 64))).backward()
-    assert all((p.grad is not None) == p.requires_grad for p in backbone.parameters())
-
-
-def test_drop_path_rises_linearly_over_all_blocks() -> None:
-    backbone = PerViT(SMALL, drop_path_rate=0.44)
-    rates = [getattr(block.drop_path, 'drop_prob', 0) for block in backbone.blocks]
-    assert rates == pytest.approx([0.04 * index for index in range(12)])
 
 
 @torch.no_grad()

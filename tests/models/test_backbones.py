@@ -1,0 +1,200 @@
+"""What every backbone keeps: any input size, gradients everywhere, and OpenMMLab's switches."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from timm.layers import DropPath
+from torch import nn
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.registry import MODELS
+
+
+@dataclass
+class Case:
+    """A small variant of a backbone, and what is expected of it."""
+
+    arch: dict
+    strides: tuple[int, ...]
+    out_channels: tuple[int, ...]
+    num_stages: int
+    blocks: int
+
+
+COLUMNAR = dict(strides=(16,) * 4, num_stages=12, blocks=12)
+PYRAMID = dict(strides=(4, 8, 16, 32), num_stages=4)
+CASES = dict(
+    TransNeXt=Case(
+        dict(channels=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 2, 1)),
+        out_channels=(8, 16, 24, 32),
+        blocks=5,
+        **PYRAMID,
+    ),
+    GABSwin=Case(
+        dict(channels=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8)),
+        out_channels=(16, 32, 64, 128),
+        blocks=8,
+        **PYRAMID,
+    ),
+    ConViT=Case(dict(num_heads=2, head_channels=4), out_channels=(8,) * 4, **COLUMNAR),
+    PerViT=Case(
+        dict(channels=(4, 8, 8, 12), stem_channels=(4, 4, 4), num_heads=2), out_channels=(8, 8, 12, 12), **COLUMNAR
+    ),
+    GABViT=Case(dict(channels=16, num_heads=2), out_channels=(16,) * 4, **COLUMNAR),
+    VARS=Case(
+        dict(block='rvt', depths=[12], channels=[8], num_heads=[2], feature_ratio=1),
+        out_channels=(8,) * 4,
+        **COLUMNAR,
+    ),
+)
+every_backbone = pytest.mark.parametrize('name', CASES)
+columnar_backbone = pytest.mark.parametrize('name', [name for name, case in CASES.items() if case.num_stages == 12])
+
+
+def build(name: str, **options) -> nn.Module:
+    """The small variant, with every parameter large enough to matter."""
+    backbone = MODELS.build(dict(type=f'bioattn_mm.{name}', arch=CASES[name].arch, **options))
+    for parameter_name, parameter in backbone.named_parameters():
+        if parameter_name.endswith('gamma'):  # timm's layer scale of 1e-6 hides the blocks of GABViT
+            nn.init.uniform_(parameter, 0.5, 1)
+    return backbone
+
+
+def twin(backbone: nn.Module, name: str, **options) -> nn.Module:
+    """The small variant with other options and the weights of `backbone`."""
+    other = build(name, **options)
+    other.load_state_dict({key: value for key, value in backbone.state_dict().items() if key in other.state_dict()})
+    return other
+
+
+@every_backbone
+@pytest.mark.parametrize('size', [(32, 32), (33, 47), (32, 200), (97, 161)], ids=str)
+def test_any_input_size(name: str, size: tuple[int, int]) -> None:
+    case, backbone = CASES[name], build(name)
+    assert backbone.out_channels == case.out_channels
+    outputs = backbone(torch.randn(2, 3, *size))
+    for output, channels, stride in zip(outputs, case.out_channels, case.strides, strict=True):
+        assert output.shape == (2, channels, -(-size[0] // stride), -(-size[1] // stride))
+        assert output.isfinite().all()
+    sum(output.square().sum() for output in outputs).backward()
+    # A parameter without a gradient stops distributed training.
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in backbone.parameters())
+
+
+@every_backbone
+@torch.no_grad()
+def test_detection_size(name: str) -> None:
+    stride = CASES[name].strides[0]
+    (output,) = build(name, out_indices=(0,)).eval()(torch.randn(1, 3, 800, 1333))
+    assert output.shape[2:] == (-(-800 // stride), -(-1333 // stride))
+
+
+@every_backbone
+@pytest.mark.parametrize('size', [(31, 64), (64, 31), (0, 64)], ids=str)
+def test_input_that_is_too_small(name: str, size: tuple[int, int]) -> None:
+    with pytest.raises(InputError, match=rf'at least 32 pixels, got \(1, 3, {size[0]}, {size[1]}\)'):
+        build(name)(torch.zeros(1, 3, *size))
+
+
+@columnar_backbone
+@torch.no_grad()
+def test_padding_is_at_the_bottom_and_right(name: str) -> None:
+    backbone = build(name).eval()
+    picture = torch.randn(1, 3, 60, 50)
+    torch.testing.assert_close(backbone(picture), backbone(nn.functional.pad(picture, (0, 14, 0, 4))))
+
+
+@every_backbone
+def test_out_indices(name: str) -> None:
+    last = CASES[name].num_stages - 1
+    whole = build(name, out_indices=(1, 2, last)).eval()
+    # What comes after the last output is not there in columnar backbones, or would have no gradient.
+    part = twin(whole, name, out_indices=(1, 2)).eval()
+    picture = torch.randn(1, 3, 48, 64)
+    outputs = part(picture)
+    torch.testing.assert_close(outputs, whole(picture)[:2])
+    assert part.out_channels == tuple(output.shape[1] for output in outputs)
+
+
+@columnar_backbone
+def test_blocks_that_no_output_needs_are_not_built(name: str, tmp_path) -> None:
+    whole, part = build(name), build(name, out_indices=(2, 9))
+    assert len(part.blocks) == 10
+    torch.save(whole.state_dict(), tmp_path / 'whole.pth')
+    part.init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'whole.pth'))
+    part.init_weights()
+    torch.testing.assert_close(part.blocks[9].state_dict(), whole.blocks[9].state_dict())
+    sum(output.square().sum() for output in part(torch.randn(2, 3, 48, 64))).backward()
+    assert all(parameter.grad is not None for parameter in part.parameters())
+
+
+@every_backbone
+def test_with_cp_gives_the_same_gradients(name: str) -> None:
+    picture = torch.randn(2, 3, 64, 96)
+    plain = build(name)
+    recomputed = twin(plain, name, with_cp=True)
+    for backbone in (plain, recomputed):
+        torch.manual_seed(1)  # timm's position bias has dropout
+        sum(output.square().mean() for output in backbone(picture)).backward()
+    for a, b in zip(plain.parameters(), recomputed.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+@every_backbone
+@pytest.mark.parametrize('mode', ['autocast', 'half weights'])
+def test_bfloat16(name: str, mode: str) -> None:
+    picture = torch.randn(1, 3, 64, 96)
+    backbone = build(name).eval()
+    exact = backbone(picture)
+    if mode == 'autocast':
+        with torch.autocast('cpu', torch.bfloat16):
+            outputs = backbone(picture)
+    else:
+        backbone = backbone.bfloat16()
+        outputs = backbone(picture.bfloat16())
+    for output, want in zip(outputs, exact, strict=True):
+        assert (output.float() - want).abs().max() < 0.05 * want.abs().max()
+    sum(output.float().square().mean() for output in outputs).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in backbone.parameters())
+
+
+@every_backbone
+def test_frozen_stages_stay_frozen_in_training(name: str) -> None:
+    backbone = build(name, frozen_stages=1, drop_path_rate=0.5).train()
+    stages = backbone.stages if CASES[name].num_stages == 4 else backbone.blocks
+    for index, stage in enumerate(stages):
+        assert all(parameter.requires_grad == (index > 1) for parameter in stage.parameters())
+        assert stage.training == (index > 1)
+    # What comes before the stages is frozen with them.
+    before = [
+        m for n, m in backbone.named_children() if n in ('patch_embed', 'stem', 'pos_embed', 'distance_embedding')
+    ]
+    assert not any(parameter.requires_grad for module in before for parameter in module.parameters())
+    assert not any(module.training for module in before)
+    sum(output.square().sum() for output in backbone(torch.randn(2, 3, 64, 64))).backward()
+    assert all((p.grad is not None) == p.requires_grad for p in backbone.parameters())
+
+
+@every_backbone
+def test_drop_path_rises_linearly_over_all_blocks(name: str) -> None:
+    backbone, blocks = build(name, drop_path_rate=0.4), CASES[name].blocks
+    rates = {module.drop_prob for module in backbone.modules() if type(module).__name__ == DropPath.__name__}
+    rising = [0.4 * index / (blocks - 1) for index in range(blocks)]
+    assert sorted(rates | {0.0}) == pytest.approx(rising)
+
+
+@every_backbone
+def test_arguments_that_are_wrong(name: str) -> None:
+    last = CASES[name].num_stages - 1
+    for options, message in (
+        (dict(out_indices=(0, last + 1)), rf'out_indices must be stages 0 to {last}, got \(0, {last + 1}\)'),
+        (dict(out_indices=()), rf'out_indices must be stages 0 to {last}, got \(\)'),
+        (dict(frozen_stages=last + 1), f'frozen_stages must be -1 to {last}, got {last + 1}'),
+    ):
+        with pytest.raises(InputError, match=message):
+            build(name, **options)
+    with pytest.raises(InputError, match=r"arch must be one of .* or a dict, got 'huge'"):
+        MODELS.build(dict(type=f'bioattn_mm.{name}', arch='huge'))
+    with pytest.raises(InputError, match='arch as a dict needs the keys'):
+        MODELS.build(dict(type=f'bioattn_mm.{name}', arch=dict(num_heads=2)))
