@@ -8,6 +8,7 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from ..ops import aggregated_attention
+from .arguments import channels_of_head, full_precision
 from .log_cpb import LogCPB
 
 
@@ -16,7 +17,7 @@ def unit_vectors(x: Tensor) -> Tensor:
 
     In untrained models the padding of a picture gives exact zeros, whose gradient is 1 / eps.
     """
-    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1, eps=1e-6).to(x.dtype)
+    return F.normalize(full_precision(x), dim=-1, eps=1e-6).to(x.dtype)
 
 
 class ScaledCosineQuery(nn.Module):
@@ -71,7 +72,7 @@ class AggregatedAttention(nn.Module):
         self.sr_ratio = sr_ratio
         self.pool_size = pool_size
         self.window_size = window_size
-        head_channels = channels // num_heads
+        head_channels = channels_of_head(channels, num_heads)
         self.q = nn.Linear(channels, channels)
         self.kv = nn.Linear(channels, 2 * channels)
         self.scale = ScaledCosineQuery(num_heads, head_channels)
@@ -149,7 +150,7 @@ class LengthScaledAttention(nn.Module):
         super().__init__()
         self.num_heads = num_heads
         self.qkv = nn.Linear(channels, 3 * channels)
-        self.scale = ScaledCosineQuery(num_heads, channels // num_heads)
+        self.scale = ScaledCosineQuery(num_heads, channels_of_head(channels, num_heads))
         self.position_bias = position_bias
         self.proj = nn.Linear(channels, channels)
 

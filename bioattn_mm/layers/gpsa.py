@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import InputError
+from .arguments import channels_of_head, full_precision
 
 
 class GPSA(nn.Module):
@@ -27,8 +27,7 @@ class GPSA(nn.Module):
 
     def __init__(self, channels: int, num_heads: int, locality_strength: float = 1.0) -> None:
         super().__init__()
-        if channels % num_heads:
-            raise InputError(f'channels must be a multiple of num_heads, got {channels} and {num_heads}')
+        channels_of_head(channels, num_heads)
         self.num_heads = num_heads
         self.qk = nn.Linear(channels, 2 * channels, bias=False)
         self.v = nn.Linear(channels, channels, bias=False)
@@ -72,17 +71,17 @@ class GPSA(nn.Module):
         """
         weight, bias = self.pos_proj.weight, self.pos_proj.bias
         with torch.autocast(weight.device.type, enabled=False):
-            dtype = torch.promote_types(weight.dtype, torch.float32)
-            horizontal, vertical, square = weight.to(dtype)[:, :, None, None].unbind(1)
+            weight, bias = full_precision(weight), full_precision(bias)
+            horizontal, vertical, square = weight[:, :, None, None].unbind(1)
 
             def axis_logits(length: int, slope: Tensor) -> Tensor:
-                position = torch.arange(length, device=weight.device, dtype=dtype)
+                position = torch.arange(length, device=weight.device, dtype=weight.dtype)
                 offset = position - position[:, None]  # key - query
                 return slope * offset + square * offset.square()
 
             # The bias belongs to neither axis and cancels in the softmax; it stays a part of the graph all the same,
             # because a parameter without a gradient stops distributed training.
-            rows = axis_logits(grid[0], vertical) + bias.to(dtype)[:, None, None]
+            rows = axis_logits(grid[0], vertical) + bias[:, None, None]
             return rows.softmax(-1), axis_logits(grid[1], horizontal).softmax(-1)
 
     def attention_maps(self, x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..errors import InputError
+from .arguments import channels_of_head, full_precision
 from .size_cache import SizeCache
 
 # Distance of two neighbouring tokens: the pre-training's 14 x 14 tokens lie on [-1, 1]. Other grids keep it.
@@ -165,10 +165,8 @@ class PeripheralAttention(nn.Module):
 
     def __init__(self, channels: int, num_heads: int, cache_bytes: int = 2**29) -> None:
         super().__init__()
-        if channels % num_heads:
-            raise InputError(f'channels must be a multiple of num_heads, got {channels} and {num_heads}')
         self.num_heads = num_heads
-        self.head_channels = channels // num_heads
+        self.head_channels = channels_of_head(channels, num_heads)
         self.qkv = nn.Linear(channels, 3 * channels, bias=False)
         self.position = PeripheralPosition(num_heads)
         self.proj = nn.Linear(channels, channels)
@@ -302,5 +300,4 @@ def _window_mean(x: Tensor, window: tuple[int, int]) -> Tensor:
 
 def _full_precision(module: nn.Module) -> tuple[Tensor, Tensor]:
     """Weight and bias in float32, or in float64 if they are."""
-    dtype = torch.promote_types(module.weight.dtype, torch.float32)
-    return module.weight.to(dtype), module.bias.to(dtype)
+    return full_precision(module.weight), full_precision(module.bias)

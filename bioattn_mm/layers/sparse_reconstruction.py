@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import InputError
+from .arguments import channels_of_head, full_precision
 
 # Atoms of each channel's dictionary in VARS-S.
 NUM_ATOMS = 5
@@ -93,7 +94,7 @@ class SoftmaxAttention(nn.Module):
 
     def __init__(self, channels: int, num_heads: int) -> None:
         super().__init__()
-        _check_heads(channels, num_heads)
+        channels_of_head(channels, num_heads)
         self.num_heads = num_heads
         self.qkv = nn.Linear(channels, 3 * channels)
         self.proj = nn.Linear(channels, channels)
@@ -118,7 +119,7 @@ class PerformerAttention(nn.Module):
 
     def __init__(self, channels: int, num_heads: int, feature_ratio: float = 2) -> None:
         super().__init__()
-        head_channels = _check_heads(channels, num_heads)
+        head_channels = channels_of_head(channels, num_heads)
         self.num_heads = num_heads
         self.features = RandomFeatures(num_heads, head_channels, int(feature_ratio * head_channels))
         self.qkv = nn.Linear(channels, 3 * channels)
@@ -128,7 +129,7 @@ class PerformerAttention(nn.Module):
         """(B, H, W, C) to (B, H, W, C)."""
         qkv = self.qkv(x)
         with torch.autocast(x.device.type, enabled=False):
-            query, key, value = _split_heads(_full_precision(qkv), 3, self.num_heads)
+            query, key, value = _split_heads(full_precision(qkv), 3, self.num_heads)
             query, key = self.features(query), self.features(key)
             weighted = query @ (key.transpose(-2, -1) @ value)
             output = weighted / (query @ key.sum(-2).unsqueeze(-1))
@@ -171,7 +172,7 @@ class SparseReconstructionAttention(nn.Module):
         threshold: str = 'gelu',
     ) -> None:
         super().__init__()
-        head_channels = _check_heads(channels, num_heads)
+        head_channels = channels_of_head(channels, num_heads)
         _check_steps(num_steps, sparsity)
         if threshold not in THRESHOLDS:
             raise InputError(f'threshold must be one of {", ".join(THRESHOLDS)}, got {threshold!r}')
@@ -196,8 +197,8 @@ class SparseReconstructionAttention(nn.Module):
         """(B, H, W, C) to (B, H, W, C)."""
         query, value = _split_heads(self.qkv(x), 2, self.num_heads)
         with torch.autocast(x.device.type, enabled=False):
-            dictionary = self.dictionary(_full_precision(query), tuple(x.shape[1:3]))
-            output = dictionary @ _last(self.states(dictionary, _full_precision(value)))
+            dictionary = self.dictionary(full_precision(query), tuple(x.shape[1:3]))
+            output = dictionary @ _last(self.states(dictionary, full_precision(value)))
         return self.proj(_merge_heads(output, x).to(value.dtype))
 
     def dictionary(self, query: Tensor, grid: Grid) -> Tensor:
@@ -249,8 +250,8 @@ class SparseReconstructionAttention(nn.Module):
         """
         query, value = _split_heads(self.qkv(x), 2, self.num_heads)
         with torch.autocast(x.device.type, enabled=False):
-            dictionary = self.dictionary(_full_precision(query), tuple(x.shape[1:3]))
-            return dictionary, torch.stack(list(self.states(dictionary, _full_precision(value))))
+            dictionary = self.dictionary(full_precision(query), tuple(x.shape[1:3]))
+            return dictionary, torch.stack(list(self.states(dictionary, full_precision(value))))
 
     def _static_columns(self, grid: Grid, dtype: torch.dtype) -> Tensor:
         """The static dictionary on a grid: (heads, H * W, m)."""
@@ -302,8 +303,8 @@ class ConvolutionalSparseReconstruction(nn.Module):
         value = self.v(x).permute(0, 3, 1, 2)
         grid = tuple(x.shape[1:3])
         with torch.autocast(x.device.type, enabled=False):
-            spectrum = self.dictionary(grid, _full_precision(value).dtype)
-            output = _decode(_last(self.states(spectrum, _full_precision(value))), spectrum)
+            spectrum = self.dictionary(grid, full_precision(value).dtype)
+            output = _decode(_last(self.states(spectrum, full_precision(value))), spectrum)
             output = _filter(output, self._spectrum(self.mix_kernel, grid, output.dtype))
         output = self.norm(output.to(value.dtype))
         return self.proj(output.permute(0, 2, 3, 1))
@@ -358,7 +359,7 @@ class ConvolutionalSparseReconstruction(nn.Module):
         """
         value = self.v(x).permute(0, 3, 1, 2)
         with torch.autocast(x.device.type, enabled=False):
-            value = _full_precision(value)
+            value = full_precision(value)
             spectrum = self.dictionary(tuple(x.shape[1:3]), value.dtype)
             states = list(self.states(spectrum, value))
             return torch.stack([_decode(codes, spectrum) for codes in states]), torch.stack(states)
@@ -402,13 +403,6 @@ def _last(states: Iterator[Tensor]) -> Tensor:
     return deque(states, maxlen=1).pop()
 
 
-def _check_heads(channels: int, num_heads: int) -> int:
-    """Channels of a head."""
-    if channels % num_heads:
-        raise InputError(f'channels must be a multiple of num_heads, got {channels} and {num_heads}')
-    return channels // num_heads
-
-
 def _check_steps(num_steps: int, sparsity: float) -> None:
     if num_steps < 1:
         raise InputError(f'num_steps must be at least 1, got {num_steps}')
@@ -424,8 +418,3 @@ def _split_heads(x: Tensor, parts: int, num_heads: int) -> tuple[Tensor, ...]:
 def _merge_heads(x: Tensor, like: Tensor) -> Tensor:
     """(B, heads, H * W, d) to (B, H, W, C), the shape of `like`."""
     return x.transpose(1, 2).reshape(like.shape)
-
-
-def _full_precision(x: Tensor) -> Tensor:
-    """float32, or float64 if it is."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -3,7 +3,7 @@
 import torch
 from mmengine.logging import print_log
 from mmengine.model import BaseModule
-from timm.layers import DropPath
+from timm.layers import DropPath, trunc_normal_
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -42,6 +42,14 @@ def run_block(block: nn.Module, x: Tensor, with_cp: bool) -> Tensor:
     if with_cp and torch.is_grad_enabled():
         return checkpoint(block, x, use_reentrant=False)
     return block(x)
+
+
+def init_linear(module: nn.Module) -> None:
+    """Initial values of a linear layer, the same in every backbone; other modules stay as they are."""
+    if isinstance(module, nn.Linear):
+        trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
 
 
 class Backbone(BaseModule):
@@ -93,6 +101,25 @@ class Backbone(BaseModule):
             if isinstance(value, tuple) and len(arch[key]) != len(value):
                 raise InputError(f'{key} of arch needs {len(value)} values, got {arch[key]}')
         return arch
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Features of the stages `out_indices`.
+
+        Args:
+            x: Image, (B, 3, H, W) with H, W >= 32.
+
+        Returns:
+            (B, C_i, H_i, W_i) for each of `out_indices`.
+
+        Raises:
+            InputError: The input has another shape or is too small.
+        """
+        self.check_input(x)
+        return self.features(x)
+
+    def features(self, x: Tensor) -> tuple[Tensor, ...]:
+        """What `forward` returns for an input of the right shape."""
+        raise NotImplementedError
 
     def stage_modules(self, stage: int) -> list[nn.Module]:
         """The modules that `frozen_stages` freezes with this stage."""

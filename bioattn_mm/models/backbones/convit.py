@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ...errors import InputError
 from ...layers import GPSA, PositionEmbedding
 from ...registry import MODELS
-from .base import Backbone, Block, run_block
+from .base import Backbone, Block, init_linear, run_block
 
 DEPTH = 12
 PATCH_SIZE = 16
@@ -96,19 +96,8 @@ class ConViT(Backbone):
         self.apply(_init_module)
         self.train(self.training)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Features after the blocks `out_indices`, all of stride 16 (sizes rounded up).
-
-        Args:
-            x: Image, (B, 3, H, W) with H, W >= 32.
-
-        Returns:
-            (B, C, H', W') for each of `out_indices`.
-
-        Raises:
-            InputError: The input has another shape or is too small.
-        """
-        self.check_input(x)
+    def features(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Features after the blocks `out_indices`, all of stride 16 (sizes rounded up)."""
         x = self.pos_embed(self.patch_embed(x))
         grid = x.shape[1:3]
         outputs = []
@@ -136,9 +125,6 @@ class ConViT(Backbone):
 
 def _init_module(module: nn.Module) -> None:
     """The release's initial values; `nn.Module.apply` comes to a module after its children."""
-    if isinstance(module, nn.Linear):
-        trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
-    elif isinstance(module, GPSA):
+    init_linear(module)
+    if isinstance(module, GPSA):
         module.init_as_convolution()

@@ -6,9 +6,9 @@ import numpy as np
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from ...errors import InputError
+from ...layers.arguments import channels_of_head
 from ...registry import MODELS
-from .base import Backbone, run_block
+from .base import Backbone, init_linear, run_block
 
 NUM_STAGES = 4
 PATCH_SIZE = 4
@@ -89,19 +89,8 @@ class GABSwin(Backbone):
         self.apply(_init_module)
         self.train(self.training)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Features of the stages `out_indices`, strides 4, 8, 16 and 32 (sizes rounded up).
-
-        Args:
-            x: Image, (B, 3, H, W) with H, W >= 32.
-
-        Returns:
-            (B, C_i, H_i, W_i) for each of `out_indices`.
-
-        Raises:
-            InputError: The input has another shape or is too small.
-        """
-        self.check_input(x)
+    def features(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Features of the stages `out_indices`, strides 4, 8, 16 and 32 (sizes rounded up)."""
         x, grid = self.patch_embed(x)  # (B, N, C), (H', W')
         outputs = []
         for index, stage in enumerate(self.stages):
@@ -124,9 +113,7 @@ class GABSwin(Backbone):
     def settings_of(cls, arch: str | dict) -> dict:
         settings = super().settings_of(arch)
         for stage, num_heads in enumerate(settings['num_heads']):
-            channels = settings['channels'] * 2**stage
-            if channels % num_heads:
-                raise InputError(f'channels must be a multiple of num_heads, got {channels} and {num_heads}')
+            channels_of_head(settings['channels'] * 2**stage, num_heads)
         return settings
 
 
@@ -152,9 +139,6 @@ def _stage(attn_cfgs: dict, **kwargs) -> nn.Module:
 
 
 def _init_module(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
-    elif hasattr(module, 'relative_position_bias_table'):
+    init_linear(module)
+    if hasattr(module, 'relative_position_bias_table'):
         trunc_normal_(module.relative_position_bias_table, std=0.02)

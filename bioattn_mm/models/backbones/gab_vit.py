@@ -3,14 +3,14 @@
 from functools import partial
 
 import numpy as np
-from timm.layers import PatchEmbed, trunc_normal_
+from timm.layers import PatchEmbed
 from timm.models.vision_transformer_relpos import RelPosBlock
 from torch import Tensor, nn
 
-from ...errors import InputError
 from ...layers import GaussianRelPosAttention
+from ...layers.arguments import channels_of_head
 from ...registry import MODELS
-from .base import Backbone, run_block
+from .base import Backbone, init_linear, run_block
 
 DEPTH = 12
 PATCH_SIZE = 16
@@ -87,8 +87,7 @@ class GABViT(Backbone):
         super().__init__(DEPTH, out_indices, frozen_stages, init_cfg)
         settings = self.settings_of(arch)
         channels, num_heads = settings['channels'], settings['num_heads']
-        if channels % num_heads:
-            raise InputError(f'channels must be a multiple of num_heads, got {channels} and {num_heads}')
+        channels_of_head(channels, num_heads)
         self.out_channels = (channels,) * len(self.out_indices)
         self.with_cp = with_cp
 
@@ -100,22 +99,11 @@ class GABViT(Backbone):
         self.blocks = nn.ModuleList(
             GABBlock(channels, num_heads, rate, sigma, amplitude, bias_in_kernel) for rate in drop_path_rates
         )
-        self.apply(_init_module)
+        self.apply(init_linear)
         self.train(self.training)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Features after the blocks `out_indices`, all of stride 16 (sizes rounded up).
-
-        Args:
-            x: Image, (B, 3, H, W) with H, W >= 32.
-
-        Returns:
-            (B, C, H', W') for each of `out_indices`.
-
-        Raises:
-            InputError: The input has another shape or is too small.
-        """
-        self.check_input(x)
+    def features(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Features after the blocks `out_indices`, all of stride 16 (sizes rounded up)."""
         x = self.patch_embed(x)
         outputs = []
         for index, block in enumerate(self.blocks):
@@ -127,10 +115,3 @@ class GABViT(Backbone):
     def stage_modules(self, stage: int) -> list[nn.Module]:
         first = [self.patch_embed] if stage == 0 else []
         return [*first, *self.blocks[stage : stage + 1]]
-
-
-def _init_module(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)

@@ -4,13 +4,14 @@ from functools import partial
 
 import numpy as np
 import torch.nn.functional as F
-from timm.layers import DropPath, Mlp, trunc_normal_
+from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 
 from ...errors import InputError
 from ...layers import DistanceEmbedding, PeripheralAttention
+from ...layers.arguments import channels_of_head
 from ...registry import MODELS
-from .base import Backbone, run_block
+from .base import Backbone, init_linear, run_block
 
 # Blocks of each of the four widths.
 DEPTHS = (2, 2, 6, 2)
@@ -112,23 +113,12 @@ class PerViT(Backbone):
             for index, rate in enumerate(drop_path_rates)
         )
         self.norm = nn.LayerNorm(widths[-1], eps=1e-6) if len(self.blocks) == DEPTH else nn.Identity()
-        self.blocks.apply(_init_module)
+        self.blocks.apply(init_linear)
         self._init_position(position_init)
         self.train(self.training)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Features after the blocks `out_indices`, all of stride 16 (sizes rounded up).
-
-        Args:
-            x: Image, (B, 3, H, W) with H, W >= 32.
-
-        Returns:
-            (B, C_i, H', W') for each of `out_indices`.
-
-        Raises:
-            InputError: The input has another shape or is too small.
-        """
-        self.check_input(x)
+    def features(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Features after the blocks `out_indices`, all of stride 16 (sizes rounded up)."""
         x = F.pad(x, (0, -x.shape[3] % STRIDE, 0, -x.shape[2] % STRIDE))
         x = self.stem(x).permute(0, 2, 3, 1)
         outputs = []
@@ -146,11 +136,8 @@ class PerViT(Backbone):
     @classmethod
     def settings_of(cls, arch: str | dict) -> dict:
         settings = super().settings_of(arch)
-        for channels in settings['channels']:
-            if channels % settings['num_heads']:
-                raise InputError(
-                    f'channels must be a multiple of num_heads, got {channels} and {settings["num_heads"]}'
-                )
+        for channels in settings['channels']:  # of the blocks that are not built, too
+            channels_of_head(channels, settings['num_heads'])
         return settings
 
     def _init_position(self, position_init: str) -> None:
@@ -173,10 +160,3 @@ def _stem(*channels: int) -> nn.Sequential:
         for before, after in zip(channels, channels[1:])
     ]
     return nn.Sequential(*layers, nn.Conv2d(channels[-1], channels[-1], 1))
-
-
-def _init_module(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)

@@ -3,13 +3,12 @@
 import math
 
 import numpy as np
-from timm.layers import to_2tuple, trunc_normal_
+from timm.layers import to_2tuple
 from torch import Tensor, nn
 
-from ...errors import InputError
 from ...layers import AggregatedAttention, ConvGLU, LengthScaledAttention, LogCPB
 from ...registry import MODELS
-from .base import Backbone, Block, run_block
+from .base import Backbone, Block, init_linear, run_block
 
 STRIDES = (4, 8, 16, 32)
 MLP_RATIOS = (8, 8, 4, 4)
@@ -116,19 +115,8 @@ class TransNeXt(Backbone):
         self.apply(_init_module)
         self.train(self.training)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Features of the stages `out_indices`, strides 4, 8, 16 and 32 (sizes rounded up).
-
-        Args:
-            x: Image, (B, 3, H, W) with H, W >= 32.
-
-        Returns:
-            (B, C_i, H_i, W_i) for each of `out_indices`.
-
-        Raises:
-            InputError: The input has another shape or is too small.
-        """
-        self.check_input(x)
+    def features(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Features of the stages `out_indices`, strides 4, 8, 16 and 32 (sizes rounded up)."""
         outputs = []
         for index, stage in enumerate(self.stages):
             x = stage(x)
@@ -138,14 +126,6 @@ class TransNeXt(Backbone):
 
     def stage_modules(self, stage: int) -> list[nn.Module]:
         return [self.stages[stage]]
-
-    @classmethod
-    def settings_of(cls, arch: str | dict) -> dict:
-        settings = super().settings_of(arch)
-        for channels, num_heads in zip(settings['channels'], settings['num_heads']):
-            if channels % num_heads:
-                raise InputError(f'channels must be a multiple of num_heads, got {channels} and {num_heads}')
-        return settings
 
 
 def _attention(
@@ -171,10 +151,8 @@ def _attention(
 
 
 def _init_module(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        trunc_normal_(module.weight, std=0.02)
-        nn.init.zeros_(module.bias)
-    elif isinstance(module, nn.Conv2d):
+    init_linear(module)
+    if isinstance(module, nn.Conv2d):
         fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
         nn.init.normal_(module.weight, std=math.sqrt(2 / fan_out))
         nn.init.zeros_(module.bias)

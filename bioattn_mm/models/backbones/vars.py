@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch.nn.functional as F
-from timm.layers import Mlp, to_2tuple, trunc_normal_
+from timm.layers import Mlp, to_2tuple
 from torch import Tensor, nn
 
 from ...errors import InputError
@@ -14,7 +14,7 @@ from ...layers import (
     SparseReconstructionAttention,
 )
 from ...registry import MODELS
-from .base import Backbone, Block, run_block
+from .base import Backbone, Block, init_linear, run_block
 
 DEPTH = 12
 STRIDE = 16
@@ -157,22 +157,11 @@ class VARS(Backbone):
             self.blocks.append(_block(settings, level, attention, level_grid, num_steps, sparsity, rate))
         if len(self.blocks) > self.pool_before:
             self.pool = nn.Conv2d(channels[0], channels[1], 3, stride=2, padding=1, groups=channels[0])
-        self.apply(_init_module)
+        self.apply(init_linear)
         self.train(self.training)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Features after the blocks `out_indices`, of stride 16, with RVT-Ti also 32 (sizes rounded up).
-
-        Args:
-            x: Image, (B, 3, H, W) with H, W >= 32.
-
-        Returns:
-            (B, C_i, H_i, W_i) for each of `out_indices`.
-
-        Raises:
-            InputError: The input has another shape or is too small.
-        """
-        self.check_input(x)
+    def features(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Features after the blocks `out_indices`, of stride 16, with RVT-Ti also 32 (sizes rounded up)."""
         x = F.pad(x, (0, -x.shape[3] % STRIDE, 0, -x.shape[2] % STRIDE))
         x = self.pos_embed(self.stem(x).permute(0, 2, 3, 1))
         outputs = []
@@ -241,10 +230,3 @@ def _block(
         block.norm1 = nn.Identity()
         block.norm2 = TokenBatchNorm(channels)
     return block
-
-
-def _init_module(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
