@@ -32,6 +32,18 @@ def test_each_level_of_its_own_map() -> None:
         assert [gradient is not None for gradient in gradients] == [other == level for other in range(4)]
 
 
+def test_backbone_of_two_strides() -> None:
+    neck = SimpleFeaturePyramid(
+        [16, 12], 8, (4, 2, 1, 1, 0.5), stride=[16, 32], sources=[0, 0, 0, 1, 1], head_strides=[4, 8, 16, 32, 64]
+    )
+    inputs = [torch.randn(1, 16, 5, 7, requires_grad=True), torch.randn(1, 12, 3, 4, requires_grad=True)]
+    outputs = neck(tuple(inputs))
+    assert [tuple(output.shape[2:]) for output in outputs] == [(20, 28), (10, 14), (5, 7), (3, 4), (2, 2)]
+    for output, source in zip(outputs, (0, 0, 0, 1, 1)):
+        gradients = torch.autograd.grad(output.square().sum(), inputs, allow_unused=True)
+        assert [gradient is not None for gradient in gradients] == [other == source for other in range(2)]
+
+
 @torch.no_grad()
 def test_pooling_down_takes_the_largest_value_of_each_cell() -> None:
     pooling = SimpleFeaturePyramid(4, 8, (0.5,)).levels[0][0]
@@ -44,11 +56,18 @@ def test_pooling_down_takes_the_largest_value_of_each_cell() -> None:
     [
         (dict(scales=(3, 1)), 'scales must be powers of two, got 3'),
         (dict(scales=(1, 0)), 'scales must be powers of two, got 0'),
-        (dict(in_channels=[16, 16]), r'in_channels must be an int or have a value for each of the 4 scales'),
+        (dict(in_channels=[16, 16]), r'each of the 4 scales needs one input: in_channels \[16, 16\]'),
+        (
+            dict(in_channels=[16, 8], stride=[16], sources=[0, 0, 0, 1]),
+            'stride must be an int or have a value for each',
+        ),
+        (dict(in_channels=[16, 8], sources=[0, 0, 0, 0]), 'sources must name all of the 2 inputs and no others'),
+        (dict(in_channels=[16, 8], sources=[0, 0, 1, 2]), 'sources must name all of the 2 inputs and no others'),
+        (dict(sources=[0, 0]), 'each of the 4 scales needs one input'),
         (
             dict(head_strides=[8, 16, 32, 64]),
             r'the head expects strides \(8, 16, 32, 64\), the pyramid has \(4, 8, 16, 32\) '
-            r'\(a backbone of stride 16, scales \(4, 2, 1, 0.5\)\)',
+            r'\(inputs of stride 16, scales \(4, 2, 1, 0.5\)\)',
         ),
     ],
 )
@@ -58,5 +77,5 @@ def test_refused_when_it_is_built(options: dict, message: str) -> None:
 
 
 def test_number_of_maps() -> None:
-    with pytest.raises(InputError, match='expected 4 maps, one for each level, got 1'):
+    with pytest.raises(InputError, match='expected 4 maps, as in_channels says, got 1'):
         SimpleFeaturePyramid([16] * 4, 8)((torch.zeros(1, 16, 2, 2),))

@@ -25,18 +25,19 @@ class Downsample(nn.Module):
 
 @MODELS.register_module()
 class SimpleFeaturePyramid(BaseModule):
-    """Maps of several strides out of maps of one stride: transposed convolutions up, max pooling down.
+    """Maps of many strides out of maps of one or two: transposed convolutions up, max pooling down.
 
     Source: Exploring Plain Vision Transformer Backbones for Object Detection (Li et al., ECCV 2022), section 3:
     every level is made from the backbone's last map. With one input a level instead, level i is made from input i,
-    as segmentation heads on plain transformers do it.
+    as segmentation heads on plain transformers do it; and `sources` says it of a backbone of two strides.
 
     Args:
         in_channels: Channels of the last map, from which all levels are made; or a sequence with the channels of
-            each level's own map.
+            each map of the backbone.
         out_channels: Channels of every level.
         scales: Size of each level in that of its input: powers of two.
-        stride: Stride of the inputs in pixels.
+        stride: Stride of the inputs in pixels; a sequence where it is not the same for all of them.
+        sources: Input, counted from 0, of each level. None: with a sequence of channels, level i has input i.
         head_strides: Strides that the head expects of the levels in pixels, to be checked; None checks nothing.
         init_cfg: mmengine's.
 
@@ -44,7 +45,8 @@ class SimpleFeaturePyramid(BaseModule):
         strides: Strides of the levels in pixels.
 
     Raises:
-        InputError: A scale is no power of two, there is not one input a level, or the strides are not the head's.
+        InputError: A scale is no power of two, inputs and levels do not go together, or the strides are not the
+            head's.
     """
 
     def __init__(
@@ -52,7 +54,8 @@ class SimpleFeaturePyramid(BaseModule):
         in_channels: int | Sequence[int],
         out_channels: int,
         scales: Sequence[float] = (4, 2, 1, 0.5),
-        stride: int = 16,
+        stride: int | Sequence[int] = 16,
+        sources: Sequence[int] | None = None,
         head_strides: Sequence[int] | None = None,
         init_cfg: dict | list | None = None,
     ) -> None:
@@ -60,37 +63,45 @@ class SimpleFeaturePyramid(BaseModule):
         for scale in scales:
             if scale <= 0 or not math.log2(scale).is_integer():
                 raise InputError(f'scales must be powers of two, got {scale}')
-        self.strides = tuple(round(stride / scale) for scale in scales)
+        self.from_last = isinstance(in_channels, int)
+        channels = [in_channels] if self.from_last else list(in_channels)
+        input_strides = [stride] * len(channels) if isinstance(stride, int) else list(stride)
+        if len(input_strides) != len(channels):
+            raise InputError(f'stride must be an int or have a value for each of in_channels, got {stride}')
+        if sources is None:
+            sources = [0] * len(scales) if self.from_last else range(len(channels))
+        if len(sources) != len(scales):
+            raise InputError(
+                f'each of the {len(scales)} scales needs one input: in_channels {in_channels}, sources {sources}'
+            )
+        if set(sources) != set(range(len(channels))):
+            raise InputError(f'sources must name all of the {len(channels)} inputs and no others, got {sources}')
+        self.sources = tuple(sources)
+        self.strides = tuple(round(input_strides[source] / scale) for source, scale in zip(sources, scales))
         if head_strides is not None and tuple(head_strides) != self.strides:
             raise InputError(
                 f'the head expects strides {tuple(head_strides)}, the pyramid has {self.strides} '
-                f'(a backbone of stride {stride}, scales {tuple(scales)})'
-            )
-        self.from_last = isinstance(in_channels, int)
-        level_channels = [in_channels] * len(scales) if self.from_last else list(in_channels)
-        if len(level_channels) != len(scales):
-            raise InputError(
-                f'in_channels must be an int or have a value for each of the {len(scales)} scales, got {in_channels}'
+                f'(inputs of stride {stride}, scales {tuple(scales)})'
             )
         self.levels = nn.ModuleList(
-            _level(channels, out_channels, scale) for channels, scale in zip(level_channels, scales)
+            _level(channels[source], out_channels, scale) for source, scale in zip(sources, scales)
         )
 
     def forward(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Levels of the pyramid.
 
         Args:
-            inputs: Maps of the backbone, (B, C_i, H, W): one for each level, or any number of which the last is
-                taken for all.
+            inputs: Maps of the backbone, (B, C_i, H_i, W_i): as many as `in_channels` has values, or with an int any
+                number, of which the last is taken.
 
         Returns:
-            (B, out_channels, H * scale, W * scale) for each scale, sizes rounded up.
+            (B, out_channels, H_i * scale, W_i * scale) for each scale, sizes rounded up.
         """
         if self.from_last:
-            inputs = [inputs[-1]] * len(self.levels)
-        if len(inputs) != len(self.levels):
-            raise InputError(f'expected {len(self.levels)} maps, one for each level, got {len(inputs)}')
-        return tuple(level(x) for level, x in zip(self.levels, inputs))
+            inputs = inputs[-1:]
+        elif len(inputs) != max(self.sources) + 1:
+            raise InputError(f'expected {max(self.sources) + 1} maps, as in_channels says, got {len(inputs)}')
+        return tuple(level(inputs[source]) for level, source in zip(self.levels, self.sources))
 
 
 def _level(in_channels: int, out_channels: int, scale: float) -> nn.Sequential:
