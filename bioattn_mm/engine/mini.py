@@ -60,6 +60,7 @@ def make_mini(config: Config, mini_root: str = MINI_ROOT) -> Config:
         return _divide(value) if key in SIZE_KEYS else value
 
     config = Config(_map_values(config.to_dict(), shrink), filename=config.filename)
+    config.pop('sync_bn', None)
     config.model.pop('pretrained', None)
     config.model.backbone.init_cfg = None
     if 'drop_path_rate' in config.model.backbone:

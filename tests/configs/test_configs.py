@@ -107,22 +107,27 @@ def test_detr_like_heads_train_the_backbone_at_a_tenth(name: str, decayed: str, 
     assert groups[not_decayed]['weight_decay'] == 0
 
 
+@pytest.mark.parametrize(('system', 'variant'), [('convit', 'tiny'), ('vars', 'rvt_tiny_vars_sd')])
 @pytest.mark.parametrize(
     'framework', ['mask_rcnn_{}_coco', 'dino_{}_coco', 'upernet_{}_ade20k', 'mask2former_{}_ade20k']
 )
-def test_columnar_backbones_learn_slower_block_by_block(framework: str) -> None:
-    name = framework.format('tiny')
-    config, groups = groups_of(name, 'convit')
+def test_columnar_backbones_learn_slower_block_by_block(framework: str, system: str, variant: str) -> None:
+    config, groups = groups_of(framework.format(variant), system)
     rate = config.optim_wrapper.optimizer.lr
     for parameter, group in groups.items():
         block = re.match(r'backbone\.blocks\.(\d+)\.', parameter)
-        depth = 12 - int(block[1]) if block else 13
-        embedding = parameter.startswith(('backbone.patch_embed', 'backbone.pos_embed', 'backbone.cls_token'))
-        assert group['lr'] == pytest.approx(rate * 0.75**depth if block or embedding else rate)
+        if block:
+            blocks_after = 12 - int(block[1])
+        elif parameter.startswith('backbone.pool.'):  # RVT-Ti's, before block 10
+            blocks_after = 2
+        else:
+            before = parameter.startswith('backbone.') and not parameter.startswith('backbone.norm.')
+            blocks_after = 13 if before else 0
+        assert group['lr'] == pytest.approx(rate * 0.75**blocks_after)
         if parameter.endswith(('.bias', 'norm1.weight', 'gating_param', 'backbone.pos_embed.weight', 'cls_token')):
             assert group['weight_decay'] == 0
-    for parameter in ('blocks.0.attn.qk.weight', 'blocks.9.attn.pos_proj.weight', 'patch_embed.proj.weight'):
-        assert groups[f'backbone.{parameter}']['weight_decay'] == 0.05
+    for parameter in ('backbone.blocks.0.attn.proj.weight', 'backbone.blocks.9.mlp.fc1.weight'):
+        assert groups[parameter]['weight_decay'] == 0.05
 
 
 @pytest.mark.parametrize('name', ['mask_rcnn_vit_small_coco', 'dino_swin_small_coco', 'upernet_swin_small_ade20k'])

@@ -18,6 +18,8 @@ REPRESENTATIVES = (
     'pervit/upernet_tiny_ade20k',
     'gab/upernet_vit_small_ade20k',
     'gab/mask_rcnn_swin_small_coco',
+    'vars/upernet_deit_tiny_vars_s_ade20k',
+    'vars/mask_rcnn_rvt_tiny_vars_sd_coco',
 )
 CONFIGS = sorted(f'{path.parent.name}/{path.stem}' for path in (ROOT / 'configs').glob('[!_]*/*.py'))
 

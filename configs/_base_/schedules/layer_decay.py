@@ -7,5 +7,7 @@ layer_decay = {
     **{f'backbone.blocks.{block}.': dict(lr_mult=layer_decay_rate ** (12 - block)) for block in range(12)},
     **{f'backbone.{name}': dict(lr_mult=layer_decay_rate**13) for name in before_blocks},
 }
+# RVT-Ti halves its grid before this block.
+layer_decay['backbone.pool.'] = layer_decay['backbone.blocks.10.']
 layer_decay['backbone.pos_embed']['decay_mult'] = 0.0
 layer_decay['backbone.cls_token']['decay_mult'] = 0.0

@@ -1,0 +1,12 @@
+# DINO of four scales with VARS-S in DeiT-Ti on COCO, 12 epochs.
+_base_ = ['../_base_/columnar/dino.py', '../_base_/backbones/vars.py']
+model = dict(
+    backbone=dict(
+        type='bioattn_mm.VARS',
+        arch='deit-tiny',
+        attention='vars_s',
+        drop_path_rate=0.1,
+        init_cfg=dict(type='Pretrained', checkpoint=_base_.checkpoints.deit_tiny_vars_s),
+    ),
+    neck=dict(in_channels=192),
+)

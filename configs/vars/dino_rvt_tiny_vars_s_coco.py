@@ -1,0 +1,13 @@
+# DINO of four scales with VARS-S in RVT-Ti on COCO, 12 epochs.
+_base_ = ['../_base_/columnar/dino.py', '../_base_/backbones/vars.py']
+model = dict(
+    backbone=dict(
+        type='bioattn_mm.VARS',
+        arch='rvt-tiny',
+        attention='vars_s',
+        out_indices=(9, 11),
+        drop_path_rate=0.1,
+        init_cfg=dict(type='Pretrained', checkpoint=_base_.checkpoints.rvt_tiny_vars_s),
+    ),
+    neck=dict(in_channels=[192, 384], stride=[16, 32], sources=[0, 0, 1, 1], scales=(2, 1, 1, 0.5)),
+)

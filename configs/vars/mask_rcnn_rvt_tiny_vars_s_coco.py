@@ -1,0 +1,13 @@
+# Mask R-CNN with VARS-S in RVT-Ti on COCO, 12 epochs.
+_base_ = ['../_base_/columnar/mask_rcnn.py', '../_base_/backbones/vars.py']
+model = dict(
+    backbone=dict(
+        type='bioattn_mm.VARS',
+        arch='rvt-tiny',
+        attention='vars_s',
+        out_indices=(9, 11),
+        drop_path_rate=0.1,
+        init_cfg=dict(type='Pretrained', checkpoint=_base_.checkpoints.rvt_tiny_vars_s),
+    ),
+    neck=dict(in_channels=[192, 384], stride=[16, 32], sources=[0, 0, 0, 1, 1], scales=(4, 2, 1, 1, 0.5)),
+)
