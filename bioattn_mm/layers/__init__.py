@@ -1,6 +1,7 @@
 """Attention mechanisms, one file each; they know nothing of backbones."""
 
 from .aggregated_attention import AggregatedAttention, LengthScaledAttention
+from .attention_maps import AttentionMap, record_attention
 from .conv_glu import ConvGLU
 from .gaussian_bias import GaussianBias, bias_of_pairs
 from .gaussian_relative_attention import GaussianRelPosAttention, GaussianRelPosMlp
@@ -18,6 +19,7 @@ from .sparse_reconstruction import (
 
 __all__ = [
     'AggregatedAttention',
+    'AttentionMap',
     'ConvGLU',
     'ConvolutionalSparseReconstruction',
     'DistanceEmbedding',
@@ -34,4 +36,5 @@ __all__ = [
     'SoftmaxAttention',
     'SparseReconstructionAttention',
     'bias_of_pairs',
+    'record_attention',
 ]

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from ..ops import aggregated_attention
 from .arguments import channels_of_head, full_precision
-from .log_cpb import LogCPB
+from .attention_maps import AttentionMap, AttentionMaps
+from .log_cpb import LogCPB, cell_centres
 
 
 def unit_vectors(x: Tensor) -> Tensor:
@@ -88,6 +89,50 @@ class AggregatedAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
+        output = aggregated_attention(*self._operands(x))
+        return self.proj(output.flatten(-2))
+
+    def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
+        """Weights of some queries, for analysis.
+
+        Args:
+            x: (B, H, W, C).
+            queries: Their places in the row-major order of the grid, int64 (queries,).
+
+        Returns:
+            'window', with 0 for keys outside of the image, and 'pooled', which together sum to 1; and 'learnable
+            tokens', which are added to those of the window.
+        """
+        grid = tuple(x.shape[1:3])
+        query, key, _, pooled_key, _, window_bias, pooled_bias, bias_rows, token_weights = self._operands(x)
+        row, column = queries // grid[1], queries % grid[1]
+        reach = torch.arange(self.window_size, device=x.device) - self.window_size // 2
+        rows, columns = row[:, None] + reach, column[:, None] + reach  # (queries, k)
+        inside = ((rows >= 0) & (rows < grid[0]))[:, :, None] & ((columns >= 0) & (columns < grid[1]))[:, None]
+        window = (self.window_size, self.window_size)
+
+        query = query[:, row, column]
+        key = key[:, rows.clamp(0, grid[0] - 1)[:, :, None], columns.clamp(0, grid[1] - 1)[:, None]]
+        window_logits = torch.einsum('bqnd,bqrcnd->bnqrc', query, key) + window_bias.unflatten(-1, window)[:, None]
+        window_logits = window_logits.masked_fill(~inside, float('-inf')).flatten(3)
+        pooled_logits = torch.einsum('bqnd,brcnd->bnqrc', query, pooled_key)
+        pooled_logits = (pooled_logits + pooled_bias[:, bias_rows[row], column[:, None]]).flatten(3)
+        weights = torch.cat((window_logits, pooled_logits), dim=-1).softmax(-1)
+        window_weights, pooled_weights = weights.split([window_logits.shape[-1], pooled_logits.shape[-1]], dim=-1)
+
+        pooled_grid = self.pooled_grid(grid)
+        pooled_rows, pooled_columns = (
+            cell_centres(length, pooled_length).to(x.device)[None] for length, pooled_length in zip(grid, pooled_grid)
+        )
+        token_weights = token_weights[:, row, column].transpose(1, 2) * inside.flatten(1)
+        return {
+            'window': AttentionMap(window_weights.unflatten(-1, window), rows, columns),
+            'pooled': AttentionMap(pooled_weights.unflatten(-1, pooled_grid), pooled_rows, pooled_columns),
+            'learnable tokens': AttentionMap(token_weights.unflatten(-1, window), rows, columns),
+        }
+
+    def _operands(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The arguments of the operator `aggregated_attention`."""
         height, width = x.shape[1:3]
         pooled_grid = self.pooled_grid((height, width))
 
@@ -101,7 +146,7 @@ class AggregatedAttention(nn.Module):
         pooled_key, pooled_value = self._key_value(self.pool_norm(pooled))
         pooled_bias, pooled_bias_rows = self.position_bias((height, width), pooled_grid)
 
-        output = aggregated_attention(
+        return (
             self.scale(unit_query, log_length),
             key,
             value,
@@ -112,7 +157,6 @@ class AggregatedAttention(nn.Module):
             pooled_bias_rows,
             token_weights,
         )
-        return self.proj(output.flatten(-2))
 
     def pooled_grid(self, grid: tuple[int, int]) -> tuple[int, int]:
         """Pooled grid (height, width) of a token grid (height, width)."""
@@ -157,12 +201,30 @@ class LengthScaledAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
         grid = tuple(x.shape[1:3])
-        query, key, value = self.qkv(x).flatten(1, 2).unflatten(-1, (3, self.num_heads, -1)).unbind(2)
-        query = self.scale(unit_vectors(query), math.log(grid[0] * grid[1]))
-        query, key, value = (t.transpose(1, 2) for t in (query, unit_vectors(key), value))
+        query, key, value = self._query_key_value(x)
         bias, rows = self.position_bias(grid, grid)
         bias = bias[:, rows].transpose(2, 3).flatten(3).flatten(1, 2)  # (heads, H * W, H * W)
         output = F.scaled_dot_product_attention(
             query, key.to(query.dtype), value.to(query.dtype), attn_mask=bias.to(query.dtype), scale=1.0
         )
         return self.proj(output.transpose(1, 2).flatten(2).unflatten(1, grid))
+
+    def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
+        """Weights of some queries, for analysis: 'attention'.
+
+        Args:
+            x: (B, H, W, C).
+            queries: Their places in the row-major order of the grid, int64 (queries,).
+        """
+        grid = tuple(x.shape[1:3])
+        query, key, _ = self._query_key_value(x)
+        bias, rows = self.position_bias(grid, grid)
+        bias = bias[:, rows[queries // grid[1]], (queries % grid[1])[:, None]]  # (heads, queries, H, W)
+        logits = query[:, :, queries] @ key.transpose(-2, -1) + bias.flatten(2).to(query.dtype)
+        return dict(attention=AttentionMap.of_grid(logits.softmax(-1), grid))
+
+    def _query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Scaled queries, l2-normalised keys, and values: (B, H, W, C) to three of (B, heads, H * W, d)."""
+        query, key, value = self.qkv(x).flatten(1, 2).unflatten(-1, (3, self.num_heads, -1)).unbind(2)
+        query = self.scale(unit_vectors(query), math.log(x.shape[1] * x.shape[2]))
+        return tuple(t.transpose(1, 2) for t in (query, unit_vectors(key), value))

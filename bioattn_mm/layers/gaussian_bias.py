@@ -89,7 +89,24 @@ def bias_of_pairs(table: Tensor, grid: tuple[int, int]) -> Tensor:
     Returns:
         (..., H * W, H * W): queries, then keys.
     """
-    # Sliding windows over the table hold the bias of each query to all keys, with the keys backwards: these are
-    # views, and turning the keys round is the only copy.
-    windows = table.unfold(-2, grid[0], 1).unfold(-2, grid[1], 1)  # (..., H, W, H, W)
-    return windows.flip((-2, -1)).flatten(-2).flatten(-3, -2)
+    return _windows(table, grid).flip((-2, -1)).flatten(-2).flatten(-3, -2)
+
+
+def bias_of_queries(table: Tensor, grid: tuple[int, int], queries: Tensor) -> Tensor:
+    """The rows of `bias_of_pairs` that belong to some queries.
+
+    Args:
+        table: (..., 2 H - 1, 2 W - 1).
+        grid: (height, width) in tokens.
+        queries: Their places in the row-major order of the grid, int64 (queries,).
+
+    Returns:
+        (..., queries, H * W).
+    """
+    windows = _windows(table, grid)[..., queries // grid[1], queries % grid[1], :, :]
+    return windows.flip((-2, -1)).flatten(-2)
+
+
+def _windows(table: Tensor, grid: tuple[int, int]) -> Tensor:
+    """The bias of each query to all keys, with the keys backwards: a view, (..., H, W, H, W)."""
+    return table.unfold(-2, grid[0], 1).unfold(-2, grid[1], 1)

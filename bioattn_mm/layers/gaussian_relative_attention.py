@@ -11,7 +11,8 @@ from timm.models.vision_transformer_relpos import RelPosAttention
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
-from .gaussian_bias import GaussianBias, bias_of_pairs
+from .attention_maps import AttentionMap, AttentionMaps, maps_of_product
+from .gaussian_bias import GaussianBias, bias_of_pairs, bias_of_queries
 
 # Compiled at its first call.
 compiled_flex_attention = torch.compile(flex_attention)
@@ -81,8 +82,7 @@ class GaussianRelPosAttention(RelPosAttention):
     def forward(self, x: Tensor, shared_rel_pos: None = None) -> Tensor:
         """(B, H, W, C) to (B, H, W, C); `shared_rel_pos` is there because timm's block passes it."""
         grid = tuple(x.shape[1:3])
-        qkv = self.qkv(x).flatten(1, 2).unflatten(-1, (3, self.num_heads, self.head_dim))
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, heads, N, d)
+        query, key, value = self._query_key_value(x)
         # On a CPU this kernel has no backward, and it is there for comparison only.
         if self.bias_in_kernel and (x.is_cuda or not torch.is_grad_enabled()):
             attend = compiled_flex_attention if x.is_cuda else flex_attention
@@ -91,3 +91,30 @@ class GaussianRelPosAttention(RelPosAttention):
             bias = self.rel_pos.get_bias(grid).to(query.dtype)
             output = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
         return self.proj(output.transpose(1, 2).reshape(x.shape))
+
+    def attention_maps(self, x: Tensor, queries: Tensor, shared_rel_pos: None = None) -> AttentionMaps:
+        """Weights of some queries, for analysis.
+
+        Args:
+            x: (B, H, W, C).
+            queries: Their places in the row-major order of the grid, int64 (queries,).
+            shared_rel_pos: As in `forward`.
+
+        Returns:
+            'Gaussian', the softmax of the Gaussian bias alone, 'content' and 'position', without and with nothing but
+            the whole bias, and 'attention'.
+        """
+        grid = tuple(x.shape[1:3])
+        query, key, _ = self._query_key_value(x)
+        content = query[:, :, queries] @ key.transpose(-2, -1) * self.scale
+        gaussian, bias = (
+            bias_of_queries(table, grid, queries).to(content.dtype)
+            for table in (self.rel_pos.gaussian.table(grid), self.rel_pos.table(grid))
+        )
+        maps = dict(Gaussian=gaussian.softmax(-1)[None, None], **maps_of_product(content, bias))
+        return {name: AttentionMap.of_grid(weights, grid) for name, weights in maps.items()}
+
+    def _query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, H, W, C) to three of (B, heads, H * W, d)."""
+        qkv = self.qkv(x).flatten(1, 2).unflatten(-1, (3, self.num_heads, self.head_dim))
+        return qkv.permute(2, 0, 3, 1, 4).unbind(0)

@@ -1,9 +1,12 @@
 """Swin's window attention with the Gaussian attention bias. Importing it imports mmpretrain: some seconds."""
 
-from mmpretrain.models.utils import WindowMSA
+import torch
+import torch.nn.functional as F
+from mmpretrain.models.utils import ShiftWindowMSA, WindowMSA
 from torch import Tensor
 
-from .gaussian_bias import GaussianBias
+from .attention_maps import AttentionMap, AttentionMaps, Recording, maps_of, maps_of_product
+from .gaussian_bias import GaussianBias, bias_of_queries
 
 
 class GaussianWindowMSA(WindowMSA):
@@ -30,3 +33,50 @@ class GaussianWindowMSA(WindowMSA):
         height, width = self.window_size
         learned = self.relative_position_bias_table.T.unflatten(1, (2 * height - 1, 2 * width - 1))
         return learned + self.gaussian.table(self.window_size)
+
+    def query_maps(self, tokens: Tensor, places: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """Weights of some queries, each given with all tokens of its window, for analysis.
+
+        Args:
+            tokens: (B, queries, N, C).
+            places: Places of the queries in their windows, int64 (queries,).
+            mask: Added to the logits, (queries, N).
+
+        Returns:
+            The weights (B or 1, heads or 1, queries, N) by the names that `GaussianRelPosAttention` has for them.
+        """
+        qkv = self.qkv(tokens).unflatten(-1, (3, self.num_heads, -1))
+        query, key = qkv[:, range(len(places)), places, 0], qkv[:, :, :, 1]  # (B, queries, (N,) heads, d)
+        content = torch.einsum('bqhd,bqnhd->bhqn', query * self.scale, key)
+        gaussian, bias = (
+            bias_of_queries(table, self.window_size, places).to(content.dtype)
+            for table in (self.gaussian.table(self.window_size), self.table())
+        )
+        # The mask closes a part of the window to each of them; twice or once makes no difference.
+        return dict(
+            Gaussian=(gaussian + mask).softmax(-1)[None, None], **maps_of_product(content + mask, bias + mask)
+        )
+
+
+@maps_of.register
+def maps_of_shifted_windows(layer: ShiftWindowMSA, recording: Recording, queries: Tensor) -> AttentionMaps:
+    """Maps of the window that each query is in; a window may reach into the padding, beyond the grid."""
+    grid, size, shift = recording.grid, layer.window_size, layer.shift_size
+    padded = tuple(-(-length // size) * size for length in grid)
+    tokens = recording.inputs[0].unflatten(1, grid)
+    tokens = F.pad(tokens, (0, 0, 0, padded[1] - grid[1], 0, padded[0] - grid[0]))
+
+    # Windows are a regular grid on the map that is rolled by the shift.
+    row, column = (queries // grid[1] - shift) % padded[0], (queries % grid[1] - shift) % padded[1]
+    reach = torch.arange(size, device=queries.device)
+    rows, columns = (
+        ((place // size * size)[:, None] + reach + shift) % length for place, length in zip((row, column), padded)
+    )
+    windows = tokens[:, rows[:, :, None], columns[:, None]].flatten(2, 3)  # (B, queries, size * size, C)
+    places = row % size * size + column % size
+    mask = tokens.new_zeros(len(queries), size * size)
+    if shift > 0:
+        number = row // size * (padded[1] // size) + column // size
+        mask = layer.get_attn_mask(padded, size, shift, tokens.device)[number, places].to(tokens.dtype)
+    maps = layer.w_msa.query_maps(windows, places, mask)
+    return {name: AttentionMap(w.unflatten(-1, (size, size)), rows, columns) for name, w in maps.items()}

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .arguments import channels_of_head, full_precision
+from .attention_maps import AttentionMap, AttentionMaps
 
 
 class GPSA(nn.Module):
@@ -84,13 +85,22 @@ class GPSA(nn.Module):
             rows = axis_logits(grid[0], vertical) + bias[:, None, None]
             return rows.softmax(-1), axis_logits(grid[1], horizontal).softmax(-1)
 
-    def attention_maps(self, x: Tensor) -> Tensor:
-        """The weights of every pair of tokens, for analysis: (B, H, W, C) to (B, heads, H * W, H * W)."""
+    def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
+        """Weights of some queries, for analysis: 'content', 'position', and the 'attention' that the gate mixes of them.
+
+        Args:
+            x: (B, H, W, C).
+            queries: Their places in the row-major order of the grid, int64 (queries,).
+        """
+        grid = tuple(x.shape[1:3])
         query, key = self._query_key(x)
-        content = (query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5).softmax(-1)
-        rows, columns = self.position_weights(tuple(x.shape[1:3]))
-        position = torch.einsum('niu,njv->nijuv', rows, columns).flatten(3).flatten(1, 2)
-        return torch.lerp(content, position.to(content.dtype), self.gating_param.sigmoid()[:, None, None])
+        content = (query[:, :, queries] @ key.transpose(-2, -1) * query.shape[-1] ** -0.5).softmax(-1)
+        rows, columns = self.position_weights(grid)
+        position = torch.einsum('nqu,nqv->nquv', rows[:, queries // grid[1]], columns[:, queries % grid[1]])
+        position = position.flatten(2)[None].to(content.dtype)
+        attention = torch.lerp(content, position, self.gating_param.sigmoid()[:, None, None])
+        maps = dict(content=content, position=position, attention=attention)
+        return {name: AttentionMap.of_grid(weights, grid) for name, weights in maps.items()}
 
     def _query_key(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(B, H, W, C) to two of (B, heads, H * W, d)."""

@@ -103,6 +103,11 @@ class LogCPB(nn.Module):
         return scaled.sign() * torch.log2(scaled.abs() + 1) / math.log2(8)
 
 
+def cell_centres(length: int, pooled_length: int) -> Tensor:
+    """Mean token index of each cell of adaptive average pooling: float64 (pooled_length,)."""
+    return torch.tensor(_doubled_centres(length, pooled_length), dtype=torch.float64) / 2
+
+
 def _doubled_centres(length: int, pooled_length: int) -> list[int]:
     """Twice the mean token index of each cell of adaptive average pooling: integers, since cells are runs."""
     starts = [cell * length // pooled_length for cell in range(pooled_length)]

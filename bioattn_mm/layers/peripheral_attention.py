@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from .arguments import channels_of_head, full_precision
+from .attention_maps import AttentionMap, AttentionMaps, maps_of_product
 from .size_cache import SizeCache
 
 # Distance of two neighbouring tokens: the pre-training's 14 x 14 tokens lie on [-1, 1]. Other grids keep it.
@@ -95,6 +96,11 @@ class PeripheralPosition(nn.Module):
             (heads, queries, H * W), float32 or float64; less a constant of each query that makes the maximum 0. The
             softmax over the keys cancels it, and half precision is finest where the weights are largest.
         """
+        log_phi = self.log_phi(hidden, rows, columns)
+        return log_phi - log_phi.detach().amax(-1, keepdim=True)
+
+    def log_phi(self, hidden: tuple[Tensor, Tensor, Tensor], rows: slice, columns: slice) -> Tensor:
+        """What `forward` returns, without that constant."""
         plane, scale, shift = hidden
         height, width = scale.shape[1:]
         weight, bias = _full_precision(self.conv2)
@@ -113,8 +119,7 @@ class PeripheralPosition(nn.Module):
             x = F.conv2d(torch.addcmul(shift, scale, windows).relu_(), weight, bias)
             # Not F.group_norm, which refuses a single token.
             x = torch.group_norm(x, self.norm2.num_groups, norm_weight, norm_bias, self.norm2.eps)
-            log_phi = F.logsigmoid(x).flatten(2).transpose(0, 1).flip(1)
-            return log_phi - log_phi.detach().amax(-1, keepdim=True)
+            return F.logsigmoid(x).flatten(2).transpose(0, 1).flip(1)
 
     def query_parameters(self) -> list[nn.Parameter]:
         """The parameters that `forward` reads, in all other respects a function of its arguments."""
@@ -177,13 +182,7 @@ class PeripheralAttention(nn.Module):
         grid = tuple(x.shape[1:3])
         query, key, value = self._query_key_value(x)
         if self._is_kept(grid, query.dtype):
-            bias = self._position_biases.get(
-                self,
-                (grid, query.dtype),
-                lambda: self.position_bias(grid, distance_embedding, query.dtype),
-                shared=distance_embedding,
-            )
-            output = self.attend(query, key, value, bias)
+            output = self.attend(query, key, value, self._kept_bias(grid, distance_embedding, query.dtype))
         else:
             hidden = self.position.hidden_plane(distance_embedding(grid))
             output = _AttentionInChunks.apply(self, query, key, value, *hidden, *self.position.query_parameters())
@@ -200,6 +199,44 @@ class PeripheralAttention(nn.Module):
             bias[:, queries] = self.position(hidden, rows, columns)
         return bias
 
+    def attention_maps(self, x: Tensor, distance_embedding: DistanceEmbedding, queries: Tensor) -> AttentionMaps:
+        """Weights of some queries, for analysis.
+
+        Args:
+            x: (B, H, W, C).
+            distance_embedding: As in `forward`.
+            queries: Their places in the row-major order of the grid, int64 (queries,).
+
+        Returns:
+            'content' and 'position', Phi_c and Phi_p divided by their sums over the keys, and 'attention', their
+            product divided by its own.
+        """
+        grid = tuple(x.shape[1:3])
+        query, key, _ = self._query_key_value(x)
+        content = query[:, :, queries] @ key.transpose(-2, -1) * self.head_channels**-0.5
+        if self._is_kept(grid, query.dtype):
+            bias = self._kept_bias(grid, distance_embedding, query.dtype)[:, queries]
+        else:
+            hidden = self.position.hidden_plane(distance_embedding(grid))
+            places = [divmod(place, grid[1]) for place in queries.tolist()]
+            bias = [self.position(hidden, slice(i, i + 1), slice(j, j + 1)) for i, j in places]
+            bias = torch.cat(bias, dim=1).to(query.dtype)
+        return {name: AttentionMap.of_grid(t, grid) for name, t in maps_of_product(content, bias).items()}
+
+    def position_attention(
+        self, grid: Grid, distance_embedding: DistanceEmbedding
+    ) -> Iterator[tuple[Tensor, AttentionMap]]:
+        """Phi_p of all queries on a grid, which no picture has a part in, in chunks of queries.
+
+        Yields:
+            Places of the queries in the row-major order of the grid, int64, and their Phi_p, from 0 to 1.
+        """
+        hidden = self.position.hidden_plane(distance_embedding(grid))
+        for queries, rows, columns in self.query_chunks(grid, batch=0, device=hidden[0].device):
+            phi = self.position.log_phi(hidden, rows, columns).exp()[None]
+            places = torch.arange(queries.start, queries.stop, device=phi.device)
+            yield places, AttentionMap.of_grid(phi, grid)
+
     def train(self, mode: bool = True) -> 'PeripheralAttention':
         self._position_biases.clear()
         return super().train(mode)
@@ -212,6 +249,15 @@ class PeripheralAttention(nn.Module):
     def _is_kept(self, grid: Grid, dtype: torch.dtype) -> bool:
         num_bytes = self.num_heads * (grid[0] * grid[1]) ** 2 * dtype.itemsize
         return self._position_biases.is_open(self) and num_bytes <= self._position_biases.max_bytes
+
+    def _kept_bias(self, grid: Grid, distance_embedding: DistanceEmbedding, dtype: torch.dtype) -> Tensor:
+        """`position_bias`, computed where it is not kept already."""
+        return self._position_biases.get(
+            self,
+            (grid, dtype),
+            lambda: self.position_bias(grid, distance_embedding, dtype),
+            shared=distance_embedding,
+        )
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
         """softmax(q k^T / sqrt(d) + bias) v with one bias, (heads, queries, keys), for all pictures."""

@@ -9,9 +9,12 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from .arguments import channels_of_head, full_precision
+from .attention_maps import AttentionMap, AttentionMaps
 
 # Atoms of each channel's dictionary in VARS-S.
 NUM_ATOMS = 5
+# Derivatives of queries by values that are taken at once, for analysis.
+MAX_DERIVATIVES = 2**22
 
 Grid = tuple[int, int]
 
@@ -104,6 +107,17 @@ class SoftmaxAttention(nn.Module):
         query, key, value = _split_heads(self.qkv(x), 3, self.num_heads)
         return self.proj(_merge_heads(F.scaled_dot_product_attention(query, key, value), x))
 
+    def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
+        """Weights of some queries, for analysis: 'attention'.
+
+        Args:
+            x: (B, H, W, C).
+            queries: Their places in the row-major order of the grid, int64 (queries,).
+        """
+        query, key, _ = _split_heads(self.qkv(x), 3, self.num_heads)
+        weights = (query[:, :, queries] @ key.transpose(-2, -1) * query.shape[-1] ** -0.5).softmax(-1)
+        return dict(attention=AttentionMap.of_grid(weights, tuple(x.shape[1:3])))
+
 
 class PerformerAttention(nn.Module):
     """Attention with random features in place of the softmax, linear in the number of tokens N.
@@ -134,6 +148,20 @@ class PerformerAttention(nn.Module):
             weighted = query @ (key.transpose(-2, -1) @ value)
             output = weighted / (query @ key.sum(-2).unsqueeze(-1))
         return self.proj(_merge_heads(output, x).to(qkv.dtype))
+
+    def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
+        """Weights of some queries, which `forward` never has, for analysis: 'attention'.
+
+        Args:
+            x: (B, H, W, C).
+            queries: Their places in the row-major order of the grid, int64 (queries,).
+        """
+        qkv = self.qkv(x)
+        with torch.autocast(x.device.type, enabled=False):
+            query, key, _ = _split_heads(full_precision(qkv), 3, self.num_heads)
+            weights = self.features(query[:, :, queries]) @ self.features(key).transpose(-2, -1)
+            weights = weights / weights.sum(-1, keepdim=True)
+        return dict(attention=AttentionMap.of_grid(weights, tuple(x.shape[1:3])))
 
 
 class SparseReconstructionAttention(nn.Module):
@@ -253,6 +281,46 @@ class SparseReconstructionAttention(nn.Module):
             dictionary = self.dictionary(full_precision(query), tuple(x.shape[1:3]))
             return dictionary, torch.stack(list(self.states(dictionary, full_precision(value))))
 
+    @torch.no_grad()
+    def reconstruction_norms(self, x: Tensor) -> Tensor:
+        """How strongly each state reconstructs each token: the Euclidean norm of P u over the channels of a head.
+
+        Args:
+            x: (B, H, W, C).
+
+        Returns:
+            (num_steps + 1, B, heads, H, W), float32 or float64.
+        """
+        dictionary, states = self.recurrent_states(x)
+        return torch.stack([(dictionary @ codes).norm(dim=-1).unflatten(-1, x.shape[1:3]) for codes in states])
+
+    def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
+        """Weights of some queries after each step, for analysis, without gradients.
+
+        A weight is the derivative of what is reconstructed at the query by the value at the key, the dictionary held
+        fixed, averaged over the channels of the head. Without a penalty, reconstruction is linear in the values: the
+        weights are those of an attention, P P^T after step 0.
+
+        Args:
+            x: (B, H, W, C).
+            queries: Their places in the row-major order of the grid, int64 (queries,).
+
+        Returns:
+            'step 0' to 'step num_steps - 1', and 'attention' for the last one.
+        """
+        grid = tuple(x.shape[1:3])
+        with torch.no_grad():
+            query, value = _split_heads(self.qkv(x), 2, self.num_heads)
+            query, value = full_precision(query), full_precision(value)
+        with torch.autocast(x.device.type, enabled=False):
+            dictionary = self.dictionary(query, grid).detach()
+
+            def reconstruct(value: Tensor) -> Iterator[Tensor]:
+                return ((dictionary @ codes).sum((0, 1, 3)) for codes in self.states(dictionary, value))
+
+            steps = _derivatives(reconstruct, value, queries, channel_axis=3)
+        return _maps_of_steps([weights.permute(1, 2, 0, 3) for weights in steps], grid)
+
     def _static_columns(self, grid: Grid, dtype: torch.dtype) -> Tensor:
         """The static dictionary on a grid: (heads, H * W, m)."""
         static = self.static.to(dtype)
@@ -364,6 +432,35 @@ class ConvolutionalSparseReconstruction(nn.Module):
             states = list(self.states(spectrum, value))
             return torch.stack([_decode(codes, spectrum) for codes in states]), torch.stack(states)
 
+    def reconstruction_norms(self, x: Tensor) -> Tensor:
+        """How strongly each state reconstructs each token: the Euclidean norm of P u over the channels.
+
+        Args:
+            x: (B, H, W, C).
+
+        Returns:
+            (num_steps + 1, B, 1, H, W), float32 or float64; the channels are those of a single head.
+        """
+        return self.recurrent_states(x)[0].norm(dim=2, keepdim=True)
+
+    def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
+        """Weights of some queries after each step, as `SparseReconstructionAttention.attention_maps` defines them.
+
+        The channels are those of a single head. The second convolution, which follows the reconstruction, is not a
+        part of the weights.
+        """
+        grid = tuple(x.shape[1:3])
+        with torch.no_grad():
+            value = full_precision(self.v(x).permute(0, 3, 1, 2))
+        with torch.autocast(x.device.type, enabled=False):
+            spectrum = self.dictionary(grid, value.dtype).detach()
+
+            def reconstruct(value: Tensor) -> Iterator[Tensor]:
+                return (_decode(codes, spectrum).sum((0, 1)).flatten() for codes in self.states(spectrum, value))
+
+            steps = _derivatives(reconstruct, value, queries, channel_axis=1)
+        return _maps_of_steps([weights.flatten(2).transpose(0, 1)[:, None] for weights in steps], grid)
+
     def _spectrum(self, kernel: Tensor, grid: Grid, dtype: torch.dtype) -> Tensor:
         """Half-spectrum of kernels, (..., h, w // 2 + 1, 2), on another grid: (..., H, W // 2 + 1), complex."""
         spectrum = torch.view_as_complex(kernel.to(dtype).contiguous())
@@ -396,6 +493,40 @@ def _gram(codes: Tensor, spectrum: Tensor) -> Tensor:
     # them counts here.
     transform = (torch.fft.rfft2(codes) * spectrum.conj()).sum(2, keepdim=True)
     return torch.fft.irfft2(transform * spectrum, s=codes.shape[-2:])
+
+
+def _derivatives(
+    reconstruct: Callable[[Tensor], Iterator[Tensor]], value: Tensor, queries: Tensor, channel_axis: int
+) -> list[Tensor]:
+    """What the value at each token does to the reconstruction at some queries, after each step.
+
+    Args:
+        reconstruct: Gives the reconstruction of a value at each step, summed over pictures, heads and channels, none
+            of which knows of the others: (H * W,).
+        value: Of any shape.
+        queries: Places of the queries, int64 (queries,).
+        channel_axis: Axis of `value` to average over.
+
+    Returns:
+        For each step the derivatives, (queries, *shape of `value` without the channels).
+    """
+    value = value.detach().requires_grad_()
+    queries_at_once = max(1, MAX_DERIVATIVES // value.numel())
+    with torch.enable_grad():
+        steps = list(reconstruct(value))
+    selections = F.one_hot(queries, len(steps[0])).to(value.dtype).split(queries_at_once)
+
+    def derivative(step: Tensor, selection: Tensor) -> Tensor:
+        (derivatives,) = torch.autograd.grad(step, value, selection, retain_graph=True, is_grads_batched=True)
+        return derivatives.mean(channel_axis + 1)
+
+    return [torch.cat([derivative(step, selection) for selection in selections]) for step in steps]
+
+
+def _maps_of_steps(steps: list[Tensor], grid: Grid) -> AttentionMaps:
+    """Name the weights after each step, (B, heads, queries, H * W)."""
+    names = [*(f'step {index}' for index in range(len(steps) - 1)), 'attention']
+    return {name: AttentionMap.of_grid(weights, grid) for name, weights in zip(names, steps)}
 
 
 def _last(states: Iterator[Tensor]) -> Tensor:

@@ -37,6 +37,12 @@ def written_out(layer: GPSA, x: Tensor) -> Tensor:
     return weights / weights.sum(-1, keepdim=True)
 
 
+def weights_of(layer: GPSA, x: Tensor) -> Tensor:
+    """The weights of all tokens as `attention_maps` has them: (B, heads, N, N)."""
+    queries = torch.arange(x.shape[1] * x.shape[2])
+    return layer.attention_maps(x, queries)['attention'].weights.flatten(3)
+
+
 def output_of(layer: GPSA, weights: Tensor, x: Tensor) -> Tensor:
     """Apply the weights of all pairs to the values."""
     value = layer.v(x).flatten(1, 2).unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
@@ -50,7 +56,7 @@ def test_equals_the_formula_in_values_and_gradients(grid: tuple[int, int]) -> No
     upstream = torch.randn(2, *grid, 12, dtype=torch.float64)
     inputs = [x, *layer.parameters()]
     dense = output_of(layer, written_out(layer, x), x)
-    maps = output_of(layer, layer.attention_maps(x), x)
+    maps = output_of(layer, weights_of(layer, x), x)
     output = layer(x)
     wanted = torch.autograd.grad(dense, inputs, upstream)
     for candidate in (output, maps):
@@ -63,7 +69,7 @@ def test_float32_agrees_with_the_maps() -> None:
     layer = GPSA(192, 4)
     x = torch.randn(2, 9, 14, 192, requires_grad=True)
     inputs = [x, *layer.parameters()]
-    output, maps = layer(x), output_of(layer, layer.attention_maps(x), x)
+    output, maps = layer(x), output_of(layer, weights_of(layer, x), x)
     torch.testing.assert_close(output, maps, rtol=0, atol=1e-5)
     gradients, wanted = (torch.autograd.grad(y.square().mean(), inputs) for y in (output, maps))
     for gradient, want in zip(gradients, wanted, strict=True):
@@ -71,7 +77,7 @@ def test_float32_agrees_with_the_maps() -> None:
 
 
 def test_weights_of_maps_sum_to_one() -> None:
-    maps = randomized().attention_maps(torch.randn(1, 4, 6, 12, dtype=torch.float64))
+    maps = weights_of(randomized(), torch.randn(1, 4, 6, 12, dtype=torch.float64))
     assert maps.shape == (1, 3, 24, 24)
     torch.testing.assert_close(maps.sum(-1), torch.ones(1, 3, 24, dtype=torch.float64))
 
@@ -125,11 +131,11 @@ def test_gate_of_zero_and_one() -> None:
     x = torch.randn(1, 3, 4, 12, dtype=torch.float64)
     layer.gating_param.data.fill_(-1e3)
     query, key = layer._query_key(x)
-    torch.testing.assert_close(layer.attention_maps(x), (query @ key.transpose(-1, -2) / 2).softmax(-1))
+    torch.testing.assert_close(weights_of(layer, x), (query @ key.transpose(-1, -2) / 2).softmax(-1))
     layer.gating_param.data.fill_(1e3)
     rows, columns = layer.position_weights((3, 4))
     torch.testing.assert_close(
-        layer.attention_maps(x)[0], torch.stack([torch.kron(a, b) for a, b in zip(rows, columns)])
+        weights_of(layer, x)[0], torch.stack([torch.kron(a, b) for a, b in zip(rows, columns)])
     )
 
 

@@ -1,0 +1,162 @@
+"""Seeing what attention layers attend to: their weights for chosen queries, in any model that has these layers.
+
+Each attention layer has a method `attention_maps(..., queries)` beside its `forward`, with the same inputs, that
+returns named weights. `record_attention` runs a model and gives the layers their own inputs again. It works through
+hooks that are there during this one forward pass, so what is not asked for costs nothing.
+"""
+
+from dataclasses import dataclass
+from functools import singledispatch
+
+import torch
+from timm.layers import Attention
+from torch import Tensor, nn
+
+Grid = tuple[int, int]
+
+
+@dataclass
+class AttentionMap:
+    """Weights of some queries for keys that lie in rows and columns.
+
+    Attributes:
+        weights: (B, heads, queries, R, C), where B or heads is 1 if they are the same for all.
+        rows: Rows of the keys in tokens of the layer's grid, (queries, R), or (1, R) where all queries have the same
+            keys. Pooled keys lie between tokens, and those of a window may lie outside of the grid.
+        columns: The same for the columns, (queries or 1, C).
+    """
+
+    weights: Tensor
+    rows: Tensor
+    columns: Tensor
+
+    @classmethod
+    def of_grid(cls, weights: Tensor, grid: Grid) -> 'AttentionMap':
+        """Weights for all tokens of a grid: (B, heads, queries, H * W)."""
+        rows, columns = (torch.arange(length, device=weights.device)[None] for length in grid)
+        return cls(weights.unflatten(-1, grid), rows, columns)
+
+    def distances(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Euclidean distances in tokens between the queries at (rows, columns) and their keys: (queries, R, C)."""
+        return torch.hypot(
+            (self.rows - rows[:, None]).float()[:, :, None], (self.columns - columns[:, None]).float()[:, None]
+        )
+
+
+# By name. The weights that a layer gives its values come last, after what they are made of; `whole_attention` knows
+# the exception.
+AttentionMaps = dict[str, AttentionMap]
+
+
+def whole_attention(maps: AttentionMaps) -> list[AttentionMap]:
+    """The maps that the weights of a layer are: the last one, or TransNeXt's window and pooled tokens together."""
+    return [maps['window'], maps['pooled']] if 'pooled' in maps else [list(maps.values())[-1]]
+
+
+def maps_of_product(content: Tensor, position: Tensor) -> dict[str, Tensor]:
+    """The weights of `softmax(content + position)`, after what each of the two would give alone.
+
+    They are the product of these, divided by its sum over the keys.
+
+    Args:
+        content: Logits, (B, heads, queries, keys).
+        position: Logits, (heads, queries, keys).
+
+    Returns:
+        'content', 'position' and 'attention', of the same axes.
+    """
+    return dict(
+        content=content.softmax(-1),
+        position=position.softmax(-1)[None],
+        attention=(content + position).softmax(-1),
+    )
+
+
+@dataclass
+class Recording:
+    """What went into an attention layer.
+
+    Attributes:
+        name: The layer's name in the model.
+        layer: The layer.
+        inputs: Positional arguments of its forward.
+        keywords: Keyword arguments.
+        grid: (height, width) of its tokens.
+    """
+
+    name: str
+    layer: nn.Module
+    inputs: tuple
+    keywords: dict
+    grid: Grid
+
+    def maps(self, queries: Tensor) -> AttentionMaps:
+        """The layer's weights for some of its tokens.
+
+        Args:
+            queries: Their places in the row-major order of the grid, int64 (queries,).
+        """
+        return maps_of(self.layer, self, queries)
+
+
+@singledispatch
+def maps_of(layer: nn.Module, recording: Recording, queries: Tensor) -> AttentionMaps:
+    """Weights of any layer; other libraries' classes are registered with this function."""
+    return layer.attention_maps(*recording.inputs, **recording.keywords, queries=queries)
+
+
+@maps_of.register
+def maps_of_attention_with_class_token(layer: Attention, recording: Recording, queries: Tensor) -> AttentionMaps:
+    """timm's attention, as ConViT's last blocks have it: what is missing to a sum of 1 goes to the class token."""
+    (x,) = recording.inputs
+    query, key, _ = layer.qkv(x).unflatten(-1, (3, layer.num_heads, -1)).permute(2, 0, 3, 1, 4)
+    query, key = layer.q_norm(query), layer.k_norm(key)
+    prefix = x.shape[1] - recording.grid[0] * recording.grid[1]
+    weights = (query[:, :, prefix + queries] @ key.transpose(-2, -1) * layer.scale).softmax(-1)
+    return dict(attention=AttentionMap.of_grid(weights[..., prefix:], recording.grid))
+
+
+def has_maps(layer: nn.Module) -> bool:
+    """Whether a module is a layer that `record_attention` records."""
+    return hasattr(layer, 'attention_maps') or maps_of.dispatch(type(layer)) is not maps_of.dispatch(object)
+
+
+@torch.no_grad()
+def record_attention(model: nn.Module, x: Tensor) -> list[Recording]:
+    """Run a model, and keep what goes into each of its attention layers.
+
+    Args:
+        model: A backbone, in eval mode.
+        x: Its input, (B, 3, H, W).
+
+    Returns:
+        One recording for each attention layer, in the order in which they ran.
+    """
+    inputs = []
+    names = {module: name for name, module in model.named_modules() if has_maps(module)}
+
+    def keep(layer: nn.Module, positional: tuple, keywords: dict) -> None:
+        inputs.append((layer, positional, keywords))
+
+    handles = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer in names]
+    try:
+        outputs = model(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    output_grids = [tuple(output.shape[2:]) for output in outputs]
+    return [
+        Recording(names[layer], layer, positional, keywords, _grid_of(positional, output_grids))
+        for layer, positional, keywords in inputs
+    ]
+
+
+def _grid_of(inputs: tuple, output_grids: list[Grid]) -> Grid:
+    """Grid of a layer's tokens: the input's own, the one that follows it, or an output's of as many tokens."""
+    x = inputs[0]
+    if x.dim() == 4:
+        return tuple(x.shape[1:3])
+    if len(inputs) > 1:
+        return tuple(inputs[1])
+    # With a class token, which a grid of tokens can not be mistaken for: one more than the tokens of an output.
+    return next(grid for grid in output_grids if grid[0] * grid[1] == x.shape[1] - 1)
