@@ -5,6 +5,7 @@ import argparse
 from pathlib import Path
 
 from mmengine.config import Config, ConfigDict
+from mmengine.dist import is_main_process
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
@@ -66,6 +67,8 @@ def main() -> None:
     model = runner.model.module if args.tta or is_model_wrapper(runner.model) else runner.model
     check_fit(args.checkpoint, state_dict, model.state_dict())
     metrics = runner.test()
+    if not is_main_process():
+        return
 
     print(f'\n{args.config} {args.checkpoint}')
     figures = '  '.join(f'{name} {value:.4g}' for name, value in metrics.items() if 'time' not in name)

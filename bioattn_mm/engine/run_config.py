@@ -6,19 +6,23 @@ from mmengine.config import Config
 
 from .bias_mode import set_bias_mode
 from .command_line import check_data, read_config
+from .distributed import prepare_process
 from .mini import ensure_mini_data, make_mini
 
 
 def load_config(args: argparse.Namespace, dataloaders: tuple[str, ...], bias_mode: str | None = None) -> Config:
     """Read `args.config`, make it miniature, set its position bias and override its values, in this order.
 
+    Last, the process joins the others of its launcher if there is no GPU (see `prepare_process`).
+
     Args:
-        args: What `command_line.parse` returned; of it `config`, `mini` and `cfg_options`.
+        args: What `command_line.parse` returned; of it `config`, `mini`, `cfg_options` and `launcher`.
         dataloaders: The dataloaders that the run needs, such as 'test_dataloader'; their data must be there.
         bias_mode: One of `BIAS_MODES`.
 
     Raises:
-        InputError: The config cannot be run, has no miniature or no position bias, or its data are not there.
+        InputError: The config cannot be run, has no miniature or no position bias, its data are not there, or
+            the launcher and the machine do not fit.
     """
     config = read_config(args.config)
     if args.mini:
@@ -28,4 +32,5 @@ def load_config(args: argparse.Namespace, dataloaders: tuple[str, ...], bias_mod
         set_bias_mode(config, bias_mode)
     config.merge_from_dict(args.cfg_options or {})
     check_data(config, dataloaders)
+    prepare_process(config, args.launcher)
     return config

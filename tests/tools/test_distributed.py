@@ -1,0 +1,154 @@
+"""tools/dist_train.sh, tools/dist_test.sh and tools/slurm_train.sh: several processes, and wrong arguments."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+
+from bioattn_mm.engine.distributed import prepare_process
+from bioattn_mm.errors import InputError
+
+from .running import ROOT, metrics_of_test, run, scalars
+
+CONFIG = str(ROOT / 'tests/tools/upernet_small.py')
+SCRIPTS = {'dist_train.sh': 2, 'dist_test.sh': 3, 'slurm_train.sh': 3}  # and how many arguments each needs
+
+
+def run_script(folder: Path, script: str, *args: str, **environment: str) -> subprocess.CompletedProcess:
+    """Run a script as a user does who has the environment active."""
+    with socket.socket() as free:
+        free.bind(('', 0))
+        port = free.getsockname()[1]
+    return subprocess.run(
+        [ROOT / 'tools' / script, *args],
+        cwd=folder,
+        env={**os.environ, 'PYTHON': sys.executable, 'PORT': str(port), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_two_processes_train_and_test_as_one_does(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where there are fewer than two GPUs, the processes run on the CPU.
+    if torch.cuda.device_count() < 2:
+        monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
+    process = run_script(
+        workplace, 'dist_train.sh', CONFIG, '2', '--mini', '--work-dir', 'two', '--cfg-options',
+        'train_cfg.max_iters=10', 'train_cfg.val_interval=1000', 'default_hooks.checkpoint.interval=10',
+        'param_scheduler.0.end=3', 'default_hooks.logger.interval=1', 'val_dataloader.dataset.indices=3',
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr[-3000:]
+    losses = [line['loss'] for line in scalars(workplace / 'two') if 'loss' in line]
+    assert len(losses) == 10 and np.isfinite(losses).all()
+    # One of the processes writes.
+    assert len(list((workplace / 'two').glob('*/*.log'))) == 1
+
+    # An odd number: one of the processes is given a picture twice, and it must count once.
+    arguments = (CONFIG, 'two/iter_10.pth', '--mini', '--cfg-options', 'test_dataloader.dataset.indices=5')
+    process = run(workplace, 'test.py', *arguments, '--work-dir', 'two/by_one')
+    assert process.returncode == 0, process.stderr[-3000:]
+    process = run_script(workplace, 'dist_test.sh', *arguments[:2], '2', *arguments[2:], '--work-dir', 'two/by_two')
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert process.stdout.count('\naAcc ') == 1
+    by_one, by_two = (metrics_of_test(workplace / 'two' / name) for name in ('by_one', 'by_two'))
+    names = ('aAcc', 'mIoU', 'mAcc')
+    assert by_one['mIoU'] > 0
+    assert {name: by_two[name] for name in names} == {name: by_one[name] for name in names}
+
+
+@pytest.mark.parametrize('script', SCRIPTS)
+def test_usage(script: str, tmp_path: Path) -> None:
+    process = run_script(tmp_path, script, *['x'] * (SCRIPTS[script] - 1))
+    assert process.returncode == 2
+    assert process.stderr.startswith(f'Usage: tools/{script} ') and not process.stdout
+    process = run_script(tmp_path, script, '--help')
+    assert process.returncode == 0
+    assert process.stdout.startswith(f'Usage: tools/{script} ') and not process.stderr
+    assert subprocess.run(['bash', '-n', ROOT / 'tools' / script], check=False).returncode == 0
+
+
+@pytest.mark.parametrize('number', ['0', '-1', 'two', '1.5'])
+def test_number_of_processes_that_is_none(number: str, tmp_path: Path) -> None:
+    process = run_script(tmp_path, 'dist_train.sh', CONFIG, number)
+    assert process.returncode == 2
+    assert process.stderr == f"error: GPUS must be a whole number above 0, got '{number}'\n"
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> Path:
+    """A folder whose `srun` and `python` print their arguments, one a line."""
+    for name in ('srun', 'python'):
+        program = tmp_path / name
+        program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+        program.chmod(0o755)
+    return tmp_path
+
+
+def arguments_of(folder: Path, script: str, *args: str, **environment: str) -> list[str]:
+    """What a script would run."""
+    path = f'{folder}{os.pathsep}{os.environ["PATH"]}'
+    process = run_script(folder, script, *args, PATH=path, PYTHON='python', **environment)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.splitlines()
+
+
+def test_several_machines(shown: Path) -> None:
+    environment = dict(NNODES='3', NODE_RANK='2', MASTER_ADDR='10.0.0.1', PORT='29555')
+    assert arguments_of(shown, 'dist_train.sh', 'a config.py', '4', '--amp', **environment) == [
+        '-m', 'torch.distributed.run', '--nnodes=3', '--node-rank=2', '--master-addr=10.0.0.1',
+        '--master-port=29555', '--nproc-per-node=4', str(ROOT / 'tools/train.py'), 'a config.py', '--amp',
+        '--launcher', 'pytorch',
+    ]  # fmt: skip
+    arguments = arguments_of(shown, 'dist_test.sh', 'config.py', 'x.pth', '4', '--tta', **environment)
+    assert arguments[7:] == [
+        str(ROOT / 'tools/test.py'), 'config.py', 'x.pth', '--tta', '--launcher', 'pytorch',
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize('work_dir', [['runs/one'], []])
+def test_slurm(work_dir: list[str], shown: Path) -> None:
+    arguments = arguments_of(
+        shown, 'slurm_train.sh', 'gpu', 'a job', 'config.py', *work_dir, '--cfg-options', 'a=1',
+        GPUS='16', CPUS_PER_TASK='7', SRUN_ARGS='--time=1:00:00 --qos=high',
+    )  # fmt: skip
+    assert arguments == [
+        '--partition=gpu', '--job-name=a job', '--gres=gpu:8', '--ntasks=16', '--ntasks-per-node=8',
+        '--cpus-per-task=7', '--kill-on-bad-exit=1', '--time=1:00:00', '--qos=high',
+        'python', '-u', str(ROOT / 'tools/train.py'), 'config.py', *(f'--work-dir={name}' for name in work_dir),
+        '--cfg-options', 'a=1', '--launcher=slurm',
+    ]  # fmt: skip
+
+
+def test_slurm_on_a_part_of_a_machine(shown: Path) -> None:
+    arguments = arguments_of(shown, 'slurm_train.sh', 'gpu', 'job', 'config.py', GPUS='4')
+    assert arguments[2:5] == ['--gres=gpu:4', '--ntasks=4', '--ntasks-per-node=4']
+    arguments = arguments_of(shown, 'slurm_train.sh', 'gpu', 'job', 'config.py', GPUS='4', GPUS_PER_NODE='2')
+    assert arguments[2:5] == ['--gres=gpu:2', '--ntasks=4', '--ntasks-per-node=2']
+
+
+def test_process_that_no_launcher_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv('RANK', raising=False)
+    with pytest.raises(InputError, match='start them with tools/dist_train.sh'):
+        prepare_process(Config(), 'pytorch')
+
+
+def test_more_processes_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
+    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 4)
+    monkeypatch.setenv('RANK', '12')
+    monkeypatch.setenv('LOCAL_RANK', '4')
+    with pytest.raises(InputError, match='no GPU for process 4 of this machine: start at most 4'):
+        prepare_process(Config(), 'pytorch')
+
+
+def test_slurm_needs_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
+    with pytest.raises(InputError, match='--launcher slurm needs GPUs'):
+        prepare_process(Config(), 'slurm')

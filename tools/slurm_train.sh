@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Train on the GPUs of a cluster, through Slurm.
+source "$(dirname "${BASH_SOURCE[0]}")/dist_common.sh"
+
+check_arguments 3 "Usage: tools/slurm_train.sh PARTITION JOB_NAME CONFIG [WORK_DIR] [arguments of tools/train.py]
+
+Train on GPUs that Slurm allots, one process for each. Logs and checkpoints go to WORK_DIR (default work_dirs/CONFIG).
+
+Environment variables:
+  GPUS           number of all GPUs (default 8)
+  GPUS_PER_NODE  number of GPUs on a machine (default GPUS, at most 8)
+  CPUS_PER_TASK  CPU cores for each GPU (default 5)
+  SRUN_ARGS      more arguments of srun, such as '--time=24:00:00 --qos=high'
+  MASTER_PORT    free port of the first machine (default 29500)
+  PYTHON         Python to run (default python)
+
+Example:
+  GPUS=16 tools/slurm_train.sh gpu upernet configs/transnext/upernet_tiny_ade20k.py work_dirs/upernet --amp" "$@"
+
+gpus=${GPUS:-8}
+check_count GPUS "$gpus"
+gpus_per_node=${GPUS_PER_NODE:-$((gpus < 8 ? gpus : 8))}
+check_count GPUS_PER_NODE "$gpus_per_node"
+read -r -a srun_args <<< "${SRUN_ARGS:-}"
+
+arguments=("${@:4}")
+if (($# > 3)) && [[ $4 != -* ]]; then
+    arguments=("--work-dir=$4" "${@:5}")
+fi
+exec srun \
+    --partition="$1" \
+    --job-name="$2" \
+    --gres="gpu:$gpus_per_node" \
+    --ntasks="$gpus" \
+    --ntasks-per-node="$gpus_per_node" \
+    --cpus-per-task="${CPUS_PER_TASK:-5}" \
+    --kill-on-bad-exit=1 \
+    "${srun_args[@]}" \
+    "${PYTHON:-python}" -u "$TOOLS/train.py" "$3" "${arguments[@]}" --launcher=slurm
