@@ -86,7 +86,7 @@ class GPSA(nn.Module):
             return rows.softmax(-1), axis_logits(grid[1], horizontal).softmax(-1)
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
-        """Weights of some queries, for analysis: 'content', 'position', and the 'attention' that the gate mixes of them.
+        """Weights of some queries, for analysis: 'content', 'position' and 'attention', which the gate mixes of both.
 
         Args:
             x: (B, H, W, C).
