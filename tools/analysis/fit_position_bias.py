@@ -17,7 +17,6 @@ from pathlib import Path
 import matplotlib
 
 matplotlib.use('Agg')
-import lmfit
 import matplotlib.pyplot as plt
 import numpy as np
 import timm
@@ -30,6 +29,7 @@ from timm.layers.pos_embed_rel import gen_relative_position_index
 from torch import nn
 
 from bioattn_mm import compat
+from bioattn_mm.analysis.gaussian_fit import FIT_COLUMNS, fit_gaussian
 from bioattn_mm.checkpoints import check_fit, load_backbone, read_state_dict
 from bioattn_mm.engine.command_line import read_config, run_tool
 from bioattn_mm.errors import InputError
@@ -38,7 +38,7 @@ from bioattn_mm.models import GABSwin, GABViT
 compat.install()
 
 BACKBONES = {'GABViT': GABViT, 'GABSwin': GABSwin}
-COLUMNS = ('layer', 'r_squared', 'sigma_x', 'sigma_y', 'amplitude', 'center_x', 'center_y', 'offset')
+COLUMNS = ('layer', *FIT_COLUMNS)
 FILES = ('table.csv', 'table.json', 'bias_maps.png', 'fits.png')
 # Offsets that a bias is fitted on, in patches: those of the pre-training at 224 pixels.
 VIT_GRID = (14, 14)
@@ -155,61 +155,6 @@ def table_of_timm(module: RelPosMlp | RelPosBias) -> torch.Tensor:
     return table.unflatten(1, (2 * height - 1, 2 * width - 1))
 
 
-def fit_gaussian(bias: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
-    """Fit `offset + amplitude * exp(-(x - cx)^2 / (2 sx^2) - (y - cy)^2 / (2 sy^2))` by least squares.
-
-    Args:
-        bias: The bias at each offset, (2 H - 1, 2 W - 1); the offset (0, 0) is in the middle.
-
-    Returns:
-        R^2 and the parameters, by the names of `COLUMNS`, all NaN where the bias is the same everywhere; and the
-        values of the fit, with the shape of `bias`.
-    """
-    height, width = bias.shape
-    y, x = (axis.ravel() for axis in np.mgrid[:height, :width])
-    y, x = y - (height - 1) / 2, x - (width - 1) / 2
-    spread = np.square(bias - bias.mean()).sum()
-    if spread <= 1e-12 * max(1.0, np.square(bias).sum()):
-        return dict.fromkeys(COLUMNS[1:], math.nan), bias
-    # A bias may fall off from its middle or rise: the better of two starts.
-    fits = [minimize(bias.ravel(), x, y, sign * np.ptp(bias)) for sign in (1, -1)]
-    best = min(fits, key=lambda fit: fit.chisqr)
-    parameters = best.params.valuesdict()
-    # lmfit's amplitude is the volume below the Gaussian.
-    peak = parameters['amplitude'] / (2 * math.pi * parameters['sigmax'] * parameters['sigmay'])
-    values = (
-        1 - best.chisqr / spread,
-        parameters['sigmax'],
-        parameters['sigmay'],
-        peak,
-        parameters['centerx'],
-        parameters['centery'],
-        parameters['c'],
-    )
-    return dict(zip(COLUMNS[1:], map(float, values), strict=True)), best.best_fit.reshape(bias.shape)
-
-
-def minimize(bias: np.ndarray, x: np.ndarray, y: np.ndarray, peak: float) -> lmfit.model.ModelResult:
-    """One fit with lmfit, from a Gaussian in the middle with this peak."""
-
-    def plane(x: np.ndarray, y: np.ndarray, c: float) -> np.ndarray:
-        return np.full(x.shape, c)
-
-    model = lmfit.models.Gaussian2dModel() + lmfit.Model(plane, independent_vars=['x', 'y'])
-    sigma_x, sigma_y = (axis.max() / 2 for axis in (x, y))
-    parameters = model.make_params(
-        amplitude=peak * 2 * math.pi * sigma_x * sigma_y,
-        # Outside of the offsets there are, a fit would be of a tail.
-        centerx=dict(value=0, min=x.min(), max=x.max()),
-        centery=dict(value=0, min=y.min(), max=y.max()),
-        # Many times wider than the map is flat.
-        sigmax=dict(value=sigma_x, min=0.1, max=20 * x.max()),
-        sigmay=dict(value=sigma_y, min=0.1, max=20 * y.max()),
-        c=bias.max() if peak < 0 else bias.min(),
-    )
-    return model.fit(bias, parameters, x=x, y=y)
-
-
 def write_tables(out: Path, rows: list[dict]) -> None:
     with (out / 'table.csv').open('w', newline='') as file:
         writer = csv.DictWriter(file, COLUMNS)
@@ -221,11 +166,10 @@ def write_tables(out: Path, rows: list[dict]) -> None:
 
 
 def print_table(rows: list[dict]) -> None:
-    columns = COLUMNS[1:]
-    titles = (column.replace('r_squared', 'R^2').replace('_', ' ') for column in columns)
+    titles = (column.replace('r_squared', 'R^2').replace('_', ' ') for column in FIT_COLUMNS)
     table = Table('layer', *titles, title='Gaussian fits, lengths in patches')
     for row in rows:
-        table.add_row(row['layer'], *(f'{row[column]:.3f}' for column in columns))
+        table.add_row(row['layer'], *(f'{row[column]:.3f}' for column in FIT_COLUMNS))
     Console().print(table)
 
 

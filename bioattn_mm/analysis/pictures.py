@@ -1,0 +1,100 @@
+"""Pictures as a config's model sees them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from mmengine.config import Config
+from mmengine.dataset import Compose
+from mmengine.registry import MODELS, init_default_scope
+from torch import Tensor
+
+from ..engine.command_line import find_datasets
+from ..errors import InputError
+
+SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp')
+
+
+@dataclass
+class Picture:
+    """A picture that went through a config's test pipeline.
+
+    Attributes:
+        path: Its file.
+        original_size: (height, width) of the file in pixels.
+        image: What was made of it before normalisation, RGB, uint8 (H, W, 3).
+        inputs: The model's input, (1, 3, H', W'), which may be padded at the bottom and right.
+    """
+
+    path: Path
+    original_size: tuple[int, int]
+    image: np.ndarray
+    inputs: Tensor
+
+
+def find_pictures(config: Config, folder: str | None, limit: int) -> list[Path]:
+    """The first pictures of a folder and the folders in it, by name.
+
+    Args:
+        config: Names the folder of its validation pictures.
+        folder: Another folder instead.
+        limit: How many at most.
+
+    Raises:
+        InputError: The folder is not there, or has no pictures.
+    """
+    path = Path(folder) if folder else _validation_folder(config)
+    if not path.is_dir():
+        raise InputError(f'no folder of pictures at {path}: name one with --pictures')
+    pictures = sorted(file for file in path.rglob('*') if file.suffix.lower() in SUFFIXES)
+    if not pictures:
+        raise InputError(f'no pictures in {path}: expected files that end in {", ".join(SUFFIXES)}')
+    return pictures[:limit]
+
+
+def _validation_folder(config: Config) -> Path:
+    dataset = next(find_datasets(config.val_dataloader), None)
+    if dataset is None:
+        raise InputError(f'{config.filename} names no folder of validation pictures: name one with --pictures')
+    prefix = dataset.get('data_prefix', {})
+    if isinstance(prefix, dict):
+        prefix = next((prefix[key] for key in ('img_path', 'img') if key in prefix), '')
+    return Path(dataset['data_root']) / prefix
+
+
+class PictureReader:
+    """Reads pictures through the test pipeline and the data preprocessor of a config.
+
+    Args:
+        config: Of a model that runs in mmdet, mmseg or mmpretrain.
+        size: (height, width) in pixels to resize pictures to, without keeping their shape; None for the pipeline's
+            own resize.
+        device: Device of the model's inputs.
+
+    Raises:
+        InputError: There is a `size`, and the pipeline has not one resize to replace.
+    """
+
+    def __init__(self, config: Config, size: tuple[int, int] | None = None, device: str = 'cpu') -> None:
+        init_default_scope(config.default_scope)
+        dataset = next(find_datasets(config.test_dataloader), {})
+        # Pictures alone have no annotations.
+        steps = [dict(step) for step in dataset.get('pipeline', []) if not step['type'].endswith('LoadAnnotations')]
+        if size is not None:
+            resizes = [index for index, step in enumerate(steps) if 'Resize' in step['type']]
+            if len(resizes) != 1:
+                raise InputError(f'--size needs one resize in the test pipeline, this config has {len(resizes)}')
+            steps[resizes[0]] = dict(type='Resize', scale=(size[1], size[0]), keep_ratio=False)
+        self.pipeline = Compose(steps)
+        self.preprocessor = MODELS.build(config.model.data_preprocessor).to(device)
+
+    def __call__(self, path: Path) -> Picture:
+        """Read one picture.
+
+        Raises:
+            InputError: It cannot be decoded.
+        """
+        packed = self.pipeline(dict(img_path=str(path), img_id=0))
+        image, sample = packed['inputs'], packed['data_samples']
+        batch = self.preprocessor(dict(inputs=[image], data_samples=[sample]), False)
+        return Picture(path, tuple(sample.ori_shape[:2]), image.flip(0).permute(1, 2, 0).numpy(), batch['inputs'])
