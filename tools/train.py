@@ -48,6 +48,12 @@ def parse_args() -> argparse.Namespace:
         metavar='BACKEND',
         help='compile the backbone with torch.compile, by its inductor without a value; minutes for each input size',
     )
+    parser.add_argument(
+        '--skip-bad-data',
+        action='store_true',
+        help='train without the pictures and annotations that cannot be loaded, instead of ending with an error that '
+        'names the first; they are logged and counted',
+    )
     return parse(parser)
 
 
@@ -64,6 +70,8 @@ def main() -> None:
         set_amp(config, args.amp)
     if args.compile:
         set_compile(config, args.compile)
+    if args.skip_bad_data:
+        set_skip_bad_data(config)
 
     Runner.from_cfg(config).train()
 
@@ -105,6 +113,15 @@ def set_compile(config: Config, backend: str) -> None:
         raise InputError(f'no compiler {backend!r} for --compile: expected one of {", ".join(known)}')
     hook = dict(type='bioattn_mm.CompileBackboneHook', backend=backend)
     config.custom_hooks = [*config.get('custom_hooks', []), hook]
+
+
+def set_skip_bad_data(config: Config) -> None:
+    """Leave out training samples that cannot be loaded, and log them as often as the losses."""
+    hooks = config.get('custom_hooks', [])
+    if any(hook.type == 'bioattn_mm.SkipBadDataHook' for hook in hooks):
+        return
+    interval = config.get('default_hooks', {}).get('logger', {}).get('interval', 10)
+    config.custom_hooks = [*hooks, dict(type='bioattn_mm.SkipBadDataHook', interval=interval)]
 
 
 if __name__ == '__main__':

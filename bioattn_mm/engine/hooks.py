@@ -1,10 +1,15 @@
 """Hooks of training."""
 
+import logging
+
+import torch
+from mmengine.dist import all_reduce, is_main_process
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
+from ..datasets.skipping import SkippingPipeline, leaf_datasets
 from ..errors import InputError
 from ..registry import HOOKS
 
@@ -30,3 +35,57 @@ class CompileBackboneHook(Hook):
             raise InputError(f'--compile compiles the backbone of a model, and {type(model).__name__} has none')
         model.backbone.compile(backend=self.backend, dynamic=False)
         print_log(f'backbone compiled with {self.backend} at the first step of each input size', logger='current')
+
+
+@HOOKS.register_module()
+class SkipBadDataHook(Hook):
+    """Train without the samples whose picture or annotation cannot be used, instead of ending.
+
+    Another sample, drawn at random, takes the place of a bad one. Bad are those for which
+    `bioattn_mm.LoadImageFromFile` or `bioattn_mm.LoadAnnotations` raise their error. Each is logged with its file and
+    counts once, whichever worker process of whichever rank met it and however often. Workers read ahead: the last
+    ones may not have been needed. Only training skips: the metric of a part of the pictures would be another metric.
+
+    Args:
+        interval: Iterations after which those that are new are logged.
+
+    Raises:
+        InputError: In `before_train`, if the pipeline of the training data has neither of the transforms.
+    """
+
+    def __init__(self, interval: int = 50) -> None:
+        self.interval = interval
+
+    def before_train(self, runner: Runner) -> None:
+        # The worker processes start at the first step.
+        self.datasets = list(leaf_datasets(runner.train_dataloader.dataset))
+        for dataset in self.datasets:
+            dataset.pipeline = SkippingPipeline(dataset.pipeline, len(dataset), dataset.max_refetch)
+        self.logged = [torch.zeros_like(dataset.pipeline.bad) for dataset in self.datasets]
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+        if self.every_n_inner_iters(batch_idx, self.interval) and self.log_new_ones():
+            self.log_count()
+
+    def after_train(self, runner: Runner) -> None:
+        self.log_new_ones()
+        self.log_count()
+
+    def log_new_ones(self) -> bool:
+        """Log the samples that were found bad since the last call, in any process; return whether there were any."""
+        any_new = False
+        for dataset, logged in zip(self.datasets, self.logged):
+            bad = dataset.pipeline.bad.clone()
+            all_reduce(bad, 'max')
+            new = (bad > logged).nonzero().flatten().tolist()
+            logged.copy_(bad)
+            any_new |= bool(new)
+            for index in new if is_main_process() else ():
+                reason = dataset.pipeline.reason(dataset.get_data_info(index))
+                print_log(f'skipped: {reason}', 'current', logging.WARNING)
+        return any_new
+
+    def log_count(self) -> None:
+        """Log how many samples were found bad, in all processes."""
+        count = sum(int(logged.sum()) for logged in self.logged)
+        print_log(f'bad training samples skipped: {count} of {sum(map(len, self.datasets))}', 'current')

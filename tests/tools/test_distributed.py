@@ -1,6 +1,7 @@
 """tools/dist_train.sh, tools/dist_test.sh and tools/slurm_train.sh: several processes, and wrong arguments."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -39,16 +40,26 @@ def test_two_processes_train_and_test_as_one_does(workplace: Path, monkeypatch: 
     # Where there are fewer than two GPUs, the processes run on the CPU.
     if torch.cuda.device_count() < 2:
         monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
+    # 10 steps of 4 pictures are 6 rounds over 6 pictures: every process comes across both of the damaged ones.
+    damaged = workplace / 'two_damaged'
+    shutil.copytree(workplace / 'data/mini/ADEChallengeData2016', damaged)
+    (damaged / 'images/training/ADE_train_00000002.jpg').write_bytes(b'no picture')
+    (damaged / 'annotations/training/ADE_train_00000005.png').write_bytes(b'no label map')
     process = run_script(
-        workplace, 'dist_train.sh', CONFIG, '2', '--mini', '--work-dir', 'two', '--cfg-options',
+        workplace, 'dist_train.sh', CONFIG, '2', '--mini', '--work-dir', 'two', '--skip-bad-data', '--cfg-options',
+        'train_dataloader.dataset.data_root=two_damaged', 'train_dataloader.dataset.indices=6',
         'train_cfg.max_iters=10', 'train_cfg.val_interval=1000', 'default_hooks.checkpoint.interval=10',
         'param_scheduler.0.end=3', 'default_hooks.logger.interval=1', 'val_dataloader.dataset.indices=3',
     )  # fmt: skip
     assert process.returncode == 0, process.stderr[-3000:]
     losses = [line['loss'] for line in scalars(workplace / 'two') if 'loss' in line]
     assert len(losses) == 10 and np.isfinite(losses).all()
-    # One of the processes writes.
-    assert len(list((workplace / 'two').glob('*/*.log'))) == 1
+    (log,) = (workplace / 'two').glob('*/*.log')  # of one of the processes
+    lines = [line for line in log.read_text().splitlines() if 'skipped: ' in line]
+    assert len(lines) == 2 + len([line for line in lines if 'bad training samples' in line])
+    for name in ('the image two_damaged/images/training/ADE_train_00000002.jpg', 'ADE_train_00000005.png'):
+        assert sum(name in line for line in lines) == 1
+    assert lines[-1].endswith('bad training samples skipped: 2 of 6')
 
     # An odd number: one of the processes is given a picture twice, and it must count once.
     arguments = (CONFIG, 'two/iter_10.pth', '--mini', '--cfg-options', 'test_dataloader.dataset.indices=5')

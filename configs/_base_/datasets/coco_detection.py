@@ -1,6 +1,6 @@
 # COCO 2017, boxes alone, with multi-scale crops.
 _base_ = './coco_instance_multi_scale.py'
-load_boxes = dict(type='LoadAnnotations', with_bbox=True)
+load_boxes = dict(type='bioattn_mm.LoadAnnotations', with_bbox=True)
 train_pipeline = [_base_.train_pipeline[0], load_boxes, *_base_.train_pipeline[2:]]
 test_pipeline = [*_base_.test_pipeline[:2], load_boxes, *_base_.test_pipeline[3:]]
 

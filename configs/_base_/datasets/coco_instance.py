@@ -5,7 +5,7 @@ image_scale = (1333, 800)
 
 train_pipeline = [
     dict(type='bioattn_mm.LoadImageFromFile'),
-    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+    dict(type='bioattn_mm.LoadAnnotations', with_bbox=True, with_mask=True),
     dict(type='Resize', scale=image_scale, keep_ratio=True),
     dict(type='RandomFlip', prob=0.5),
     dict(type='PackDetInputs'),
@@ -15,7 +15,7 @@ test_pipeline = [
     dict(type='bioattn_mm.LoadImageFromFile'),
     dict(type='Resize', scale=image_scale, keep_ratio=True),
     # The metric reads the annotation file; these are for pictures of ground truth beside prediction.
-    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+    dict(type='bioattn_mm.LoadAnnotations', with_bbox=True, with_mask=True),
     dict(type='PackDetInputs', meta_keys=meta_keys),
 ]
 

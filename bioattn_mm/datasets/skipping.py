@@ -1,0 +1,78 @@
+"""Leaving out training samples that cannot be loaded."""
+
+from collections.abc import Iterator
+
+import torch
+from mmengine.dataset import BaseDataset, Compose
+
+from ..errors import InputError
+from .transforms import WHAT_TO_DO, BadDataError, LoadAnnotations, LoadImageFromFile
+
+
+class SkippingPipeline:
+    """The pipeline of a dataset, which gives None for a sample that cannot be loaded and remembers which.
+
+    mmengine's `BaseDataset` draws another sample then.
+
+    Args:
+        pipeline: The pipeline of the dataset.
+        num_samples: Length of the dataset.
+        max_in_a_row: After as many bad samples without a good one between them, an error ends the search.
+
+    Attributes:
+        bad (torch.Tensor): (num_samples,), uint8, 1 for the samples that were found bad. In shared memory: what
+            worker processes find, started later by fork or by spawn, is seen by the process that started them.
+
+    Raises:
+        InputError: The pipeline has no transform that says which samples are bad; or, in a call, `max_in_a_row` is
+            reached.
+    """
+
+    def __init__(self, pipeline: Compose, num_samples: int, max_in_a_row: int) -> None:
+        self.pipeline = pipeline
+        self.loaders = [
+            step for step in pipeline.transforms if isinstance(step, (LoadImageFromFile, LoadAnnotations))
+        ]
+        if not self.loaders:
+            raise InputError(
+                'bad data cannot be skipped: the training pipeline has neither bioattn_mm.LoadImageFromFile nor '
+                'bioattn_mm.LoadAnnotations, which find them'
+            )
+        self.max_in_a_row = max_in_a_row
+        self.in_a_row = 0
+        self.bad = torch.zeros(num_samples, dtype=torch.uint8).share_memory_()
+
+    def __call__(self, data: dict) -> dict | None:
+        index = data['sample_idx']
+        try:
+            sample = self.pipeline(data)
+        except BadDataError as error:
+            self.bad[index] = 1
+            self.in_a_row += 1
+            if self.in_a_row >= self.max_in_a_row:
+                raise InputError(f'{self.in_a_row} bad training samples in a row, the last one: {error}') from error
+            return None
+        self.in_a_row = 0
+        return sample
+
+    def reason(self, data: dict) -> str:
+        """What is wrong with a sample that was found bad."""
+        try:
+            for load in self.loaders:
+                data = load(data)
+        except BadDataError as error:
+            return str(error).removesuffix(f'; {WHAT_TO_DO}')
+        return f'the image {data["img_path"]} or its annotations, which could not be loaded and now can be'
+
+
+def leaf_datasets(dataset: object) -> Iterator[BaseDataset]:
+    """The datasets that load samples, inside of those that repeat, concatenate or mix others."""
+    if hasattr(dataset, 'datasets'):
+        children = dataset.datasets
+    elif hasattr(dataset, 'dataset'):
+        children = [dataset.dataset]
+    else:
+        yield dataset
+        return
+    for child in children:
+        yield from leaf_datasets(child)
