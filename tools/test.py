@@ -64,7 +64,8 @@ def main() -> None:
         set_tta(config)
 
     runner = Runner.from_cfg(config)
-    model = runner.model.module if args.tta or is_model_wrapper(runner.model) else runner.model
+    model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+    model = model.module if args.tta else model
     check_fit(args.checkpoint, state_dict, model.state_dict())
     metrics = runner.test()
     if not is_main_process():
