@@ -9,13 +9,17 @@ from pathlib import Path
 
 import torch
 
+from bioattn_mm import compat
+
+# Before a process imports what it is to run.
+compat.install()
 # Processes are forked from one that has imported the libraries and done nothing else.
 CONTEXT = multiprocessing.get_context('forkserver')
-CONTEXT.set_forkserver_preload(['mmdet.models', 'mmseg.models', 'bioattn_mm.models'])
+CONTEXT.set_forkserver_preload(['tests.engine.ranks', 'tests.engine.trainings'])
 
 
 def run_ranks(
-    function: Callable, *args: object, folder: Path, world_size: int = 1, timeout: float = 240
+    function: Callable, *args: object, folder: Path, world_size: int = 1, timeout: float = 600
 ) -> list[int]:
     """Run `function(*args)` in each of `world_size` processes in a folder; return their exit codes.
 

@@ -7,6 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import mmseg.models  # noqa: F401  with mmdet's, what a process has before it is forked
 import torch
 from mmdet.models.task_modules import RandomSampler
 from mmdet.registry import TASK_UTILS
@@ -16,7 +17,6 @@ from mmengine.registry import HOOKS, RUNNERS
 from mmengine.runner import Runner
 from torch import Tensor
 
-from bioattn_mm import compat
 from bioattn_mm.engine.checkpoints import WholeFileBackend, latest_checkpoint
 from bioattn_mm.engine.distributed import prepare_process
 from bioattn_mm.engine.mini import make_mini
@@ -101,7 +101,6 @@ def make_comparable(config: Config, world_size: int, accumulative_counts: int = 
 
 def train(config: Config, launcher: str = 'none', strategy: str | None = None) -> None:
     """What tools/train.py does with a config."""
-    compat.install()
     config.launcher = launcher
     prepare_process(config, launcher)
     if strategy:

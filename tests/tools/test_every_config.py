@@ -19,9 +19,14 @@ REPRESENTATIVES = (
     'gab/upernet_vit_small_ade20k',
     'gab/mask_rcnn_swin_small_coco',
     'vars/upernet_deit_tiny_vars_s_ade20k',
-    'vars/mask_rcnn_rvt_tiny_vars_sd_coco',
+    'vars/mask_rcnn_deit_tiny_vars_s_coco',
+    'vars/mask2former_rvt_tiny_vars_sd_ade20k',
 )
-CONFIGS = sorted(f'{path.parent.name}/{path.stem}' for path in (ROOT / 'configs').glob('[!_]*/*.py'))
+CONFIGS = sorted(
+    f'{path.parent.name}/{path.stem}'
+    for path in (ROOT / 'configs').glob('[!_]*/*.py')
+    if path.parent.name != 'deploy'
+)
 
 
 @pytest.mark.parametrize(
