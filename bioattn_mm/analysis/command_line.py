@@ -79,13 +79,14 @@ def parse(
 
 
 def read_config(args: argparse.Namespace, path: str | None = None) -> Config:
-    """The config of the command line, or another one at `path`, with its overrides.
+    """The config of the command line with its overrides, or another one, whose own pictures need not be there.
 
     Raises:
         InputError: It cannot be read, or its validation pictures are needed and not there.
     """
-    args = argparse.Namespace(**{**vars(args), 'config': path or args.config})
-    return load_config(args, () if args.pictures else ('val_dataloader',))
+    dataloaders = () if args.pictures or path else ('val_dataloader',)
+    args = argparse.Namespace(**{**vars(args), 'config': path or args.config}, launcher='none')
+    return load_config(args, dataloaders)
 
 
 def check_out(folder: str, files: tuple[str, ...]) -> Path:

@@ -98,3 +98,19 @@ class PictureReader:
         image, sample = packed['inputs'], packed['data_samples']
         batch = self.preprocessor(dict(inputs=[image], data_samples=[sample]), False)
         return Picture(path, tuple(sample.ori_shape[:2]), image.flip(0).permute(1, 2, 0).numpy(), batch['inputs'])
+
+
+def stride_of(grid: tuple[int, int], size: tuple[int, int]) -> int:
+    """Pixels between the tokens of a layer, a power of two.
+
+    Args:
+        grid: (height, width) of the tokens, those of `size` divided by the stride, rounded up.
+        size: (height, width) of the model's input in pixels.
+
+    Raises:
+        ValueError: No stride gives this grid.
+    """
+    for stride in (2**exponent for exponent in range(10)):
+        if all(-(-length // stride) == tokens for length, tokens in zip(size, grid)):
+            return stride
+    raise ValueError(f'a grid of {grid} tokens is that of no stride in a picture of {size} pixels')

@@ -90,8 +90,9 @@ class Recording:
     keywords: dict
     grid: Grid
 
+    @torch.no_grad()
     def maps(self, queries: Tensor) -> AttentionMaps:
-        """The layer's weights for some of its tokens.
+        """The layer's weights for some of its tokens, without gradients.
 
         Args:
             queries: Their places in the row-major order of the grid, int64 (queries,).

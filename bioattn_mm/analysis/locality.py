@@ -1,0 +1,193 @@
+"""How far attention reaches, and what it is made of, layer by layer and head by head."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from ..layers import GPSA, AggregatedAttention, GaussianBias, PeripheralAttention
+from ..layers.attention_maps import AttentionMap, Recording, whole_attention
+from ..layers.peripheral_attention import GRID_STEP
+
+# Parts of the visual field from the query outwards, of human vision and of PerViT's figure 1.
+REGIONS = ('central', 'para-central', 'mid-peripheral', 'far-peripheral')
+# Pictures, tokens and channels of a layer, times the queries that its maps are taken of at once.
+MAX_NUMEL = 2**28
+
+
+def nonlocality(maps: list[AttentionMap], rows: Tensor, columns: Tensor) -> Tensor:
+    """Mean distance between queries and keys, weighted by attention: `D = sum_j A_ij |delta_ij| / sum_j A_ij`.
+
+    ConViT (d'Ascoli et al., ICML 2021), eq. 8, is the mean of it over all queries: there the weights of a query sum
+    to 1. Where they do not, because a class token has the rest, the distance is that to the other keys. Weights of
+    VARS may be negative and count by their absolute value.
+
+    Args:
+        maps: Maps that the weights are, one or several parts.
+        rows: Rows of the queries, int64 (queries,).
+        columns: Their columns.
+
+    Returns:
+        In tokens, averaged over the pictures: float64 (heads, queries).
+    """
+    weighted, total = 0, 0
+    for part in maps:
+        weights = part.weights.abs().double()
+        weighted = weighted + (weights * part.distances(rows, columns)).sum((-2, -1))
+        total = total + weights.sum((-2, -1))
+    return (weighted / total).mean(0)
+
+
+def distance_of_maps(part: AttentionMap, whole: AttentionMap) -> Tensor:
+    """Euclidean distance of two rows of weights, `|A_i - B_i|`, averaged over the pictures: float64 (heads, queries).
+
+    Its inverse, after averaging over queries and pictures, is the impact of a part on the whole. After PerViT (Min
+    et al., NeurIPS 2022), eq. 12, the impact of the position-based attention as the inverse of the distance between
+    it and the mixed attention; here both are weights that sum to 1 for each query.
+    """
+    return (part.weights.double() - whole.weights.double()).flatten(3).norm(dim=-1).mean(0)
+
+
+def region_means(chunks: Iterable[tuple[Tensor, AttentionMap]]) -> Tensor:
+    """Mean position-based attention of each head in each of the `REGIONS`.
+
+    After PerViT, eq. 11: a head belongs to the region that it attends to most, the one of the largest mean. The
+    regions are four rings around the query of equal width, from 0 to the largest distance of two tokens of the grid.
+
+    Args:
+        chunks: What `PeripheralAttention.position_attention` returned.
+
+    Returns:
+        float64 (heads, 4), NaN for a ring without tokens.
+    """
+    sums, numbers = 0, 0
+    for places, phi in chunks:
+        distances = _distances(phi, places)
+        height, width = phi.weights.shape[-2:]
+        largest = max((height - 1) ** 2 + (width - 1) ** 2, 1) ** 0.5
+        ring = (len(REGIONS) * distances / largest).long().clamp(max=len(REGIONS) - 1)
+        member = torch.stack([ring == index for index in range(len(REGIONS))]).double()
+        sums = sums + torch.einsum('nqrc,kqrc->nk', phi.weights[0].double(), member)
+        numbers = numbers + member.sum((1, 2, 3))
+    return sums / numbers
+
+
+def position_nonlocality(chunks: Iterable[tuple[Tensor, AttentionMap]]) -> Tensor:
+    """Nonlocality of PerViT's position-based attention as it is, `1/N^2 sum_ij Phi_ij |delta_ij|`.
+
+    PerViT, eq. 13, with the normalisation of the authors' release: a mean over all N^2 pairs of tokens, in units in
+    which the 14 x 14 tokens of the pre-training lie on [-1, 1].
+
+    Args:
+        chunks: What `PeripheralAttention.position_attention` returned.
+
+    Returns:
+        float64 (heads,).
+    """
+    total, number = 0, 0
+    for places, phi in chunks:
+        distances = GRID_STEP * _distances(phi, places)
+        total = total + (phi.weights[0].double() * distances).sum((1, 2, 3))
+        number += distances.numel()
+    return total / number
+
+
+def measure_attention(recording: Recording) -> dict[str, Tensor]:
+    """What a layer's attention to its input measures, averaged over all queries and the pictures of the input.
+
+    Queries are taken in chunks, so that no tensor of all pairs of tokens is made.
+
+    Returns:
+        By name float64 (heads,) each: `nonlocality`, in tokens; `nonlocality_PART` of every part that the weights are
+        made of (content, position, steps); where they are made of content and position, `distance_content` and
+        `distance_position`, see `distance_of_maps`; and of aggregated attention `pooled_share`, the part of the
+        weights that goes to the pooled tokens.
+    """
+    num_tokens = recording.grid[0] * recording.grid[1]
+    device = recording.inputs[0].device
+    sums = defaultdict(float)
+    for queries in torch.arange(num_tokens, device=device).split(max(1, MAX_NUMEL // recording.inputs[0].numel())):
+        maps = recording.maps(queries)
+        places = queries // recording.grid[1], queries % recording.grid[1]
+        whole = whole_attention(maps)
+        measures = dict(nonlocality=nonlocality(whole, *places))
+        if isinstance(recording.layer, AggregatedAttention):
+            measures['pooled_share'] = maps['pooled'].weights.double().sum((-2, -1)).mean(0)
+        else:
+            for name in list(maps)[:-1]:
+                measures[f'nonlocality_{name.replace(" ", "_")}'] = nonlocality([maps[name]], *places)
+        if 'position' in maps:
+            for name in ('content', 'position'):
+                measures[f'distance_{name}'] = distance_of_maps(maps[name], maps['attention'])
+        for name, values in measures.items():
+            sums[name] = sums[name] + values.sum(-1)
+    num_heads = len(sums['nonlocality'])
+    return {name: (total / num_tokens).expand(num_heads) for name, total in sums.items()}
+
+
+@torch.no_grad()
+def measure_parameters(recording: Recording) -> dict[str, list]:
+    """What a layer's parameters say of its locality, whatever the picture, by name, a value for each head.
+
+    `gate`, the share of position in ConViT's GPSA, sigmoid(g); `gaussian_amplitude` (A, which GAB squares) and
+    `gaussian_sigma` in tokens, which all heads share; of PerViT `region`, the one of the REGIONS with the largest
+    mean, these means (`mean_REGION`) and `position_nonlocality_release`, on the grid of the input.
+    """
+    layer = recording.layer
+    if isinstance(layer, GPSA):
+        return dict(gate=layer.gating_param.sigmoid().tolist())
+    if isinstance(layer, PeripheralAttention):
+        embedding = recording.inputs[1]
+        means = region_means(layer.position_attention(recording.grid, embedding))
+        reach = position_nonlocality(layer.position_attention(recording.grid, embedding))
+        return dict(
+            region=[REGIONS[index] for index in means.nan_to_num(-1).argmax(1).tolist()],
+            **{f'mean_{region}': column for region, column in zip(REGIONS, means.T.tolist())},
+            position_nonlocality_release=reach.tolist(),
+        )
+    gaussian = next((module for module in layer.modules() if isinstance(module, GaussianBias)), None)
+    if gaussian is None:
+        return {}
+    return dict(gaussian_amplitude=[gaussian.amplitude.item()], gaussian_sigma=[gaussian.sigma.item()])
+
+
+def measure_model(recordings: Iterable[list[Recording]]) -> list[dict]:
+    """Measures of every head of a model, averaged over pictures.
+
+    Args:
+        recordings: What `record_attention` returned for each picture.
+
+    Returns:
+        For each layer and head a dict of `layer` (number), `name` (of the module), `head`, the token grid of the
+        first picture (`height`, `width`), and the measures of `measure_attention` and `measure_parameters`, with
+        `impact_content` and `impact_position`, the inverse of the distances, in place of these.
+    """
+    sums, fixed, number = [], [], 0
+    for of_picture in recordings:
+        number += 1
+        if not fixed:
+            fixed = [(layer.name, layer.grid, measure_parameters(layer)) for layer in of_picture]
+            sums = [defaultdict(float) for _ in of_picture]
+        for total, layer in zip(sums, of_picture, strict=True):
+            for name, values in measure_attention(layer).items():
+                total[name] = total[name] + values
+    rows = []
+    for index, (total, (name, (height, width), parameters)) in enumerate(zip(sums, fixed)):
+        measures = {key: values / number for key, values in total.items()}
+        for part in ('content', 'position'):
+            if f'distance_{part}' in measures:
+                measures[f'impact_{part}'] = 1 / measures.pop(f'distance_{part}')
+        for head in range(len(measures['nonlocality'])):
+            row = dict(layer=index, name=name, head=head, height=height, width=width)
+            row |= {key: values[head].item() for key, values in measures.items()}
+            # What the heads share is there once.
+            row |= {key: values[min(head, len(values) - 1)] for key, values in parameters.items()}
+            rows.append(row)
+    return rows
+
+
+def _distances(part: AttentionMap, places: Tensor) -> Tensor:
+    """Distances of a map of a whole grid: float64 (queries, H, W)."""
+    width = part.weights.shape[-1]
+    return part.distances(places // width, places % width).double()

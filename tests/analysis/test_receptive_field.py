@@ -1,0 +1,111 @@
+"""Effective receptive fields with a known answer: a convolution, a square, Gaussians, an untrained LayerNorm."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bioattn_mm.analysis.receptive_field import (
+    SHARES,
+    area_fractions,
+    center_gradients,
+    fit_field,
+    receptive_fields,
+)
+
+
+class Outputs(nn.Module):
+    """A model of several outputs."""
+
+    def __init__(self, *functions: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.functions = nn.ModuleList(functions)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(function(x) for function in self.functions)
+
+
+class Square(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.square()
+
+
+def gaussian(shape: tuple[int, int], sigma: tuple[float, float], center: tuple[float, float] = (0, 0)) -> np.ndarray:
+    """With sigma and centre as (y, x), from the middle."""
+    y, x = np.mgrid[: shape[0], : shape[1]]
+    y, x = y - (shape[0] - 1) / 2 - center[0], x - (shape[1] - 1) / 2 - center[1]
+    return np.exp(-(y**2) / (2 * sigma[0] ** 2) - x**2 / (2 * sigma[1] ** 2))
+
+
+def test_field_of_convolutions() -> None:
+    same, strided = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(3, 2, 5, stride=4)
+    pictures = [torch.randn(1, 3, 9, 14) for _ in range(3)]
+    fields = receptive_fields(Outputs(same, strided), pictures)
+    # The whole picture's centre (4, 7); of 2 x 3 features of stride 4 the one of row 1 and column 1, from (4, 4) on.
+    for field, layer, (top, left) in zip(fields, (same, strided), ((3, 6), (4, 4))):
+        kernel = layer.weight.detach().double().mean((0, 1)).relu().numpy()
+        wanted = np.zeros((9, 14))
+        wanted[top : top + len(kernel), left : left + len(kernel)] = kernel
+        np.testing.assert_allclose(field, wanted, atol=1e-7)
+
+
+def test_mean_over_pictures_comes_after_relu() -> None:
+    pictures = [torch.randn(1, 3, 5, 5) for _ in range(4)]
+    (field,) = receptive_fields(Outputs(Square()), pictures)
+    # Each of 3 channels depends on its own colour: 2 x / 3, averaged over 3 colours.
+    wanted = np.mean([max(0.0, 2 * picture[0, :, 2, 2].sum().item() / 9) for picture in pictures])
+    assert field[2, 2] == pytest.approx(wanted, rel=1e-6) and wanted > 0
+    assert np.count_nonzero(field) == 1
+
+
+def test_pictures_of_a_batch_keep_apart() -> None:
+    pictures = torch.randn(3, 3, 6, 5)
+    together = center_gradients(Outputs(Square()), pictures)[0]
+    for picture, gradient in zip(pictures, together):
+        torch.testing.assert_close(center_gradients(Outputs(Square()), picture[None])[0][0], gradient)
+
+
+@pytest.mark.parametrize('trained', [False, True])
+def test_untrained_layer_norm_has_no_field(trained: bool) -> None:
+    class Normalised(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 16, 3, padding=1), nn.LayerNorm(16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(self.conv(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+    layer = Normalised()
+    if trained:
+        nn.init.uniform_(layer.norm.weight, 0.9, 1.1)
+    normalised, plain = receptive_fields(Outputs(layer, nn.Conv2d(3, 4, 3, padding=1)), [torch.randn(1, 3, 8, 8)])
+    assert normalised.any() == trained and plain.any()
+
+
+def test_areas_of_a_gaussian() -> None:
+    sigma = (4, 7)
+    field = gaussian((121, 151), sigma)
+    # A share t lies in the ellipse where exp(-r^2 / 2) is above 1 - t.
+    wanted = [2 * math.pi * sigma[0] * sigma[1] * -math.log(1 - share) / field.size for share in SHARES]
+    np.testing.assert_allclose(area_fractions(field), wanted, rtol=0.01)
+
+
+def test_areas_of_flat_and_single_and_empty_fields() -> None:
+    np.testing.assert_allclose(area_fractions(np.full((7, 9), 2.0)), SHARES)
+    single = np.zeros((5, 4))
+    single[1, 2] = 3
+    np.testing.assert_allclose(area_fractions(single), np.array(SHARES) / 20)
+    assert np.isnan(area_fractions(np.zeros((3, 3)))).all()
+
+
+@pytest.mark.parametrize('shape', [(96, 120), (257, 390)], ids=str)
+def test_fit_is_in_pixels(shape: tuple[int, int]) -> None:
+    fit = fit_field(1e-7 * gaussian(shape, (11, 17), (-6, 9)))
+    wanted = dict(sigma_y=11, sigma_x=17, center_y=-6, center_x=9, amplitude=1)
+    for key, value in wanted.items():
+        assert fit[key] == pytest.approx(value, rel=0.02), key
+    assert fit['r_squared'] == pytest.approx(1, abs=1e-4)
+    assert math.isnan(fit_field(np.zeros(shape))['sigma_x'])

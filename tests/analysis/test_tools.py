@@ -1,0 +1,237 @@
+"""The tools erf, attention_maps and locality on small models of every system: what they write, what they refuse."""
+
+import csv
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from bioattn_mm.registry import MODELS
+
+TOOLS = Path(__file__).parents[2] / 'tools' / 'analysis'
+BACKBONES = dict(
+    TransNeXt=dict(arch=dict(channels=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 1, 1))),
+    GABSwin=dict(arch=dict(channels=8, depths=(2, 2, 2, 2), num_heads=(1, 2, 2, 2)), window_size=4),
+    ConViT=dict(arch=dict(num_heads=4, head_channels=4), local_up_to_layer=3, out_indices=(3,)),
+    PerViT=dict(arch=dict(channels=(4, 8, 8, 12), stem_channels=(4, 4, 4), num_heads=2), out_indices=(1,)),
+    GABViT=dict(arch=dict(channels=16, num_heads=2), out_indices=(1, 2)),
+    VARS=dict(
+        arch=dict(block='deit', depths=[12], channels=[8], num_heads=[2], feature_ratio=1),
+        attention='vars_sd',
+        out_indices=(1,),
+        num_steps=2,
+    ),
+)
+CONFIG = """
+default_scope = 'mmseg'
+model = dict(
+    backbone={backbone!r},
+    data_preprocessor=dict(
+        type='SegDataPreProcessor', mean=[120, 110, 100], std=[60, 55, 50], bgr_to_rgb=True, size=(64, 64)
+    ),
+)
+pipeline = [
+    dict(type='bioattn_mm.LoadImageFromFile'),
+    dict(type='Resize', scale=(200, 64), keep_ratio=True),
+    dict(type='LoadAnnotations'),
+    dict(type='PackSegInputs'),
+]
+val_dataloader = dict(
+    dataset=dict(type='ADE20KDataset', data_root={root!r}, data_prefix=dict(img_path='images'), pipeline=pipeline)
+)
+test_dataloader = val_dataloader
+test_evaluator = dict()
+"""
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """A dataset's folder with three pictures, 40 x 60 pixels, left half darker than the right one."""
+    folder = tmp_path / 'data' / 'images'
+    folder.mkdir(parents=True)
+    values = np.random.default_rng(0).integers(0, 128, (3, 40, 60, 3), dtype=np.uint8)
+    values[:, :, 30:] += 127
+    for number, value in enumerate(values):
+        Image.fromarray(value).save(folder / f'picture_{number}.png')
+    (folder / 'notes.txt').write_text('no picture')
+    return folder
+
+
+def write_config(folder: Path, name: str, **options) -> Path:
+    backbone = dict(type=f'bioattn_mm.{name}', **(BACKBONES[name] | options))
+    path = folder / f'{name.lower()}.py'
+    path.write_text(CONFIG.format(backbone=backbone, root=str(folder / 'data')))
+    return path
+
+
+def save_checkpoint(path: Path, name: str) -> Path:
+    """Weights of a backbone whose outputs are not normalised to a constant mean."""
+    backbone = MODELS.build(dict(type=f'bioattn_mm.{name}', **BACKBONES[name]))
+    for parameter in backbone.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    torch.save({'state_dict': {f'backbone.{key}': value for key, value in backbone.state_dict().items()}}, path)
+    return path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, tool: str, *args: object) -> None:
+    """Run a tool in this process."""
+    path = str(TOOLS / f'{tool}.py')
+    monkeypatch.setattr(sys, 'argv', [path, *map(str, args), '--device', 'cpu'])
+    runpy.run_path(path, run_name='__main__')
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tool: str, *args: object) -> str:
+    with pytest.raises(SystemExit) as exit_:
+        run(monkeypatch, tool, *args)
+    assert exit_.value.code == 2
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def read_csv(path: Path) -> list[dict]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def check_drawing(path: Path) -> None:
+    with Image.open(path) as picture:
+        assert np.asarray(picture.convert('L')).std() > 10
+
+
+def test_fields_of_two_models(pictures: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    first, second = (write_config(tmp_path, name) for name in ('TransNeXt', 'GABViT'))
+    checkpoint, out = save_checkpoint(tmp_path / 'transnext.pth', 'TransNeXt'), tmp_path / 'out'
+    run(monkeypatch, 'erf', first, checkpoint, '--compare', second, '--size', 48, 80, '--out', out)
+
+    rows, document = read_csv(out / 'erf.csv'), json.loads((out / 'erf.json').read_text())
+    outputs = [('transnext', index) for index in range(4)] + [('gabvit', index) for index in (1, 2)]
+    assert [(row['model'], int(row['output'])) for row in rows] == outputs
+    assert document['weights'] == {'transnext': str(checkpoint), 'gabvit': 'random weights'}
+    assert document['pictures'] == 3
+    arrays = np.load(out / 'erf.npz')
+    for row, field in zip(rows, document['fields'], strict=True):
+        array = arrays[f'{row["model"]}, output {row["output"]}']
+        assert array.shape == (int(row['height']), int(row['width'])) == (48, 80)
+        areas = [float(row[f'area_{share}']) for share in (20, 50, 80, 99)]
+        assert areas == sorted(areas) == [field[f'area_{share}'] for share in (20, 50, 80, 99)]
+        assert 0 < areas[0] and areas[-1] <= 1
+    # Further from the picture a field is wider.
+    assert float(rows[0]['area_50']) < float(rows[3]['area_50'])
+    check_drawing(out / 'erf.png')
+    assert 'gabvit, random weights' in capsys.readouterr().out
+
+    line = refused(monkeypatch, capsys, 'erf', first, '--out', out)
+    assert line == f'error: {out / "erf.csv"} is there already: name another folder for --out'
+
+
+def test_untrained_model_is_said_to_have_no_field(pictures: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    config, out = write_config(tmp_path, 'TransNeXt', out_indices=(0, 1)), tmp_path / 'out'
+    run(monkeypatch, 'erf', config, '--max-pictures', 1, '--size', 32, 48, '--out', out)
+    assert 'no field of output 0, 1' in capsys.readouterr().out
+    assert [row['sigma_x'] for row in json.loads((out / 'erf.json').read_text())['fields']] == [None, None]
+
+
+@pytest.mark.parametrize('name', BACKBONES)
+def test_maps_of_a_pixel(name: str, pictures: Path, tmp_path: Path, monkeypatch) -> None:
+    config, out = write_config(tmp_path, name), tmp_path / 'out'
+    run(monkeypatch, 'attention_maps', config, '--layer', 1, '--query', 39, 31, '--max-pictures', 1, '--out', out)
+    document = json.loads((out / 'attention_maps.json').read_text())
+    assert document['weights'] == 'random weights'
+    assert [Path(result['picture']).name for result in document['pictures']] == ['picture_0.png']
+    stride = {'TransNeXt': 8, 'GABSwin': 4}.get(name, 16)
+    for result in document['pictures']:
+        check_drawing(out / result['drawing'])
+        # The picture is resized to 64 x 96 pixels.
+        assert result['grid'] == [64 // stride, 96 // stride]
+        assert result['token'] == [64 // stride - 1, 50 // stride]
+        maps = {panel['name']: panel for panel in result['maps']}
+        sums = {key: np.nansum(np.array(panel['values'], float), (1, 2)) for key, panel in maps.items()}
+        if name == 'TransNeXt':
+            np.testing.assert_allclose(sums['window'] + sums['pooled'], 1, rtol=1e-4)
+            # One row of the window is outside.
+            token = maps['window']
+            assert [token[side] for side in ('top', 'bottom', 'left', 'right')] == [48, 64, 40, 64]
+        elif name == 'VARS':
+            assert list(maps) == ['step 0', 'step 1', 'attention', *(f'strength, step {step}' for step in range(3))]
+            assert np.array(maps['strength, step 2']['values']).shape == (2, 4, 6)
+        else:
+            assert {'content', 'position', 'attention'} <= set(maps)
+            for key in ('content', 'position', 'attention'):
+                np.testing.assert_allclose(sums[key], 1, rtol=1e-4)
+        if name == 'ConViT':
+            assert result['gates'] == pytest.approx([torch.sigmoid(torch.tensor(1.0)).item()] * 4)
+    if name == 'GABSwin':  # windows of 4 x 4 tokens, shifted by 2, of which the mask leaves a part at the border
+        panel = maps['attention']
+        assert [panel[side] for side in ('top', 'bottom', 'left', 'right')] == [56, 64, 40, 56]
+
+
+@pytest.mark.parametrize('name', BACKBONES)
+def test_locality_of_every_system(name: str, pictures: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    config, out = write_config(tmp_path, name), tmp_path / 'out'
+    run(monkeypatch, 'locality', config, '--pictures', pictures, '--size', 48, 64, '--max-pictures', 2, '--out', out)
+    rows, document = read_csv(out / 'locality.csv'), json.loads((out / 'locality.json').read_text())
+    assert document['pictures'] == 2 and len(document['heads']) == len(rows)
+    measures = dict(
+        TransNeXt={'pooled_share'},
+        GABSwin={'gaussian_amplitude', 'gaussian_sigma', 'nonlocality_Gaussian', 'impact_content'},
+        ConViT={'gate', 'nonlocality_content', 'nonlocality_position', 'impact_position'},
+        PerViT={'region', 'impact_content', 'impact_position', 'position_nonlocality_release', 'mean_central'},
+        GABViT={'gaussian_amplitude', 'gaussian_sigma', 'impact_position'},
+        VARS={'nonlocality_step_0', 'nonlocality_step_1'},
+    )
+    assert measures[name] | {'layer', 'name', 'head', 'height', 'width', 'nonlocality'} <= set(rows[0])
+    heads = dict(TransNeXt=1 + 2 + 3 + 4, GABSwin=2 * (1 + 2 + 2 + 2), ConViT=4 * 4, PerViT=4, GABViT=6, VARS=4)
+    assert len(rows) == heads[name]
+    assert all(0 < float(row['nonlocality']) < np.hypot(int(row['height']), int(row['width'])) for row in rows)
+    if name == 'ConViT':  # the last layer is one with a class token and without a gate
+        assert [bool(row['gate']) for row in rows] == [True] * 12 + [False] * 4
+    check_drawing(out / 'locality.png')
+    assert 'means over heads' in capsys.readouterr().out
+
+
+def test_local_file_of_the_config(pictures: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    """Weights come from the file that the config starts from, where it is a local one."""
+    checkpoint = save_checkpoint(tmp_path / 'vit.pth', 'GABViT')
+    init_cfg = dict(type='Pretrained', checkpoint=str(checkpoint))
+    config = write_config(tmp_path, 'GABViT', init_cfg=init_cfg)
+    run(monkeypatch, 'locality', config, '--max-pictures', 1, '--out', tmp_path / 'out')
+    assert json.loads((tmp_path / 'out' / 'locality.json').read_text())['weights'] == str(checkpoint)
+    config = write_config(tmp_path, 'GABViT', init_cfg=dict(init_cfg, checkpoint='https://example.org/vit.pth'))
+    run(monkeypatch, 'locality', config, '--max-pictures', 1, '--out', tmp_path / 'out_of_url')
+    assert json.loads((tmp_path / 'out_of_url' / 'locality.json').read_text())['weights'] == 'random weights'
+
+
+@pytest.mark.parametrize(
+    ('tool', 'args', 'message'),
+    [
+        ('attention_maps', ('--layer', 12), '--layer must be -3 to 2 in this model, got 12'),
+        ('attention_maps', ('--query', 40, 3), 'picture_0.png, 40 x 60, got 40 3'),
+        ('attention_maps', ('--heads', 0, 2), '--heads must be 0 to 1 in this layer, got 0 2'),
+        ('locality', ('--pictures', 'absent'), 'no folder of pictures at absent: name one with --pictures'),
+        ('locality', ('--size', 16, 64), '--size must be at least 32 pixels each way, got 16'),
+        ('locality', ('--max-pictures', 0), '--max-pictures must be at least 1, got 0'),
+        ('erf', ('--compare', 'a', 'b', 'c'), '--compare takes a config and a checkpoint, got 3 words: a b c'),
+        ('erf', ('--compare', 'absent.py'), 'config not found: absent.py'),
+    ],
+)
+def test_refuses_in_one_line(tool: str, args: tuple, message: str, pictures, tmp_path, monkeypatch, capsys) -> None:
+    config = write_config(tmp_path, 'GABViT')
+    line = refused(monkeypatch, capsys, tool, config, '--out', tmp_path / 'out', *args)
+    assert line.startswith('error: ') and line.endswith(message)
+    assert not (tmp_path / 'out').exists()
+
+
+def test_refuses_another_backbone_and_an_empty_folder(pictures: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    config = write_config(tmp_path, 'GABViT')
+    (tmp_path / 'empty').mkdir()
+    line = refused(
+        monkeypatch, capsys, 'locality', config, '--pictures', tmp_path / 'empty', '--out', tmp_path / 'out'
+    )
+    assert line.startswith(f'error: no pictures in {tmp_path / "empty"}: expected files that end in .jpg')
+    config.write_text(config.read_text().replace('bioattn_mm.GABViT', 'mmdet.ResNet'))
+    line = refused(monkeypatch, capsys, 'locality', config, '--out', tmp_path / 'out')
+    assert 'has the backbone mmdet.ResNet: expected one of ConViT, GABSwin' in line

@@ -1,0 +1,240 @@
+#!/usr/bin/env python
+"""What a pixel of a picture attends to in one layer: the weights of every head, drawn and as numbers.
+
+TransNeXt: the window and the pooled tokens (figure 7 of its paper). PerViT and ConViT: what content and what position
+would give alone, and the attention that the layer makes of both, with ConViT's gates (figure 6; figures 6 and 7).
+GAB: the same, and the Gaussian alone. VARS: the weights after each step of the recurrence, and how strongly each step
+reconstructs each token (figure 5). Panels cover the picture, those of windows the window.
+"""
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use('Agg')
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from matplotlib.patches import Rectangle
+from rich.progress import track
+from torch import nn
+
+from bioattn_mm import compat
+from bioattn_mm.analysis.command_line import check_out, parse, read_config
+from bioattn_mm.analysis.models import build_backbone
+from bioattn_mm.analysis.pictures import Picture, PictureReader, find_pictures, stride_of
+from bioattn_mm.engine.command_line import run_tool
+from bioattn_mm.errors import InputError
+from bioattn_mm.layers import GPSA, record_attention
+from bioattn_mm.layers.attention_maps import Recording
+
+compat.install()
+
+TABLE = 'attention_maps.json'
+PANEL = 1.8  # inches
+# Weights below this are what a mask leaves of them.
+MASKED = 1e-20
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog='Example: python tools/analysis/attention_maps.py configs/transnext/upernet_tiny_ade20k.py '
+        'iter_160000.pth --out maps --layer 2 --query 120 300',
+    )
+    parser.add_argument(
+        '--layer', type=int, default=-1, help='number of the attention layer, from 0 or from the end (default: -1)'
+    )
+    parser.add_argument(
+        '--query',
+        type=int,
+        nargs=2,
+        metavar=('ROW', 'COLUMN'),
+        help="pixel of the picture's file whose attention is drawn (default: the middle)",
+    )
+    parser.add_argument('--heads', type=int, nargs='+', metavar='HEAD', help='heads to draw, from 0 (default: all)')
+    return parse(parser, max_pictures=4)
+
+
+@dataclass
+class Panel:
+    """Values of one map and query.
+
+    Attributes:
+        name: Of the map.
+        values: One of each head, float32 (heads, R, C), NaN where there are no keys.
+        extent: What they cover in the picture in pixels: left, right, bottom, top.
+    """
+
+    name: str
+    values: np.ndarray
+    extent: tuple[float, float, float, float]
+
+
+@run_tool
+def main() -> None:
+    args = parse_args()
+    out = check_out(args.out, (TABLE,))
+    config = read_config(args)
+    paths = find_pictures(config, args.pictures, args.max_pictures)
+    backbone, weights = build_backbone(config, args.checkpoint, args.device)
+    reader = PictureReader(config, args.size, args.device)
+
+    results = []
+    for number, path in enumerate(track(paths, description='pictures')):
+        picture = reader(path)
+        recording = choose_layer(record_attention(backbone, picture.inputs), args.layer)
+        query = args.query or [length // 2 for length in picture.original_size]
+        place, stride = find_token(recording, picture, query)
+        panels = panels_of(recording, place, stride)
+        heads = choose_heads(panels, args.heads)
+        out.mkdir(parents=True, exist_ok=True)
+        drawing = f'{number:03d}_{path.stem}.png'
+        title = f'{recording.name} of {Path(args.config).stem}, {Path(weights).name}'
+        draw(out / drawing, title, picture, panels, heads, place, stride, gates_of(recording.layer))
+        about = dict(picture=str(path), drawing=drawing, query=list(query), token=list(place))
+        results.append(dict(about, **numbers_of(recording, panels)))
+    about = dict(config=args.config, weights=weights, layer=recording.name)
+    (out / TABLE).write_text(json.dumps(dict(about, pictures=results)) + '\n')
+    print(f'{recording.name}, {weights}')
+    print(f'{out / TABLE}  {len(results)} drawings such as {out / drawing}')
+
+
+def choose_layer(recordings: list[Recording], number: int) -> Recording:
+    if not -len(recordings) <= number < len(recordings):
+        raise InputError(f'--layer must be {-len(recordings)} to {len(recordings) - 1} in this model, got {number}')
+    return recordings[number]
+
+
+def choose_heads(panels: list[Panel], wanted: list[int] | None) -> list[int]:
+    number = max(len(panel.values) for panel in panels)
+    if wanted is None:
+        return list(range(number))
+    if not set(wanted) <= set(range(number)):
+        raise InputError(f'--heads must be 0 to {number - 1} in this layer, got {" ".join(map(str, wanted))}')
+    return wanted
+
+
+def find_token(recording: Recording, picture: Picture, query: list[int]) -> tuple[tuple[int, int], int]:
+    """Row and column of the token that a pixel of the picture's file is in, and the stride in pixels."""
+    height, width = picture.original_size
+    if not (0 <= query[0] < height and 0 <= query[1] < width):
+        raise InputError(f'--query must be a pixel of {picture.path}, {height} x {width}, got {query[0]} {query[1]}')
+    stride = stride_of(recording.grid, tuple(picture.inputs.shape[2:]))
+    # Pixels of the file have their centres half a pixel further.
+    pixel = (int((q + 0.5) * r / o) for q, r, o in zip(query, picture.image.shape, picture.original_size))
+    return tuple(position // stride for position in pixel), stride
+
+
+def gates_of(layer: nn.Module) -> list[float] | None:
+    """Share of position of each head of ConViT's GPSA."""
+    return layer.gating_param.sigmoid().tolist() if isinstance(layer, GPSA) else None
+
+
+def panels_of(recording: Recording, place: tuple[int, int], stride: int) -> list[Panel]:
+    """The maps of one query, and of VARS how strongly each step reconstructs each token."""
+    height, width = recording.grid
+    whole = (0, width * stride, height * stride, 0)
+    panels = []
+    maps = recording.maps(torch.tensor([place[0] * width + place[1]], device=recording.inputs[0].device))
+    for name, values in maps.items():
+        weights = values.weights[0, :, 0].float().cpu().numpy()
+        rows, columns = (positions[0].cpu().numpy() for positions in (values.rows, values.columns))
+        if weights.shape[1:] == recording.grid or name == 'pooled':
+            panels.append(Panel(name, weights, whole))
+        else:
+            panels.append(window_panel(name, weights, rows, columns, recording.grid, stride))
+    if hasattr(recording.layer, 'reconstruction_norms'):
+        norms = recording.layer.reconstruction_norms(recording.inputs[0])[:, 0].float().cpu().numpy()
+        panels += [Panel(f'strength, step {step}', values, whole) for step, values in enumerate(norms)]
+    return panels
+
+
+def window_panel(
+    name: str, weights: np.ndarray, rows: np.ndarray, columns: np.ndarray, grid: tuple[int, int], stride: int
+) -> Panel:
+    """The part of a window, a rectangle, that is inside of the grid and that no mask closes."""
+    inside = [(0 <= places) & (places < length) for places, length in zip((rows, columns), grid)]
+    # A shifted window may have tokens of both ends of the map; the mask leaves those on the query's side.
+    seen = (np.abs(weights).max(0) > MASKED) & inside[0][:, None] & inside[1]
+    r, c = np.flatnonzero(seen.any(1)), np.flatnonzero(seen.any(0))
+    (top, bottom), (left, right) = ((places.min(), places.max() + 1) for places in (rows[r], columns[c]))
+    values = np.full((len(weights), bottom - top, right - left), np.nan, np.float32)
+    values[:, rows[r][:, None] - top, columns[c] - left] = weights[:, r[:, None], c]
+    return Panel(name, values, tuple(stride * side for side in (left, right, bottom, top)))
+
+
+def draw(
+    path: Path,
+    title: str,
+    picture: Picture,
+    panels: list[Panel],
+    heads: list[int],
+    place: tuple[int, int],
+    stride: int,
+    gates: list[float] | None,
+) -> None:
+    """Draw a row for each map: the mean over the heads, then each head; the picture before the first."""
+    height, width = picture.image.shape[:2]
+    lines, columns = len(panels), 2 + (len(heads) if max(len(panel.values) for panel in panels) > 1 else 0)
+    panel_height = PANEL * min(2, max(0.5, height / width))
+    size = (1.35 * PANEL * columns, (panel_height + 0.35) * lines + 0.5)
+    figure, axes = plt.subplots(lines, columns, figsize=size, squeeze=False)
+    figure.subplots_adjust(
+        left=0.01, right=1 - 0.3 / columns, bottom=0.15 / size[1], top=1 - 0.7 / size[1], wspace=0.35, hspace=0.3
+    )
+    figure.suptitle(title, fontsize=9, y=1 - 0.08 / size[1], va='top')
+    for axis in axes.flat:
+        axis.axis('off')
+    axes[0, 0].imshow(picture.image, extent=(0, width, height, 0))
+    axes[0, 0].set_title(picture.path.name, fontsize=7)
+    mark(axes[0, 0], place, stride)
+    for line, panel in zip(axes[:, 1:], panels):
+        is_of_query = not panel.name.startswith('strength')
+        title = f'{panel.name}, mean of heads' if len(panel.values) > 1 else panel.name
+        drawings = [(line[0], panel.values.mean(0), title)]
+        if len(panel.values) > 1:
+            for axis, head in zip(line[1:], heads):
+                gate = f', gate {gates[head]:.2f}' if gates and panel.name == 'attention' else ''
+                drawings.append((axis, panel.values[head], f'head {head}{gate}'))
+        for axis, values, title in drawings:
+            show(figure, axis, panel, values, title)
+            if is_of_query:
+                mark(axis, place, stride)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def show(figure: plt.Figure, axis: plt.Axes, panel: Panel, values: np.ndarray, title: str) -> None:
+    """Draw values where they are in the picture, with a colour bar from the least to the largest."""
+    image = axis.imshow(values, extent=panel.extent, cmap='viridis')
+    axis.set_title(title, fontsize=7)
+    bar = figure.colorbar(image, cax=axis.inset_axes([1.03, 0, 0.05, 1]), ticks=[*image.get_clim()], format='%.2g')
+    bar.ax.tick_params(labelsize=5, length=1, pad=1)
+
+
+def mark(axis: plt.Axes, place: tuple[int, int], stride: int) -> None:
+    """Outline the token of the query."""
+    corner = (place[1] * stride, place[0] * stride)
+    axis.add_patch(Rectangle(corner, stride, stride, fill=False, edgecolor='red', linewidth=1.2))
+
+
+def numbers_of(recording: Recording, panels: list[Panel]) -> dict:
+    """What the drawing shows as numbers: of each map an array (heads, R, C) and the rectangle that it covers."""
+    numbers = dict(grid=list(recording.grid), maps=[])
+    if gates_of(recording.layer):
+        numbers['gates'] = gates_of(recording.layer)
+    for panel in panels:
+        # JSON has no NaN.
+        values = [[[None if v != v else float(f'{v:.6g}') for v in row] for row in head] for head in panel.values]
+        left, right, bottom, top = map(int, panel.extent)
+        numbers['maps'].append(dict(name=panel.name, left=left, top=top, right=right, bottom=bottom, values=values))
+    return numbers
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,189 @@
+#!/usr/bin/env python
+"""Effective receptive fields of a model's outputs, or of several models side by side.
+
+After section 2 of Kim et al., BMVC 2023 (Gaussian attention bias): the gradient of the central feature of an output,
+averaged over its channels, with respect to the picture, averaged over the colours, ReLU, averaged over pictures. For
+each field the fraction of the picture's area that holds 20, 50, 80 and 99 % of it, and the Gaussian that fits it.
+"""
+
+import argparse
+import csv
+import json
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use('Agg')
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.colors import LogNorm
+from matplotlib.patches import Ellipse
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from bioattn_mm import compat
+from bioattn_mm.analysis.command_line import check_out, parse, read_config
+from bioattn_mm.analysis.gaussian_fit import FIT_COLUMNS
+from bioattn_mm.analysis.models import build_backbone
+from bioattn_mm.analysis.pictures import PictureReader, find_pictures
+from bioattn_mm.analysis.receptive_field import SHARES, area_fractions, fit_field, receptive_fields
+from bioattn_mm.engine.command_line import run_tool
+from bioattn_mm.errors import InputError
+
+compat.install()
+
+FILES = ('erf.csv', 'erf.json', 'erf.npz', 'erf.png')
+AREAS = tuple(f'area_{100 * share:g}' for share in SHARES)
+COLUMNS = ('model', 'output', 'channels', 'height', 'width', *AREAS, *FIT_COLUMNS)
+# Contributions below this part of the largest one are drawn like it.
+DARKEST = 1e-4
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog='Examples:\n'
+        '  python tools/analysis/erf.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth --out erf\n'
+        '  python tools/analysis/erf.py configs/gab/upernet_vit_small_ade20k.py gab.pth '
+        '--compare configs/convit/upernet_tiny_ade20k.py convit.pth '
+        '--compare configs/pervit/upernet_tiny_ade20k.py --out erf --size 256 384',
+    )
+    parser.add_argument(
+        '--compare',
+        nargs='+',
+        action='append',
+        default=[],
+        metavar=('CONFIG', 'CHECKPOINT'),
+        help='another model on the same pictures, with or without a checkpoint; once for each model',
+    )
+    return parse(parser, max_pictures=32, size=(224, 224))
+
+
+@run_tool
+def main() -> None:
+    args = parse_args()
+    out = check_out(args.out, FILES)
+    for words in args.compare:
+        if len(words) > 2:
+            raise InputError(f'--compare takes a config and a checkpoint, got {len(words)} words: {" ".join(words)}')
+    paths = [args.config, *(words[0] for words in args.compare)]
+    checkpoints = [args.checkpoint, *(words[1] if len(words) == 2 else None for words in args.compare)]
+    configs = [read_config(args), *(read_config(args, path) for path in paths[1:])]
+    pictures = find_pictures(configs[0], args.pictures, args.max_pictures)
+
+    rows, fields, weights = [], {}, {}
+    with Progress() as progress:
+        task = progress.add_task('', total=len(configs) * len(pictures))
+        for path, config, checkpoint in zip(paths, configs, checkpoints):
+            name = name_of(path, weights)
+            progress.update(task, description=name)
+            backbone, weights[name] = build_backbone(config, checkpoint, args.device)
+            reader = PictureReader(config, args.size, args.device)
+            inputs = (reader(picture).inputs for picture in progress.track(pictures, task_id=task))
+            fields[name] = receptive_fields(backbone, inputs)
+            for index, (output, field) in enumerate(zip(backbone.out_indices, fields[name])):
+                rows.append(measure(name, output, backbone.out_channels[index], field))
+
+    out.mkdir(parents=True, exist_ok=True)
+    write(out, rows, fields, weights, len(pictures))
+    draw(out / 'erf.png', rows, fields, weights)
+    for name, source in weights.items():
+        print_table(f'{name}, {source}', [row for row in rows if row['model'] == name])
+    print('  '.join(str(out / name) for name in FILES))
+
+
+def name_of(path: str, taken: dict) -> str:
+    """Name of a config, numbered where it is there already."""
+    name = Path(path).stem
+    number = sum(other == name or other.startswith(f'{name} (') for other in taken)
+    return f'{name} ({number + 1})' if number else name
+
+
+def measure(model: str, output: int, channels: int, field: np.ndarray) -> dict:
+    """One row of the table."""
+    areas = dict(zip(AREAS, area_fractions(field)))
+    height, width = field.shape
+    return dict(
+        model=model, output=output, channels=channels, height=height, width=width, **areas, **fit_field(field)
+    )
+
+
+def write(
+    out: Path, rows: list[dict], fields: dict[str, list[np.ndarray]], weights: dict[str, str], pictures: int
+) -> None:
+    with (out / 'erf.csv').open('w', newline='') as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    # JSON has no NaN.
+    rows = [{key: None if value != value else value for key, value in row.items()} for row in rows]
+    (out / 'erf.json').write_text(json.dumps(dict(weights=weights, pictures=pictures, fields=rows), indent=1) + '\n')
+    outputs = {(row['model'], row['output']): None for row in rows}
+    arrays = [field for of_model in fields.values() for field in of_model]
+    np.savez_compressed(
+        out / 'erf.npz', **{f'{model}, output {output}': a for (model, output), a in zip(outputs, arrays)}
+    )
+
+
+def draw(path: Path, rows: list[dict], fields: dict[str, list[np.ndarray]], weights: dict[str, str]) -> None:
+    """Draw one row of fields for each model, logarithmically, with the fitted Gaussians at one and two sigma."""
+    columns = max(map(len, fields.values()))
+    height, width = next(iter(fields.values()))[0].shape
+    # Of a row: its pictures, three inches wide, and an inch and a half for the texts.
+    size = (3.2 * columns + 0.8, (3 * height / width + 1.5) * len(fields))
+    figure = plt.figure(figsize=size, layout='constrained')
+    rows = iter(rows)
+    for line, (model, of_model) in zip(figure.subfigures(len(fields), 1, squeeze=False).flat, fields.items()):
+        line.suptitle(f'{model}, {Path(weights[model]).name}', fontsize=9)
+        axes = line.subplots(1, columns, squeeze=False)[0]
+        for axis in axes[len(of_model) :]:
+            axis.axis('off')
+        for axis, field in zip(axes, of_model):
+            row = next(rows)
+            image = axis.imshow(
+                np.maximum(field / (field.max() or 1), DARKEST), norm=LogNorm(DARKEST, 1), cmap='viridis'
+            )
+            draw_ellipses(axis, row)
+            axis.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
+            axis.set_title(describe(row), fontsize=7)
+            axis.tick_params(labelsize=6)
+        line.colorbar(image, ax=axes, label='contribution, largest = 1').ax.tick_params(labelsize=6)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def describe(row: dict) -> str:
+    title = f'output {row["output"]}, {row["channels"]} channels\n'
+    if row['r_squared'] != row['r_squared']:
+        return f'{title}the mean over the channels is constant'
+    areas = [f'{100 * share:g} % in {100 * row[area]:.3g} %' for share, area in zip(SHARES, AREAS)]
+    fit = f'sigma {row["sigma_x"]:.1f} x {row["sigma_y"]:.1f} pixels, R^2 {row["r_squared"]:.2f}'
+    return f'{title}{", ".join(areas[:2])} of the area\n{", ".join(areas[2:])}\n{fit}'
+
+
+def draw_ellipses(axis: plt.Axes, row: dict) -> None:
+    """Outline a fitted Gaussian at one and two sigma."""
+    center = ((row['width'] - 1) / 2 + row['center_x'], (row['height'] - 1) / 2 + row['center_y'])
+    for factor, style in ((1, '-'), (2, '--')):
+        size = 2 * factor * row['sigma_x'], 2 * factor * row['sigma_y']
+        axis.add_patch(Ellipse(center, *size, fill=False, color='red', linestyle=style))
+
+
+def print_table(title: str, rows: list[dict]) -> None:
+    areas = (f'{100 * share:g} % in' for share in SHARES)
+    table = Table('output', *areas, 'sigma x', 'sigma y', 'R^2', title=f'{title}\nareas in %, lengths in pixels')
+    for row in rows:
+        measures = (f'{100 * row[area]:.3g}' for area in AREAS)
+        fit = (f'{row[key]:.3g}' for key in ('sigma_x', 'sigma_y', 'r_squared'))
+        table.add_row(str(row['output']), *measures, *fit)
+    Console().print(table)
+    constant = [str(row['output']) for row in rows if row['r_squared'] != row['r_squared']]
+    if constant:
+        print(f'no field of output {", ".join(constant)}: the mean over its channels is constant, as an untrained')
+        print('LayerNorm makes it')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,171 @@
+#!/usr/bin/env python
+"""How far each attention layer and head of a model reaches, and what its attention is made of.
+
+For every system the nonlocality: the distance between query and key in tokens, weighted by attention (ConViT, eq. 8).
+Beside it the gates of ConViT; the impact of content and position where attention is made of both, and the region of
+the visual field that a head of PerViT attends to (after PerViT, eq. 11 to 13); A and sigma of GAB's Gaussians; the
+share of TransNeXt's pooled tokens. bioattn_mm/analysis/locality.py defines each measure.
+"""
+
+import argparse
+import csv
+import json
+import math
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use('Agg')
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from bioattn_mm import compat
+from bioattn_mm.analysis.command_line import check_out, parse, read_config
+from bioattn_mm.analysis.locality import REGIONS, measure_model
+from bioattn_mm.analysis.models import build_backbone
+from bioattn_mm.analysis.pictures import PictureReader, find_pictures
+from bioattn_mm.engine.command_line import run_tool
+from bioattn_mm.layers import record_attention
+
+compat.install()
+
+FILES = ('locality.csv', 'locality.json', 'locality.png')
+# Panels: title, label of the axis, and the measures in it with their names in the legend.
+PANELS = (
+    (
+        'nonlocality',
+        'tokens',
+        dict(nonlocality='attention', nonlocality_content='content alone', nonlocality_position='position alone'),
+    ),
+    ('share of position (gate)', 'sigmoid(g)', dict(gate='gate')),
+    ('impact on attention', '1 / distance', dict(impact_content='content', impact_position='position')),
+    ('share of the pooled tokens', 'sum of weights', dict(pooled_share='pooled')),
+    ('Gaussian bias: amplitude', 'A', dict(gaussian_amplitude='A')),
+    ('Gaussian bias: width', 'sigma (tokens)', dict(gaussian_sigma='sigma')),
+)
+REGIONS_TITLE = 'regions of position-based attention'
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog='Example: python tools/analysis/locality.py configs/convit/upernet_tiny_ade20k.py iter_160000.pth '
+        '--out locality --size 224 224',
+    )
+    return parse(parser, max_pictures=8)
+
+
+@run_tool
+def main() -> None:
+    args = parse_args()
+    out = check_out(args.out, FILES)
+    config = read_config(args)
+    pictures = find_pictures(config, args.pictures, args.max_pictures)
+    backbone, weights = build_backbone(config, args.checkpoint, args.device)
+    reader = PictureReader(config, args.size, args.device)
+
+    pictures_done = track(pictures, description='pictures')
+    rows = measure_model(record_attention(backbone, reader(picture).inputs) for picture in pictures_done)
+
+    out.mkdir(parents=True, exist_ok=True)
+    title = f'{Path(args.config).stem}, {weights}, {len(pictures)} pictures'
+    write(out, rows, dict(config=args.config, weights=weights, pictures=len(pictures)))
+    draw(out / 'locality.png', rows, title)
+    print_table(rows, title)
+    print('  '.join(str(out / name) for name in FILES))
+
+
+def write(out: Path, rows: list[dict], about: dict) -> None:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    with (out / 'locality.csv').open('w', newline='') as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+    # JSON has neither NaN nor infinity, the impact of a part that is the whole.
+    rows = [
+        {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+        for row in rows
+    ]
+    (out / 'locality.json').write_text(json.dumps(dict(about, heads=rows), indent=1) + '\n')
+
+
+def draw(path: Path, rows: list[dict], title: str) -> None:
+    """Draw each measure that the model has against the layer: a point for each head, a line through the means."""
+    panels = [panel for panel in PANELS if any(key in row for row in rows for key in panel[2])]
+    has_regions = any('region' in row for row in rows)
+    number = len(panels) + has_regions
+    columns = min(3, number)
+    lines = math.ceil(number / columns)
+    figure, axes = plt.subplots(
+        lines, columns, figsize=(4.6 * columns, 3.4 * lines + 0.4), squeeze=False, layout='constrained'
+    )
+    figure.suptitle(title, fontsize=10)
+    for axis in axes.flat[number:]:
+        axis.axis('off')
+    for axis, (name, label, measures) in zip(axes.flat, panels):
+        draw_measures(axis, rows, {key: text for key, text in measures.items() if any(key in row for row in rows)})
+        # Impacts are inverse distances, of any order of magnitude.
+        axis.set(title=name, ylabel=label, yscale='log' if name.startswith('impact') else 'linear')
+    if has_regions:
+        draw_regions(axes.flat[number - 1], rows)
+    for axis in axes.flat[:number]:
+        axis.set(xlabel='layer', xlim=(-0.7, rows[-1]['layer'] + 0.7))
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def draw_measures(axis: plt.Axes, rows: list[dict], measures: dict[str, str]) -> None:
+    for index, (key, text) in enumerate(measures.items()):
+        of_layers = {}
+        for row in rows:
+            if math.isfinite(row.get(key, math.nan)):
+                of_layers.setdefault(row['layer'], []).append(row[key])
+        # Points of different measures stand beside each other.
+        places = [layer + 0.12 * (index - (len(measures) - 1) / 2) for layer in of_layers]
+        axis.plot(places, [np.mean(values) for values in of_layers.values()], label=text, color=f'C{index}')
+        for place, values in zip(places, of_layers.values()):
+            axis.plot([place] * len(values), values, '.', color=f'C{index}', alpha=0.5)
+    # Where the grid changes, the unit of a token does.
+    last = {row['layer']: (row['height'], row['width']) for row in rows}
+    for layer, grid in last.items():
+        if layer and grid != last[layer - 1]:
+            axis.axvline(layer - 0.5, color='grey', linestyle=':', linewidth=1)
+    axis.grid(alpha=0.3)
+    if len(measures) > 1:
+        axis.legend(fontsize=8)
+
+
+def draw_regions(axis: plt.Axes, rows: list[dict]) -> None:
+    """Draw how many heads of each layer attend most to each region."""
+    layers = sorted({row['layer'] for row in rows})
+    bottom = np.zeros(len(layers))
+    for index, region in enumerate(REGIONS):
+        number = [sum(row['layer'] == layer and row['region'] == region for row in rows) for layer in layers]
+        axis.bar(layers, number, bottom=bottom, label=region, color=plt.get_cmap('viridis')(index / 3))
+        bottom += number
+    axis.set(title=REGIONS_TITLE, ylabel='heads', ylim=(0, 1.35 * bottom.max()))
+    axis.legend(fontsize=8, ncols=2, loc='upper center')
+
+
+def print_table(rows: list[dict], title: str) -> None:
+    """Print the means over the heads of each layer."""
+    columns = [key for _, _, measures in PANELS for key in measures if any(key in row for row in rows)]
+    short = {'nonlocality': 'D', 'gaussian_amplitude': 'A', 'gaussian_sigma': 'sigma'}
+    names = (short.get(key, key.replace('nonlocality', 'D').replace('_', ' ')) for key in columns)
+    table = Table('layer', 'grid', *names, title=f'{title}\nmeans over heads; D: nonlocality in tokens')
+    for layer in sorted({row['layer'] for row in rows}):
+        heads = [row for row in rows if row['layer'] == layer]
+        means = (np.mean([row[key] for row in heads]) if key in heads[0] else math.nan for key in columns)
+        cells = ('' if math.isnan(mean) else f'{mean:.3g}' for mean in means)
+        table.add_row(str(layer), f'{heads[0]["height"]}x{heads[0]["width"]}', *cells)
+    Console().print(table)
+
+
+if __name__ == '__main__':
+    main()
