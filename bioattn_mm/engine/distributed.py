@@ -1,7 +1,6 @@
 """One of several processes that train or test a model together."""
 
 import os
-from datetime import timedelta
 
 import torch
 from mmengine.config import Config
@@ -40,8 +39,7 @@ def prepare_process(config: Config, launcher: str) -> None:
         raise InputError(
             f'--launcher {launcher} needs GPUs: none is visible to PyTorch; tools/dist_train.sh does not'
         )
-    timeout = config.get('env_cfg', {}).get('dist_cfg', {}).get('timeout', 1800)
-    torch.distributed.init_process_group('gloo', timeout=timedelta(seconds=timeout))
+    torch.distributed.init_process_group('gloo')
     wrapper = dict(
         type='MMDistributedDataParallel',
         broadcast_buffers=False,

@@ -37,9 +37,7 @@ tta_pipeline = [
 train_dataloader = dict(
     batch_size=2,
     num_workers=4,
-    # Workers that start anew in each epoch can be seeded by its number.
-    persistent_workers=False,
-    worker_init_fn=dict(type='bioattn_mm.seed_worker'),
+    persistent_workers=True,
     sampler=dict(type='DefaultSampler', shuffle=True),
     batch_sampler=dict(type='AspectRatioBatchSampler'),
     dataset=dict(
