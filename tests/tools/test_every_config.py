@@ -18,8 +18,6 @@ REPRESENTATIVES = (
     'pervit/upernet_tiny_ade20k',
     'gab/upernet_vit_small_ade20k',
     'gab/mask_rcnn_swin_small_coco',
-    'vars/upernet_deit_tiny_vars_s_ade20k',
-    'vars/mask_rcnn_deit_tiny_vars_s_coco',
     'vars/mask2former_rvt_tiny_vars_sd_ade20k',
 )
 CONFIGS = sorted(
