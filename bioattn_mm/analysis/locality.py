@@ -1,4 +1,7 @@
-"""How far attention reaches, and what it is made of, layer by layer and head by head."""
+"""How far attention reaches, and what it is made of, layer by layer and head by head.
+
+A measure 'after' an equation is defined here in full, and need not be the paper's to the letter.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -14,6 +17,8 @@ from ..layers.peripheral_attention import GRID_STEP
 REGIONS = ('central', 'para-central', 'mid-peripheral', 'far-peripheral')
 # Pictures, tokens and channels of a layer, times the queries that its maps are taken of at once.
 MAX_NUMEL = 2**28
+# Queries of VARS: each weight is a derivative, through all steps of the recurrence.
+DERIVATIVE_QUERIES = 32
 
 
 def nonlocality(maps: list[AttentionMap], rows: Tensor, columns: Tensor) -> Tensor:
@@ -93,21 +98,34 @@ def position_nonlocality(chunks: Iterable[tuple[Tensor, AttentionMap]]) -> Tenso
     return total / number
 
 
-def measure_attention(recording: Recording) -> dict[str, Tensor]:
-    """What a layer's attention to its input measures, averaged over all queries and the pictures of the input.
+def choose_queries(recording: Recording, number: int | None) -> Tensor:
+    """Places of so many tokens, evenly spread over the layer's grid; None for all, of VARS `DERIVATIVE_QUERIES`."""
+    num_tokens = recording.grid[0] * recording.grid[1]
+    if number is None:
+        number = DERIVATIVE_QUERIES if hasattr(recording.layer, 'reconstruction_norms') else num_tokens
+    # The middles of as many parts of equal length.
+    places = (torch.arange(min(number, num_tokens)) + 0.5) * (num_tokens / min(number, num_tokens))
+    return places.long().to(recording.inputs[0].device)
+
+
+def measure_attention(recording: Recording, num_queries: int | None = None) -> dict[str, Tensor]:
+    """What a layer's attention to its input measures, averaged over queries and the pictures of the input.
 
     Queries are taken in chunks, so that no tensor of all pairs of tokens is made.
+
+    Args:
+        recording: Of the layer.
+        num_queries: See `choose_queries`.
 
     Returns:
         By name float64 (heads,) each: `nonlocality`, in tokens; `nonlocality_PART` of every part that the weights are
         made of (content, position, steps); where they are made of content and position, `distance_content` and
         `distance_position`, see `distance_of_maps`; and of aggregated attention `pooled_share`, the part of the
-        weights that goes to the pooled tokens.
+        weights that goes to the pooled tokens. NaN where a layer has no weights but 0, as VARS may.
     """
-    num_tokens = recording.grid[0] * recording.grid[1]
-    device = recording.inputs[0].device
+    chosen = choose_queries(recording, num_queries)
     sums = defaultdict(float)
-    for queries in torch.arange(num_tokens, device=device).split(max(1, MAX_NUMEL // recording.inputs[0].numel())):
+    for queries in chosen.split(max(1, MAX_NUMEL // recording.inputs[0].numel())):
         maps = recording.maps(queries)
         places = queries // recording.grid[1], queries % recording.grid[1]
         whole = whole_attention(maps)
@@ -123,7 +141,7 @@ def measure_attention(recording: Recording) -> dict[str, Tensor]:
         for name, values in measures.items():
             sums[name] = sums[name] + values.sum(-1)
     num_heads = len(sums['nonlocality'])
-    return {name: (total / num_tokens).expand(num_heads) for name, total in sums.items()}
+    return {name: (total / len(chosen)).expand(num_heads) for name, total in sums.items()}
 
 
 @torch.no_grad()
@@ -152,11 +170,12 @@ def measure_parameters(recording: Recording) -> dict[str, list]:
     return dict(gaussian_amplitude=[gaussian.amplitude.item()], gaussian_sigma=[gaussian.sigma.item()])
 
 
-def measure_model(recordings: Iterable[list[Recording]]) -> list[dict]:
+def measure_model(recordings: Iterable[list[Recording]], num_queries: int | None = None) -> list[dict]:
     """Measures of every head of a model, averaged over pictures.
 
     Args:
         recordings: What `record_attention` returned for each picture.
+        num_queries: See `choose_queries`.
 
     Returns:
         For each layer and head a dict of `layer` (number), `name` (of the module), `head`, the token grid of the
@@ -170,7 +189,7 @@ def measure_model(recordings: Iterable[list[Recording]]) -> list[dict]:
             fixed = [(layer.name, layer.grid, measure_parameters(layer)) for layer in of_picture]
             sums = [defaultdict(float) for _ in of_picture]
         for total, layer in zip(sums, of_picture, strict=True):
-            for name, values in measure_attention(layer).items():
+            for name, values in measure_attention(layer, num_queries).items():
                 total[name] = total[name] + values
     rows = []
     for index, (total, (name, (height, width), parameters)) in enumerate(zip(sums, fixed)):

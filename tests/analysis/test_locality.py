@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from bioattn_mm.analysis import locality
 from bioattn_mm.analysis.locality import (
     REGIONS,
+    choose_queries,
     distance_of_maps,
     measure_attention,
     measure_model,
@@ -198,6 +199,17 @@ def test_steps_of_the_recurrence() -> None:
     measures = measure_attention(record(layer, torch.randn(1, 3, 5, 8)))
     assert list(measures) == ['nonlocality', 'nonlocality_step_0', 'nonlocality_step_1']
     assert all(0 < value < math.hypot(2, 4) for values in measures.values() for value in values.tolist())
+
+
+def test_queries_are_spread_over_the_grid() -> None:
+    recording = record(softmax_layer(), torch.randn(1, 4, 6, 6))
+    assert choose_queries(recording, None).tolist() == list(range(24)) == choose_queries(recording, 100).tolist()
+    assert choose_queries(recording, 4).tolist() == [3, 9, 15, 21]
+    recording = record(SparseReconstructionAttention(6, 2), torch.randn(1, 8, 8, 6))
+    assert len(choose_queries(recording, None)) == 32
+    distances = pair_distances((4, 6))[[3, 9, 15, 21]]
+    measures = measure_attention(record(softmax_layer(), torch.randn(1, 4, 6, 6)), 4)
+    np.testing.assert_allclose(measures['nonlocality'], [distances.mean()] * 2, rtol=1e-6)
 
 
 def test_mean_over_pictures_of_different_sizes() -> None:

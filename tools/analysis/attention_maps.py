@@ -94,7 +94,7 @@ def main() -> None:
         heads = choose_heads(panels, args.heads)
         out.mkdir(parents=True, exist_ok=True)
         drawing = f'{number:03d}_{path.stem}.png'
-        title = f'{recording.name} of {Path(args.config).stem}, {Path(weights).name}'
+        title = f'{recording.name} of {Path(args.config).stem}\n{Path(weights).name}'
         draw(out / drawing, title, picture, panels, heads, place, stride, gates_of(recording.layer))
         about = dict(picture=str(path), drawing=drawing, query=list(query), token=list(place))
         results.append(dict(about, **numbers_of(recording, panels)))
@@ -182,10 +182,10 @@ def draw(
     height, width = picture.image.shape[:2]
     lines, columns = len(panels), 2 + (len(heads) if max(len(panel.values) for panel in panels) > 1 else 0)
     panel_height = PANEL * min(2, max(0.5, height / width))
-    size = (1.35 * PANEL * columns, (panel_height + 0.35) * lines + 0.5)
+    size = (1.35 * PANEL * columns, (panel_height + 0.35) * lines + 0.6)
     figure, axes = plt.subplots(lines, columns, figsize=size, squeeze=False)
     figure.subplots_adjust(
-        left=0.01, right=1 - 0.3 / columns, bottom=0.15 / size[1], top=1 - 0.7 / size[1], wspace=0.35, hspace=0.3
+        left=0.01, right=1 - 0.3 / columns, bottom=0.15 / size[1], top=1 - 0.8 / size[1], wspace=0.35, hspace=0.3
     )
     figure.suptitle(title, fontsize=9, y=1 - 0.08 / size[1], va='top')
     for axis in axes.flat:

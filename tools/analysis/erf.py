@@ -173,7 +173,8 @@ def draw_ellipses(axis: plt.Axes, row: dict) -> None:
 
 def print_table(title: str, rows: list[dict]) -> None:
     areas = (f'{100 * share:g} % in' for share in SHARES)
-    table = Table('output', *areas, 'sigma x', 'sigma y', 'R^2', title=f'{title}\nareas in %, lengths in pixels')
+    print(f'{title}; areas in % of the picture, lengths in pixels')
+    table = Table('output', *areas, 'sigma x', 'sigma y', 'R^2')
     for row in rows:
         measures = (f'{100 * row[area]:.3g}' for area in AREAS)
         fit = (f'{row[key]:.3g}' for key in ('sigma_x', 'sigma_y', 'r_squared'))
@@ -181,8 +182,9 @@ def print_table(title: str, rows: list[dict]) -> None:
     Console().print(table)
     constant = [str(row['output']) for row in rows if row['r_squared'] != row['r_squared']]
     if constant:
-        print(f'no field of output {", ".join(constant)}: the mean over its channels is constant, as an untrained')
-        print('LayerNorm makes it')
+        print(
+            f'no field of output {", ".join(constant)}: an untrained LayerNorm makes the mean over channels constant'
+        )
 
 
 if __name__ == '__main__':

@@ -25,10 +25,11 @@ from rich.table import Table
 
 from bioattn_mm import compat
 from bioattn_mm.analysis.command_line import check_out, parse, read_config
-from bioattn_mm.analysis.locality import REGIONS, measure_model
+from bioattn_mm.analysis.locality import DERIVATIVE_QUERIES, REGIONS, measure_model
 from bioattn_mm.analysis.models import build_backbone
 from bioattn_mm.analysis.pictures import PictureReader, find_pictures
 from bioattn_mm.engine.command_line import run_tool
+from bioattn_mm.errors import InputError
 from bioattn_mm.layers import record_attention
 
 compat.install()
@@ -57,7 +58,17 @@ def parse_args() -> argparse.Namespace:
         epilog='Example: python tools/analysis/locality.py configs/convit/upernet_tiny_ade20k.py iter_160000.pth '
         '--out locality --size 224 224',
     )
-    return parse(parser, max_pictures=8)
+    parser.add_argument(
+        '--queries',
+        type=int,
+        metavar='N',
+        help='tokens of each layer whose attention is measured, evenly spread over the picture (default: all; of '
+        f'VARS {DERIVATIVE_QUERIES}, because each takes a pass through the recurrence)',
+    )
+    args = parse(parser, max_pictures=8)
+    if args.queries is not None and args.queries < 1:
+        raise InputError(f'--queries must be at least 1, got {args.queries}')
+    return args
 
 
 @run_tool
@@ -70,10 +81,11 @@ def main() -> None:
     reader = PictureReader(config, args.size, args.device)
 
     pictures_done = track(pictures, description='pictures')
-    rows = measure_model(record_attention(backbone, reader(picture).inputs) for picture in pictures_done)
+    recordings = (record_attention(backbone, reader(picture).inputs) for picture in pictures_done)
+    rows = measure_model(recordings, args.queries)
 
     out.mkdir(parents=True, exist_ok=True)
-    title = f'{Path(args.config).stem}, {weights}, {len(pictures)} pictures'
+    title = f'{Path(args.config).stem}, {Path(weights).name}, {len(pictures)} picture{"s" * (len(pictures) > 1)}'
     write(out, rows, dict(config=args.config, weights=weights, pictures=len(pictures)))
     draw(out / 'locality.png', rows, title)
     print_table(rows, title)
@@ -158,7 +170,8 @@ def print_table(rows: list[dict], title: str) -> None:
     columns = [key for _, _, measures in PANELS for key in measures if any(key in row for row in rows)]
     short = {'nonlocality': 'D', 'gaussian_amplitude': 'A', 'gaussian_sigma': 'sigma'}
     names = (short.get(key, key.replace('nonlocality', 'D').replace('_', ' ')) for key in columns)
-    table = Table('layer', 'grid', *names, title=f'{title}\nmeans over heads; D: nonlocality in tokens')
+    print(f'{title}; means over heads, D is nonlocality in tokens')
+    table = Table('layer', 'grid', *names)
     for layer in sorted({row['layer'] for row in rows}):
         heads = [row for row in rows if row['layer'] == layer]
         means = (np.mean([row[key] for row in heads]) if key in heads[0] else math.nan for key in columns)
