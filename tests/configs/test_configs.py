@@ -11,7 +11,7 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 
 ROOT = Path(__file__).parents[2]
-CONFIGS = sorted(path.relative_to(ROOT) for path in ROOT.glob('configs/*/*.py') if '_base_' not in path.parts)
+CONFIGS = sorted(path.relative_to(ROOT) for path in ROOT.glob('configs/[!_]*/*.py') if path.parent.name != 'deploy')
 
 # Parameters in millions as the paper prints them. UperNet's include the auxiliary head, which is left out at test
 # time; the ImageNet classifier counts in none of them.

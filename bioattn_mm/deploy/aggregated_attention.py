@@ -1,0 +1,96 @@
+"""TransNeXt's two attentions, in operators of ONNX instead of compiled ones."""
+
+import torch
+import torch.nn.functional as F
+from mmdeploy.core import FUNCTION_REWRITER
+from torch import Tensor
+
+from ..layers import AggregatedAttention, LengthScaledAttention
+from ..layers.aggregated_attention import unit_vectors
+from .adaptive_pooling import averaging_matrices
+from .sizes import Grid, Length, from_sizes
+
+AGGREGATED = 'bioattn_mm.layers.AggregatedAttention.forward'
+LENGTH_SCALED = 'bioattn_mm.layers.LengthScaledAttention.forward'
+
+
+@FUNCTION_REWRITER.register_rewriter(AGGREGATED)
+def aggregated_attention__forward(self: AggregatedAttention, x: Tensor) -> Tensor:
+    """(B, H, W, C) to (B, H, W, C); one Gather brings the tokens of all windows side by side."""
+    window_size, num_heads, channels = self.window_size, self.num_heads, self.proj.in_features
+    with from_sizes(FUNCTION_REWRITER.get_context(AGGREGATED).cfg):
+        batch, height, width = x.shape[:3]
+        pooled_grid = self.pooled_grid((height, width))
+        index, inside = windows_of_grid(height, width, window_size)
+        log_length = (inside.sum(-1) + pooled_grid[0] * pooled_grid[1]).log()
+        outside = inside.log()  # 0, and -inf outside of the picture
+        rows, columns = averaging_matrices((height, width), pooled_grid, x.dtype)
+
+    unit_query = unit_vectors(self.q(x).reshape(batch, -1, num_heads, channels // num_heads))
+    token_weights = unit_query.transpose(1, 2) @ self.learnable_tokens + self.learnable_bias[:, None]
+    query = self.scale(unit_query, log_length[:, None, None]).transpose(1, 2)
+    key, value = split_heads(self.kv(x), 2, num_heads, batch)
+
+    pooled = rows @ F.gelu(self.pool_proj(x.permute(0, 3, 1, 2))) @ columns.T
+    pooled = self.pool_norm(pooled.reshape(batch, channels, -1).transpose(1, 2))
+    pooled_key, pooled_value = split_heads(self.kv(pooled), 2, num_heads, batch)
+
+    def windows(tokens: Tensor) -> Tensor:
+        """(B, heads, N, d) to (B, heads, N, k * k, d), zero outside of the picture."""
+        margin = window_size // 2
+        tokens = F.pad(tokens.reshape(batch, num_heads, height, width, -1), (0, 0, *[margin] * 4))
+        tokens = tokens.reshape(batch, num_heads, -1, channels // num_heads).index_select(2, index)
+        return tokens.reshape(batch, num_heads, -1, window_size**2, channels // num_heads)
+
+    window_logits = (windows(unit_vectors(key)) @ query[..., None])[..., 0] + self.window_bias[:, None] + outside
+    bias = bias_of_pairs(*self.position_bias((height, width), pooled_grid), (height, width), pooled_grid)
+    pooled_logits = query @ unit_vectors(pooled_key).transpose(-2, -1) + bias
+    weights = torch.cat([window_logits, pooled_logits], dim=-1).softmax(dim=-1)
+    window_weights = weights[..., : window_size**2] + token_weights
+    output = (window_weights[..., None, :] @ windows(value))[..., 0, :]
+    output = output + weights[..., window_size**2 :] @ pooled_value
+    return self.proj(output.transpose(1, 2).reshape(batch, height, width, channels))
+
+
+@FUNCTION_REWRITER.register_rewriter(LENGTH_SCALED)
+def length_scaled_attention__forward(self: LengthScaledAttention, x: Tensor) -> Tensor:
+    """(B, H, W, C) to (B, H, W, C), with a number of keys that is read from the input."""
+    with from_sizes(FUNCTION_REWRITER.get_context(LENGTH_SCALED).cfg):
+        batch, height, width = x.shape[:3]
+        log_length = torch.as_tensor(height * width, dtype=x.dtype).log()
+    query, key, value = split_heads(self.qkv(x), 3, self.num_heads, batch)
+    query = self.scale(unit_vectors(query).transpose(1, 2), log_length).transpose(1, 2)
+    grid = (height, width)
+    bias = bias_of_pairs(*self.position_bias(grid, grid), grid, grid)
+    output = F.scaled_dot_product_attention(query, unit_vectors(key), value, attn_mask=bias, scale=1.0)
+    return self.proj(output.transpose(1, 2).reshape(batch, height, width, self.proj.in_features))
+
+
+def windows_of_grid(height: Length, width: Length, window_size: int) -> tuple[Tensor, Tensor]:
+    """The tokens of every window.
+
+    Returns:
+        Their indices in the grid with a margin around it, int64 (N * k * k,), and 1 for those inside the grid, 0 for
+        those in the margin, float32 (N, k * k).
+    """
+    rows, columns = (torch.arange(length)[:, None] + torch.arange(window_size) for length in (height, width))
+    index = rows[:, None, :, None] * (width + window_size - 1) + columns[:, None]
+    rows, columns = (
+        ((places >= window_size // 2) & (places < length + window_size // 2)).float()
+        for places, length in ((rows, height), (columns, width))
+    )
+    inside = rows[:, None, :, None] * columns[:, None]
+    return index.reshape(-1), inside.reshape(-1, window_size**2)
+
+
+def bias_of_pairs(bias: Tensor, rows: Tensor, grid: Grid, pooled_grid: Grid) -> Tensor:
+    """Spread what `LogCPB` returned over all pairs: (heads, R, W, Pw) to (heads, H * W, Ph * Pw)."""
+    heads = int(bias.shape[0])
+    bias = bias.index_select(1, rows.reshape(-1)).reshape(heads, grid[0], pooled_grid[0], grid[1], pooled_grid[1])
+    return bias.transpose(2, 3).reshape(heads, grid[0] * grid[1], -1)
+
+
+def split_heads(x: Tensor, parts: int, num_heads: int, batch: Length) -> tuple[Tensor, ...]:
+    """(B, ..., parts * C) to `parts` of (B, heads, N, d)."""
+    head_channels = int(x.shape[-1]) // (parts * num_heads)
+    return x.reshape(batch, -1, parts, num_heads, head_channels).permute(2, 0, 3, 1, 4).unbind()

@@ -1,0 +1,50 @@
+"""PerViT's peripheral attention: its position-based part once for all queries, instead of in chunks."""
+
+import torch
+import torch.nn.functional as F
+from mmdeploy.core import FUNCTION_REWRITER
+from mmdeploy.utils import is_dynamic_shape
+from torch import Tensor
+
+from ..layers import DistanceEmbedding, PeripheralAttention
+from ..layers.peripheral_attention import KEY_MARGIN, PeripheralPosition
+from .sizes import Grid, integers, not_traced
+
+FORWARD = 'bioattn_mm.layers.PeripheralAttention.forward'
+
+
+@FUNCTION_REWRITER.register_rewriter(FORWARD)
+def peripheral_attention__forward(
+    self: PeripheralAttention, x: Tensor, distance_embedding: DistanceEmbedding
+) -> Tensor:
+    """(B, H, W, C) to (B, H, W, C). log Phi_p is a constant in a graph of one size, heads * N * N numbers."""
+    context = FUNCTION_REWRITER.get_context(FORWARD)
+    if is_dynamic_shape(context.cfg):
+        bias = log_phi_p(self.position, distance_embedding, x.shape[1:3])
+    else:
+        with not_traced():
+            bias = self.position_bias(integers(x.shape[1:3]), distance_embedding)
+    output = self.attend(*self._query_key_value(x), bias)
+    return self.proj(output[..., : self.head_channels].transpose(1, 2).reshape(x.shape))
+
+
+def log_phi_p(position: PeripheralPosition, distance_embedding: DistanceEmbedding, grid: Grid) -> Tensor:
+    """log Phi_p of all pairs of tokens (PerViT, eq. 7-8), (heads, N, N), but for a constant of each query.
+
+    The plane of each query's keys, which carry KEY_MARGIN tokens around them less what the first convolution takes,
+    is gathered from the plane of all offsets.
+    """
+    height, width = grid
+    plane = position.conv1(distance_embedding(grid)[None])[0]  # (channels, 2 H + 1, 2 W + 1)
+    rows, columns = (
+        (torch.arange(length - 1, -1, -1)[:, None] + torch.arange(length + KEY_MARGIN)).reshape(-1) for length in grid
+    )
+    hidden = plane.index_select(1, rows).index_select(2, columns)
+    hidden = hidden.reshape(-1, height, height + KEY_MARGIN, width, width + KEY_MARGIN).permute(1, 3, 0, 2, 4)
+    hidden = hidden.reshape(height * width, position.conv1.out_channels, height + KEY_MARGIN, width + KEY_MARGIN)
+    hidden = position.conv2(F.relu(position.norm1(hidden)))
+    norm = position.norm2
+    # Not F.group_norm, which refuses a single token.
+    x = torch.group_norm(hidden, norm.num_groups, norm.weight, norm.bias, norm.eps)
+    # ONNX writes logsigmoid as log(sigmoid(x)), which ends in -inf.
+    return -F.softplus(-x).reshape(height * width, norm.num_groups, -1).transpose(0, 1)

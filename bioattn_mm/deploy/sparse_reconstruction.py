@@ -1,0 +1,133 @@
+"""VARS in real numbers: Fourier transforms as matrix products, and dictionaries of any size.
+
+ONNX has no complex numbers. The eager layer's functions stay what they are; their complex tensors become `Complex`,
+pairs of real ones, and the two Fourier transforms that they call become products with cosine and sine matrices.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from mmdeploy.core import FUNCTION_REWRITER
+from mmdeploy.utils import is_dynamic_shape
+from torch import Tensor
+
+from ..layers import ConvolutionalSparseReconstruction, SparseReconstructionAttention
+from .position_embedding import resize
+from .sizes import Grid, Length, from_sizes, integers, not_traced
+
+RFFT2, IRFFT2 = 'torch.fft.rfft2', 'torch.fft.irfft2'
+SPECTRUM = 'bioattn_mm.layers.ConvolutionalSparseReconstruction._spectrum'
+STATIC_COLUMNS = 'bioattn_mm.layers.SparseReconstructionAttention._static_columns'
+
+
+class Complex(NamedTuple):
+    """What `ConvolutionalSparseReconstruction` uses of a complex tensor."""
+
+    real: Tensor
+    imag: Tensor
+
+    def __mul__(self, other: 'Complex') -> 'Complex':
+        real = self.real * other.real - self.imag * other.imag
+        return Complex(real, self.real * other.imag + self.imag * other.real)
+
+    def conj(self) -> 'Complex':
+        return Complex(self.real, -self.imag)
+
+    def detach(self) -> 'Complex':
+        return Complex(self.real.detach(), self.imag.detach())
+
+    def sum(self, dim: int, keepdim: bool = False) -> 'Complex':
+        return Complex(self.real.sum(dim, keepdim), self.imag.sum(dim, keepdim))
+
+
+@FUNCTION_REWRITER.register_rewriter(RFFT2)
+def rfft2__matrices(x: Tensor) -> Complex:
+    """Half-spectrum over the last two axes: (..., H, W) to (..., H, W // 2 + 1)."""
+    with from_sizes(FUNCTION_REWRITER.get_context(RFFT2).cfg):
+        grid = x.shape[-2:]
+        matrices = fourier_matrices([torch.arange(length) for length in grid], grid, x.dtype)
+    return transform(x, matrices)
+
+
+@FUNCTION_REWRITER.register_rewriter(IRFFT2)
+def irfft2__matrices(spectrum: Complex, s: Grid) -> Tensor:
+    """The real picture of a half-spectrum: (..., H, W // 2 + 1) to (..., H, W) = (..., *s)."""
+    with from_sizes(FUNCTION_REWRITER.get_context(IRFFT2).cfg):
+        height, width = s
+        cos, sin, row_cos, row_sin = fourier_matrices(
+            [torch.arange(height), torch.arange(width)], s, spectrum[0].dtype
+        )
+        # All columns stand for two, but the first one and, of an even width, the last.
+        frequency = torch.arange(width // 2 + 1)
+        count = torch.where(2 * frequency % width == 0, 1, 2).to(cos.dtype) / (height * width)
+        row_cos, row_sin = count[:, None] * row_cos.T, count[:, None] * row_sin.T
+    real = cos @ spectrum.real - sin @ spectrum.imag
+    imag = cos @ spectrum.imag + sin @ spectrum.real
+    return real @ row_cos - imag @ row_sin
+
+
+def transform(x: Tensor, matrices: Sequence[Tensor]) -> Complex:
+    """Sum of x exp(-i angle) over the last two axes, with the matrices of `fourier_matrices`."""
+    cos, sin, row_cos, row_sin = matrices
+    real, imag = x @ row_cos, -(x @ row_sin)
+    return Complex(cos @ real + sin @ imag, cos @ imag - sin @ real)
+
+
+def fourier_matrices(places: Sequence[Tensor], grid: Grid, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Cosine and sine of the angles of all frequencies of a grid (H, W) at some rows and columns.
+
+    Args:
+        places: int64 (h,) and (w,).
+        grid: (H, W).
+        dtype: Of what is returned.
+
+    Returns:
+        Cosine and sine of the vertical ones, (H, h), and of the horizontal ones, (w, W // 2 + 1).
+    """
+
+    def waves(frequency: Tensor, place: Tensor, length: Length) -> tuple[Tensor, Tensor]:
+        # Whole turns are taken off while the numbers are exact.
+        angle = (frequency * place % length).to(dtype) * (2 * math.pi / torch.as_tensor(length, dtype=dtype))
+        return angle.cos(), angle.sin()
+
+    vertical = waves(torch.arange(grid[0])[:, None], places[0], grid[0])
+    return *vertical, *waves(torch.arange(grid[1] // 2 + 1), places[1][:, None], grid[1])
+
+
+@FUNCTION_REWRITER.register_rewriter(SPECTRUM)
+def spectrum__matrices(
+    self: ConvolutionalSparseReconstruction, kernel: Tensor, grid: Grid, dtype: torch.dtype
+) -> Complex:
+    """Half-spectrum of kernels, (..., h, w // 2 + 1, 2), on another grid: (..., H, W // 2 + 1).
+
+    The kernels' tokens keep their places around the centre, at which the waves of the other grid are read.
+    """
+    with from_sizes(FUNCTION_REWRITER.get_context(SPECTRUM).cfg):
+        own = Complex(*kernel.to(dtype).unbind(-1))
+        spatial = torch.fft.irfft2(own, s=self.grid)
+        places = [(torch.arange(length) + length // 2) % length - length // 2 for length in self.grid]
+        moved = transform(spatial, fourier_matrices(places, grid, dtype))
+        # The layer uses the spectrum itself on its own grid. What in it is not that of real kernels is lost on the
+        # way through them, and added there.
+        lost = [before - after for before, after in zip(own, torch.fft.rfft2(spatial))]
+        rows, columns = (
+            (torch.arange(length)[:, None] == torch.arange(own_length)).to(dtype)
+            for length, own_length in ((grid[0], self.grid[0]), (grid[1] // 2 + 1, self.grid[1] // 2 + 1))
+        )
+        is_own = torch.as_tensor(grid[0] == self.grid[0]) & torch.as_tensor(grid[1] == self.grid[1])
+        rows = rows * is_own.to(dtype)
+        return Complex(*(part + rows @ rest @ columns.T for part, rest in zip(moved, lost)))
+
+
+@FUNCTION_REWRITER.register_rewriter(STATIC_COLUMNS)
+def static_columns__resized(self: SparseReconstructionAttention, grid: Grid, dtype: torch.dtype) -> Tensor:
+    """The static dictionary on a grid: (heads, H * W, m)."""
+    context = FUNCTION_REWRITER.get_context(STATIC_COLUMNS)
+    if not is_dynamic_shape(context.cfg):
+        with not_traced():
+            return context.origin_func(self, integers(grid), dtype)
+    heads, _, features = integers(self.static.shape)
+    static = self.static.to(dtype).transpose(0, 1).reshape(*self.static_grid, heads * features)
+    return resize(static, grid).reshape(-1, heads, features).transpose(0, 1)

@@ -1,0 +1,17 @@
+# mmdet: boxes with scores, (B, N, 5), their classes, (B, N), and for instance segmentation their masks, probabilities
+# of (B, N, 28, 28), which mmdeploy pastes into the picture. What the model's test_cfg says comes first.
+codebase_config = dict(
+    type='mmdet',
+    task='ObjectDetection',
+    model_type='end2end',
+    post_processing=dict(
+        score_threshold=0.05,
+        confidence_threshold=0.005,
+        iou_threshold=0.5,
+        max_output_boxes_per_class=200,
+        pre_top_k=5000,
+        keep_top_k=100,
+        background_label_id=-1,
+    ),
+    module=['bioattn_mm.deploy'],
+)

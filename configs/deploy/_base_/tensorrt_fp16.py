@@ -1,0 +1,2 @@
+# Half precision, 4 GiB of workspace; a config adds the input sizes that the engine takes.
+backend_config = dict(type='tensorrt', common_config=dict(fp16_mode=True, max_workspace_size=1 << 32))
