@@ -4,14 +4,32 @@ mmengine imports this module by itself when a config names a type such as `bioat
 library's scope the config runs in, so no `custom_imports` is needed.
 """
 
+from mmengine.registry import FUNCTIONS as MMENGINE_FUNCTIONS
 from mmengine.registry import HOOKS as MMENGINE_HOOKS
+from mmengine.registry import LOOPS as MMENGINE_LOOPS
 from mmengine.registry import MODELS as MMENGINE_MODELS
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS as MMENGINE_OPTIM_WRAPPER_CONSTRUCTORS
+from mmengine.registry import STRATEGIES as MMENGINE_STRATEGIES
 from mmengine.registry import TRANSFORMS as MMENGINE_TRANSFORMS
 from mmengine.registry import Registry
 
 MODELS = Registry('model', parent=MMENGINE_MODELS, scope='bioattn_mm', locations=['bioattn_mm.models'])
-HOOKS = Registry('hook', parent=MMENGINE_HOOKS, scope='bioattn_mm', locations=['bioattn_mm.engine.hooks'])
+HOOKS = Registry(
+    'hook',
+    parent=MMENGINE_HOOKS,
+    scope='bioattn_mm',
+    locations=[f'bioattn_mm.engine.{name}' for name in ('hooks', 'checkpoints', 'randomness', 'ema')],
+)
+LOOPS = Registry('loop', parent=MMENGINE_LOOPS, scope='bioattn_mm', locations=['bioattn_mm.engine.randomness'])
+FUNCTIONS = Registry(
+    'function',
+    parent=MMENGINE_FUNCTIONS,
+    scope='bioattn_mm',
+    locations=['bioattn_mm.engine.randomness', 'bioattn_mm.engine.strategies'],
+)
+STRATEGIES = Registry(
+    'strategy', parent=MMENGINE_STRATEGIES, scope='bioattn_mm', locations=['bioattn_mm.engine.strategies']
+)
 TRANSFORMS = Registry(
     'transform', parent=MMENGINE_TRANSFORMS, scope='bioattn_mm', locations=['bioattn_mm.datasets.transforms']
 )

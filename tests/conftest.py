@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from bioattn_mm import compat
+from bioattn_mm.datasets import make_mini_datasets
 
 compat.install()
 
@@ -26,3 +27,12 @@ def fixed_seed() -> None:
 def root() -> Path:
     """The repository's root."""
     return ROOT
+
+
+@pytest.fixture(scope='session')
+def workplace(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the configs and miniature data, in which the tools run."""
+    folder = tmp_path_factory.mktemp('workplace')
+    (folder / 'configs').symlink_to(root / 'configs')
+    make_mini_datasets(folder / 'data' / 'mini', progress=False)
+    return folder

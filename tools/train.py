@@ -2,15 +2,19 @@
 """Train a model of any mmdet, mmseg or mmpretrain config."""
 
 import argparse
+import os
 from pathlib import Path
 
 import torch
 from mmengine.config import Config
+from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
 from bioattn_mm import compat
+from bioattn_mm.engine.checkpoints import latest_checkpoint
 from bioattn_mm.engine.command_line import parse, run_tool
 from bioattn_mm.engine.run_config import load_config
+from bioattn_mm.engine.strategies import set_strategy
 from bioattn_mm.errors import InputError
 
 # At the top level, so that workers of a data loader that are spawned do it too.
@@ -49,6 +53,18 @@ def parse_args() -> argparse.Namespace:
         help='compile the backbone with torch.compile, by its inductor without a value; minutes for each input size',
     )
     parser.add_argument(
+        '--strategy',
+        metavar='FILE',
+        help='train in another way than data parallel: configs/_base_/strategies/fsdp.py or another such config',
+    )
+    parser.add_argument('--seed', type=int, help='seed of all randomness; default: that of the config, or drawn')
+    parser.add_argument(
+        '--deterministic',
+        action='store_true',
+        help='the same losses in every run with the same seed; slower, and an operation that has no such kernel on a '
+        'GPU ends the run with its name',
+    )
+    parser.add_argument(
         '--skip-bad-data',
         action='store_true',
         help='train without the pictures and annotations that cannot be loaded, instead of ending with an error that '
@@ -65,7 +81,10 @@ def main() -> None:
     name = Path(args.config).stem + ('_mini' if args.mini else '')
     config.work_dir = args.work_dir or config.get('work_dir') or f'work_dirs/{name}'
     config.launcher = args.launcher
+    set_randomness(config, args.seed, args.deterministic)
     set_resume(config, args.resume)
+    if args.strategy:
+        set_strategy(config, args.strategy)
     if args.amp:
         set_amp(config, args.amp)
     if args.compile:
@@ -73,7 +92,20 @@ def main() -> None:
     if args.skip_bad_data:
         set_skip_bad_data(config)
 
-    Runner.from_cfg(config).train()
+    runner_type = RUNNERS.get(config.runner_type) if 'runner_type' in config else Runner
+    runner_type.from_cfg(config).train()
+
+
+def set_randomness(config: Config, seed: int | None, deterministic: bool) -> None:
+    """Seed the run, and choose operations that give the same sums every time."""
+    if 'randomness' not in config:
+        config.randomness = {}
+    if seed is not None:
+        config.randomness.seed = seed
+    if deterministic:
+        config.randomness.deterministic = True
+        # What cuBLAS needs, before it starts.
+        os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
 
 
 def set_resume(config: Config, resume: str | None) -> None:
@@ -86,11 +118,16 @@ def set_resume(config: Config, resume: str | None) -> None:
                 f'or --work-dir for another folder'
             )
         return
-    if resume != 'auto':
-        if not Path(resume).is_file():
-            raise InputError(f'checkpoint to resume from not found: {resume}')
-        config.load_from = resume
+    checkpoint = latest_checkpoint(config.work_dir) if resume == 'auto' else resume
+    if checkpoint is None:  # the run was ended before its first one
+        return
+    if not Path(checkpoint).exists():
+        raise InputError(f'checkpoint to resume from not found: {checkpoint}')
+    config.load_from = checkpoint
     config.resume = True
+    if config.randomness.get('seed') is None and Path(checkpoint).is_file():
+        # The run drew its seed; what reads the data takes it before mmengine resumes.
+        config.randomness.seed = torch.load(checkpoint, map_location='cpu', weights_only=False)['meta']['seed']
 
 
 def set_amp(config: Config, dtype: str) -> None:

@@ -1,6 +1,7 @@
 """One of several processes that train or test a model together."""
 
 import os
+from datetime import timedelta
 
 import torch
 from mmengine.config import Config
@@ -39,7 +40,8 @@ def prepare_process(config: Config, launcher: str) -> None:
         raise InputError(
             f'--launcher {launcher} needs GPUs: none is visible to PyTorch; tools/dist_train.sh does not'
         )
-    torch.distributed.init_process_group('gloo')
+    timeout = config.get('env_cfg', {}).get('dist_cfg', {}).get('timeout', 1800)
+    torch.distributed.init_process_group('gloo', timeout=timedelta(seconds=timeout))
     wrapper = dict(
         type='MMDistributedDataParallel',
         broadcast_buffers=False,

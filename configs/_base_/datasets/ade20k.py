@@ -42,6 +42,7 @@ train_dataloader = dict(
     batch_size=2,
     num_workers=4,
     persistent_workers=True,
+    worker_init_fn=dict(type='bioattn_mm.seed_worker'),
     sampler=dict(type='InfiniteSampler', shuffle=True),
     dataset=dict(
         type=dataset_type,

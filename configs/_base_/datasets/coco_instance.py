@@ -37,7 +37,9 @@ tta_pipeline = [
 train_dataloader = dict(
     batch_size=2,
     num_workers=4,
-    persistent_workers=True,
+    # Workers that start anew in each epoch can be seeded by its number.
+    persistent_workers=False,
+    worker_init_fn=dict(type='bioattn_mm.seed_worker'),
     sampler=dict(type='DefaultSampler', shuffle=True),
     batch_sampler=dict(type='AspectRatioBatchSampler'),
     dataset=dict(

@@ -11,10 +11,13 @@ train_cfg = dict(type='IterBasedTrainLoop', max_iters=160000, val_interval=16000
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 default_hooks = dict(
+    randomness=dict(type='bioattn_mm.RandomnessHook'),
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
     param_scheduler=dict(type='ParamSchedulerHook'),
-    checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=16000, max_keep_ckpts=3, save_best='mIoU'),
+    checkpoint=dict(
+        type='bioattn_mm.CheckpointHook', by_epoch=False, interval=16000, max_keep_ckpts=3, save_best='mIoU'
+    ),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     visualization=dict(type='SegVisualizationHook'),
 )

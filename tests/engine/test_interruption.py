@@ -1,0 +1,145 @@
+"""Runs that are killed, told to end, or out of space go on as if nothing had been."""
+
+import resource
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+
+from bioattn_mm.engine.checkpoints import latest_checkpoint
+
+from .ranks import reasons, run_ranks
+from .trainings import largest_difference, resume, small_config, train
+
+STEPS, INTERVAL = 8, 3
+
+
+def interruptible(name: str) -> Config:
+    """Everything that is random is on; Mask R-CNN trains by epochs of two steps, UperNet by iterations."""
+    config = small_config(name, STEPS)
+    config.model.backbone.drop_path_rate = 0.3
+    config.default_hooks.checkpoint.interval = INTERVAL
+    config.custom_hooks = [dict(type='bioattn_mm.EMAHook', momentum=0.1)]
+    if name == 'mask_rcnn':
+        config.train_cfg = dict(type='bioattn_mm.EpochBasedTrainLoop', max_epochs=4, val_interval=1000)
+        config.train_dataloader.persistent_workers = False
+        config.train_dataloader.sampler.type = 'DefaultSampler'
+        config.default_hooks.checkpoint.update(by_epoch=True, interval=1)
+        config.model.train_cfg.rcnn.sampler.num = 16
+    return config
+
+
+def last_of(name: str) -> str:
+    return 'epoch_4.pth' if name == 'mask_rcnn' else f'iter_{STEPS}.pth'
+
+
+def new_folder(workplace: Path, name: str) -> Path:
+    folder = workplace / name
+    folder.mkdir()
+    (folder / 'data').symlink_to(workplace / 'data')
+    return folder
+
+
+@pytest.fixture(scope='module')
+def uninterrupted(workplace: Path) -> dict[str, Path]:
+    """The last checkpoints of runs that nothing happened to."""
+    checkpoints = {}
+    for name in ('upernet', 'mask_rcnn'):
+        folder = new_folder(workplace, f'{name}_uninterrupted')
+        assert run_ranks(train, interruptible(name), folder=folder) == [0], reasons(folder)
+        checkpoints[name] = folder / last_of(name)
+    return checkpoints
+
+
+@pytest.mark.parametrize(
+    ('name', 'signal_hook', 'left'),
+    [
+        ('upernet', dict(name='SIGKILL', after=5), ['iter_3.pth']),
+        ('upernet', dict(name='SIGKILL', after=6, while_saving=True), ['.iter_6.pth.part', 'iter_3.pth']),
+        ('upernet', dict(name='SIGTERM', after=5), ['iter_5.pth']),
+        ('mask_rcnn', dict(name='SIGKILL', after=5), ['epoch_2.pth']),
+        # In the middle of the third epoch.
+        ('mask_rcnn', dict(name='SIGTERM', after=5), ['epoch_2.pth', 'iter_5.pth']),
+    ],
+)
+def test_goes_on_to_the_same_weights(
+    workplace: Path, uninterrupted: dict[str, Path], name: str, signal_hook: dict, left: list[str]
+) -> None:
+    folder = new_folder(workplace, f'{name}_{"_".join(map(str, signal_hook.values()))}')
+    config = interruptible(name)
+    # With one checkpoint to keep, the old one must outlive the writing of the new one.
+    config.default_hooks.checkpoint.max_keep_ckpts = 1
+    config.custom_hooks = [*config.custom_hooks, dict(type='SignalHook', **signal_hook)]
+    number = signal.Signals[signal_hook['name']]
+    expected = 128 + number if number == signal.SIGTERM else -number
+    assert run_ranks(train, config, folder=folder) == [expected], reasons(folder)
+    assert sorted(path.name for pattern in ('*.pth', '.*.part') for path in folder.glob(pattern)) == left
+
+    assert run_ranks(resume, interruptible(name), folder=folder) == [0], reasons(folder)
+    assert not list(folder.glob('.*.part'))
+    for key in ('state_dict', 'ema_state_dict'):
+        assert largest_difference(folder / last_of(name), uninterrupted[name], key) == 0
+
+
+def test_full_disk_leaves_the_last_checkpoint(workplace: Path) -> None:
+    folder = new_folder(workplace, 'full_disk')
+    config = interruptible('upernet')
+    config.train_cfg.max_iters = INTERVAL
+    config.custom_hooks = []
+    assert run_ranks(train, config, folder=folder) == [0], reasons(folder)
+    config.train_cfg.max_iters = STEPS
+    size = (folder / 'iter_3.pth').stat().st_size
+    assert run_ranks(resume_with_little_space, config, size // 2, folder=folder) == [1]
+    assert 'OSError: [Errno 27] File too large' in reasons(folder)
+    assert [path.name for path in folder.glob('*.pth')] == ['iter_3.pth']
+    assert not list(folder.glob('.*.part'))
+    torch.load(folder / 'iter_3.pth', weights_only=False)
+
+
+def resume_with_little_space(config: Config, num_bytes: int) -> None:
+    # A file that grows beyond this fails as on a full disk.
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
+    resume(config)
+
+
+def test_a_rank_whose_peer_dies_ends(workplace: Path) -> None:
+    folder = new_folder(workplace, 'peer')
+    config = interruptible('upernet')
+    config.env_cfg.dist_cfg.timeout = 20
+    config.custom_hooks = [dict(type='SignalHook', name='SIGKILL', after=3, rank=1)]
+    start = time.perf_counter()
+    codes = run_ranks(train, config, 'pytorch', folder=folder, world_size=2)
+    assert codes == [1, -signal.SIGKILL]
+    assert time.perf_counter() - start < 120
+    assert 'Connection closed by peer' in reasons(folder) or 'Timed out' in reasons(folder)
+
+
+def test_the_same_losses_twice(workplace: Path) -> None:
+    config = interruptible('upernet')
+    config.randomness.deterministic = True
+    folders = [new_folder(workplace, f'deterministic_{index}') for index in range(2)]
+    for folder in folders:
+        assert run_ranks(train, config, folder=folder) == [0], reasons(folder)
+    assert largest_difference(*(folder / last_of('upernet') for folder in folders)) == 0
+    config.randomness.seed = 1
+    other = new_folder(workplace, 'another_seed')
+    assert run_ranks(train, config, folder=other) == [0], reasons(other)
+    assert largest_difference(folders[0] / last_of('upernet'), other / last_of('upernet')) > 1e-3
+
+
+def test_latest_checkpoint(tmp_path: Path) -> None:
+    assert latest_checkpoint(tmp_path) is None
+    for name in ('iter_9.pth', 'iter_10.pth', 'best_mIoU_iter_10.pth'):
+        (tmp_path / name).touch()
+        time.sleep(0.01)
+    assert latest_checkpoint(tmp_path) == str(tmp_path / 'iter_10.pth')
+    (tmp_path / 'last_checkpoint').write_text('')  # killed while writing it
+    assert latest_checkpoint(tmp_path) == str(tmp_path / 'iter_10.pth')
+    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'iter_9.pth'))
+    assert latest_checkpoint(tmp_path) == str(tmp_path / 'iter_9.pth')
+    (tmp_path / 'last_checkpoint').write_text('moved/iter_9.pth')
+    assert latest_checkpoint(tmp_path) == str(tmp_path / 'iter_10.pth')

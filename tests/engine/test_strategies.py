@@ -1,0 +1,72 @@
+"""Training in several processes gives what one gives: DDP, FSDP, accumulated gradients, averaged weights."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+
+from .ranks import reasons, run_ranks
+from .trainings import largest_difference, make_comparable, small_config, train
+
+STEPS = 20
+EMA = dict(type='bioattn_mm.EMAHook', momentum=0.1)
+
+
+def comparable(name: str, world_size: int, accumulative_counts: int = 1) -> Config:
+    config = small_config(name, STEPS * accumulative_counts)
+    make_comparable(config, world_size, accumulative_counts)
+    config.custom_hooks = [EMA]
+    return config
+
+
+@pytest.fixture(scope='module')
+def single(workplace: Path) -> dict[str, Path]:
+    """Checkpoints of one process."""
+    checkpoints = {}
+    for name in ('upernet', 'mask_rcnn'):
+        folder = new_folder(workplace, f'{name}_single')
+        assert run_ranks(train, comparable(name, 1), folder=folder) == [0], reasons(folder)
+        checkpoints[name] = folder / f'iter_{STEPS}.pth'
+    return checkpoints
+
+
+def new_folder(workplace: Path, name: str) -> Path:
+    folder = workplace / name
+    folder.mkdir()
+    (folder / 'data').symlink_to(workplace / 'data')
+    return folder
+
+
+@pytest.mark.parametrize(
+    ('name', 'strategy', 'accumulative_counts'),
+    [
+        ('upernet', None, 1),
+        ('upernet', None, 2),
+        ('mask_rcnn', None, 1),
+        ('upernet', 'fsdp', 1),
+        ('upernet', 'fsdp', 2),
+        ('mask_rcnn', 'fsdp', 1),
+    ],
+)
+def test_two_processes_with_half_the_batch(
+    workplace: Path, single: dict[str, Path], name: str, strategy: str | None, accumulative_counts: int
+) -> None:
+    folder = new_folder(workplace, f'{name}_{strategy}_{accumulative_counts}')
+    config = comparable(name, 2, accumulative_counts)
+    if accumulative_counts > 1:  # an average over steps, not over iterations
+        config.custom_hooks = []
+    codes = run_ranks(train, config, 'pytorch', strategy, folder=folder, world_size=2)
+    assert codes == [0, 0], reasons(folder)
+    checkpoint = folder / f'iter_{STEPS * accumulative_counts}.pth'
+    if accumulative_counts > 1:
+        assert difference_of_weights(checkpoint, single[name]) < 1e-5
+    else:
+        assert largest_difference(checkpoint, single[name]) < 1e-5
+        assert largest_difference(checkpoint, single[name], 'ema_state_dict') < 1e-5
+
+
+def difference_of_weights(without_average: Path, with_average: Path) -> float:
+    a = torch.load(without_average, weights_only=False)['state_dict']
+    b = torch.load(with_average, weights_only=False)['ema_state_dict']
+    return max((a[name].double() - b[f'module.{name}'].double()).abs().max().item() for name in a)

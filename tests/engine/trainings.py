@@ -1,0 +1,124 @@
+"""Short trainings of small models, to be run in processes of their own."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import mmseg.models  # noqa: F401  with mmdet's, what a process has before it is forked
+import torch
+from mmdet.models.task_modules import RandomSampler
+from mmdet.registry import TASK_UTILS
+from mmengine.config import Config
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS, RUNNERS
+from mmengine.runner import Runner
+from torch import Tensor
+
+from bioattn_mm.engine.checkpoints import WholeFileBackend, latest_checkpoint
+from bioattn_mm.engine.distributed import prepare_process
+from bioattn_mm.engine.mini import make_mini
+from bioattn_mm.engine.strategies import set_strategy
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = dict(upernet='tests/tools/upernet_small.py', mask_rcnn='tests/tools/mask_rcnn_small.py')
+PICTURES = 4
+
+
+@TASK_UTILS.register_module()
+class FirstSampler(RandomSampler):
+    """Takes the first of the candidates, so that a picture's samples do not depend on who else is in its batch."""
+
+    def random_choice(self, gallery: Tensor, num: int) -> Tensor:
+        return gallery[:num]
+
+
+@HOOKS.register_module()
+class SignalHook(Hook):
+    """Sends the process a signal after an iteration, or in the middle of writing the next checkpoint."""
+
+    priority = 'HIGHEST'
+
+    def __init__(self, name: str, after: int, while_saving: bool = False, rank: int = 0) -> None:
+        self.signal, self.after, self.while_saving, self.rank = signal.Signals[name], after, while_saving, rank
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+        if runner.iter + 1 != self.after or runner.rank != self.rank:
+            return
+        if self.while_saving:
+            WholeFileBackend.put = self._write_half
+        else:
+            # All processes of the run get it, as from a job scheduler.
+            workers = [str(child.pid) for child in multiprocessing.active_children()]
+            subprocess.run(['kill', f'-{self.signal.value}', str(os.getpid()), *workers], check=True)
+            time.sleep(0.1)
+
+    def _write_half(self, obj: bytes, filepath: str) -> None:
+        path = Path(filepath)
+        path.with_name(f'.{path.name}.part').write_bytes(obj[: len(obj) // 2])
+        os.kill(os.getpid(), self.signal)
+
+
+def small_config(name: str, iterations: int) -> Config:
+    """A miniature run of a small model, with a checkpoint after the last iteration and no validation."""
+    config = make_mini(Config.fromfile(ROOT / CONFIGS[name]))
+    config.work_dir = '.'
+    config.train_cfg.update(max_iters=iterations, val_interval=1000)
+    config.default_hooks.checkpoint.update(interval=iterations, save_best=None)
+    config.default_hooks.logger.interval = 1
+    config.train_dataloader.dataset.indices = PICTURES
+    config.train_dataloader.update(num_workers=1)
+    return config
+
+
+def make_comparable(config: Config, world_size: int, accumulative_counts: int = 1) -> None:
+    """The same step, whatever the number of processes: all four pictures, nothing random, nothing of a batch."""
+    batch_size = PICTURES // world_size // accumulative_counts
+    config.train_dataloader.update(batch_size=batch_size, num_workers=0, persistent_workers=False)
+    config.train_dataloader.sampler.shuffle = False
+    config.train_dataloader.pop('batch_sampler', None)
+    pipeline = config.train_dataloader.dataset.pipeline
+    config.train_dataloader.dataset.pipeline = [
+        *pipeline[:2], dict(type='Resize', scale=(96, 64), keep_ratio=False), pipeline[-1],
+    ]  # fmt: skip
+    if config.default_scope == 'mmseg':
+        norm = dict(type='GN', num_groups=4)
+        config.model.decode_head.update(norm_cfg=norm, dropout_ratio=0)
+        config.model.auxiliary_head.update(norm_cfg=norm, dropout_ratio=0)
+        config.model.data_preprocessor.size = (64, 96)
+    else:
+        # As many samples of each picture, so that the mean over two halves is the mean over the whole.
+        config.model.train_cfg.rpn.sampler.update(type='FirstSampler', num=16)
+        config.model.train_cfg.rcnn.sampler.update(type='FirstSampler', num=8)
+    # Adam divides by the gradient's size, and makes a step of rounding errors where it is zero.
+    config.optim_wrapper.optimizer = dict(type='SGD', lr=0.01, momentum=0.9, weight_decay=0.05)
+    config.optim_wrapper.pop('clip_grad', None)
+    config.optim_wrapper.accumulative_counts = accumulative_counts
+    config.param_scheduler = []
+
+
+def train(config: Config, launcher: str = 'none', strategy: str | None = None) -> None:
+    """What tools/train.py does with a config."""
+    config.launcher = launcher
+    prepare_process(config, launcher)
+    if strategy:
+        set_strategy(config, ROOT / f'configs/_base_/strategies/{strategy}.py')
+    runner_type = RUNNERS.get(config.runner_type) if 'runner_type' in config else Runner
+    runner_type.from_cfg(config).train()
+
+
+def resume(config: Config) -> None:
+    """Go on in the same folder."""
+    config.load_from = latest_checkpoint('.')
+    config.resume = True
+    config.custom_hooks = [hook for hook in config.get('custom_hooks', []) if hook.type != 'SignalHook']
+    train(config)
+
+
+def largest_difference(first: Path, second: Path, key: str = 'state_dict') -> float:
+    """Between the weights of two checkpoints."""
+    a, b = (torch.load(path, map_location='cpu', weights_only=False)[key] for path in (first, second))
+    assert a.keys() == b.keys()
+    return max((a[name].double() - b[name].double()).abs().max().item() for name in a)
