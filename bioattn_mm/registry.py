@@ -4,6 +4,7 @@ mmengine imports this module by itself when a config names a type such as `bioat
 library's scope the config runs in, so no `custom_imports` is needed.
 """
 
+from mmengine.registry import DATA_SAMPLERS as MMENGINE_DATA_SAMPLERS
 from mmengine.registry import FUNCTIONS as MMENGINE_FUNCTIONS
 from mmengine.registry import HOOKS as MMENGINE_HOOKS
 from mmengine.registry import LOOPS as MMENGINE_LOOPS
@@ -31,7 +32,13 @@ STRATEGIES = Registry(
     'strategy', parent=MMENGINE_STRATEGIES, scope='bioattn_mm', locations=['bioattn_mm.engine.strategies']
 )
 TRANSFORMS = Registry(
-    'transform', parent=MMENGINE_TRANSFORMS, scope='bioattn_mm', locations=['bioattn_mm.datasets.transforms']
+    'transform',
+    parent=MMENGINE_TRANSFORMS,
+    scope='bioattn_mm',
+    locations=['bioattn_mm.datasets.transforms', 'bioattn_mm.datasets.seeding'],
+)
+DATA_SAMPLERS = Registry(
+    'data sampler', parent=MMENGINE_DATA_SAMPLERS, scope='bioattn_mm', locations=['bioattn_mm.datasets.seeding']
 )
 OPTIM_WRAPPER_CONSTRUCTORS = Registry(
     'optimizer wrapper constructor',

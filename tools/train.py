@@ -83,10 +83,10 @@ def main() -> None:
     config.launcher = args.launcher
     set_randomness(config, args.seed, args.deterministic)
     set_resume(config, args.resume)
-    if args.strategy:
-        set_strategy(config, args.strategy)
     if args.amp:
         set_amp(config, args.amp)
+    if args.strategy:
+        set_strategy(config, args.strategy)
     if args.compile:
         set_compile(config, args.compile)
     if args.skip_bad_data:

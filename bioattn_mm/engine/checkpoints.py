@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -61,7 +62,7 @@ class CheckpointHook(MMEngineCheckpointHook):
         self.file_backend = LateRemoval(self.file_backend)
         if is_main_process() and Path(self.out_dir).is_dir():
             for partial in Path(self.out_dir).glob(f'.*{PARTIAL}'):
-                partial.unlink()
+                shutil.rmtree(partial) if partial.is_dir() else partial.unlink()
         self.told_to_end = self.all_told_to_end = False
         self._old_handler = signal.signal(signal.SIGTERM, self._on_sigterm)
 

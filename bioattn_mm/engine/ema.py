@@ -19,7 +19,7 @@ class EMAHook(Hook):
     """Average the weights over the iterations; validate with the average, and save it.
 
     mmengine's hook copies the model, which a sharded one does not allow. This one keeps the average of the
-    parameters in a dict, whole on every rank, and works with every strategy; buffers are those of the model. A
+    parameters in a dict, in float32 and whole on every rank, and works with every strategy; buffers are those of the model. A
     sharded model is gathered at each update, which costs about as much communication as a forward pass.
 
     Checkpoints are those of mmengine's hook: the average under `state_dict`, the weights that training goes on with
@@ -42,13 +42,13 @@ class EMAHook(Hook):
     def before_train(self, runner: Runner) -> None:
         if not self.average:  # nothing was resumed
             with whole_parameters(runner.model) as parameters:
-                self.average = {name: parameter.clone() for name, parameter in parameters}
+                self.average = {name: parameter.float().clone() for name, parameter in parameters}
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         if self.every_n_train_iters(runner, self.interval):
             with whole_parameters(runner.model) as parameters:
                 for name, parameter in parameters:
-                    self.average[name].lerp_(parameter, self.momentum)
+                    self.average[name].lerp_(parameter.float(), self.momentum)
 
     def before_val_epoch(self, runner: Runner) -> None:
         self._swap(runner.model)
@@ -78,7 +78,7 @@ class EMAHook(Hook):
         """Exchange the model's parameters and the average."""
         with whole_parameters(model, writeback=True) as parameters:
             for name, parameter in parameters:
-                current = parameter.clone()
+                current = parameter.float().clone()
                 parameter.copy_(self.average[name])
                 self.average[name] = current
 

@@ -67,7 +67,7 @@ def make_mini(config: Config, mini_root: str = MINI_ROOT) -> Config:
         config.model.backbone.drop_path_rate = 0.0
 
     config.train_dataloader.update(batch_size=BATCH_SIZE, num_workers=2, persistent_workers=True)
-    config.train_dataloader.sampler = dict(type='InfiniteSampler', shuffle=True)
+    config.train_dataloader.sampler = dict(type='bioattn_mm.InfiniteSampler', shuffle=True)
     for dataloader in (config.val_dataloader, config.test_dataloader):
         dataloader.update(num_workers=1, persistent_workers=False)
     config.train_cfg = dict(type='IterBasedTrainLoop', max_iters=MAX_ITERS, val_interval=MAX_ITERS // 2)

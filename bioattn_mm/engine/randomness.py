@@ -1,27 +1,17 @@
 """Randomness that a resumed run repeats: what is drawn depends on the seed, the rank and the step alone."""
 
 import os
-import random
 import signal
 import threading
 
-import numpy as np
-import torch
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from mmengine.runner import EpochBasedTrainLoop as MMEngineEpochBasedTrainLoop
 from mmengine.runner import Runner
 from torch.utils.data import get_worker_info
 
+from ..datasets.seeding import seed_everything
 from ..registry import FUNCTIONS, HOOKS, LOOPS
-
-
-def seed_everything(*numbers: int) -> None:
-    """Seed Python's, NumPy's and PyTorch's generators, those of the GPUs too, by several whole numbers together."""
-    first, second, third = np.random.SeedSequence(numbers).generate_state(3).tolist()
-    random.seed(first)
-    np.random.seed(second)
-    torch.manual_seed(third)
 
 
 @HOOKS.register_module()
@@ -29,24 +19,20 @@ class RandomnessHook(Hook):
     """Seed every iteration by the run's seed, the rank and the number of the iteration.
 
     Stochastic depth, samplers of regions and noise on boxes are then the same in a run that was resumed and in one
-    that was not; and the workers of a data loader, which start anew in each epoch, take their seeds from it.
+    that was not. The samplers of `bioattn_mm.datasets.seeding` do the same for the data.
     """
 
     priority = 'VERY_HIGH'
 
-    def before_train_epoch(self, runner: Runner) -> None:
-        seed_everything(runner.seed, get_rank(), 0, runner.epoch)
-
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
-        seed_everything(runner.seed, get_rank(), 1, runner.iter)
+        seed_everything(runner.seed, get_rank(), runner.iter)
 
 
 @FUNCTIONS.register_module()
 def seed_worker(worker: int) -> None:
     """Start a worker process of a data loader: seeded by the loader and the rank, ended by its parent alone.
 
-    The loader draws a number when it starts its workers, the same on every rank. A SIGTERM to all processes of a job
-    must not end the workers before the run has saved its checkpoint.
+    A SIGTERM to all processes of a job must not end the workers before the run has saved its checkpoint.
     """
     seed_everything(get_worker_info().seed, get_rank())
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

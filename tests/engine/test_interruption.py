@@ -25,8 +25,7 @@ def interruptible(name: str) -> Config:
     config.custom_hooks = [dict(type='bioattn_mm.EMAHook', momentum=0.1)]
     if name == 'mask_rcnn':
         config.train_cfg = dict(type='bioattn_mm.EpochBasedTrainLoop', max_epochs=4, val_interval=1000)
-        config.train_dataloader.persistent_workers = False
-        config.train_dataloader.sampler.type = 'DefaultSampler'
+        config.train_dataloader.sampler.type = 'bioattn_mm.DefaultSampler'
         config.default_hooks.checkpoint.update(by_epoch=True, interval=1)
         config.model.train_cfg.rcnn.sampler.num = 16
     return config
@@ -59,7 +58,7 @@ def uninterrupted(workplace: Path) -> dict[str, Path]:
     [
         ('upernet', dict(name='SIGKILL', after=5), ['iter_3.pth']),
         ('upernet', dict(name='SIGKILL', after=6, while_saving=True), ['.iter_6.pth.part', 'iter_3.pth']),
-        ('upernet', dict(name='SIGTERM', after=5), ['iter_5.pth']),
+        ('upernet', dict(name='SIGTERM', after=5), ['iter_3.pth', 'iter_5.pth']),
         ('mask_rcnn', dict(name='SIGKILL', after=5), ['epoch_2.pth']),
         # In the middle of the third epoch.
         ('mask_rcnn', dict(name='SIGTERM', after=5), ['epoch_2.pth', 'iter_5.pth']),

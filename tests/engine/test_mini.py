@@ -62,7 +62,7 @@ def test_counts_and_rates_of_detectors(root) -> None:
     mini = make_mini(config)
     assert mini.model.num_queries == 64
     assert mini.model.encoder == config.model.encoder
-    resize = mini.train_dataloader.dataset.pipeline[3].transforms[0][0]
+    resize = mini.train_dataloader.dataset.pipeline[4].transforms[0][0]
     assert (tuple(resize.scales[0]), tuple(resize.scales[-1])) == ((120, 333), (200, 333))
     assert mini.optim_wrapper.optimizer.lr == 2e-4
     assert mini.optim_wrapper.paramwise_cfg.custom_keys.backbone.lr_mult == 1.0

@@ -1,5 +1,6 @@
 """Training in several processes gives what one gives: DDP, FSDP, accumulated gradients, averaged weights."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from .ranks import reasons, run_ranks
 from .trainings import largest_difference, make_comparable, small_config, train
 
 STEPS = 20
+DEEPSPEED = pytest.mark.skipif(find_spec('deepspeed') is None, reason='DeepSpeed is not installed')
 EMA = dict(type='bioattn_mm.EMAHook', momentum=0.1)
 
 
@@ -47,6 +49,9 @@ def new_folder(workplace: Path, name: str) -> Path:
         ('upernet', 'fsdp', 1),
         ('upernet', 'fsdp', 2),
         ('mask_rcnn', 'fsdp', 1),
+        pytest.param('upernet', 'deepspeed', 1, marks=DEEPSPEED),
+        pytest.param('upernet', 'deepspeed', 2, marks=DEEPSPEED),
+        pytest.param('mask_rcnn', 'deepspeed', 1, marks=DEEPSPEED),
     ],
 )
 def test_two_processes_with_half_the_batch(
@@ -59,6 +64,8 @@ def test_two_processes_with_half_the_batch(
     codes = run_ranks(train, config, 'pytorch', strategy, folder=folder, world_size=2)
     assert codes == [0, 0], reasons(folder)
     checkpoint = folder / f'iter_{STEPS * accumulative_counts}.pth'
+    if strategy == 'deepspeed':
+        checkpoint /= 'mp_rank_00_model_states.pt'
     if accumulative_counts > 1:
         assert difference_of_weights(checkpoint, single[name]) < 1e-5
     else:

@@ -5,6 +5,7 @@ crop_size = (512, 512)
 image_scale = (2048, 512)
 
 train_pipeline = [
+    dict(type='bioattn_mm.SeedSample'),
     dict(type='bioattn_mm.LoadImageFromFile'),
     dict(type='bioattn_mm.LoadAnnotations', reduce_zero_label=True),
     dict(type='RandomResize', scale=image_scale, ratio_range=(0.5, 2.0), keep_ratio=True),
@@ -43,7 +44,7 @@ train_dataloader = dict(
     num_workers=4,
     persistent_workers=True,
     worker_init_fn=dict(type='bioattn_mm.seed_worker'),
-    sampler=dict(type='InfiniteSampler', shuffle=True),
+    sampler=dict(type='bioattn_mm.InfiniteSampler', shuffle=True),
     dataset=dict(
         type=dataset_type,
         data_root=data_root,

@@ -1,7 +1,7 @@
 # COCO 2017, boxes alone, with multi-scale crops.
 _base_ = './coco_instance_multi_scale.py'
 load_boxes = dict(type='bioattn_mm.LoadAnnotations', with_bbox=True)
-train_pipeline = [_base_.train_pipeline[0], load_boxes, *_base_.train_pipeline[2:]]
+train_pipeline = [*_base_.train_pipeline[:2], load_boxes, *_base_.train_pipeline[3:]]
 test_pipeline = [*_base_.test_pipeline[:2], load_boxes, *_base_.test_pipeline[3:]]
 
 train_dataloader = dict(dataset=dict(filter_cfg=dict(filter_empty_gt=False), pipeline=train_pipeline))

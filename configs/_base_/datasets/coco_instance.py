@@ -4,6 +4,7 @@ data_root = 'data/coco'
 image_scale = (1333, 800)
 
 train_pipeline = [
+    dict(type='bioattn_mm.SeedSample'),
     dict(type='bioattn_mm.LoadImageFromFile'),
     dict(type='bioattn_mm.LoadAnnotations', with_bbox=True, with_mask=True),
     dict(type='Resize', scale=image_scale, keep_ratio=True),
@@ -37,10 +38,9 @@ tta_pipeline = [
 train_dataloader = dict(
     batch_size=2,
     num_workers=4,
-    # Workers that start anew in each epoch can be seeded by its number.
-    persistent_workers=False,
+    persistent_workers=True,
     worker_init_fn=dict(type='bioattn_mm.seed_worker'),
-    sampler=dict(type='DefaultSampler', shuffle=True),
+    sampler=dict(type='bioattn_mm.DefaultSampler', shuffle=True),
     batch_sampler=dict(type='AspectRatioBatchSampler'),
     dataset=dict(
         type=dataset_type,

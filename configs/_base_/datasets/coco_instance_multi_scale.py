@@ -5,7 +5,7 @@ multi_scale_resize = dict(
 )
 
 train_pipeline = [
-    *_base_.train_pipeline[:2],
+    *_base_.train_pipeline[:3],
     dict(type='RandomFlip', prob=0.5),
     dict(
         type='RandomChoice',
