@@ -1,8 +1,8 @@
 """Random augmentation that depends on the run's seed and the sample's place in the run, and on nothing else.
 
-Workers of a data loader have random states of their own, which no checkpoint holds. Here a sampler gives each index the
-seed of all that is drawn for its sample. The same sample is then made by whichever worker, of however many, in a run
-that was interrupted and in one that was not.
+Workers of a data loader have random states of their own, which no checkpoint holds. Here a sampler gives each index
+the seed of all that is drawn for its sample. The same sample is then made by whichever worker, of however many, in a
+run that was interrupted and in one that was not.
 """
 
 import random

@@ -19,8 +19,8 @@ class EMAHook(Hook):
     """Average the weights over the iterations; validate with the average, and save it.
 
     mmengine's hook copies the model, which a sharded one does not allow. This one keeps the average of the
-    parameters in a dict, in float32 and whole on every rank, and works with every strategy; buffers are those of the model. A
-    sharded model is gathered at each update, which costs about as much communication as a forward pass.
+    parameters in a dict, in float32 and whole on every rank, and works with every strategy; buffers are those of the
+    model. A sharded model is gathered at each update, which costs about as much communication as a forward pass.
 
     Checkpoints are those of mmengine's hook: the average under `state_dict`, the weights that training goes on with
     under `ema_state_dict`.
