@@ -1,0 +1,168 @@
+#!/usr/bin/env python
+"""What a training step computes and sends, and the efficiency on 8, 64 and 512 GPUs that follows from it.
+
+Measured on the CPU: multiply-adds of a step, by PyTorch's counter, and the bytes that two processes all-reduce, by
+the profiler. The rest is arithmetic on the rates that the options give; benchmarks/scaling.md shows it.
+"""
+
+import argparse
+import math
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from mmengine.config import Config
+from mmengine.model import MMDistributedDataParallel
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS, DefaultScope
+from mmengine.runner import Runner
+from torch import multiprocessing
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
+
+from bioattn_mm import compat
+from bioattn_mm.analysis.flops import FORMULAS
+from bioattn_mm.engine.mini import ensure_mini_data, make_mini
+
+compat.install()
+
+CONFIGS = [
+    'configs/transnext/mask_rcnn_tiny_coco.py',
+    'configs/transnext/mask_rcnn_base_coco.py',
+    'configs/transnext/dino_4scale_tiny_coco.py',
+    'configs/transnext/upernet_tiny_ade20k.py',
+    'configs/transnext/mask2former_tiny_ade20k.py',
+]
+GPUS = (8, 64, 512)
+GPUS_A_MACHINE = 8
+# Pictures of a 1x schedule: 12 epochs of COCO's training pictures with objects; 160 000 steps of 16 on ADE20K.
+PICTURES = dict(mmdet=12 * 117266, mmseg=160000 * 16)
+
+
+@dataclass
+class Step:
+    """A step of one GPU: what it computes, and what it sends to the others."""
+
+    multiply_adds: float
+    sent_bytes: int
+    num_buckets: int
+    batch_size: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('configs', nargs='*', default=CONFIGS, metavar='CONFIG', help='default: five of TransNeXt')
+    parser.add_argument('--rate', type=float, default=100.0, help='multiply-adds a second of a GPU, in 1e12')
+    parser.add_argument(
+        '--machine-bandwidth', type=float, default=150.0, help='GB/s of a GPU in its machine'
+    )
+    parser.add_argument('--network-bandwidth', type=float, default=25.0, help='GB/s of a GPU to other machines')
+    parser.add_argument('--latency', type=float, default=20.0, help='microseconds of a message')
+    args = parser.parse_args()
+
+    ensure_mini_data()
+    print(
+        f'{args.rate:g}e12 multiply-adds a second, {args.machine_bandwidth:g} GB/s in a machine of {GPUS_A_MACHINE}, '
+        f'{args.network_bandwidth:g} GB/s between machines, {args.latency:g} us a message\n'
+    )
+    print('| config | multiply-adds of a step | all-reduced | buckets | compute |', end='')
+    print(''.join(f' {count} GPUs: all-reduce | efficiency | 1x |' for count in GPUS))
+    print('| --- ' * (5 + 3 * len(GPUS)) + '|')
+    for path in args.configs:
+        config = Config.fromfile(path)
+        step = Step(count_multiply_adds(config), *communication(config), config.train_dataloader.batch_size)
+        compute = step.multiply_adds / (args.rate * 1e12)
+        cells = [
+            Path(path).stem,
+            f'{step.multiply_adds / 1e12:.2f}e12',
+            f'{step.sent_bytes / 1e6:.0f} MB',
+            f'{step.num_buckets}',
+            f'{1e3 * compute:.0f} ms',
+        ]
+        for count in GPUS:
+            reduction = all_reduce_seconds(step, count, args)
+            exposed = exposed_seconds(step, compute, reduction)
+            steps = math.ceil(PICTURES[config.default_scope] / (step.batch_size * count))
+            cells += [
+                f'{1e3 * reduction:.1f} ms',
+                f'{100 * compute / (compute + reduction):.0f} to {100 * compute / (compute + exposed):.0f} %',
+                f'{steps * (compute + exposed) / 3600:.2f} h',
+            ]
+        print(f'| {" | ".join(cells)} |', flush=True)
+
+
+def all_reduce_seconds(step: Step, num_gpus: int, args: argparse.Namespace) -> float:
+    """A ring sends a byte 2 (n - 1) / n times, at the rate of its slowest link; log2 n levels of messages, twice."""
+    bandwidth = args.machine_bandwidth if num_gpus <= GPUS_A_MACHINE else args.network_bandwidth
+    ring = 2 * (num_gpus - 1) / num_gpus * step.sent_bytes / (bandwidth * 1e9)
+    return ring + step.num_buckets * 2 * math.log2(num_gpus) * args.latency * 1e-6
+
+
+def exposed_seconds(step: Step, compute: float, reduction: float) -> float:
+    """What of it the step waits for: all buckets but the last are sent during the backward pass, 2/3 of the step."""
+    last = reduction / step.num_buckets
+    return last + max(0.0, reduction - last - 2 / 3 * compute)
+
+
+def count_multiply_adds(config: Config) -> float:
+    """Of a step with the config's batch: forward, and twice that backward. Pictures of the real size."""
+    mini = make_mini(config)
+    mini.train_dataloader.dataset.pipeline = config.train_dataloader.dataset.pipeline
+    model, batch = model_and_batch(config, mini, config.train_dataloader.batch_size)
+    with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
+        model(**model.data_preprocessor(batch, training=True), mode='loss')
+    return 3 * counter.get_total_flops() / 2
+
+
+def communication(config: Config) -> tuple[int, int]:
+    """Bytes that a process of two all-reduces in a step, and in how many calls; the pictures may be small for that."""
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        port = free.getsockname()[1]
+    results = multiprocessing.get_context('spawn').SimpleQueue()
+    multiprocessing.spawn(_profile_step, (port, config.filename, results), nprocs=2)
+    return results.get()
+
+
+def _profile_step(rank: int, port: int, path: str, results: multiprocessing.SimpleQueue) -> None:
+    os.environ.update(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group('gloo', rank=rank, world_size=2)
+    config = Config.fromfile(path)
+    model, batch = model_and_batch(config, make_mini(config), 1)
+    parallel = MMDistributedDataParallel(model, broadcast_buffers=False)
+    optim_wrapper = build_optim_wrapper(parallel, dict(type='OptimWrapper', optimizer=dict(type='SGD', lr=0.0)))
+    parallel.train_step(batch, optim_wrapper)  # after the first step, buckets have the order of the gradients
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        parallel.train_step(batch, optim_wrapper)
+    if rank == 0:
+        sizes = [
+            4 * sum(math.prod(shape) for shape in event.input_shapes)
+            for event in profiler.events()
+            if event.name == 'gloo:all_reduce'
+        ]
+        results.put((sum(sizes), len(sizes)))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def model_and_batch(config: Config, mini: Config, batch_size: int) -> tuple[torch.nn.Module, dict]:
+    """The model of a config, not loaded from a checkpoint, and a batch of miniature data."""
+    torch.manual_seed(0)
+    DefaultScope.get_instance(config.filename, scope_name=config.default_scope)
+    settings = config.model.to_dict()
+    settings['backbone']['init_cfg'] = None
+    settings = Config(settings)
+    for key in ('decode_head', 'auxiliary_head'):
+        if settings.get(key, {}).get('norm_cfg', {}).get('type') == 'SyncBN':  # of GPUs alone
+            settings[key].norm_cfg.type = 'BN'
+    dataloader = mini.train_dataloader
+    dataloader.update(batch_size=batch_size, num_workers=0, persistent_workers=False)
+    batch = next(iter(Runner.build_dataloader(dataloader, seed=0)))
+    return MODELS.build(settings).train(), batch
+
+
+if __name__ == '__main__':
+    main()
