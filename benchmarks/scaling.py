@@ -117,7 +117,7 @@ def count_multiply_adds(config: Config) -> float:
 
 
 def communication(config: Config) -> tuple[int, int]:
-    """Bytes that a process of two all-reduces in a step, and in how many calls; the pictures may be small for that."""
+    """Bytes that a process of two all-reduces in a step, and in how many calls; small pictures do for that."""
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
         port = free.getsockname()[1]

@@ -89,9 +89,10 @@ def make_comparable(config: Config, world_size: int, accumulative_counts: int = 
         config.model.auxiliary_head.update(norm_cfg=norm, dropout_ratio=0)
         config.model.data_preprocessor.size = (64, 96)
     else:
-        # As many samples of each picture, so that the mean over two halves is the mean over the whole.
+        # As many samples of each picture, and as many positive ones for the mask head, namely one: the mean over two
+        # halves is then the mean over the whole.
         config.model.train_cfg.rpn.sampler.update(type='FirstSampler', num=16)
-        config.model.train_cfg.rcnn.sampler.update(type='FirstSampler', num=8)
+        config.model.train_cfg.rcnn.sampler.update(type='FirstSampler', num=4, pos_fraction=0.25)
     # Adam divides by the gradient's size, and makes a step of rounding errors where it is zero.
     config.optim_wrapper.optimizer = dict(type='SGD', lr=0.01, momentum=0.9, weight_decay=0.05)
     config.optim_wrapper.pop('clip_grad', None)
