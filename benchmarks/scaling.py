@@ -55,9 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('configs', nargs='*', default=CONFIGS, metavar='CONFIG', help='default: five of TransNeXt')
     parser.add_argument('--rate', type=float, default=100.0, help='multiply-adds a second of a GPU, in 1e12')
-    parser.add_argument(
-        '--machine-bandwidth', type=float, default=150.0, help='GB/s of a GPU in its machine'
-    )
+    parser.add_argument('--machine-bandwidth', type=float, default=150.0, help='GB/s of a GPU in its machine')
     parser.add_argument('--network-bandwidth', type=float, default=25.0, help='GB/s of a GPU to other machines')
     parser.add_argument('--latency', type=float, default=20.0, help='microseconds of a message')
     args = parser.parse_args()

@@ -1,8 +1,10 @@
 """Learned absolute position embedding at any grid size."""
 
 import torch
-from timm.layers import resample_abs_pos_embed, trunc_normal_
+from timm.layers import trunc_normal_
 from torch import Tensor, nn
+
+from .resizing import resize_bicubic
 
 
 class PositionEmbedding(nn.Module):
@@ -20,6 +22,6 @@ class PositionEmbedding(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
-        grid = x.shape[1:3]
-        weight = resample_abs_pos_embed(self.weight, list(grid), list(self.grid), num_prefix_tokens=0)
-        return x + weight.unflatten(1, grid)
+        grid = tuple(x.shape[1:3])
+        weight = self.weight.reshape(*self.grid, -1)
+        return x + (weight if grid == self.grid else resize_bicubic(weight, grid))

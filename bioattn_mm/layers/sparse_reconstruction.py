@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..errors import InputError
 from .arguments import channels_of_head, full_precision
 from .attention_maps import AttentionMap, AttentionMaps
+from .resizing import resize_bicubic
 
 # Atoms of each channel's dictionary in VARS-S.
 NUM_ATOMS = 5
@@ -326,9 +327,9 @@ class SparseReconstructionAttention(nn.Module):
         static = self.static.to(dtype)
         if grid == self.static_grid:
             return static
-        static = static.transpose(1, 2).unflatten(2, self.static_grid)
-        # Antialiasing makes it the average of what a coarser grid's token covers.
-        return F.interpolate(static, grid, mode='bicubic', antialias=True).flatten(2).transpose(1, 2)
+        heads, _, num_codes = static.shape
+        static = static.transpose(0, 1).reshape(*self.static_grid, heads * num_codes)
+        return resize_bicubic(static, grid).reshape(-1, heads, num_codes).transpose(0, 1)
 
 
 class ConvolutionalSparseReconstruction(nn.Module):
