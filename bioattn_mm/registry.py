@@ -26,7 +26,7 @@ FUNCTIONS = Registry(
     'function',
     parent=MMENGINE_FUNCTIONS,
     scope='bioattn_mm',
-    locations=['bioattn_mm.engine.randomness', 'bioattn_mm.engine.strategies'],
+    locations=['bioattn_mm.engine.randomness', 'bioattn_mm.engine.sharding'],
 )
 STRATEGIES = Registry(
     'strategy', parent=MMENGINE_STRATEGIES, scope='bioattn_mm', locations=['bioattn_mm.engine.strategies']

@@ -14,19 +14,13 @@ from mmengine.dist import barrier, is_main_process
 from mmengine.model import convert_sync_batchnorm
 from mmengine.optim import BaseOptimWrapper, build_optim_wrapper
 from mmengine.runner.checkpoint import weights_to_cpu
-from mmpretrain.models.backbones.swin_transformer import SwinBlock
-from timm.models.vision_transformer_relpos import RelPosBlock
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from ..errors import InputError
-from ..models.backbones.base import Block
-from ..models.backbones.pervit import PerViTBlock
-from ..registry import FUNCTIONS, STRATEGIES
+from ..registry import STRATEGIES
 from .checkpoints import PARTIAL
 from .ema import plain
-
-BLOCKS = (Block, PerViTBlock, RelPosBlock, SwinBlock)
 
 
 def set_strategy(config: Config, path: str) -> None:
@@ -78,18 +72,6 @@ def _set_deepspeed(config: Config) -> None:
         strategy.gradient_clipping = clip_grad.max_norm
     strategy.gradient_accumulation_steps = wrapper.pop('accumulative_counts', 1)
     strategy.train_micro_batch_size_per_gpu = config.train_dataloader.batch_size
-
-
-@FUNCTIONS.register_module()
-def shard_blocks(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
-    """FSDP's `auto_wrap_policy`: every block of a backbone is a unit; heads and the rest belong to the outermost one.
-
-    Args:
-        module: A module of the model.
-        recurse: Whether the question is if its children are to be looked at.
-        nonwrapped_numel: Its parameters in no unit yet; not used.
-    """
-    return recurse or isinstance(module, BLOCKS)
 
 
 @STRATEGIES.register_module()
