@@ -1,0 +1,125 @@
+"""Multiply-adds of a forward pass, counted operator by operator with PyTorch's `FlopCounterMode`.
+
+mmengine's counter traces a model with TorchScript, which knows sizes as tensors alone; attention here computes with
+them. What PyTorch's counter has no formula for has one in `FORMULAS`.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from ..errors import InputError
+from ..layers import AggregatedAttention
+from ..ops.backends import HOW_TO_BUILD, LIBRARY_IS_LOADED, choose_backend
+
+Shape = tuple[int, ...]
+
+
+def count_multiply_adds(network: nn.Module, x: Tensor) -> dict[str, int]:
+    """Multiply-adds of one forward pass.
+
+    A multiply-add counts one. Counted are, whatever runs them: convolutions; matrix products; both products of
+    attention, for all pairs of query and key, also those that a mask or the border of the picture closes; the second
+    layer of the log-spaced position bias; the sampling of deformable attention, 4 for each value that it
+    interpolates; Fourier transforms, 5/4 N log2 N for N real numbers, half of the 5/2 N log2 N operations that they
+    are usually said to have; and products of complex numbers, 4 each. Biases, norms, activations, softmax, resizing,
+    pooling, and sums and products element by element are not.
+
+    Args:
+        network: On the CPU, where each of these is an operator of its own. In eval mode, which the caller sets, it
+            keeps what depends on the size alone from one call to the next.
+        x: Its input.
+
+    Returns:
+        By the module's name in `network`; '' is the whole. A module that is used under several names has the first.
+
+    Raises:
+        InputError: The operators of aggregated attention are not there, whose window would not be counted.
+    """
+    has_windows = any(isinstance(module, AggregatedAttention) for module in network.modules())
+    if has_windows and choose_backend(x.device, None) == 'reference':
+        raise InputError(
+            f'multiply-adds are counted at the compiled operators, which do not run here; {HOW_TO_BUILD}'
+        )
+    # PyTorch's fast path of attention layers is a single operator.
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
+            network(x)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+    root = type(network).__name__
+    counts = {name: sum(operators.values()) // 2 for name, operators in counter.get_flop_counts().items()}
+    whole = counts.pop('Global', 0)
+    return {'': whole} | {name.removeprefix(f'{root}.'): count for name, count in counts.items() if name != root}
+
+
+# Formulas get shapes in the order of the operator's arguments. PyTorch counts two for a multiply-add.
+
+
+def aggregated_attention(
+    query: Shape, key: Shape, value: Shape, pooled_key: Shape, pooled_value: Shape, window_bias: Shape, *_, **__
+) -> int:
+    num_keys = window_bias[1] + pooled_key[1] * pooled_key[2]
+    return 2 * 2 * math.prod(query) * num_keys
+
+
+def sliding_window_qk(query: Shape, key: Shape, bias: Shape, **_) -> int:
+    return 2 * math.prod(query) * bias[1]
+
+
+def sliding_window_av(weights: Shape, value: Shape, **_) -> int:
+    return 2 * math.prod(weights) * value[-1]
+
+
+def log_cpb_table(vertical: Shape, horizontal: Shape, weight: Shape, bias: Shape, **_) -> int:
+    return 2 * vertical[0] * horizontal[0] * math.prod(weight)
+
+
+def scaled_dot_product_attention(query: Shape, key: Shape, value: Shape, *_, **__) -> int:
+    return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+
+
+def bilinear_samples(*_, out_shape: Shape, **__) -> int:
+    return 2 * 4 * math.prod(out_shape)
+
+
+def real_fourier_transform(x: Shape, axes: list[int], *_, **__) -> int:
+    return _transforms(x, axes)
+
+
+def inverse_real_fourier_transform(x: Shape, axes: list[int], *_, out_shape: Shape, **__) -> int:
+    return _transforms(out_shape, axes)
+
+
+def _transforms(real: Shape, axes: list[int]) -> int:
+    """Of real numbers of a shape over some of its axes."""
+    return round(2 * 1.25 * math.prod(real) * math.log2(math.prod(real[axis] for axis in axes)))
+
+
+def complex_products(*_, out_val: Tensor, **__) -> int:
+    return 2 * 4 * out_val.numel() if out_val.is_complex() else 0
+
+
+# PyTorch's mark of a formula that gets the tensors.
+complex_products._get_raw = True
+
+FORMULAS = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: scaled_dot_product_attention,
+    torch.ops.aten.grid_sampler_2d: bilinear_samples,
+    torch.ops.aten._fft_r2c: real_fourier_transform,
+    torch.ops.aten._fft_c2r: inverse_real_fourier_transform,
+    torch.ops.aten.mul: complex_products,
+}
+if LIBRARY_IS_LOADED:
+    FORMULAS |= {
+        # What is run is the first in inference mode, and the second where autograd has its part.
+        torch.ops.bioattn_mm.aggregated_attention: aggregated_attention,
+        torch.ops.bioattn_mm.aggregated_attention_forward: aggregated_attention,
+        torch.ops.bioattn_mm.sliding_window_qk: sliding_window_qk,
+        torch.ops.bioattn_mm.sliding_window_av: sliding_window_av,
+        torch.ops.bioattn_mm.log_cpb_table: log_cpb_table,
+    }
