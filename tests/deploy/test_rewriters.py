@@ -125,6 +125,9 @@ CASES: dict[str, Callable[[], nn.Module]] = {
     'position embedding, from a coarser grid': lambda: PositionEmbedding(CHANNELS, (4, 3)),
     'adaptive pooling': lambda: Function(lambda x: F.adaptive_avg_pool2d(x, (3, 5))),
     'adaptive pooling to more cells': lambda: Function(lambda x: F.adaptive_avg_pool2d(x, 10)),
+    'shape of an unflattened map': lambda: Function(
+        lambda x: F.adaptive_avg_pool2d(x.flatten(2).unflatten(2, x.shape[2:]), (3, 5))
+    ),
     'padding': lambda: Function(AdaptivePadding(kernel_size=4, stride=4, padding='corner')),
     'masked attention': lambda: Function(masked_attention),
     'hypot': lambda: Function(lambda x: torch.hypot(x, x.flip(2))),
