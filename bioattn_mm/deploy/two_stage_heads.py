@@ -12,11 +12,13 @@ from mmdet.models.roi_heads.bbox_heads import BBoxHead
 from mmengine.config import ConfigDict
 from torch import Tensor
 
-# TensorRT has operators of mmdeploy for these.
-BACKEND = 'onnxruntime'
+# For TensorRT, mmdeploy has operators of its own.
+RPN_HEAD = 'mmdet.models.dense_heads.rpn_head.RPNHead.predict_by_feat'
+BBOX_HEAD = 'mmdet.models.roi_heads.bbox_heads.bbox_head.BBoxHead.predict_by_feat'
 
 
-@FUNCTION_REWRITER.register_rewriter('mmdet.models.dense_heads.rpn_head.RPNHead.predict_by_feat', backend=BACKEND)
+@FUNCTION_REWRITER.register_rewriter(RPN_HEAD, backend='onnxruntime')
+@FUNCTION_REWRITER.register_rewriter(RPN_HEAD, backend='torchscript')
 def rpn_head__predict_by_feat(
     self: RPNHead,
     cls_scores: list[Tensor],
@@ -52,9 +54,8 @@ def rpn_head__predict_by_feat(
     return best(boxes, scores, torch.zeros_like(scores, dtype=torch.long), cfg.max_per_img)
 
 
-@FUNCTION_REWRITER.register_rewriter(
-    'mmdet.models.roi_heads.bbox_heads.bbox_head.BBoxHead.predict_by_feat', backend=BACKEND
-)
+@FUNCTION_REWRITER.register_rewriter(BBOX_HEAD, backend='onnxruntime')
+@FUNCTION_REWRITER.register_rewriter(BBOX_HEAD, backend='torchscript')
 def bbox_head__predict_by_feat(
     self: BBoxHead,
     rois: Tensor,

@@ -97,9 +97,10 @@ def dynamic_size(config: Config) -> tuple[int, int]:
 def largest_difference(a: BaseDataElement, b: BaseDataElement, test_cfg: dict) -> float:
     """The largest difference between two predictions for a picture.
 
-    Segmentation: of the scores, without a softmax. Detection: of scores and corners of the boxes, the latter as
-    shares of the picture's longer side, between each detection and the closest one of its class on the other side.
-    One without a counterpart differs by as much as its score exceeds the lowest that the other side would have kept.
+    Segmentation: of the scores, without a softmax. Detection: of score, corners of the box as shares of the picture's
+    longer side, and pixels of the mask as a share of the picture's, between each detection and the closest one of its
+    class on the other side. One without a counterpart differs by as much as its score exceeds the lowest that the
+    other side would have kept.
     """
     if 'seg_logits' in a:
         return float((a.seg_logits.data - b.seg_logits.data).abs().max())
@@ -123,5 +124,14 @@ def from_closest(instances: InstanceData, others: InstanceData, side: int, test_
 
     boxes = distances(instances.bboxes, others.bboxes).amax(-1) / side
     difference = torch.maximum(boxes, distances(instances.scores, others.scores))
+    if 'masks' in instances:
+        difference = torch.maximum(difference, mask_distances(instances.masks, others.masks))
     difference = difference.masked_fill(instances.labels[:, None] != others.labels, torch.inf)
     return float(torch.minimum(difference.amin(1), alone).max())
+
+
+def mask_distances(masks: Tensor, other_masks: Tensor) -> Tensor:
+    """The share of pixels in which each pair of masks differs: bool (N, H, W) and (M, H, W) to (N, M)."""
+    masks, other_masks = masks.flatten(1).float(), other_masks.flatten(1).float()
+    common = masks @ other_masks.T
+    return (masks.sum(1)[:, None] + other_masks.sum(1) - 2 * common) / masks.shape[1]

@@ -48,3 +48,13 @@ def test_of_scores() -> None:
     a.seg_logits = PixelData(data=torch.from_numpy(scores))
     b.seg_logits = PixelData(data=torch.from_numpy(scores + np.where(scores == 7, -0.25, 0.125)))
     assert largest_difference(a, b, {}) == 0.25
+
+
+def test_of_masks() -> None:
+    masks = torch.zeros(2, 100, 200, dtype=torch.bool)
+    masks[0, 10:20, 10:20] = True
+    others = masks.flip(0).clone()
+    others[1, 19, 15:25] = True  # 5 of them were there
+    own, other = detections((0, 0.9, 1), (50, 0.4, 2)), detections((50, 0.4, 2), (0, 0.9, 1))
+    own.pred_instances.masks, other.pred_instances.masks = masks, others
+    assert largest_difference(own, other, TEST_CFG) == pytest.approx(5 / 20_000, abs=1e-9)

@@ -83,10 +83,12 @@ def test_exported_is_pytorchs(config: str, kind: str, workplace: Path, export: C
 
     printed = capsys.readouterr().out
     assert float(re.search('largest difference of the outputs: (.*)', printed)[1]) < 1e-3
-    rows = re.findall(r'(?:mIoU|bbox_mAP|segm_mAP) *│ *([\d.-]+) *│ *([\d.-]+)', printed)
+    rows = re.findall(r'(?:aAcc|bbox_mAP|segm_mAP) *│ *([\d.-]+) *│ *([\d.-]+)', printed)
     assert len(rows) == (1 if kind == 'segmentation' else 2)
-    assert all(pytorch == exported for pytorch, exported in rows)
-    assert kind != 'segmentation' or float(rows[0][0]) > 0
+    for pytorch, exported in rows:
+        # A pixel that is between two classes may fall to either.
+        assert float(pytorch) == pytest.approx(float(exported), abs=0.02)
+    assert kind != 'segmentation' or float(rows[0][0]) > 1
 
     (stripped,) = out.glob('*.pth')
     assert stripped.stem.split('-')[-1] == hashlib.sha256(stripped.read_bytes()).hexdigest()[:8]
