@@ -11,6 +11,7 @@ from mmdet.models.dense_heads import RPNHead
 from mmdet.models.roi_heads.bbox_heads import BBoxHead
 from mmengine.config import ConfigDict
 from torch import Tensor
+from torchvision.ops import boxes as box_ops
 
 # For TensorRT, mmdeploy has operators of its own.
 RPN_HEAD = 'mmdet.models.dense_heads.rpn_head.RPNHead.predict_by_feat'
@@ -110,8 +111,18 @@ def suppress(boxes: Tensor, scores: Tensor, nms: ConfigDict, score_threshold: fl
     """
     if nms.get('type', 'nms') != 'nms':
         raise NotImplementedError(f'export of non-maximum suppression of the type {nms.type}')
-    iou_threshold, score_threshold = torch.tensor([nms.iou_threshold]), torch.tensor([score_threshold])
-    return ONNXNMSop.apply(boxes, scores, limit, iou_threshold, score_threshold)
+    if torch.onnx.is_in_onnx_export():
+        thresholds = torch.tensor([nms.iou_threshold]), torch.tensor([score_threshold])
+        return ONNXNMSop.apply(boxes, scores, limit, *thresholds)
+    # TorchScript has torchvision's operator, for one picture and class.
+    kept = []
+    for picture in range(boxes.shape[0]):
+        for label in range(scores.shape[1]):
+            own_scores = scores[picture, label]
+            index = box_ops.nms(boxes[picture], own_scores, nms.iou_threshold)[:limit]
+            index = index[own_scores[index] > score_threshold]
+            kept.append(torch.stack([torch.full_like(index, picture), torch.full_like(index, label), index], dim=-1))
+    return torch.cat(kept)
 
 
 def best(boxes: Tensor, scores: Tensor, labels: Tensor, limit: int) -> tuple[Tensor, Tensor]:
