@@ -13,7 +13,10 @@ from mmengine.registry import Registry
 MODELS = Registry('model', parent=MMENGINE_MODELS, scope='bioattn_mm', locations=['bioattn_mm.models'])
 HOOKS = Registry('hook', parent=MMENGINE_HOOKS, scope='bioattn_mm', locations=['bioattn_mm.engine.hooks'])
 TRANSFORMS = Registry(
-    'transform', parent=MMENGINE_TRANSFORMS, scope='bioattn_mm', locations=['bioattn_mm.datasets.transforms']
+    'transform',
+    parent=MMENGINE_TRANSFORMS,
+    scope='bioattn_mm',
+    locations=['bioattn_mm.datasets.transforms', 'bioattn_mm.datasets.corruption'],
 )
 OPTIM_WRAPPER_CONSTRUCTORS = Registry(
     'optimizer wrapper constructor',
