@@ -20,7 +20,7 @@ class Segmentation(segmentation.Segmentation):
     def build_backend_model(self, *args, **kwargs) -> nn.Module:
         """The exported model, with the preprocessing and postprocessing of the config."""
         model = super().build_backend_model(*args, **kwargs)
-        model.align_corners = self.model_cfg.model.decode_head.align_corners
+        model.align_corners = self.model_cfg.model.decode_head.get('align_corners', False)
         return model
 
 

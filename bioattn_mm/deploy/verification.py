@@ -81,11 +81,16 @@ class Verification:
             yield difference
 
     def metrics(self) -> dict[str, tuple[float, float]]:
-        """Every metric of PyTorch and of the exported model, after all pictures."""
+        """Every metric of PyTorch and of the exported model after all pictures; NaN where one has none."""
         # The metric of COCO prints its own tables.
         with contextlib.redirect_stdout(io.StringIO()):
             pytorch, exported = (evaluator.evaluate(len(self)) for evaluator in self.evaluators.values())
-        return {name: (float(pytorch[name]), float(exported[name])) for name in pytorch}
+        # Without any detection there are none of them.
+        nothing = float('nan')
+        return {
+            name: (float(pytorch.get(name, nothing)), float(exported.get(name, nothing)))
+            for name in {**pytorch, **exported}
+        }
 
 
 def dynamic_size(config: Config) -> tuple[int, int]:

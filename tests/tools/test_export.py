@@ -27,8 +27,10 @@ SEGMENTATION = 'configs/deploy/segmentation_onnxruntime_dynamic.py'
 # Standard deviations of some weights, by the ends of their names.
 DECISIVE = {
     # Heads start so small that all pictures look alike to them.
-    r'(rpn_cls|fc_cls|cls_branches\.\d|conv_logits)\.weight': 0.3,
+    r'(fc_cls|cls_branches\.\d|conv_logits)\.weight': 0.3,
     r'(rpn_reg|fc_reg)\.weight': 0.1,
+    # Not larger: proposals whose score is 1.0 come in any order.
+    r'rpn_cls\.weight': 0.03,
     r'conv_seg\.weight': 0.03,
     # Mask2Former's queries leave out where their mask is negative: far from 0, no rounding decides.
     r'mask_feature\.bias': 10.0,
