@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CONFIG ?= configs/transnext/upernet_tiny_ade20k.py
+# What else `make setup` installs: deploy, for tools/export.py.
+EXTRA ?=
 WORK_DIR = work_dirs/$(basename $(notdir $(CONFIG)))_mini
 
 # Threads that wait in turn instead of spinning: much faster where data loaders or other programs share the cores.
@@ -17,13 +19,13 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reord
 .PHONY: help setup demo test test-all lint clean
 
 help:
-	@echo 'make setup   environment in .venv (a few minutes the first time)'
+	@echo 'make setup   environment in .venv (a few minutes the first time); EXTRA=deploy adds what tools/export.py needs'
 	@echo 'make demo    train and test $(CONFIG) on miniature data; CONFIG=... for another'
 	@echo 'make test    the test suite; make test-all trains and tests every config, too'
 	@echo 'make lint    style checks'
 	@echo 'make clean   remove .venv and generated data; work_dirs stays'
 
-setup: $(READY)
+setup: $(READY) $(EXTRA:%=$(VENV)/.ready-%)
 
 # OpenCV comes in through two packages that share a folder; the headless one goes last, because the other needs
 # graphics libraries that a bare machine does not have.
@@ -37,6 +39,12 @@ $(READY): $(wildcard requirements/*.txt) setup.py $(shell find bioattn_mm/ops/cs
 		"opencv-python-headless==$$($(BIN)/pip show opencv-python-headless | sed -n 's/^Version: //p')"
 	@echo 'Compiling the operators, about a minute'
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# mmdeploy names packages that would replace those of the environment.
+$(VENV)/.ready-deploy: $(READY)
+	$(BIN)/pip install -r requirements/deploy.txt
+	$(BIN)/pip install --no-deps -r requirements/deploy-no-deps.txt
 	@touch $@
 
 demo: setup

@@ -105,5 +105,8 @@ setup(
         'pycocotools',
         'rich',
     ],
+    # What tools/export.py needs beside mmdeploy, which has to be installed with --no-deps: it names mmengine, and pip
+    # would put that over onedl-mmengine.
+    extras_require=dict(deploy=['aenum', 'grpcio', 'multiprocess', 'onnx', 'onnxruntime']),
     **compiled_operators(),
 )

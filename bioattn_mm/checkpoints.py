@@ -1,8 +1,10 @@
 """Reading checkpoints: the authors' released files, files of this package, and what does not fit."""
 
+import os
 import re
 from pathlib import Path
 
+import torch
 from mmengine.runner.checkpoint import CheckpointLoader
 from torch import Tensor, nn
 
@@ -124,6 +126,17 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
         InputError: The file is missing, is no checkpoint, or holds no weights.
     """
     return weights_of(path, read_checkpoint(path))
+
+
+def write_checkpoint(checkpoint: dict, path: Path) -> None:
+    """Write a file that is there whole or not at all."""
+    part = path.with_name(f'{path.name}.{os.getpid()}.part')
+    try:
+        with part.open('wb') as file:
+            torch.save(checkpoint, file)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def rename_released(system: str, name: str) -> str:

@@ -35,7 +35,7 @@ TRANSFORMS = Registry(
     'transform',
     parent=MMENGINE_TRANSFORMS,
     scope='bioattn_mm',
-    locations=['bioattn_mm.datasets.transforms', 'bioattn_mm.datasets.seeding'],
+    locations=[f'bioattn_mm.datasets.{name}' for name in ('transforms', 'seeding', 'corruption')],
 )
 DATA_SAMPLERS = Registry(
     'data sampler', parent=MMENGINE_DATA_SAMPLERS, scope='bioattn_mm', locations=['bioattn_mm.datasets.seeding']

@@ -27,6 +27,7 @@ from bioattn_mm import compat
 from bioattn_mm.checkpoints import check_fit, read_state_dict
 from bioattn_mm.engine.bias_mode import BIAS_MODES, set_bias_mode
 from bioattn_mm.engine.command_line import parse, run_tool
+from bioattn_mm.engine.metrics import choose_metric
 from bioattn_mm.engine.run_config import load_config
 from bioattn_mm.errors import InputError
 
@@ -97,9 +98,7 @@ def measure(
     stopwatch = Stopwatch()
     runner.register_hook(stopwatch)
     metrics = runner.test()
-    metric = args.metric or next((name for name in metrics if name.endswith(('mIoU', 'bbox_mAP'))), None)
-    if metric not in metrics:
-        raise InputError(f'no metric {metric!r}: name one of {", ".join(metrics)} with --metric')
+    metric = choose_metric(metrics, args.metric)
     values = (mode, size, metric, metrics[metric], statistics.median(stopwatch.seconds))
     return dict(zip(COLUMNS, values, strict=True))
 

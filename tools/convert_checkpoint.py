@@ -2,7 +2,6 @@
 """Convert a detector or segmentor that the authors of TransNeXt trained to the names of this package."""
 
 import argparse
-import os
 from pathlib import Path
 
 import torch
@@ -10,7 +9,7 @@ from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor
 
 from bioattn_mm import compat
-from bioattn_mm.checkpoints import check_fit, first_of, read_checkpoint, weights_of
+from bioattn_mm.checkpoints import check_fit, first_of, read_checkpoint, weights_of, write_checkpoint
 from bioattn_mm.downstream_checkpoints import convert
 from bioattn_mm.engine.command_line import read_config, run_tool
 from bioattn_mm.errors import InputError
@@ -50,7 +49,7 @@ def main() -> None:
     if own is not None:
         check_fit(f'{args.input} (for {args.config})', weights, own, strict=True)
     meta = dict(dataset_meta=conversion.dataset_meta) if conversion.dataset_meta else {}
-    write(dict(meta=meta, state_dict=weights), output)
+    write_checkpoint(dict(meta=meta, state_dict=weights), output)
 
     print(f'{args.input}: {conversion.framework} with TransNeXt-{conversion.variant.capitalize()}')
     print('mapped: ' + ', '.join(f'{count} {part}' for part, count in conversion.counts.items()))
@@ -70,17 +69,6 @@ def state_dict_of(path: str) -> dict[str, Tensor]:
     init_default_scope(config.default_scope)
     with torch.device('meta'):
         return MODELS.build(config.model).state_dict()
-
-
-def write(checkpoint: dict, path: Path) -> None:
-    """Write a file that is there whole or not at all."""
-    part = path.with_name(f'{path.name}.{os.getpid()}.part')
-    try:
-        with part.open('wb') as file:
-            torch.save(checkpoint, file)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 if __name__ == '__main__':

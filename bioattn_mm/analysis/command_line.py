@@ -1,6 +1,7 @@
 """Command lines of the analysis tools: a config, a checkpoint, pictures, and a folder for what comes out."""
 
 import argparse
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -32,7 +33,7 @@ def parse(
         help='checkpoint file of the whole model, of its backbone, or of ImageNet; default: the file that the config '
         'starts from where it is a local one, else random weights',
     )
-    parser.add_argument('--out', required=True, metavar='DIR', help='folder for what comes out')
+    add_out(parser)
     parser.add_argument(
         '--pictures', metavar='DIR', help="folder of pictures; default: those that the config's dataset validates on"
     )
@@ -51,6 +52,23 @@ def parse(
         metavar=('HEIGHT', 'WIDTH'),
         help=f'resize pictures to this size in pixels, which need not be square (default: {default_size})',
     )
+    add_config_options(parser)
+    add_device(parser)
+    args = parser.parse_args()
+    check_size(args.size)
+    if args.max_pictures < 1:
+        raise InputError(f'--max-pictures must be at least 1, got {args.max_pictures}')
+    check_device(args.device)
+    return args
+
+
+def add_out(parser: argparse.ArgumentParser) -> None:
+    """Add `--out`."""
+    parser.add_argument('--out', required=True, metavar='DIR', help='folder for what comes out')
+
+
+def add_config_options(parser: argparse.ArgumentParser) -> None:
+    """Add what changes a config: `--mini` and `--cfg-options`."""
     parser.add_argument(
         '--mini', action='store_true', help='generated miniature pictures, and the sizes that go with them'
     )
@@ -61,21 +79,29 @@ def parse(
         metavar='KEY=VALUE',
         help='override config values, such as model.backbone.bias_mode=interpolate; applied after --mini',
     )
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add `--device`."""
     parser.add_argument(
         '--device',
         default='cuda' if torch.cuda.is_available() else 'cpu',
         help='device to compute on, such as cpu or cuda:0 (default: the GPU where there is one)',
     )
-    args = parser.parse_args()
-    if args.size and min(args.size) < MIN_INPUT_SIZE:
-        raise InputError(f'--size must be at least {MIN_INPUT_SIZE} pixels each way, got {min(args.size)}')
-    if args.max_pictures < 1:
-        raise InputError(f'--max-pictures must be at least 1, got {args.max_pictures}')
+
+
+def check_size(size: tuple[int, int] | None) -> None:
+    """Raise an `InputError` unless the backbones take pictures of this (height, width) in pixels."""
+    if size and min(size) < MIN_INPUT_SIZE:
+        raise InputError(f'--size must be at least {MIN_INPUT_SIZE} pixels each way, got {min(size)}')
+
+
+def check_device(device: str) -> None:
+    """Raise an `InputError` unless PyTorch can compute on a device."""
     try:
-        torch.empty(0, device=args.device)
+        torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise InputError(f'--device {args.device} is not there: name another, such as cpu') from error
-    return args
+        raise InputError(f'--device {device} is not there: name another, such as cpu') from error
 
 
 def read_config(args: argparse.Namespace, path: str | None = None) -> Config:
@@ -84,9 +110,21 @@ def read_config(args: argparse.Namespace, path: str | None = None) -> Config:
     Raises:
         InputError: It cannot be read, or its validation pictures are needed and not there.
     """
-    dataloaders = () if args.pictures or path else ('val_dataloader',)
-    args = argparse.Namespace(**{**vars(args), 'config': path or args.config}, launcher='none')
-    return load_config(args, dataloaders)
+    return config_of(args, path or args.config, () if args.pictures or path else ('val_dataloader',))
+
+
+def config_of(args: argparse.Namespace, path: str, dataloaders: tuple[str, ...] = ()) -> Config:
+    """A config with the overrides of the command line.
+
+    Args:
+        args: With `mini` and `cfg_options`.
+        path: Its file.
+        dataloaders: The dataloaders whose data must be there.
+
+    Raises:
+        InputError: As `load_config`.
+    """
+    return load_config(argparse.Namespace(**{**vars(args), 'config': path}, launcher='none'), dataloaders)
 
 
 def check_out(folder: str, files: tuple[str, ...]) -> Path:
@@ -104,3 +142,13 @@ def check_out(folder: str, files: tuple[str, ...]) -> Path:
     if existing:
         raise InputError(f'{out / existing[0]} is there already: name another folder for --out')
     return out
+
+
+def name_of(path: str, taken: Collection[str]) -> str:
+    """Name of a config: the file's; with its folder where that is taken; numbered where that is, too."""
+    name, folder = Path(path).stem, Path(path).resolve().parent.name
+    if name not in taken:
+        return name
+    name = f'{folder}/{name}'
+    number = sum(other == name or other.startswith(f'{name} (') for other in taken)
+    return f'{name} ({number + 1})' if number else name

@@ -21,6 +21,7 @@ from . import (  # noqa: E402
     scaled_dot_product_attention,
     sparse_reconstruction,
     tasks,
+    two_stage_heads,
     window_attention,
 )
 
@@ -36,5 +37,6 @@ __all__ = [
     'scaled_dot_product_attention',
     'sparse_reconstruction',
     'tasks',
+    'two_stage_heads',
     'window_attention',
 ]

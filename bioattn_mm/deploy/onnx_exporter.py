@@ -1,10 +1,12 @@
 """torch.onnx.export as mmdeploy's rewriters need it, and operators that it does not have or mmdeploy replaces."""
 
+from collections.abc import Sequence
+
 import torch
 from mmdeploy.core import FUNCTION_REWRITER, SYMBOLIC_REWRITER
 from mmdeploy.utils import IR
 from torch import Tensor
-from torch.onnx import symbolic_opset16
+from torch.onnx import TensorProtoDataType, symbolic_opset16
 
 EXPORT = 'torch.onnx.export'
 
@@ -21,7 +23,36 @@ def grid_sampler__standard(g, *args):
     return symbolic_opset16.grid_sampler(g, *args)
 
 
+@SYMBOLIC_REWRITER.register_symbolic('mmcv.ops.roi_align.__self__', backend='onnxruntime')
+def roi_align__standard(g, input, rois, output_size, spatial_scale, sampling_ratio, pool_mode, aligned):
+    """ONNX's RoiAlign, which from opset 16 is mmcv's; what mmdeploy calls for it is no more in PyTorch."""
+
+    def columns(*indices):
+        return g.op('Gather', rois, g.op('Constant', value_t=torch.tensor(indices)), axis_i=1)
+
+    picture = g.op('Squeeze', columns(0), g.op('Constant', value_t=torch.tensor([1])))
+    return g.op(
+        'RoiAlign',
+        input,
+        columns(1, 2, 3, 4),
+        g.op('Cast', picture, to_i=TensorProtoDataType.INT64),
+        output_height_i=output_size[0],
+        output_width_i=output_size[1],
+        spatial_scale_f=spatial_scale,
+        sampling_ratio_i=sampling_ratio,
+        mode_s=pool_mode,
+        coordinate_transformation_mode_s='half_pixel' if aligned else 'output_half_pixel',
+    )
+
+
 @FUNCTION_REWRITER.register_rewriter('torch.hypot')
 def hypot__square_root(x: Tensor, y: Tensor) -> Tensor:
     """ONNX has no hypot."""
     return torch.sqrt(x * x + y * y)
+
+
+@FUNCTION_REWRITER.register_rewriter('torch.Tensor.unflatten')
+def unflatten__reshape(self: Tensor, dim: int, sizes: Sequence[int | Tensor]) -> Tensor:
+    """ONNX takes the shape of an unflattened tensor for that of the traced one, in whatever reads it."""
+    dim = dim % self.dim()
+    return self.reshape(*self.shape[:dim], *sizes, *self.shape[dim + 1 :])

@@ -14,7 +14,7 @@ from mmdeploy.utils import is_dynamic_shape
 from torch import Tensor
 
 from ..layers import ConvolutionalSparseReconstruction, SparseReconstructionAttention
-from .position_embedding import resize
+from ..layers.resizing import resize_bicubic
 from .sizes import Grid, Length, from_sizes, integers, not_traced
 
 RFFT2, IRFFT2 = 'torch.fft.rfft2', 'torch.fft.irfft2'
@@ -130,4 +130,4 @@ def static_columns__resized(self: SparseReconstructionAttention, grid: Grid, dty
             return context.origin_func(self, integers(grid), dtype)
     heads, _, features = integers(self.static.shape)
     static = self.static.to(dtype).transpose(0, 1).reshape(*self.static_grid, heads * features)
-    return resize(static, grid).reshape(-1, heads, features).transpose(0, 1)
+    return resize_bicubic(static, grid).reshape(-1, heads, features).transpose(0, 1)

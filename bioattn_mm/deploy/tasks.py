@@ -1,9 +1,13 @@
 """mmdeploy's tasks, taught what the configs of this package have that mmdeploy's code does not expect."""
 
+import copy
+
 from mmdeploy.codebase.mmdet.deploy import object_detection
-from mmdeploy.codebase.mmseg.deploy import segmentation
-from mmdeploy.utils import Task
+from mmdeploy.codebase.mmseg.deploy import segmentation, segmentation_model
+from mmdeploy.utils import Task, get_codebase_config
 from mmengine.config import Config
+from mmseg.models.segmentors import BaseSegmentor
+from torch import Tensor, nn
 
 
 @segmentation.MMSEG_TASK.register_module(Task.SEGMENTATION.value, force=True)
@@ -12,6 +16,26 @@ class Segmentation(segmentation.Segmentation):
 
     def __init__(self, model_cfg: Config, deploy_cfg: Config, device: str) -> None:
         super().__init__(known_to_mmdeploy(model_cfg), deploy_cfg, device)
+
+    def build_backend_model(self, *args, **kwargs) -> nn.Module:
+        """The exported model, with the preprocessing and postprocessing of the config."""
+        model = super().build_backend_model(*args, **kwargs)
+        model.align_corners = self.model_cfg.model.decode_head.get('align_corners', False)
+        return model
+
+
+@segmentation_model.__BACKEND_MODEL.register_module('end2end', force=True)
+class SegmentationModel(segmentation_model.End2EndModel):
+    """mmdeploy's exported segmentor, whose scores go back to the picture as mmseg takes them there.
+
+    mmdeploy takes the best class first, resizes the labels to the picture, and with them the padding.
+    """
+
+    def pack_result(self, batch_outputs: Tensor, data_samples: list) -> list:
+        """Add the predictions to the samples."""
+        if get_codebase_config(self.deploy_cfg).get('with_argmax', True):
+            return super().pack_result(batch_outputs, data_samples)
+        return BaseSegmentor.postprocess_result(self, batch_outputs, data_samples)
 
 
 @object_detection.MMDET_TASK.register_module(Task.OBJECT_DETECTION.value, force=True)
@@ -28,7 +52,8 @@ def known_to_mmdeploy(config: Config) -> Config:
     The transforms of this package do what those of the same name in OpenMMLab do, and name the file that they cannot
     load. mmdeploy finds the loading transforms by their names, and describes them to its SDK by them.
     """
-    config = config.copy()
+    # mmdeploy writes into the configs that it gets.
+    config = copy.deepcopy(config)
     for pipeline in (config.test_pipeline, config.test_dataloader.dataset.pipeline):
         for transform in pipeline:
             transform.type = transform.type.removeprefix('bioattn_mm.')

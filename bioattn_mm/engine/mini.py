@@ -42,13 +42,7 @@ def make_mini(config: Config, mini_root: str = MINI_ROOT) -> Config:
     Raises:
         InputError: There is no miniature of the config's dataset.
     """
-    roots = {}
-    for dataset in find_datasets([config.train_dataloader, config.val_dataloader, config.test_dataloader]):
-        if dataset['type'] not in MINI_FOLDERS:
-            raise InputError(
-                f'--mini has no miniature of {dataset["type"]}: expected one of {", ".join(MINI_FOLDERS)}'
-            )
-        roots[dataset['data_root'].rstrip('/')] = f'{mini_root}/{MINI_FOLDERS[dataset["type"]]}'
+    roots = _mini_roots(config, ('train_dataloader', 'val_dataloader', 'test_dataloader'), mini_root)
 
     def shrink(key: str, value: object) -> object:
         if isinstance(value, str):
@@ -85,10 +79,34 @@ def make_mini(config: Config, mini_root: str = MINI_ROOT) -> Config:
     return config
 
 
+def with_mini_test_data(config: Config, mini_root: str = MINI_ROOT) -> Config:
+    """Return a config whose test reads the generated miniature of its dataset, with sizes and all else as they are.
+
+    Raises:
+        InputError: There is no miniature of the config's dataset.
+    """
+    roots = _mini_roots(config, ('test_dataloader',), mini_root)
+
+    def move(key: str, value: object) -> object:
+        return _move(value, roots) if isinstance(value, str) else value
+
+    return Config(_map_values(config.to_dict(), move), filename=config.filename)
+
+
 def ensure_mini_data(mini_root: str = MINI_ROOT) -> None:
     """Draw the miniature datasets where they are not there yet; ones made with other arguments are kept."""
     if not all((Path(mini_root) / folder).exists() for folder in MINI_FOLDERS.values()):
         make_mini_datasets(mini_root)
+
+
+def _mini_roots(config: Config, dataloaders: tuple[str, ...], mini_root: str) -> dict[str, str]:
+    """The data roots of some dataloaders, each with the folder of its miniature, which may be itself."""
+    roots = {}
+    for dataset in find_datasets([config[dataloader] for dataloader in dataloaders]):
+        if dataset['type'] not in MINI_FOLDERS:
+            raise InputError(f'no miniature of {dataset["type"]}: expected one of {", ".join(MINI_FOLDERS)}')
+        roots[dataset['data_root'].rstrip('/')] = f'{mini_root}/{MINI_FOLDERS[dataset["type"]]}'
+    return roots
 
 
 def _map_values(node: object, function: Callable[[str, object], object], key: str = '') -> object:

@@ -23,7 +23,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from bioattn_mm import compat
-from bioattn_mm.analysis.command_line import check_out, parse, read_config
+from bioattn_mm.analysis.command_line import check_out, name_of, parse, read_config
 from bioattn_mm.analysis.gaussian_fit import FIT_COLUMNS
 from bioattn_mm.analysis.models import build_backbone
 from bioattn_mm.analysis.pictures import PictureReader, find_pictures
@@ -92,13 +92,6 @@ def main() -> None:
     for name, source in weights.items():
         print_table(f'{name}, {source}', [row for row in rows if row['model'] == name])
     print('  '.join(str(out / name) for name in FILES))
-
-
-def name_of(path: str, taken: dict) -> str:
-    """Name of a config, numbered where it is there already."""
-    name = Path(path).stem
-    number = sum(other == name or other.startswith(f'{name} (') for other in taken)
-    return f'{name} ({number + 1})' if number else name
 
 
 def measure(model: str, output: int, channels: int, field: np.ndarray) -> dict:

@@ -1,0 +1,115 @@
+"""From a config and a checkpoint to the files of a runtime, through mmdeploy."""
+
+import hashlib
+import logging
+import traceback
+from pathlib import Path
+
+import numpy as np
+from mmdeploy.apis import torch2onnx, torch2torchscript
+from mmdeploy.apis.utils import to_backend
+from mmdeploy.backend.base import get_backend_manager
+from mmdeploy.backend.sdk.export_info import export2SDK
+from mmdeploy.utils import IR, get_backend, get_input_shape, get_ir_config
+from mmengine.config import Config
+from torch import Tensor
+
+from ..checkpoints import check_fit, read_checkpoint, weights_of, write_checkpoint
+from ..errors import InputError
+
+EXPORTERS = {IR.ONNX.value: torch2onnx, IR.TORCHSCRIPT.value: torch2torchscript}
+
+
+def check_runtime(deploy_config: Config) -> None:
+    """Raise an `InputError` where the runtime that a deploy config exports for is not installed."""
+    backend = get_backend(deploy_config).value
+    if not get_backend_manager(backend).is_available():
+        raise InputError(f'{backend}, which the deploy config exports for, is not installed')
+
+
+def inference_checkpoint(path: str, own: dict[str, Tensor]) -> dict:
+    """What inference needs of a checkpoint, as OpenMMLab publishes it.
+
+    Args:
+        path: File or URL.
+        own: The state dict of the model.
+
+    Returns:
+        The model's weights under `state_dict`, and under `meta` the classes and palette, where they are known.
+
+    Raises:
+        InputError: The file cannot be read, or its weights are of another model.
+    """
+    checkpoint = read_checkpoint(path)
+    weights = weights_of(path, checkpoint)
+    check_fit(path, weights, own)
+    meta = checkpoint.get('meta') or {}
+    return dict(
+        meta={key: value for key, value in meta.items() if key == 'dataset_meta'},
+        # A tensor that is a part of a larger one would be saved with all of it.
+        state_dict={name: weights[name].clone() for name in own},
+    )
+
+
+def publish(checkpoint: dict, folder: Path, name: str) -> Path:
+    """Write a checkpoint to `folder/name-DIGITS.pth`, with the first 8 digits of its SHA-256."""
+    path = folder / f'{name}.pth'
+    write_checkpoint(checkpoint, path)
+    digits = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+    return path.rename(folder / f'{name}-{digits}.pth')
+
+
+def export(config: Config, deploy_config: Config, checkpoint: Path, folder: Path) -> list[str]:
+    """Export a model with mmdeploy, and write its `deploy.json`, `pipeline.json` and `detail.json`.
+
+    Args:
+        config: Of the model, of mmdet or mmseg.
+        deploy_config: One of mmdeploy, such as those of configs/deploy.
+        checkpoint: File of the whole model, without the state of a training.
+        folder: Where to write.
+
+    Returns:
+        The files that the runtime takes.
+
+    Raises:
+        InputError: mmdeploy cannot export the model; `error.log` in the folder has all of its error.
+    """
+    backend, ir = get_backend(deploy_config).value, get_ir_config(deploy_config)
+    device = 'cuda:0' if backend == 'tensorrt' else 'cpu'
+    picture = example_picture(config, deploy_config)
+    try:
+        # By position: the two functions have different names for the same arguments.
+        EXPORTERS[ir.type](picture, str(folder), ir.save_file, deploy_config, config, str(checkpoint), device)
+    except Exception as error:
+        log = folder / 'error.log'
+        log.write_text(traceback.format_exc())
+        # PyTorch prints the graph before its reason.
+        reason = [line for line in str(error).splitlines() if line.strip()] or ['']
+        raise InputError(f'mmdeploy cannot export this model: {type(error).__name__}: {reason[0]} ({log})') from error
+    files = to_backend(
+        backend, [str(folder / ir.save_file)], str(folder), deploy_config, log_level=logging.WARNING, device=device
+    )
+    export2SDK(deploy_config, config, str(folder), pth=str(checkpoint), device=device)
+    return list(files)
+
+
+def example_picture(config: Config, deploy_config: Config) -> np.ndarray:
+    """A picture of noise to trace with: of the deploy config's size, or as wide as high as the short side in testing.
+
+    Returns:
+        uint8 (H, W, 3).
+    """
+    width, height = get_input_shape(deploy_config) or (min(scale_in_testing(config)),) * 2
+    return np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def scale_in_testing(config: Config) -> tuple[int, int]:
+    """`scale` of the one Resize of the test pipeline.
+
+    Raises:
+        InputError: There is not just one.
+    """
+    resizes = [step for step in config.test_pipeline if step['type'] == 'Resize']
+    if len(resizes) != 1:
+        raise InputError(f'the test pipeline must have one Resize, this config has {len(resizes)}')
+    return tuple(resizes[0].scale)

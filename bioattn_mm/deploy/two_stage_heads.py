@@ -1,0 +1,136 @@
+"""The last steps of two-stage detectors as mmdet takes them.
+
+mmdeploy's own save time at the price of other results: they suppress proposals across the levels of the pyramid, and
+give all classes of a proposal the box of its best one.
+"""
+
+import torch
+from mmdeploy.core import FUNCTION_REWRITER
+from mmdeploy.mmcv.ops.nms import ONNXNMSop
+from mmdet.models.dense_heads import RPNHead
+from mmdet.models.roi_heads.bbox_heads import BBoxHead
+from mmengine.config import ConfigDict
+from torch import Tensor
+from torchvision.ops import boxes as box_ops
+
+# For TensorRT, mmdeploy has operators of its own.
+RPN_HEAD = 'mmdet.models.dense_heads.rpn_head.RPNHead.predict_by_feat'
+BBOX_HEAD = 'mmdet.models.roi_heads.bbox_heads.bbox_head.BBoxHead.predict_by_feat'
+
+
+@FUNCTION_REWRITER.register_rewriter(RPN_HEAD, backend='onnxruntime')
+@FUNCTION_REWRITER.register_rewriter(RPN_HEAD, backend='torchscript')
+def rpn_head__predict_by_feat(
+    self: RPNHead,
+    cls_scores: list[Tensor],
+    bbox_preds: list[Tensor],
+    score_factors: None = None,
+    batch_img_metas: list[dict] | None = None,
+    cfg: ConfigDict | None = None,
+    rescale: bool = False,
+    with_nms: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """The proposals of one picture, (1, N, 5) with scores, best first, and zeros for their classes, (1, N)."""
+    if not self.use_sigmoid_cls or not with_nms:
+        raise NotImplementedError('export of an RPN head with softmax, or without non-maximum suppression')
+    cfg = self.test_cfg if cfg is None else cfg
+    anchors_of_levels = self.anchor_generator.grid_anchors(
+        [scores.shape[-2:] for scores in cls_scores], device=cls_scores[0].device
+    )
+    boxes_of_levels, scores_of_levels = [], []
+    for scores, deltas, anchors in zip(cls_scores, bbox_preds, anchors_of_levels):
+        scores = scores.permute(0, 2, 3, 1).reshape(-1).sigmoid()
+        deltas = deltas.permute(0, 2, 3, 1).reshape(-1, 4)
+        if cfg.nms_pre > 0:
+            scores, index = scores.topk(cfg.nms_pre)
+            deltas, anchors = deltas[index], anchors[index]
+        boxes = self.bbox_coder.decode(anchors[None], deltas[None], max_shape=batch_img_metas[0]['img_shape'])
+        # Nothing of score 0 is kept.
+        size = boxes[0, :, 2:] - boxes[0, :, :2]
+        scores = scores * (size > cfg.get('min_bbox_size', -1)).all(-1)
+        keep = suppress(boxes, scores[None, None], cfg.nms, 0.0, cfg.max_per_img)[:, 2]
+        boxes_of_levels.append(boxes[0, keep])
+        scores_of_levels.append(scores[keep])
+    boxes, scores = torch.cat(boxes_of_levels), torch.cat(scores_of_levels)
+    return best(boxes, scores, torch.zeros_like(scores, dtype=torch.long), cfg.max_per_img)
+
+
+@FUNCTION_REWRITER.register_rewriter(BBOX_HEAD, backend='onnxruntime')
+@FUNCTION_REWRITER.register_rewriter(BBOX_HEAD, backend='torchscript')
+def bbox_head__predict_by_feat(
+    self: BBoxHead,
+    rois: Tensor,
+    cls_scores: Tensor,
+    bbox_preds: Tensor,
+    batch_img_metas: list[dict],
+    rcnn_test_cfg: ConfigDict,
+    rescale: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The detections of one picture.
+
+    Args:
+        self: The head.
+        rois: (1, N, 5), the index of the picture first.
+        cls_scores: (1, N, classes + 1), logits.
+        bbox_preds: (1, N, 4), or (1, N, 4 * classes).
+        batch_img_metas: `img_shape` of the picture.
+        rcnn_test_cfg: Of the model's config.
+        rescale: Not used.
+
+    Returns:
+        Boxes with scores, (1, D, 5), best first, and classes, (1, D).
+    """
+    if self.custom_cls_channels:
+        raise NotImplementedError('export of a box head whose loss has an activation of its own')
+    # Proposals without an area only fill the list up.
+    size = rois[0, :, 3:] - rois[0, :, 1:3]
+    scores = cls_scores[0].softmax(-1)[:, :-1] * (size > 0).all(-1)[:, None]
+    boxes = self.bbox_coder.decode(rois[..., 1:], bbox_preds, max_shape=batch_img_metas[0]['img_shape'])
+    boxes = boxes.reshape(-1, bbox_preds.shape[-1] // 4, 4)
+    boxes = (boxes.expand(-1, self.num_classes, 4) if self.reg_class_agnostic else boxes).transpose(0, 1)
+    # ONNX shares boxes between classes, but not between pictures: each class is one.
+    scores = scores.T
+    classes, _, index = suppress(
+        boxes, scores[:, None], rcnn_test_cfg.nms, rcnn_test_cfg.score_thr, rcnn_test_cfg.max_per_img
+    ).unbind(-1)
+    return best(boxes[classes, index], scores[classes, index], classes, rcnn_test_cfg.max_per_img)
+
+
+def suppress(boxes: Tensor, scores: Tensor, nms: ConfigDict, score_threshold: float, limit: int) -> Tensor:
+    """Non-maximum suppression as ONNX defines it.
+
+    Args:
+        boxes: (B, N, 4), corners.
+        scores: (B, classes, N).
+        nms: Its type and `iou_threshold`.
+        score_threshold: Boxes must score more.
+        limit: The most boxes of a class.
+
+    Returns:
+        (K, 3): index in the batch, class and index of the box of those that are kept, int64.
+    """
+    if nms.get('type', 'nms') != 'nms':
+        raise NotImplementedError(f'export of non-maximum suppression of the type {nms.type}')
+    if torch.onnx.is_in_onnx_export():
+        thresholds = torch.tensor([nms.iou_threshold]), torch.tensor([score_threshold])
+        return ONNXNMSop.apply(boxes, scores, limit, *thresholds)
+    # TorchScript has torchvision's operator, for one picture and class.
+    kept = []
+    for picture in range(boxes.shape[0]):
+        for label in range(scores.shape[1]):
+            own_scores = scores[picture, label]
+            index = box_ops.nms(boxes[picture], own_scores, nms.iou_threshold)[:limit]
+            index = index[own_scores[index] > score_threshold]
+            kept.append(torch.stack([torch.full_like(index, picture), torch.full_like(index, label), index], dim=-1))
+    return torch.cat(kept)
+
+
+def best(boxes: Tensor, scores: Tensor, labels: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+    """At most `limit` boxes with the highest scores: (1, N, 5) and labels (1, N).
+
+    One without an area and with score 0 comes last, if there is room for it: what follows cannot do with none.
+    """
+    detections = torch.cat([torch.cat([boxes, scores[:, None]], dim=-1), boxes.new_zeros(1, 5)])
+    labels = torch.cat([labels, labels.new_zeros(1)])
+    _, index = detections[:, 4].topk(limit)
+    return detections[index][None], labels[index][None]

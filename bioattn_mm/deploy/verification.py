@@ -1,0 +1,142 @@
+"""An exported model beside the one in PyTorch, on the same pictures."""
+
+import contextlib
+import copy
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from mmdeploy.apis import build_task_processor
+from mmdeploy.utils import get_input_shape
+from mmengine.config import Config
+from mmengine.evaluator import Evaluator
+from mmengine.runner import Runner
+from mmengine.structures import BaseDataElement, InstanceData
+from torch import Tensor
+
+from .export import scale_in_testing
+
+# Sizes that are whole multiples of this are padded by no config.
+SIZE_DIVISOR = 32
+NAMES = ('PyTorch', 'exported')
+
+
+class Verification:
+    """Runs both models on the pictures of a config's test.
+
+    All pictures are resized to the input size of the deploy config, or to one of about 4 : 3 that was not traced,
+    neither of which needs padding: padding is a part of the picture to an exported model, and PyTorch's leaves it
+    out. Segmentors take whole pictures, as exported ones do.
+
+    Args:
+        config: Of the model.
+        deploy_config: What it was exported with.
+        checkpoint: Weights of the model in PyTorch.
+        backend_files: Those of the exported one.
+
+    Attributes:
+        difference: The largest one so far (see `largest_difference`).
+    """
+
+    def __init__(self, config: Config, deploy_config: Config, checkpoint: Path, backend_files: list[str]) -> None:
+        config = copy.deepcopy(config)
+        size = get_input_shape(deploy_config) or dynamic_size(config)
+        for pipeline in (config.test_pipeline, config.test_dataloader.dataset.pipeline):
+            for step in pipeline:
+                if step['type'] == 'Resize':
+                    step.update(scale=tuple(size), keep_ratio=False)
+        for stage in ('rpn', 'rcnn'):
+            if 'nms' in config.model.test_cfg.get(stage, {}):
+                # One class or level at a time. By default mmcv moves them thousands of pixels apart, where float32
+                # rounds so coarsely that other boxes are suppressed.
+                config.model.test_cfg[stage].nms.split_thr = 1
+        config.test_dataloader.update(num_workers=0, persistent_workers=False, batch_size=1)
+        task = build_task_processor(config, deploy_config, 'cpu')
+        models = (
+            task.build_pytorch_model(str(checkpoint)),
+            task.build_backend_model(backend_files, task.update_data_preprocessor),
+        )
+        self.models = dict(zip(NAMES, models))
+        self.dataloader = Runner.build_dataloader(config.test_dataloader)
+        self.evaluators = {name: Evaluator(copy.deepcopy(config.test_evaluator)) for name in NAMES}
+        for evaluator in self.evaluators.values():
+            evaluator.dataset_meta = self.dataloader.dataset.metainfo
+        test_cfg = config.model.test_cfg
+        self.test_cfg = test_cfg.get('rcnn', test_cfg)
+        self.difference = 0.0
+
+    def __len__(self) -> int:
+        return len(self.dataloader)
+
+    @torch.no_grad()
+    def run(self) -> Iterator[float]:
+        """Go through the pictures; the largest difference of each."""
+        for data in self.dataloader:
+            outputs = {name: model.test_step(copy.deepcopy(data)) for name, model in self.models.items()}
+            for name, evaluator in self.evaluators.items():
+                evaluator.process(copy.deepcopy(outputs[name]), data)
+            difference = max(largest_difference(*pair, self.test_cfg) for pair in zip(*outputs.values()))
+            self.difference = max(self.difference, difference)
+            yield difference
+
+    def metrics(self) -> dict[str, tuple[float, float]]:
+        """Every metric of PyTorch and of the exported model after all pictures; NaN where one has none."""
+        # The metric of COCO prints its own tables.
+        with contextlib.redirect_stdout(io.StringIO()):
+            pytorch, exported = (evaluator.evaluate(len(self)) for evaluator in self.evaluators.values())
+        # Without any detection there are none of them.
+        nothing = float('nan')
+        return {
+            name: (float(pytorch.get(name, nothing)), float(exported.get(name, nothing)))
+            for name in {**pytorch, **exported}
+        }
+
+
+def dynamic_size(config: Config) -> tuple[int, int]:
+    """(width, height) of about 4 : 3, as high as the short side in testing, whole multiples of SIZE_DIVISOR."""
+    height = min(scale_in_testing(config))
+    return tuple(-(-side // SIZE_DIVISOR) * SIZE_DIVISOR for side in (4 * height // 3, height))
+
+
+def largest_difference(a: BaseDataElement, b: BaseDataElement, test_cfg: dict) -> float:
+    """The largest difference between two predictions for a picture.
+
+    Segmentation: of the scores, without a softmax. Detection: of score, corners of the box as shares of the picture's
+    longer side, and pixels of the mask as a share of the picture's, between each detection and the closest one of its
+    class on the other side. One without a counterpart differs by as much as its score exceeds the lowest that the
+    other side would have kept.
+    """
+    if 'seg_logits' in a:
+        return float((a.seg_logits.data - b.seg_logits.data).abs().max())
+    side = max(a.ori_shape)
+    a, b = a.pred_instances, b.pred_instances
+    return max(from_closest(a, b, side, test_cfg), from_closest(b, a, side, test_cfg))
+
+
+def from_closest(instances: InstanceData, others: InstanceData, side: int, test_cfg: dict) -> float:
+    """The largest difference between a detection and the closest one of its class among the others."""
+    if len(instances) == 0:
+        return 0.0
+    limit = test_cfg.get('max_per_img', 0)
+    lowest = float(others.scores.min()) if len(others) >= limit > 0 else test_cfg.get('score_thr', 0.0)
+    alone = (instances.scores - lowest).clamp(min=0)
+    if len(others) == 0:
+        return float(alone.max())
+
+    def distances(values: Tensor, other_values: Tensor) -> Tensor:
+        return (values[:, None] - other_values).abs()
+
+    boxes = distances(instances.bboxes, others.bboxes).amax(-1) / side
+    difference = torch.maximum(boxes, distances(instances.scores, others.scores))
+    if 'masks' in instances:
+        difference = torch.maximum(difference, mask_distances(instances.masks, others.masks))
+    difference = difference.masked_fill(instances.labels[:, None] != others.labels, torch.inf)
+    return float(torch.minimum(difference.amin(1), alone).max())
+
+
+def mask_distances(masks: Tensor, other_masks: Tensor) -> Tensor:
+    """The share of pixels in which each pair of masks differs: bool (N, H, W) and (M, H, W) to (N, M)."""
+    masks, other_masks = masks.flatten(1).float(), other_masks.flatten(1).float()
+    common = masks @ other_masks.T
+    return (masks.sum(1)[:, None] + other_masks.sum(1) - 2 * common) / masks.shape[1]

@@ -1,0 +1,141 @@
+"""Multiply-adds against what they are written out."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bioattn_mm.analysis.flops import count_multiply_adds
+from bioattn_mm.errors import InputError
+from bioattn_mm.layers import (
+    GPSA,
+    AggregatedAttention,
+    ConvolutionalSparseReconstruction,
+    DistanceEmbedding,
+    LengthScaledAttention,
+    LogCPB,
+    PeripheralAttention,
+    SparseReconstructionAttention,
+)
+from bioattn_mm.ops import sliding_window_av, sliding_window_qk
+
+H, W, C, HEADS = 8, 10, 16, 2
+N = H * W
+X = torch.randn(1, H, W, C)
+
+
+class Call(nn.Module):
+    """A module or function with further arguments."""
+
+    def __init__(self, function: Callable, *args: object) -> None:
+        super().__init__()
+        self.function, self.args = function, args
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x, *self.args)
+
+
+def count(function: Callable, x: Tensor, *args: object) -> int:
+    return count_multiply_adds(Call(function, *args).eval(), x)['']
+
+
+def twice(layer: nn.Module, x: Tensor, *args: object) -> tuple[int, int]:
+    """Of a size not seen before, and of one seen before."""
+    network = Call(layer, *args).eval()
+    return count_multiply_adds(network, x)[''], count_multiply_adds(network, x)['']
+
+
+def test_convolution_and_linear() -> None:
+    network = nn.Sequential()
+    network.conv = nn.Conv2d(3, 8, 3, stride=2, padding=1)
+    network.grouped = nn.Conv2d(8, 8, 5, groups=4)
+    network.linear = nn.Linear(12, 7)
+    counts = count_multiply_adds(network, torch.randn(2, 3, 9, 31))  # to 5 x 16, 1 x 12
+    wanted = dict(conv=2 * 5 * 16 * 8 * 3 * 9, grouped=2 * 12 * 8 * 2 * 25, linear=2 * 8 * 12 * 7)
+    assert counts == {'': sum(wanted.values()), **wanted}
+
+
+def test_attention_of_pytorch() -> None:
+    attention = nn.MultiheadAttention(C, HEADS, batch_first=True)
+    # In eval mode it would run on its fast path.
+    assert count(lambda x: attention.eval()(x, x, x)[0], torch.randn(1, N, C)) == 4 * N * C**2 + 2 * N**2 * C
+    wanted = 2 * 3 * 5 * 7 * (4 + 4)
+    query, key, value = (torch.randn(2, 3, length, 4) for length in (5, 7, 7))
+    assert count(F.scaled_dot_product_attention, query, key, value) == wanted
+    assert count(F.scaled_dot_product_attention, query, key, value, torch.zeros(5, 7)) == wanted
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_bilinear_samples() -> None:
+    grid = torch.rand(1, 5, 6, 2)
+    assert count(partial(F.grid_sample, align_corners=False), torch.randn(1, 3, 8, 8), grid) == 4 * 3 * 5 * 6
+
+
+def test_sliding_window() -> None:
+    tokens = torch.randn(2, 5, 6, 3, 4)
+    assert count(sliding_window_qk, tokens, tokens, torch.zeros(3, 25)) == 2 * 30 * 3 * 4 * 25
+    assert count(lambda w: sliding_window_av(w, tokens), torch.rand(2, 5, 6, 3, 9)) == 2 * 30 * 3 * 4 * 9
+
+
+def test_aggregated_attention() -> None:
+    layer, pooled, window = AggregatedAttention(C, HEADS, LogCPB(HEADS, (4, 4)), sr_ratio=2), 4 * 5, 9
+    first, later = twice(layer, X)
+    projections = N * C * (C + 2 * C + C + C) + pooled * C * 2 * C  # q, kv, pool_proj, proj; kv of the pooled
+    token_weights = N * C * window
+    attention = 2 * N * C * (window + pooled)
+    assert later == projections + token_weights + attention
+    # 8 rows and 4 cells of 2 have 14 offsets, 10 and 5 have 18, for each of which an MLP of 512 channels runs once.
+    assert first - later == 14 * 18 * 512 * HEADS
+
+
+def test_refuses_where_the_window_is_not_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', 'reference')
+    layer = AggregatedAttention(C, HEADS, LogCPB(HEADS, (4, 4)), sr_ratio=2)
+    with pytest.raises(InputError, match='counted at the compiled operators'):
+        count(layer, X)
+    assert count(LengthScaledAttention(C, HEADS, LogCPB(HEADS, (4, 4))), X) > 0
+
+
+def test_length_scaled_attention() -> None:
+    first, later = twice(LengthScaledAttention(C, HEADS, LogCPB(HEADS, (4, 4))), X)
+    assert later == N * 4 * C**2 + 2 * N**2 * C
+    assert first - later == (2 * H - 1) * (2 * W - 1) * 512 * HEADS
+
+
+def test_gated_positional_attention() -> None:
+    first, later = twice(GPSA(C, 4), X)
+    assert first == later == N * 4 * C**2 + 2 * N**2 * C + C * N * W + C * N * H
+
+
+@pytest.mark.parametrize('kept', [True, False])
+def test_peripheral_attention(kept: bool) -> None:
+    layer = PeripheralAttention(C, HEADS, cache_bytes=2**29 if kept else 0)
+    first, later = twice(layer, X, DistanceEmbedding(HEADS))
+    hidden = 4 * HEADS
+    distances = (2 * H + 3) * (2 * W + 3) * hidden
+    position = (2 * H + 1) * (2 * W + 1) * 9 * hidden**2 + N * N * 9 * hidden * HEADS
+    content = N * 4 * C**2 + 2 * N**2 * C
+    assert first == content + distances + position
+    assert later == (content if kept else first)
+
+
+def test_sparse_reconstruction() -> None:
+    steps, columns, d = 3, 2 * C // HEADS, C // HEADS
+    gram = N * columns**2 + 2 * columns**3  # P^T P, and Gamma from both sides
+    head = N * d * columns + gram + N * columns * d + steps * columns**2 * d + N * columns * d
+    first, later = twice(SparseReconstructionAttention(C, HEADS, num_steps=steps), X)
+    assert first == later == N * 3 * C**2 + HEADS * head
+
+
+def test_convolutional_sparse_reconstruction() -> None:
+    steps, atoms, frequencies = 2, 5, H * (W // 2 + 1)
+    layer = ConvolutionalSparseReconstruction(C, (H, W), num_steps=steps)
+    # Forward and back: of values and codes for the target, of codes in each step, and in decoding; the second filter.
+    transforms = (1 + atoms) + steps * 2 * atoms + (atoms + 1) + 2
+    products = atoms + steps * 2 * atoms + atoms + 1
+    wanted = 2 * N * C**2 + C * (transforms * 1.25 * N * math.log2(N) + products * 4 * frequencies)
+    assert count(layer, X) == pytest.approx(wanted, rel=1e-6)

@@ -1,0 +1,153 @@
+"""Memory for the backward pass against closed forms, and the tool model_stats on whole models."""
+
+import csv
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from PIL import Image
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from bioattn_mm.analysis.model_stats import Network, activation_bytes, num_parameters, random_pictures
+from bioattn_mm.analysis.saved_activations import saved_bytes
+from bioattn_mm.engine.mini import make_mini
+from bioattn_mm.errors import InputError
+from bioattn_mm.ops import aggregated_attention
+from tests.conftest import ROOT
+
+FLOAT = 4
+
+
+@pytest.fixture
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+
+
+def test_saved_by_a_small_network(mlp: nn.Module) -> None:
+    x = torch.randn(5, 6)
+    # The input, and what ReLU gives, which two operators keep.
+    assert saved_bytes(lambda: mlp(x), mlp) == FLOAT * 5 * (6 + 8)
+    # Views keep the whole.
+    assert saved_bytes(lambda: mlp(torch.randn(20, 6)[:5]), mlp) == FLOAT * (20 * 6 + 5 * 8)
+    # The gradient of the first layer's input takes its weight alone, which is no activation.
+    mlp[0].requires_grad_(False)
+    assert saved_bytes(lambda: mlp(x), mlp) == FLOAT * 5 * 8
+    with torch.no_grad():
+        assert saved_bytes(lambda: mlp(x), mlp) == 0
+
+
+def test_saved_is_what_is_left_at_the_end(mlp: nn.Module) -> None:
+    x = torch.randn(5, 6)
+
+    def forward() -> torch.Tensor:
+        mlp(torch.randn(50, 6))
+        return mlp(x)
+
+    assert saved_bytes(forward, mlp) == FLOAT * 5 * (6 + 8)
+    assert saved_bytes(lambda: checkpoint(mlp, x, use_reentrant=False), mlp) == FLOAT * 5 * 6
+
+
+def test_saved_by_aggregated_attention() -> None:
+    batch, height, width, heads, channels, pooled = 2, 5, 6, 2, 8, (2, 3)
+    tokens = [torch.randn(batch, height, width, heads, channels) for _ in range(3)]
+    pooled_tokens = [torch.randn(batch, *pooled, heads, channels) for _ in range(2)]
+    biases = [torch.randn(heads, 9), torch.randn(heads, 7, width, pooled[1])]
+    token_weights = torch.randn(batch, height, width, heads, 9)
+    inputs = [t.requires_grad_() for t in (*tokens, *pooled_tokens, *biases, token_weights)]
+    rows = torch.randint(7, (height, pooled[0]))
+    arguments = (*inputs[:7], rows, inputs[7])
+    saved = saved_bytes(lambda: aggregated_attention(*arguments), nn.Identity())
+    # The arguments, the output, and at most two numbers of each query's softmax: no weights.
+    queries = batch * height * width * heads
+    least = sum(t.nbytes for t in arguments)
+    assert least <= saved <= least + FLOAT * queries * (channels + 2)
+
+
+@pytest.mark.parametrize('name', ['mask2former_micro_ade20k', 'dino_4scale_micro_coco'])
+def test_models_with_queries(name: str) -> None:
+    config = make_mini(Config.fromfile(ROOT / 'configs' / 'transnext' / f'{name}.py'))
+    config.model.backbone.arch = dict(channels=(48, 96, 192, 384), num_heads=(2, 4, 8, 16), depths=(1, 1, 1, 1))
+    network = Network(config)
+    pictures = random_pictures(1, (96, 128), 'cpu')
+    small, large = (activation_bytes(network, p) for p in (pictures[..., :64], pictures))
+    assert 0 < small < large
+    with torch.no_grad():
+        assert network.eval()(pictures) is not None
+
+
+def test_training_that_takes_two_pictures() -> None:
+    network = Network(Config.fromfile(ROOT / 'tests' / 'tools' / 'upernet_small.py'))
+    with pytest.raises(InputError, match='raise --batch-size'):
+        activation_bytes(network, random_pictures(1, (64, 96), 'cpu'))
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *args: object) -> None:
+    """Run the tool in this process."""
+    path = str(ROOT / 'tools' / 'analysis' / 'model_stats.py')
+    monkeypatch.setattr(sys, 'argv', [path, *map(str, args), '--device', 'cpu', '--repeats', '1'])
+    runpy.run_path(path, run_name='__main__')
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, *args: object) -> str:
+    with pytest.raises(SystemExit) as exit_:
+        run(monkeypatch, *args)
+    assert exit_.value.code == 2
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_table_of_two_models(root: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    configs = [root / 'tests' / 'tools' / f'{name}.py' for name in ('upernet_small', 'mask_rcnn_small')]
+    whole, alone = tmp_path / 'whole', tmp_path / 'alone'
+    run(monkeypatch, *configs, '--size', 96, 160, '--out', whole)
+    run(monkeypatch, *configs, '--size', 96, 160, '--out', alone, '--backbone', '--measure', 'flops')
+
+    document = json.loads((whole / 'model_stats.json').read_text())
+    assert [document[key] for key in ('part', 'size', 'batch_size')] == ['whole model', [96, 160], 2]
+    with (whole / 'model_stats.csv').open() as file:
+        rows = list(csv.DictReader(file))
+    backbones = json.loads((alone / 'model_stats.json').read_text())['models']
+    for config, model, row, backbone in zip(configs, document['models'], rows, backbones, strict=True):
+        assert model['model'] == config.stem == row['model']
+        assert {key: float(value) for key, value in row.items() if key != 'model'} == {
+            key: value for key, value in model.items() if key != 'model'
+        }
+        network = Network(Config.fromfile(config))
+        assert model['parameters'] == num_parameters(network) > model['backbone_parameters']
+        assert model['flops'] > model['backbone_flops'] > 0 and model['flops_of_size'] > 0
+        assert model['activation_bytes'] > 0 and model['pictures_per_second'] > 0
+        # The backbone by itself costs what it does inside of the model.
+        assert backbone == dict(
+            model=config.stem,
+            parameters=model['backbone_parameters'],
+            flops=model['backbone_flops'],
+            flops_of_size=model['flops_of_size'],
+        )
+    for folder in (whole, alone):
+        with Image.open(folder / 'model_stats.png') as picture:
+            assert np.asarray(picture.convert('L')).std() > 10
+    assert 'whole model, 96 x 160 pixels, batches of 2' in capsys.readouterr().out
+
+    line = refused(monkeypatch, capsys, *configs, '--out', whole)
+    assert line == f'error: {whole / "model_stats.csv"} is there already: name another folder for --out'
+
+
+@pytest.mark.parametrize(
+    ('args', 'message'),
+    [
+        (('--size', 16, 64), '--size must be at least 32 pixels each way, got 16'),
+        (('--batch-size', 0), '--batch-size must be at least 1, got 0'),
+        (('absent.py',), 'config not found: absent.py'),
+        (('--cfg-options', 'default_scope=mmpretrain'), 'expected mmdet or mmseg, or add --backbone'),
+    ],
+)
+def test_refuses_in_one_line(args: tuple, message: str, root: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    config = root / 'tests' / 'tools' / 'upernet_small.py'
+    line = refused(monkeypatch, capsys, config, *args, '--out', tmp_path / 'out')
+    assert line.startswith('error: ') and line.endswith(message)
+    assert not (tmp_path / 'out').exists()

@@ -1,0 +1,205 @@
+"""tools/export.py: small models through mmdeploy and back, mmdeploy's own functions, and bad input."""
+
+import hashlib
+import json
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+
+from bioattn_mm.engine.mini import make_mini
+
+from .running import ROOT
+
+for package in ('mmdeploy', 'onnx', 'onnxruntime'):
+    pytest.importorskip(package, reason=f'{package} is not installed: make setup EXTRA=deploy')
+
+UPERNET, MASK_RCNN = (str(ROOT / f'tests/tools/{name}_small.py') for name in ('upernet', 'mask_rcnn'))
+SEGMENTATION = 'configs/deploy/segmentation_onnxruntime_dynamic.py'
+# Standard deviations of some weights, by the ends of their names.
+DECISIVE = {
+    # Heads start so small that all pictures look alike to them.
+    r'(fc_cls|cls_branches\.\d|conv_logits)\.weight': 0.3,
+    r'(rpn_reg|fc_reg)\.weight': 0.1,
+    # Not larger: proposals whose score is 1.0 come in any order.
+    r'rpn_cls\.weight': 0.03,
+    r'conv_seg\.weight': 0.03,
+    # Mask2Former's queries leave out where their mask is negative: far from 0, no rounding decides.
+    r'mask_feature\.bias': 10.0,
+}
+
+
+def random_checkpoint(path: Path, config_path: str) -> None:
+    """Weights of the miniature of a config that give each picture another prediction."""
+    config = make_mini(Config.fromfile(config_path))
+    init_default_scope(config.default_scope)
+    torch.manual_seed(0)
+    state_dict = MODELS.build(config.model).state_dict()
+    for name, value in state_dict.items():
+        for pattern, deviation in DECISIVE.items():
+            if re.search(f'{pattern}$', name):
+                value.normal_(std=deviation)
+        if name.endswith('running_var'):
+            value.uniform_(0.5, 1.5)
+        if name == 'decode_head.conv_seg.bias':
+            value[2] = 1.0  # the sky, so that some pixels are right
+    meta = dict(dataset_meta=dict(classes=('wall',)), experiment_name='not for the public')
+    torch.save(dict(state_dict=state_dict, meta=meta, optimizer=dict(state={})), path)
+
+
+@pytest.fixture
+def export(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Runs the tool in this process, in the workplace."""
+
+    def run(*args: str) -> None:
+        monkeypatch.chdir(workplace)
+        monkeypatch.setattr(sys, 'argv', [str(ROOT / 'tools/export.py'), *args])
+        runpy.run_path(sys.argv[0], run_name='__main__')
+
+    return run
+
+
+@pytest.fixture
+def checkpoint(workplace: Path) -> str:
+    random_checkpoint(workplace / 'random.pth', UPERNET)
+    return 'random.pth'
+
+
+@pytest.mark.filterwarnings('ignore:You are using the legacy TorchScript-based ONNX export')
+@pytest.mark.parametrize('config, kind', [(UPERNET, 'segmentation'), (MASK_RCNN, 'instance-seg')])
+def test_exported_is_pytorchs(config: str, kind: str, workplace: Path, export: Callable, capsys) -> None:
+    random_checkpoint(workplace / 'random.pth', config)
+    out = workplace / 'exported' / kind
+    export(
+        config, 'random.pth', '--deploy-cfg', f'configs/deploy/{kind}_onnxruntime_dynamic.py', '--out', str(out),
+        '--verify', '--mini', '--cfg-options', 'test_dataloader.dataset.indices=3',
+    )  # fmt: skip
+
+    printed = capsys.readouterr().out
+    assert float(re.search('largest difference of the outputs: (.*)', printed)[1]) < 1e-3
+    rows = re.findall(r'(?:aAcc|bbox_mAP|segm_mAP) *│ *([\d.-]+) *│ *([\d.-]+)', printed)
+    assert len(rows) == (1 if kind == 'segmentation' else 2)
+    for pytorch, exported in rows:
+        # A pixel that is between two classes may fall to either.
+        assert float(pytorch) == pytest.approx(float(exported), abs=0.02)
+    assert kind != 'segmentation' or float(rows[0][0]) > 1
+
+    (stripped,) = out.glob('*.pth')
+    assert stripped.stem.split('-')[-1] == hashlib.sha256(stripped.read_bytes()).hexdigest()[:8]
+    saved = torch.load(stripped)
+    assert set(saved) == {'meta', 'state_dict'}
+    assert saved['meta'] == dict(dataset_meta=dict(classes=('wall',)))
+    deploy = json.loads((out / 'deploy.json').read_text())
+    assert deploy['models'][0]['net'] == 'end2end.onnx'
+    pipeline = json.loads((out / 'pipeline.json').read_text())['pipeline']
+    assert pipeline['tasks'][0]['transforms'][0]['type'] == 'LoadImageFromFile'
+    assert json.loads((out / 'detail.json').read_text())['codebase']['pth'].endswith(stripped.name)
+    shutil.rmtree(out)
+
+
+def test_mmdeploys_own_functions_at_any_size(workplace: Path, checkpoint: str) -> None:
+    script = Path(__file__).with_name('mmdeploy_api.py')
+    sizes = ('224x224', '512x512', '384x640', '200x264')
+    process = subprocess.run(
+        [sys.executable, script, UPERNET, SEGMENTATION, checkpoint, 'api', *sizes],
+        cwd=workplace,
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    results = json.loads((workplace / 'api' / 'differences.json').read_text())
+    assert list(results) == list(sizes)
+    for size, result in results.items():
+        assert result['shape'] == [150, *map(int, size.split('x'))]
+        assert result['difference'] < 1e-3 * min(1, result['scale'])
+        assert result['same'] > 0.999
+
+
+def last_line_of_error(export: Callable, capsys: pytest.CaptureFixture, *args: str) -> str:
+    """Run the tool on bad input; what it says."""
+    with pytest.raises(SystemExit) as exit:
+        export(*args)
+    assert exit.value.code == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_bad_input(workplace: Path, export: Callable, checkpoint: str, capsys) -> None:
+    def error(*args: str) -> str:
+        return last_line_of_error(export, capsys, UPERNET, *args, '--mini')
+
+    assert error(checkpoint, '--deploy-cfg', 'none.py', '--out', 'new') == 'error: deploy config not found: none.py'
+    assert re.match(
+        'error: .*upernet_small.py is no deploy config of mmdeploy: it has no ir_config, ',
+        error(checkpoint, '--deploy-cfg', UPERNET, '--out', 'new'),
+    )
+    line = error(checkpoint, '--deploy-cfg', SEGMENTATION, '--out', 'data')
+    assert line == 'error: data is there already and not empty: name another folder for --out'
+    line = error('none.pth', '--deploy-cfg', SEGMENTATION, '--out', 'new')
+    assert line == 'error: checkpoint not found: none.pth'
+    line = error(checkpoint, '--deploy-cfg', 'configs/deploy/segmentation_tensorrt-fp16_dynamic.py', '--out', 'new')
+    assert line == 'error: tensorrt, which the deploy config exports for, is not installed'
+    assert not (workplace / 'new').exists()
+
+
+def test_without_mmdeploy(export: Callable, checkpoint: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    for name in [name for name in sys.modules if re.match(r'(bioattn_mm\.|mm)deploy\b', name)]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, 'mmdeploy', None)
+    line = last_line_of_error(
+        export, capsys, UPERNET, checkpoint, '--deploy-cfg', SEGMENTATION, '--out', 'new', '--mini'
+    )
+    assert line == 'error: export needs mmdeploy, which is not installed: make setup EXTRA=deploy'
+
+
+# Each system with the heads that it is exported with, the smallest model of each kind.
+EXPORTED = (
+    *(
+        f'{system}_{dataset}'.replace('/', f'/{head}_')
+        for head, dataset in (('upernet', 'ade20k'), ('mask_rcnn', 'coco'))
+        for system in (
+            'transnext/micro',
+            'convit/tiny',
+            'pervit/tiny',
+            'gab/vit_small',
+            'gab/swin_small',
+            'vars/rvt_tiny_vars_s',
+            'vars/rvt_tiny_vars_d',
+            'vars/rvt_tiny_vars_sd',
+            'vars/deit_tiny_vars_s',
+        )
+    ),
+    'transnext/mask2former_micro_ade20k',
+    'transnext/dino_4scale_micro_coco',
+)
+KINDS = dict(upernet='segmentation', mask2former='segmentation', mask_rcnn='instance-seg', dino='detection')
+
+
+@pytest.mark.every_config
+@pytest.mark.filterwarnings('ignore:You are using the legacy TorchScript-based ONNX export')
+@pytest.mark.parametrize('size', ['static', 'dynamic'])
+@pytest.mark.parametrize('name', EXPORTED)
+def test_every_system_and_head(name: str, size: str, workplace: Path, export: Callable, capsys) -> None:
+    """A row of the README's table, which `-s` prints."""
+    (kind,) = (kind for head, kind in KINDS.items() if f'/{head}_' in name)
+    config = f'configs/{name}.py'
+    random_checkpoint(workplace / 'random.pth', str(ROOT / config))
+    width_and_height = [192, 128] if kind == 'segmentation' else [288, 224]
+    shape = f'ir_config = dict(dynamic_axes=None, input_shape={width_and_height})' if size == 'static' else ''
+    deploy = workplace / 'deploy.py'
+    deploy.write_text(f'_base_ = {str(ROOT / "configs/deploy" / f"{kind}_onnxruntime_dynamic.py")!r}\n{shape}\n')
+    shutil.rmtree(workplace / 'exported', ignore_errors=True)
+    export(
+        config, 'random.pth', '--deploy-cfg', 'deploy.py', '--out', 'exported', '--verify', '--mini',
+        '--cfg-options', 'test_dataloader.dataset.indices=4',
+    )  # fmt: skip
+    difference = re.search('largest difference of the outputs: (.*)', capsys.readouterr().out)[1]
+    with capsys.disabled():
+        print(f'\n| {name} | {size} | {difference} |')

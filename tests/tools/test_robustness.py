@@ -1,0 +1,157 @@
+"""tools/analysis/robustness.py: mPC and rPC of two models, going on after an end, and what it refuses."""
+
+import csv
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import mmcv
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+
+from bioattn_mm.analysis.robustness import insert_corruption, summarize
+from bioattn_mm.engine.mini import make_mini
+from bioattn_mm.errors import InputError
+
+from .running import ROOT, run
+
+SMALL = ROOT / 'tests' / 'tools' / 'upernet_small.py'
+TOOL = 'analysis/robustness.py'
+PICTURES = ('--mini', '--cfg-options', 'test_dataloader.dataset.indices=3')
+
+
+def test_mean_and_relative_performance() -> None:
+    corrupted = {('fog', 1): 20.0, ('fog', 2): 10.0, ('frost', 1): 30.0, ('frost', 2): 0.0}
+    assert summarize(40.0, corrupted) == dict(clean=40.0, mPC=15.0, rPC=0.375)
+    assert np.isnan(summarize(0.0, corrupted)['rPC'])
+
+
+@pytest.mark.parametrize('name', ['upernet_small', 'mask_rcnn_small'])
+def test_corruption_comes_after_loading(name: str) -> None:
+    config = Config.fromfile(ROOT / 'tests' / 'tools' / f'{name}.py')
+    before = [step['type'] for step in config.test_dataloader.dataset.pipeline]
+    insert_corruption(config, 'fog', 2)
+    pipeline = config.test_dataloader.dataset.pipeline
+    assert pipeline[1] == dict(type='bioattn_mm.Corrupt', corruption='fog', severity=2)
+    assert [step['type'] for step in pipeline[:1] + pipeline[2:]] == before
+    del pipeline[0]
+    with pytest.raises(InputError, match='must load pictures once'):
+        insert_corruption(config, 'fog', 2)
+
+
+@pytest.fixture(scope='module')
+def checkpoints(workplace: Path) -> list[str]:
+    """Two models' random weights, whose predictions are of a few classes and depend on the picture."""
+    config = make_mini(Config.fromfile(SMALL))
+    init_default_scope('mmseg')
+    paths = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        model = MODELS.build(config.model)
+        model.decode_head.conv_seg.weight.data.normal_()
+        model.decode_head.conv_seg.bias.data[16:] = -1e4
+        torch.save(dict(state_dict=model.state_dict()), workplace / f'random_{seed}.pth')
+        paths.append(f'random_{seed}.pth')
+    return paths
+
+
+@pytest.fixture(scope='module')
+def done(workplace: Path, checkpoints: list[str]) -> Path:
+    """A folder with the results of both models."""
+    first, second = checkpoints
+    process = run(
+        workplace, TOOL, str(SMALL), first, '--compare', str(SMALL), second, '--out', 'robustness',
+        '--corruptions', 'gaussian_noise', 'contrast', '--severities', '5', *PICTURES,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert 'mPC' in process.stdout
+    return workplace / 'robustness'
+
+
+def read(folder: Path) -> tuple[dict, list[dict]]:
+    with (folder / 'robustness.csv').open() as file:
+        return json.loads((folder / 'robustness.json').read_text()), list(csv.DictReader(file))
+
+
+def test_table_of_two_models(done: Path) -> None:
+    document, rows = read(done)
+    assert document['metric'] == 'mIoU'
+    names = ['upernet_small', 'tools/upernet_small']
+    assert [model['model'] for model in document['models']] == names
+    for model in document['models']:
+        of_model = [row for row in rows if row['model'] == model['model']]
+        assert [(row['corruption'], row['severity']) for row in of_model] == [
+            ('none', '0'),
+            ('gaussian_noise', '5'),
+            ('contrast', '5'),
+        ]
+        values = [float(row['value']) for row in of_model]
+        assert model['clean'] == values[0] > 0
+        assert model['mPC'] == pytest.approx(np.mean(values[1:]))
+        assert model['rPC'] == pytest.approx(np.mean(values[1:]) / values[0])
+        assert model['corruptions']['contrast'] == values[2]
+        # What is corrupted reaches the model.
+        assert len(set(values)) == 3
+        for row, value in zip(of_model, values):
+            path = done / 'results' / model['model'] / f'{row["corruption"]}_{row["severity"]}.json'
+            assert json.loads(path.read_text())['mIoU'] == value
+    assert mmcv.imread(str(done / 'robustness.png')).std() > 10
+
+
+def call(monkeypatch: pytest.MonkeyPatch, workplace: Path, *args: str) -> None:
+    """Run the tool in this process."""
+    monkeypatch.chdir(workplace)
+    monkeypatch.setattr(sys, 'argv', [str(ROOT / 'tools' / TOOL), *args])
+    runpy.run_path(sys.argv[0], run_name='__main__')
+
+
+def test_goes_on_where_it_was_ended(done: Path, workplace: Path, checkpoints: list[str], monkeypatch) -> None:
+    before, _ = read(done)
+    files = sorted((done / 'results').rglob('*_*.json'))
+    times = {path: path.stat().st_mtime_ns for path in files}
+    ended = done / 'results' / 'upernet_small' / 'contrast_5.json'
+    ended.unlink()
+    # As an end while it was written leaves it.
+    ended.with_suffix('.partial').write_text('{"mIoU"')
+    first, second = checkpoints
+    call(
+        monkeypatch, workplace, str(SMALL), first, '--compare', str(SMALL), second, '--out', 'robustness',
+        '--corruptions', 'gaussian_noise', 'contrast', '--severities', '5', *PICTURES,
+    )  # fmt: skip
+    assert read(done)[0] == before
+    assert sorted((done / 'results').rglob('*_*.json')) == files
+    assert [path for path in files if path.stat().st_mtime_ns != times[path]] == [ended]
+
+
+REFUSED = {
+    'another checkpoint': (
+        ('random_1.pth', '--compare', str(SMALL), 'random_1.pth'),
+        r'robustness/results has results of upernet_small with another checkpoint \(random_0.pth\): name another',
+    ),
+    'another config': (
+        ('random_0.pth', '--compare', str(SMALL), 'random_1.pth', 'test_dataloader.batch_size=2'),
+        'robustness/results has results of upernet_small with another config',
+    ),
+    'a model less': (('random_0.pth',), 'robustness/results has results of tools/upernet_small, which is not asked'),
+    'a severity less': (
+        ('random_0.pth', '--compare', str(SMALL), 'random_1.pth', '--severities', '3'),
+        'robustness/results has --severities 5 too: ask for them, or name another folder for --out',
+    ),
+    'no checkpoint': (('absent.pth',), 'checkpoint not found: absent.pth'),
+}
+
+
+@pytest.mark.parametrize(('args', 'message'), REFUSED.values(), ids=REFUSED)
+def test_refuses_in_one_line(args: tuple, message: str, done: Path, workplace: Path, monkeypatch, capsys) -> None:
+    options = [arg for arg in args if '=' in arg]
+    args = [arg for arg in args if '=' not in arg]
+    with pytest.raises(SystemExit) as exit_:
+        call(monkeypatch, workplace, str(SMALL), *args, '--out', 'robustness', *PICTURES, *options)
+    assert exit_.value.code == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line.startswith('error: ') and re.search(message, line)

@@ -1,0 +1,129 @@
+#!/usr/bin/env python
+"""Export a checkpoint of an mmdet or mmseg config through mmdeploy, to run it without PyTorch."""
+
+import argparse
+import copy
+import logging
+import sys
+from pathlib import Path
+
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from bioattn_mm import compat
+from bioattn_mm.engine.command_line import parse, run_tool
+from bioattn_mm.engine.mini import ensure_mini_data, with_mini_test_data
+from bioattn_mm.engine.run_config import load_config
+from bioattn_mm.errors import InputError
+
+compat.install()
+
+DIFFERENT = 1
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog='Example: python tools/export.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth\n'
+        '    --deploy-cfg configs/deploy/segmentation_onnxruntime_dynamic.py --out exported --verify',
+    )
+    parser.add_argument('config', help='config file of mmdet or mmseg')
+    parser.add_argument('checkpoint', help='checkpoint file of the whole model')
+    parser.add_argument('--deploy-cfg', required=True, metavar='FILE', help="mmdeploy's: one of configs/deploy")
+    parser.add_argument('--out', required=True, metavar='DIR', help='new folder for what is exported')
+    parser.add_argument(
+        '--verify',
+        action='store_true',
+        help='run the exported model and PyTorch on the same miniature pictures; exit code 1 where they differ',
+    )
+    parser.add_argument(
+        '--tolerance',
+        type=float,
+        default=1e-3,
+        help='largest difference of the outputs that --verify allows: of the scores in segmentation; in detection of '
+        "the scores, boxes (as shares of the picture's longer side) and masks (of its pixels) (default: %(default)s)",
+    )
+    return parse(parser)
+
+
+@run_tool
+def main() -> None:
+    args = parse_args()
+    try:
+        from bioattn_mm.deploy.export import check_runtime, export, inference_checkpoint, publish
+        from bioattn_mm.deploy.verification import Verification
+    except ModuleNotFoundError as error:
+        package = error.name.split('.')[0]
+        raise InputError(f'export needs {package}, which is not installed: make setup EXTRA=deploy') from error
+    from mmdeploy.utils import get_root_logger
+
+    get_root_logger().setLevel(logging.ERROR)
+    out = Path(args.out)
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise InputError(f'{out} is there already and not empty: name another folder for --out')
+    deploy_config = read_deploy_config(args.deploy_cfg)
+    check_runtime(deploy_config)
+    config = load_config(args, dataloaders=())
+    if args.verify:
+        config = with_mini_test_data(config)
+        ensure_mini_data()
+    if config.model.get('test_cfg', {}).get('mode') == 'slide':
+        print('The exported model takes whole pictures; in PyTorch this config slides a window over them.')
+        config.model.test_cfg = dict(mode='whole')
+    init_default_scope(config.default_scope)
+    with torch.device('meta'):
+        # mmdet writes into the config of a model that it builds.
+        own = MODELS.build(copy.deepcopy(config.model)).state_dict()
+    weights = inference_checkpoint(args.checkpoint, own)
+
+    out.mkdir(parents=True, exist_ok=True)
+    checkpoint = publish(weights, out, Path(args.config).stem)
+    columns = (TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn()) as progress:
+        exporting = progress.add_task('trace and export', total=1)
+        files = export(config, deploy_config, checkpoint, out)
+        progress.advance(exporting)
+        if args.verify:
+            verification = Verification(config, deploy_config, checkpoint, files)
+            for _ in progress.track(verification.run(), total=len(verification), description='compare pictures'):
+                pass
+    for path in (checkpoint, *files):
+        print(f'{path}  {Path(path).stat().st_size / 2**20:.1f} MiB')
+    if args.verify:
+        report(verification.difference, verification.metrics(), args.tolerance)
+
+
+def read_deploy_config(path: str) -> Config:
+    """Read a config of mmdeploy.
+
+    Raises:
+        InputError: The file is missing or is no such config.
+    """
+    if not Path(path).is_file():
+        raise InputError(f'deploy config not found: {path}')
+    config = Config.fromfile(path)
+    absent = [key for key in ('ir_config', 'backend_config', 'codebase_config') if key not in config]
+    if absent:
+        raise InputError(f'{path} is no deploy config of mmdeploy: it has no {", ".join(absent)}')
+    return config
+
+
+def report(difference: float, metrics: dict[str, tuple[float, float]], tolerance: float) -> None:
+    """Print a table, and end the tool where the outputs differ beyond the tolerance."""
+    table = Table('', 'PyTorch', 'exported')
+    for name, values in metrics.items():
+        table.add_row(name, *(f'{value:.4f}' for value in values))
+    Console().print(table)
+    print(f'largest difference of the outputs: {difference:.2e}')
+    if not difference <= tolerance:
+        print(f'error: the outputs differ by more than the tolerance of {tolerance:g}', file=sys.stderr)
+        sys.exit(DIFFERENT)
+
+
+if __name__ == '__main__':
+    main()
