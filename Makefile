@@ -12,9 +12,10 @@ WORK_DIR = work_dirs/$(basename $(notdir $(CONFIG)))_mini
 # Threads that wait in turn instead of spinning: much faster where data loaders or other programs share the cores.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-# Tests run side by side, each file in one process.
+# Tests run side by side, each file in one process, and share the cores.
 JOBS ?= 2
-PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+THREADS ?= $(shell n=$$(( $$(nproc) / $(JOBS) )); echo $$(( n > 0 ? n : 1 )))
+PYTEST = OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup demo test test-all lint clean
 
