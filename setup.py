@@ -107,6 +107,9 @@ setup(
     ],
     # What tools/export.py needs beside mmdeploy, which has to be installed with --no-deps: it names mmengine, and pip
     # would put that over onedl-mmengine.
-    extras_require=dict(deploy=['aenum', 'grpcio', 'multiprocess', 'onnx', 'onnxruntime']),
+    extras_require=dict(
+        deploy=['aenum', 'grpcio', 'multiprocess', 'onnx', 'onnxruntime'],
+        tensorboard=['tensorboard'],
+    ),
     **compiled_operators(),
 )

@@ -3,6 +3,7 @@
 
 import argparse
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -70,6 +71,9 @@ def parse_args() -> argparse.Namespace:
         help='train without the pictures and annotations that cannot be loaded, instead of ending with an error that '
         'names the first; they are logged and counted',
     )
+    parser.add_argument(
+        '--tensorboard', action='store_true', help='write curves for TensorBoard, too: tensorboard --logdir WORK_DIR'
+    )
     return parse(parser)
 
 
@@ -91,6 +95,8 @@ def main() -> None:
         set_compile(config, args.compile)
     if args.skip_bad_data:
         set_skip_bad_data(config)
+    if args.tensorboard:
+        set_tensorboard(config)
 
     runner_type = RUNNERS.get(config.runner_type) if 'runner_type' in config else Runner
     runner_type.from_cfg(config).train()
@@ -159,6 +165,16 @@ def set_skip_bad_data(config: Config) -> None:
         return
     interval = config.get('default_hooks', {}).get('logger', {}).get('interval', 10)
     config.custom_hooks = [*hooks, dict(type='bioattn_mm.SkipBadDataHook', interval=interval)]
+
+
+def set_tensorboard(config: Config) -> None:
+    """Write what is logged for TensorBoard, beside the local files."""
+    if find_spec('tensorboard') is None:
+        raise InputError('--tensorboard needs a package that is not installed: pip install tensorboard')
+    visualizer = config.setdefault('visualizer', dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend')]))
+    backends = visualizer.get('vis_backends') or []
+    if not any(backend['type'] == 'TensorboardVisBackend' for backend in backends):
+        visualizer.vis_backends = [*backends, dict(type='TensorboardVisBackend')]
 
 
 if __name__ == '__main__':

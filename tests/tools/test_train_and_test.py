@@ -1,6 +1,7 @@
 """tools/train.py and tools/test.py: the whole path on miniature data, and bad input."""
 
 import csv
+import importlib.util
 import pickle
 import re
 import runpy
@@ -12,12 +13,13 @@ import mmcv
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from bioattn_mm.datasets import majority_baseline
 
 from .running import ROOT, metrics_of_test, run, scalars
 
-CONFIG = 'configs/transnext/upernet_micro_ade20k.py'
+CONFIG = str(ROOT / 'tests/tools/upernet_narrow.py')
 
 
 @pytest.fixture(scope='session')
@@ -46,6 +48,16 @@ def test_mini_run_prints_progress_with_an_eta(trained: Path) -> None:
     assert re.search(r'Iter\(train\) \[ *10/120\].* eta: \d+:\d\d:\d\d ', log.read_text())
 
 
+def check_pairs(drawn: Path, pictures: Path) -> None:
+    """Check that ground truth and prediction of every picture are drawn side by side."""
+    pairs = [mmcv.imread(str(path)) for path in drawn.rglob('*.png') if path.name != 'predictions.png']
+    sizes = sorted(mmcv.imread(str(path)).shape[:2] for path in pictures.glob('*.jpg'))
+    assert sorted((pair.shape[0], pair.shape[1] // 2) for pair in pairs) == sizes
+    differences = [np.subtract(*np.split(pair.astype(int), 2, axis=1)) for pair in pairs]
+    # Not the same is drawn.
+    assert np.mean([difference.any() for difference in differences]) > 0.9
+
+
 def test_checkpoint_gives_the_same_metric_again(workplace: Path, trained: Path) -> None:
     process = run(
         workplace, 'test.py', CONFIG, 'trained/iter_120.pth', '--mini',
@@ -57,6 +69,7 @@ def test_checkpoint_gives_the_same_metric_again(workplace: Path, trained: Path) 
     assert f'mIoU {tested["mIoU"]:.4g}' in process.stdout.splitlines()[-2]
     assert process.stdout.splitlines()[-1].endswith('pictures/predictions.png')
     assert mmcv.imread(str(workplace / 'pictures' / 'predictions.png')).std() > 10
+    check_pairs(workplace / 'pictures', workplace / 'data/mini/ADEChallengeData2016/images/validation')
     assert len(list((workplace / 'labels').glob('*.png'))) == 40
 
 
@@ -99,12 +112,19 @@ def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, tr
     assert process.stderr.splitlines()[-1].startswith('error: resumed already holds iter_120.pth: add --resume')
 
     process = run(
-        workplace, *again, '--resume', '--cfg-options', 'train_cfg.max_iters=122', 'train_cfg.val_interval=1000',
-        'default_hooks.logger.interval=1',
+        workplace, *again, '--resume', '--tensorboard', '--cfg-options', 'train_cfg.max_iters=122',
+        'train_cfg.val_interval=1000', 'default_hooks.logger.interval=1',
     )  # fmt: skip
     assert process.returncode == 0, process.stderr[-3000:]
     assert [line['step'] for line in scalars(copy) if 'loss' in line] == [121, 122]
     assert (copy / 'iter_122.pth').is_file()
+
+    (events,) = copy.glob('*/vis_data/events.out.tfevents.*')
+    curves = EventAccumulator(str(events)).Reload()
+    logged = [line for line in scalars(copy) if 'loss' in line]
+    for name in ('loss', 'lr'):
+        curve = [(event.step, event.value) for event in curves.Scalars(name)]
+        assert curve == [(line['step'], pytest.approx(line[name], rel=1e-4)) for line in logged]
 
 
 def test_a_detection_config_runs_through_the_same_tools(workplace: Path) -> None:
@@ -127,6 +147,7 @@ def test_a_detection_config_runs_through_the_same_tools(workplace: Path) -> None
     for name in ('coco/bbox_mAP', 'coco/segm_mAP', 'coco/bbox_mAP_50'):
         assert tested[name] == validated[name]
     assert (workplace / 'boxes/predictions.png').is_file()
+    check_pairs(workplace / 'boxes', workplace / 'data/mini/coco/val2017')
     assert len(pickle.loads((workplace / 'boxes.pkl').read_bytes())) == 40
 
     process = run(
@@ -202,6 +223,15 @@ def test_bad_input(args, message, workplace, monkeypatch, capsys) -> None:
     (workplace / 'README.md').write_text('no config, no checkpoint')
     (workplace / 'broken.py').write_text('model = dict(')
     assert re.match(message, call(monkeypatch, capsys, workplace, *args))
+
+
+def test_tensorboard_that_is_not_installed(workplace: Path, monkeypatch, capsys) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, 'find_spec', lambda name, *args: None if name == 'tensorboard' else find_spec(name, *args)
+    )
+    line = call(monkeypatch, capsys, workplace, 'train.py', CONFIG, '--mini', '--tensorboard')
+    assert line == 'error: --tensorboard needs a package that is not installed: pip install tensorboard'
 
 
 def test_checkpoint_of_another_variant(workplace: Path, trained: Path) -> None:
