@@ -109,6 +109,7 @@ setup(
     # would put that over onedl-mmengine.
     extras_require=dict(
         deploy=['aenum', 'grpcio', 'multiprocess', 'onnx', 'onnxruntime'],
+        deepspeed=['deepspeed<0.19'],  # later ones have no place where mmengine looks for optimizers
         tensorboard=['tensorboard'],
     ),
     **compiled_operators(),

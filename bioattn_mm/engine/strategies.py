@@ -31,7 +31,8 @@ def set_strategy(config: Config, path: str) -> None:
         path: Config file with `runner_type` and `strategy`.
 
     Raises:
-        InputError: There is no such file, or it has no strategy.
+        InputError: There is no such file, it has no strategy, the strategy needs a package that is not there, or the
+            run has a single process.
     """
     if not Path(path).is_file():
         raise InputError(f'strategy not found: {path}')
@@ -40,6 +41,10 @@ def set_strategy(config: Config, path: str) -> None:
         raise InputError(f'{path} is no strategy: expected a config with runner_type and strategy')
     if 'DeepSpeed' in strategy.strategy.type and find_spec('deepspeed') is None:
         raise InputError(f"{path} needs DeepSpeed, which is not installed: pip install 'deepspeed<0.19'")
+    if config.get('launcher', 'none') == 'none':
+        raise InputError(
+            f'--strategy {path} is for several processes: tools/dist_train.sh CONFIG NUMBER --strategy {path}'
+        )
     config.merge_from_dict(strategy.to_dict())
     if 'sync_bn' in config:
         config.strategy.sync_bn = config.sync_bn

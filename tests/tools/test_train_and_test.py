@@ -208,6 +208,18 @@ BAD_INPUT = {
         ['train.py', CONFIG, '--mini', '--resume', 'x.pth'],
         'error: checkpoint to resume from not found: x.pth',
     ),
+    'strategy missing': (
+        ['train.py', CONFIG, '--mini', '--strategy', 'none.py'],
+        'error: strategy not found: none.py',
+    ),
+    'strategy of another kind': (
+        ['train.py', CONFIG, '--mini', '--strategy', 'configs/_base_/models/upernet.py'],
+        'error: configs/_base_/models/upernet.py is no strategy: expected a config with runner_type and strategy',
+    ),
+    'strategy of one process': (
+        ['train.py', CONFIG, '--mini', '--strategy', 'configs/_base_/strategies/fsdp.py'],
+        'error: .*fsdp.py is for several processes: tools/dist_train.sh CONFIG NUMBER --strategy ',
+    ),
     'no GPU for --amp': (['train.py', CONFIG, '--mini', '--amp'], 'error: --amp needs a GPU'),
     'unknown option': (
         ['train.py', CONFIG, '--minimal'],
