@@ -12,7 +12,7 @@ from mmengine.config import Config
 from bioattn_mm.engine.checkpoints import latest_checkpoint
 
 from .ranks import reasons, run_ranks
-from .trainings import largest_difference, resume, small_config, train
+from .trainings import largest_difference, new_folder, resume, small_config, train
 
 STEPS, INTERVAL = 8, 3
 
@@ -33,13 +33,6 @@ def interruptible(name: str) -> Config:
 
 def last_of(name: str) -> str:
     return 'epoch_4.pth' if name == 'mask_rcnn' else f'iter_{STEPS}.pth'
-
-
-def new_folder(workplace: Path, name: str) -> Path:
-    folder = workplace / name
-    folder.mkdir()
-    (folder / 'data').symlink_to(workplace / 'data')
-    return folder
 
 
 @pytest.fixture(scope='module')

@@ -8,7 +8,7 @@ import torch
 from mmengine.config import Config
 
 from .ranks import reasons, run_ranks
-from .trainings import largest_difference, make_comparable, small_config, train
+from .trainings import largest_difference, make_comparable, new_folder, small_config, train
 
 STEPS = 20
 DEEPSPEED = pytest.mark.skipif(find_spec('deepspeed') is None, reason='DeepSpeed is not installed')
@@ -31,13 +31,6 @@ def single(workplace: Path) -> dict[str, Path]:
         assert run_ranks(train, comparable(name, 1), folder=folder) == [0], reasons(folder)
         checkpoints[name] = folder / f'iter_{STEPS}.pth'
     return checkpoints
-
-
-def new_folder(workplace: Path, name: str) -> Path:
-    folder = workplace / name
-    folder.mkdir()
-    (folder / 'data').symlink_to(workplace / 'data')
-    return folder
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,14 @@ class SignalHook(Hook):
         os.kill(os.getpid(), self.signal)
 
 
+def new_folder(workplace: Path, name: str) -> Path:
+    """A folder for a run, with the data of the workplace."""
+    folder = workplace / name
+    folder.mkdir()
+    (folder / 'data').symlink_to(workplace / 'data')
+    return folder
+
+
 def small_config(name: str, iterations: int) -> Config:
     """A miniature run of a small model, with a checkpoint after the last iteration and no validation."""
     config = make_mini(Config.fromfile(ROOT / CONFIGS[name]))
