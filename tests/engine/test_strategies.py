@@ -8,7 +8,7 @@ import torch
 from mmengine.config import Config
 
 from .ranks import reasons, run_ranks
-from .trainings import largest_difference, make_comparable, new_folder, small_config, train
+from .trainings import largest_difference, make_comparable, new_folder, resume, small_config, train
 
 STEPS = 20
 DEEPSPEED = pytest.mark.skipif(find_spec('deepspeed') is None, reason='DeepSpeed is not installed')
@@ -56,14 +56,32 @@ def test_two_processes_with_half_the_batch(
         config.custom_hooks = []
     codes = run_ranks(train, config, 'pytorch', strategy, folder=folder, world_size=2)
     assert codes == [0, 0], reasons(folder)
-    checkpoint = folder / f'iter_{STEPS * accumulative_counts}.pth'
-    if strategy == 'deepspeed':
-        checkpoint /= 'mp_rank_00_model_states.pt'
+    checkpoint = weights_file(folder / f'iter_{STEPS * accumulative_counts}.pth')
     if accumulative_counts > 1:
         assert difference_of_weights(checkpoint, single[name]) < 1e-5
     else:
         assert largest_difference(checkpoint, single[name]) < 1e-5
         assert largest_difference(checkpoint, single[name], 'ema_state_dict') < 1e-5
+
+
+@pytest.mark.parametrize('strategy', ['fsdp', pytest.param('deepspeed', marks=DEEPSPEED)])
+def test_a_sharded_run_goes_on(workplace: Path, strategy: str) -> None:
+    folders = [new_folder(workplace, f'{strategy}_{name}') for name in ('whole', 'two_parts')]
+    for folder, function, iterations in ((0, train, 4), (1, train, 2), (1, resume, 4)):
+        config = comparable('upernet', 2)
+        config.train_cfg.max_iters = iterations
+        config.default_hooks.checkpoint.interval = 2
+        codes = run_ranks(function, config, 'pytorch', strategy, folder=folders[folder], world_size=2)
+        assert codes == [0, 0], reasons(folders[folder])
+    whole, two_parts = (weights_file(folder / 'iter_4.pth') for folder in folders)
+    for key in ('state_dict', 'ema_state_dict'):
+        assert largest_difference(whole, two_parts, key) == 0
+    assert not list(folders[1].glob('.*.part'))
+
+
+def weights_file(checkpoint: Path) -> Path:
+    """The file with the weights, of DeepSpeed's folder too."""
+    return checkpoint / 'mp_rank_00_model_states.pt' if checkpoint.is_dir() else checkpoint
 
 
 def difference_of_weights(without_average: Path, with_average: Path) -> float:

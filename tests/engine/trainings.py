@@ -119,12 +119,11 @@ def train(config: Config, launcher: str = 'none', strategy: str | None = None) -
     runner_type.from_cfg(config).train()
 
 
-def resume(config: Config) -> None:
+def resume(config: Config, launcher: str = 'none', strategy: str | None = None) -> None:
     """Go on in the same folder."""
     config.load_from = latest_checkpoint('.')
     config.resume = True
-    config.custom_hooks = [hook for hook in config.get('custom_hooks', []) if hook.type != 'SignalHook']
-    train(config)
+    train(config, launcher, strategy)
 
 
 def largest_difference(first: Path, second: Path, key: str = 'state_dict') -> float:
