@@ -37,6 +37,7 @@ CONFIGS = [
 ]
 GPUS = (8, 64, 512)
 GPUS_A_MACHINE = 8
+BUCKET_BYTES = 25 * 2**20  # of DistributedDataParallel
 # Pictures of a 1x schedule: 12 epochs of COCO's training pictures with objects; 160 000 steps of 16 on ADE20K.
 PICTURES = dict(mmdet=12 * 117266, mmseg=160000 * 16)
 
@@ -47,7 +48,7 @@ class Step:
 
     multiply_adds: float
     sent_bytes: int
-    num_buckets: int
+    num_calls: int
     batch_size: int
 
 
@@ -65,7 +66,7 @@ def main() -> None:
         f'{args.rate:g}e12 multiply-adds a second, {args.machine_bandwidth:g} GB/s in a machine of {GPUS_A_MACHINE}, '
         f'{args.network_bandwidth:g} GB/s between machines, {args.latency:g} us a message\n'
     )
-    print('| config | multiply-adds of a step | all-reduced | buckets | compute |', end='')
+    print('| config | multiply-adds of a step | all-reduced | in calls | compute |', end='')
     print(''.join(f' {count} GPUs |' for count in GPUS))
     print('| --- ' * (5 + len(GPUS)) + '|')
     for path in args.configs:
@@ -76,30 +77,30 @@ def main() -> None:
             Path(path).stem,
             f'{step.multiply_adds / 1e12:.2f}e12',
             f'{step.sent_bytes / 1e6:.0f} MB',
-            f'{step.num_buckets}',
+            f'{step.num_calls}',
             f'{1e3 * compute:.0f} ms',
         ]
         for count in GPUS:
-            reduction = all_reduce_seconds(step, count, args)
-            exposed = exposed_seconds(step, compute, reduction)
+            transfer, messages = all_reduce_seconds(step, count, args)
+            exposed = exposed_seconds(step, compute, transfer, messages)
             steps = math.ceil(PICTURES[config.default_scope] / (step.batch_size * count))
-            slow, fast = (100 * compute / (compute + waiting) for waiting in (reduction, exposed))
+            slow, fast = (100 * compute / (compute + waiting) for waiting in (transfer + messages, exposed))
             hours = steps * (compute + exposed) / 3600
-            cells.append(f'{1e3 * reduction:.1f} ms, {slow:.0f} to {fast:.0f} %, {hours:.2f} h')
+            cells.append(f'{1e3 * (transfer + messages):.1f} ms, {slow:.0f} to {fast:.0f} %, {hours:.2f} h')
         print(f'| {" | ".join(cells)} |', flush=True)
 
 
-def all_reduce_seconds(step: Step, num_gpus: int, args: argparse.Namespace) -> float:
-    """A ring sends a byte 2 (n - 1) / n times, at the rate of its slowest link; log2 n levels of messages, twice."""
+def all_reduce_seconds(step: Step, num_gpus: int, args: argparse.Namespace) -> tuple[float, float]:
+    """Seconds of transfer, 2 (n - 1) / n bytes for each at the slowest rate, and of 2 log2 n messages a call."""
     bandwidth = args.machine_bandwidth if num_gpus <= GPUS_A_MACHINE else args.network_bandwidth
-    ring = 2 * (num_gpus - 1) / num_gpus * step.sent_bytes / (bandwidth * 1e9)
-    return ring + step.num_buckets * 2 * math.log2(num_gpus) * args.latency * 1e-6
+    transfer = 2 * (num_gpus - 1) / num_gpus * step.sent_bytes / (bandwidth * 1e9)
+    return transfer, step.num_calls * 2 * math.log2(num_gpus) * args.latency * 1e-6
 
 
-def exposed_seconds(step: Step, compute: float, reduction: float) -> float:
+def exposed_seconds(step: Step, compute: float, transfer: float, messages: float) -> float:
     """What of it the step waits for: all buckets but the last are sent during the backward pass, 2/3 of the step."""
-    last = reduction / step.num_buckets
-    return last + max(0.0, reduction - last - 2 / 3 * compute)
+    last = transfer * min(1.0, BUCKET_BYTES / step.sent_bytes)
+    return messages + last + max(0.0, transfer - last - 2 / 3 * compute)
 
 
 def count_multiply_adds(config: Config) -> float:
