@@ -34,6 +34,10 @@ CONFIGS = [
     'configs/transnext/dino_4scale_tiny_coco.py',
     'configs/transnext/upernet_tiny_ade20k.py',
     'configs/transnext/mask2former_tiny_ade20k.py',
+    'configs/convit/mask_rcnn_tiny_coco.py',
+    'configs/pervit/upernet_medium_ade20k.py',
+    'configs/gab/mask_rcnn_swin_small_coco.py',
+    'configs/vars/mask_rcnn_rvt_tiny_vars_sd_coco.py',
 ]
 GPUS = (8, 64, 512)
 GPUS_A_MACHINE = 8
@@ -54,7 +58,7 @@ class Step:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('configs', nargs='*', default=CONFIGS, metavar='CONFIG', help='default: five of TransNeXt')
+    parser.add_argument('configs', nargs='*', default=CONFIGS, metavar='CONFIG', help='default: five of TransNeXt, one of each other system')
     parser.add_argument('--rate', type=float, default=15.0, help='multiply-adds a second of a GPU, in 1e12')
     parser.add_argument('--machine-bandwidth', type=float, default=150.0, help='GB/s of a GPU in its machine')
     parser.add_argument('--network-bandwidth', type=float, default=25.0, help='GB/s of a GPU to other machines')
@@ -135,7 +139,7 @@ def _profile_step(rank: int, port: int, path: str, results: multiprocessing.Simp
         resize = dict(type='Resize', scale=(384, 256), keep_ratio=False)
         loading = [step for step in pipeline if step.type.startswith('bioattn_mm.')]
         mini.train_dataloader.dataset.pipeline = [*loading, resize, pipeline[-1]]
-    model, batch = model_and_batch(config, mini, 1)
+    model, batch = model_and_batch(config, mini, mini.train_dataloader.batch_size)
     parallel = MMDistributedDataParallel(model, broadcast_buffers=False)
     optim_wrapper = build_optim_wrapper(parallel, dict(type='OptimWrapper', optimizer=dict(type='SGD', lr=0.0)))
     parallel.train_step(batch, optim_wrapper)  # after the first step, buckets have the order of the gradients
