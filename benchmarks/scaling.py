@@ -58,7 +58,13 @@ class Step:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('configs', nargs='*', default=CONFIGS, metavar='CONFIG', help='default: five of TransNeXt, one of each other system')
+    parser.add_argument(
+        'configs',
+        nargs='*',
+        default=CONFIGS,
+        metavar='CONFIG',
+        help='default: nine of all systems',
+    )
     parser.add_argument('--rate', type=float, default=15.0, help='multiply-adds a second of a GPU, in 1e12')
     parser.add_argument('--machine-bandwidth', type=float, default=150.0, help='GB/s of a GPU in its machine')
     parser.add_argument('--network-bandwidth', type=float, default=25.0, help='GB/s of a GPU to other machines')

@@ -7,6 +7,7 @@ import pytest
 import torch
 from mmengine.config import Config
 
+from ..tools.running import scalars
 from .ranks import reasons, run_ranks
 from .trainings import largest_difference, make_comparable, new_folder, resume, small_config, train
 
@@ -77,6 +78,19 @@ def test_a_sharded_run_goes_on(workplace: Path, strategy: str) -> None:
     for key in ('state_dict', 'ema_state_dict'):
         assert largest_difference(whole, two_parts, key) == 0
     assert not list(folders[1].glob('.*.part'))
+
+
+@DEEPSPEED
+@pytest.mark.parametrize('name', ['upernet', 'mask_rcnn'])
+def test_half_precision_learns_what_float32_does(workplace: Path, single: dict[str, Path], name: str) -> None:
+    folder = new_folder(workplace, f'{name}_bfloat16')
+    config = comparable(name, 2)
+    config.optim_wrapper.update(type='AmpOptimWrapper', dtype='bfloat16')
+    codes = run_ranks(train, config, 'pytorch', 'deepspeed', folder=folder, world_size=2)
+    assert codes == [0, 0], reasons(folder)
+    losses, expected = ([line['loss'] for line in scalars(path)] for path in (folder, single[name].parent))
+    assert losses == pytest.approx(expected, rel=0.05)
+    assert expected[-1] < 0.95 * expected[0]
 
 
 def weights_file(checkpoint: Path) -> Path:
