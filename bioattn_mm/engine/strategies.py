@@ -67,9 +67,11 @@ def _set_deepspeed(config: Config) -> None:
     wrapper.type = 'DeepSpeedOptimWrapper'
     if kind == 'AmpOptimWrapper':
         dtype = wrapper.pop('dtype', 'float16')
-        wrapper.pop('loss_scale', None)  # DeepSpeed adapts its own
-        strategy['bf16' if dtype == 'bfloat16' else 'fp16'] = dict(enabled=True)
-        strategy.inputs_to_half = ['inputs']
+        wrapper.pop('loss_scale', None)
+        if dtype != 'bfloat16':
+            raise InputError(f'with DeepSpeed, mixed precision is bfloat16, got {dtype}: --amp bfloat16')
+        # The weights stay in float32, as with mmengine's wrapper.
+        strategy.config.torch_autocast = dict(enabled=True, dtype=dtype)
     clip_grad = wrapper.pop('clip_grad', None)
     if clip_grad:
         if clip_grad.get('norm_type', 2) != 2 or 'max_norm' not in clip_grad:
@@ -141,6 +143,13 @@ class DeepSpeedStrategy(MMEngineDeepSpeedStrategy):
         wrapper = super()._wrap_model(model)
         # No business of autograd, which refuses what gloo gathers into views of the parameters.
         wrapper.model.step = torch.no_grad()(wrapper.model.step)
+        train = wrapper._run_forward
+
+        def run_forward(data: dict, mode: str) -> object:
+            # Predictions are in float32, as with mmengine's wrapper: metrics take no others.
+            return train(data, mode) if mode == 'loss' else wrapper.module(**data, mode=mode)
+
+        wrapper._run_forward = run_forward
         return wrapper
 
     def save_checkpoint(

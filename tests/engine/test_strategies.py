@@ -88,7 +88,9 @@ def test_half_precision_learns_what_float32_does(workplace: Path, single: dict[s
     config.optim_wrapper.update(type='AmpOptimWrapper', dtype='bfloat16')
     codes = run_ranks(train, config, 'pytorch', 'deepspeed', folder=folder, world_size=2)
     assert codes == [0, 0], reasons(folder)
-    losses, expected = ([line['loss'] for line in scalars(path)] for path in (folder, single[name].parent))
+    losses, expected = (
+        [line['loss'] for line in scalars(path) if 'loss' in line] for path in (folder, single[name].parent)
+    )
     assert losses == pytest.approx(expected, rel=0.05)
     assert expected[-1] < 0.95 * expected[0]
 
