@@ -91,7 +91,8 @@ def test_half_precision_learns_what_float32_does(workplace: Path, single: dict[s
     losses, expected = (
         [line['loss'] for line in scalars(path) if 'loss' in line] for path in (folder, single[name].parent)
     )
-    assert losses == pytest.approx(expected, rel=0.05)
+    # Of the first process, so of half of the pictures.
+    assert losses == pytest.approx(expected, rel=0.15)
     assert expected[-1] < 0.95 * expected[0]
 
 
