@@ -175,7 +175,9 @@ def model_and_batch(config: Config, mini: Config, batch_size: int) -> tuple[torc
     dataloader = mini.train_dataloader
     dataloader.update(batch_size=batch_size, num_workers=0, persistent_workers=False)
     batch = next(iter(Runner.build_dataloader(dataloader, seed=0)))
-    return MODELS.build(settings).train(), batch
+    model = MODELS.build(settings)
+    model.init_weights()
+    return model.train(), batch
 
 
 if __name__ == '__main__':
