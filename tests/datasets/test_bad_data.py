@@ -305,6 +305,6 @@ def test_all_bad(num_workers: int, build) -> None:
 
 def test_pipeline_that_cannot_tell(build) -> None:
     dataset = build('ade20k')
-    dataset.pipeline.transforms = dataset.pipeline.transforms[2:]
+    dataset.pipeline.transforms = dataset.pipeline.transforms[3:]
     with pytest.raises(InputError, match='neither bioattn_mm.LoadImageFromFile nor bioattn_mm.LoadAnnotations'):
         start(dataset, num_workers=0)
