@@ -84,7 +84,7 @@ def main() -> None:
         step = Step(count_multiply_adds(config), *communication(config), config.train_dataloader.batch_size)
         compute = step.multiply_adds / (args.rate * 1e12)
         cells = [
-            Path(path).stem,
+            f'{Path(path).parent.name}/{Path(path).stem}',
             f'{step.multiply_adds / 1e12:.2f}e12',
             f'{step.sent_bytes / 1e6:.0f} MB',
             f'{step.num_calls}',
