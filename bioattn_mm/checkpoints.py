@@ -1,6 +1,5 @@
 """Reading checkpoints: the authors' released files, files of this package, and what does not fit."""
 
-import os
 import re
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from mmengine.runner.checkpoint import CheckpointLoader
 from torch import Tensor, nn
 
 from .errors import InputError
+from .files import whole_file
 
 # Names of the authors' released files -> names here, as regular expressions applied in order.
 RELEASED_NAMES = {
@@ -130,13 +130,8 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
 
 def write_checkpoint(checkpoint: dict, path: Path) -> None:
     """Write a file that is there whole or not at all."""
-    part = path.with_name(f'{path.name}.{os.getpid()}.part')
-    try:
-        with part.open('wb') as file:
-            torch.save(checkpoint, file)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        torch.save(checkpoint, file)
 
 
 def rename_released(system: str, name: str) -> str:

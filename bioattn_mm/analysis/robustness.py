@@ -8,7 +8,6 @@ import contextlib
 import copy
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch import Tensor
 from ..checkpoints import check_fit
 from ..engine.command_line import find_datasets
 from ..errors import InputError
+from ..files import whole_file
 
 # Name and severity under which the test on the pictures as they are is kept.
 CLEAN = ('none', 0)
@@ -106,9 +106,8 @@ class Results:
 
 def write_whole(path: Path, document: dict) -> None:
     """Write a JSON file, which is there as a whole or not at all."""
-    partial = path.with_suffix('.partial')
-    partial.write_text(json.dumps(document, indent=1) + '\n')
-    os.replace(partial, path)
+    with whole_file(path) as file:
+        file.write((json.dumps(document, indent=1) + '\n').encode())
 
 
 def measure_corrupted(

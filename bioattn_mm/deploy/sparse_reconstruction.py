@@ -14,7 +14,6 @@ from mmdeploy.utils import is_dynamic_shape
 from torch import Tensor
 
 from ..layers import ConvolutionalSparseReconstruction, SparseReconstructionAttention
-from ..layers.resizing import resize_bicubic
 from .sizes import Grid, Length, from_sizes, integers, not_traced
 
 RFFT2, IRFFT2 = 'torch.fft.rfft2', 'torch.fft.irfft2'
@@ -128,6 +127,4 @@ def static_columns__resized(self: SparseReconstructionAttention, grid: Grid, dty
     if not is_dynamic_shape(context.cfg):
         with not_traced():
             return context.origin_func(self, integers(grid), dtype)
-    heads, _, features = integers(self.static.shape)
-    static = self.static.to(dtype).transpose(0, 1).reshape(*self.static_grid, heads * features)
-    return resize_bicubic(static, grid).reshape(-1, heads, features).transpose(0, 1)
+    return self._resized(self.static.to(dtype), grid)

@@ -1,6 +1,5 @@
 """Checkpoints of a run: there whole or not at all, and one of the moment when the run is told to end."""
 
-import os
 import re
 import shutil
 import signal
@@ -12,10 +11,9 @@ from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook as MMEngineCheckpointHook
 from mmengine.runner import Runner
 
+from ..files import PARTIAL, whole_file
 from ..registry import HOOKS
 
-# Ending of a file that is being written.
-PARTIAL = '.part'
 # Iterations after which several processes tell each other of a SIGTERM; it makes the CPU wait for the GPU.
 AGREE_INTERVAL = 10
 
@@ -32,16 +30,8 @@ class WholeFileBackend(LocalBackend):
         """
         path = Path(filepath)
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f'.{path.name}{PARTIAL}')
-        try:
-            with open(partial, 'wb') as file:
-                file.write(obj)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, path)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
+        with whole_file(path) as file:
+            file.write(obj)
 
 
 @HOOKS.register_module()

@@ -18,8 +18,8 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from ..errors import InputError
+from ..files import partial_path
 from ..registry import STRATEGIES
-from .checkpoints import PARTIAL
 from .ema import plain
 
 
@@ -160,7 +160,7 @@ class DeepSpeedStrategy(MMEngineDeepSpeedStrategy):
         if callback is not None:
             callback(extra)
         path = Path(filename)
-        partial = path.with_name(f'.{path.name}{PARTIAL}')
+        partial = partial_path(path)
         super().save_checkpoint(str(partial), extra_ckpt=extra, **kwargs)
         barrier()
         if is_main_process():

@@ -327,9 +327,12 @@ class SparseReconstructionAttention(nn.Module):
         static = self.static.to(dtype)
         if grid == self.static_grid:
             return static
-        heads, _, num_codes = static.shape
-        static = static.transpose(0, 1).reshape(*self.static_grid, heads * num_codes)
-        return resize_bicubic(static, grid).reshape(-1, heads, num_codes).transpose(0, 1)
+        return self._resized(static, grid)
+
+    def _resized(self, static: Tensor, grid: Grid) -> Tensor:
+        heads, _, num_columns = static.shape
+        static = static.transpose(0, 1).reshape(*self.static_grid, heads * num_columns)
+        return resize_bicubic(static, grid).reshape(-1, heads, num_columns).transpose(0, 1)
 
 
 class ConvolutionalSparseReconstruction(nn.Module):
