@@ -1,5 +1,6 @@
 """Reading checkpoints: the authors' released files, files of this package, and what does not fit."""
 
+import pickle
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from .errors import InputError
 from .files import whole_file
+from .unpickling import code_refused, refused_class
 
 # Names of the authors' released files -> names here, as regular expressions applied in order.
 RELEASED_NAMES = {
@@ -79,18 +81,31 @@ WEIGHTS_KEYS = ('state_dict', 'model', 'model_ema')
 
 
 def read_checkpoint(path: str) -> object:
-    """Read a checkpoint file or URL as it is.
+    """Read a checkpoint file or URL as it is, but for the code that a pickle may run (see `unpickling`).
 
     Raises:
-        InputError: The file is missing or cannot be read.
+        InputError: The file is missing, cannot be read, or holds a class that mmengine does not write.
     """
-    if '://' not in path and not Path(path).is_file():
+    is_remote = '://' in path
+    if not is_remote and not Path(path).is_file():
         raise InputError(f'checkpoint not found: {path}')
     try:
-        return CheckpointLoader.load_checkpoint(path, map_location='cpu', logger='silent')
+        with code_refused():
+            if is_remote:
+                return CheckpointLoader.load_checkpoint(path, map_location='cpu', logger='silent')
+            # None lets --trust-checkpoint decide.
+            return torch.load(path, map_location='cpu', weights_only=None)
     except Exception as error:
+        refused = refused_class(error)
+        if refused:
+            raise InputError(
+                f'{path} holds more than weights: {refused}, which is none of the classes that mmengine writes and '
+                'may run code when it is read; if you trust where the file comes from, add --trust-checkpoint'
+            ) from error
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        hint = '; download it by hand and name the file instead' if '://' in path else ''
+        if isinstance(error, (pickle.UnpicklingError, LookupError, ValueError, EOFError)):
+            reason = ['it is not what torch.save writes']
+        hint = '; download it by hand and name the file instead' if is_remote else ''
         raise InputError(f'cannot read the checkpoint {path}: {reason[0]}{hint}') from error
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from bioattn_mm import compat
 from bioattn_mm.checkpoints import check_fit, first_of, read_checkpoint, weights_of, write_checkpoint
 from bioattn_mm.downstream_checkpoints import convert
-from bioattn_mm.engine.command_line import read_config, run_tool
+from bioattn_mm.engine.command_line import add_trust_checkpoint, read_config, run_tool
 from bioattn_mm.errors import InputError
 
 compat.install()
@@ -30,6 +30,7 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument('output', metavar='OUT', help='file to write, for tools/test.py and load_from')
     parser.add_argument('--config', help="refuse weights that are not all of this config's model, with their shapes")
+    add_trust_checkpoint(parser)
     return parser.parse_args()
 
 

@@ -10,11 +10,16 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
+from torch import Tensor
 
 from bioattn_mm import compat
+from bioattn_mm.checkpoints import check_fit, read_checkpoint, weights_of
 from bioattn_mm.engine.checkpoints import latest_checkpoint
 from bioattn_mm.engine.command_line import parse, run_tool
-from bioattn_mm.engine.run_config import load_config
+from bioattn_mm.engine.dry_run import dry_run
+from bioattn_mm.engine.model_check import check_initial_weights, state_dict_of
+from bioattn_mm.engine.readable_log import readable_log
+from bioattn_mm.engine.run_config import default_work_dir, load_config
 from bioattn_mm.engine.strategies import set_strategy
 from bioattn_mm.errors import InputError
 
@@ -30,7 +35,14 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('config', help='config file, such as configs/transnext/upernet_tiny_ade20k.py')
     parser.add_argument(
         '--work-dir',
-        help='folder for logs and checkpoints; default: work_dirs/CONFIG, with --mini work_dirs/CONFIG_mini',
+        help='folder for logs and checkpoints; default: work_dirs/SYSTEM/CONFIG, with --mini '
+        'work_dirs/SYSTEM/CONFIG_mini',
+    )
+    parser.add_argument(
+        '--dry-run',
+        action='store_true',
+        help='build everything, take one training step, predict for one validation image, print what the long run '
+        'will be, and write nothing; ends with exit code 2 and one line where the long run would fail',
     )
     parser.add_argument(
         '--resume',
@@ -82,11 +94,12 @@ def main() -> None:
     args = parse_args()
     config = load_config(args, ('train_dataloader', 'val_dataloader'))
 
-    name = Path(args.config).stem + ('_mini' if args.mini else '')
-    config.work_dir = args.work_dir or config.get('work_dir') or f'work_dirs/{name}'
+    config.work_dir = args.work_dir or config.get('work_dir') or default_work_dir(args.config, args.mini)
     config.launcher = args.launcher
+    own = state_dict_of(config)
+    check_initial_weights(config)
     set_randomness(config, args.seed, args.deterministic)
-    set_resume(config, args.resume)
+    set_resume(config, args.resume, own)
     if args.amp:
         set_amp(config, args.amp)
     if args.strategy:
@@ -98,14 +111,22 @@ def main() -> None:
     if args.tensorboard:
         set_tensorboard(config)
 
+    if args.dry_run:
+        dry_run(config)
+        return
     runner_type = RUNNERS.get(config.runner_type) if 'runner_type' in config else Runner
-    runner_type.from_cfg(config).train()
+    runner = runner_type.from_cfg(config)
+    runner.logger.info(f'seed: {runner.seed}' + ('' if args.seed is None else ', as asked for'))
+    with readable_log(runner):
+        runner.train()
 
 
 def set_randomness(config: Config, seed: int | None, deterministic: bool) -> None:
-    """Seed the run, and choose operations that give the same sums every time."""
-    if 'randomness' not in config:
-        config.randomness = {}
+    """Seed the run, and choose operations that give the same sums every time.
+
+    Without a seed on the command line or in the config, the Runner draws one, the same for all processes.
+    """
+    config.randomness = {'seed': None, **config.get('randomness', {})}
     if seed is not None:
         config.randomness.seed = seed
     if deterministic:
@@ -114,8 +135,8 @@ def set_randomness(config: Config, seed: int | None, deterministic: bool) -> Non
         os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
 
 
-def set_resume(config: Config, resume: str | None) -> None:
-    """Go on from a checkpoint, or make sure that a fresh start overwrites none."""
+def set_resume(config: Config, resume: str | None, own: dict[str, Tensor]) -> None:
+    """Go on from a checkpoint that fits the state dict `own`, or make sure that a fresh start overwrites none."""
     if resume is None:
         existing = sorted(path.name for path in Path(config.work_dir).glob('*.pth'))
         if existing:
@@ -124,16 +145,20 @@ def set_resume(config: Config, resume: str | None) -> None:
                 f'or --work-dir for another folder'
             )
         return
-    checkpoint = latest_checkpoint(config.work_dir) if resume == 'auto' else resume
-    if checkpoint is None:  # the run was ended before its first one
+    path = latest_checkpoint(config.work_dir) if resume == 'auto' else resume
+    if path is None:  # the run was ended before its first one
         return
-    if not Path(checkpoint).exists():
-        raise InputError(f'checkpoint to resume from not found: {checkpoint}')
-    config.load_from = checkpoint
+    if not Path(path).exists():
+        raise InputError(f'checkpoint to resume from not found: {path}')
+    config.load_from = path
     config.resume = True
-    if config.randomness.get('seed') is None and Path(checkpoint).is_file():
+    if Path(path).is_dir():  # of DeepSpeed, which checks it by itself
+        return
+    checkpoint = read_checkpoint(path)
+    check_fit(path, weights_of(path, checkpoint), own, strict=True)
+    if config.randomness.seed is None:
         # The run drew its seed; what reads the data takes it before mmengine resumes.
-        config.randomness.seed = torch.load(checkpoint, map_location='cpu', weights_only=False)['meta']['seed']
+        config.randomness.seed = checkpoint['meta']['seed']
 
 
 def set_amp(config: Config, dtype: str) -> None:

@@ -5,8 +5,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 import torch
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 
+from ..engine.command_line import add_cfg_options, add_trust_checkpoint
 from ..engine.run_config import load_config
 from ..errors import InputError
 from ..models.backbones.base import MIN_INPUT_SIZE
@@ -72,13 +73,8 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--mini', action='store_true', help='generated miniature pictures, and the sizes that go with them'
     )
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=DictAction,
-        metavar='KEY=VALUE',
-        help='override config values, such as model.backbone.bias_mode=interpolate; applied after --mini',
-    )
+    add_cfg_options(parser)
+    add_trust_checkpoint(parser)
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:

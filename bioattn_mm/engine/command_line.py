@@ -12,6 +12,7 @@ from mmengine.config import Config, ConfigDict, DictAction
 from mmengine.utils import is_seq_of
 
 from ..errors import InputError
+from ..unpickling import code_refused, trust_checkpoints
 
 HOW_TO_GET = dict(
     ADE20KDataset='download ADEChallengeData2016.zip of the MIT Scene Parsing Benchmark '
@@ -22,12 +23,16 @@ HOW_TO_GET = dict(
 
 
 def run_tool(main: Callable[[], None]) -> Callable[[], None]:
-    """Decorate a tool's `main`: bad input, or a file system that refuses, ends it with one line and exit code 2."""
+    """Decorate a tool's `main`: bad input, or a file system that refuses, ends it with one line and exit code 2.
+
+    Whatever reads a checkpoint inside, mmengine's Runner included, refuses code in it (see `unpickling`).
+    """
 
     @functools.wraps(main)
     def run() -> None:
         try:
-            main()
+            with code_refused():
+                main()
         except (InputError, OSError) as error:
             # An error of a data loader's worker arrives with the worker's traceback in its message; its last
             # line is "module.ErrorClass: message".
@@ -47,13 +52,8 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
         help='generated miniature data, pictures and crops of a quarter of the size; training is 200 iterations of 2 '
         'pictures from random weights, with a fixed seed: minutes on a 2-core CPU',
     )
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=DictAction,
-        metavar='KEY=VALUE',
-        help='override config values, such as model.backbone.bias_mode=interpolate; applied after --mini',
-    )
+    add_cfg_options(parser)
+    add_trust_checkpoint(parser)
     parser.add_argument(
         '--launcher',
         choices=['none', 'pytorch', 'slurm', 'mpi'],
@@ -64,6 +64,82 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     args = parser.parse_args()
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     return args
+
+
+class ConfigOptions(DictAction):
+    """mmengine's `KEY=VALUE ...`, with an error of one line for what is no such thing."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        for value in values:
+            key, equals, text = value.partition('=')
+            if not key or not equals:
+                raise argparse.ArgumentError(self, f'expected KEY=VALUE, got {value!r}')
+            if '{' in text:
+                raise argparse.ArgumentError(
+                    self, f'a dict is no value, got {value!r}: set its entries one by one, {key}.NAME=VALUE'
+                )
+            if any(text.count(left) != text.count(right) for left, right in ('()', '[]')):
+                raise argparse.ArgumentError(self, f'brackets that do not match in {value!r}')
+        super().__call__(parser, namespace, values, option_string)
+
+
+def add_cfg_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--cfg-options`."""
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=ConfigOptions,
+        metavar='KEY=VALUE',
+        help='override config values, such as model.backbone.bias_mode=interpolate; applied after --mini',
+    )
+
+
+class TrustCheckpoint(argparse.Action):
+    """Lets checkpoints run code as soon as the option is met."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        trust_checkpoints()
+
+
+def add_trust_checkpoint(parser: argparse.ArgumentParser) -> None:
+    """Add `--trust-checkpoint`."""
+    parser.add_argument(
+        '--trust-checkpoint',
+        action=TrustCheckpoint,
+        nargs=0,
+        help='read checkpoints that hold other classes than those that mmengine writes; such a file can run any '
+        'program when it is read, so use this only for files from a source that you trust',
+    )
+
+
+def merge_options(config: Config, options: dict[str, object] | None) -> None:
+    """Override values of a config with those of `--cfg-options`.
+
+    Args:
+        config: Changed in place.
+        options: Values by key, with dots between the keys of nested dicts and the indices of lists.
+
+    Raises:
+        InputError: A key leads through something that is no dict or list, an index is none, or a whole dict would be
+            replaced by a single value.
+    """
+    for key, value in (options or {}).items():
+        old = config
+        try:
+            for name in key.split('.'):
+                old = old[int(name)] if isinstance(old, (list, tuple)) else old.get(name)
+                if old is None:
+                    break
+            replaces_dict = isinstance(old, dict) and value is not None
+            if not replaces_dict:
+                config.merge_from_dict({key: value})
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise InputError(f'--cfg-options {key}={value} leads nowhere in this config: {error}') from error
+        if replaces_dict:
+            raise InputError(
+                f'--cfg-options {key}={value} would replace a dict with the entries {", ".join(old)}: set one of '
+                f'them, {key}.NAME=VALUE'
+            )
 
 
 def read_config(path: str) -> Config:

@@ -1,11 +1,12 @@
 """The config of a run, as the command line asks for it."""
 
 import argparse
+from pathlib import Path
 
 from mmengine.config import Config
 
 from .bias_mode import set_bias_mode
-from .command_line import check_data, read_config
+from .command_line import check_data, merge_options, read_config
 from .distributed import prepare_process
 from .mini import ensure_mini_data, make_mini
 
@@ -30,7 +31,18 @@ def load_config(args: argparse.Namespace, dataloaders: tuple[str, ...], bias_mod
         ensure_mini_data()
     if bias_mode:
         set_bias_mode(config, bias_mode)
-    config.merge_from_dict(args.cfg_options or {})
+    merge_options(config, args.cfg_options)
     check_data(config, dataloaders)
     prepare_process(config, args.launcher)
     return config
+
+
+def default_work_dir(config_path: str, mini: bool) -> str:
+    """Where a run writes by default: `work_dirs`, and below it the place of the config below `configs`.
+
+    Configs of different systems share file names. A config that lies elsewhere gives its file name alone.
+    """
+    path = Path(config_path).resolve().with_suffix('')
+    parts = path.parts
+    place = '/'.join(parts[len(parts) - parts[::-1].index('configs') :]) if 'configs' in parts else path.name
+    return f'work_dirs/{place}' + ('_mini' if mini else '')

@@ -31,7 +31,7 @@ from torch import nn
 from bioattn_mm import compat
 from bioattn_mm.analysis.gaussian_fit import FIT_COLUMNS, fit_gaussian
 from bioattn_mm.checkpoints import check_fit, load_backbone, read_state_dict
-from bioattn_mm.engine.command_line import read_config, run_tool
+from bioattn_mm.engine.command_line import add_trust_checkpoint, read_config, run_tool
 from bioattn_mm.errors import InputError
 from bioattn_mm.models import GABSwin, GABViT
 
@@ -69,6 +69,7 @@ def parse_args() -> argparse.Namespace:
         help='GABViT: grid in patches on whose offsets the bias is fitted (default: 14 14, that of 224 pixels); '
         "GABSwin has its window's, timm's models their input size's",
     )
+    add_trust_checkpoint(parser)
     return parser.parse_args()
 
 

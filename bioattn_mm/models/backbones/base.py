@@ -70,6 +70,8 @@ class Backbone(BaseModule):
     arch_settings: dict[str, dict]
     # Names of parameters and buffers, as regular expressions, that a checkpoint may lack.
     optional_weights: tuple[str, ...] = ()
+    # The file that `init_weights` loaded, which of its entries were not used, and what it lacks.
+    loaded_weights: str | None = None
 
     def __init__(
         self,
@@ -136,7 +138,8 @@ class Backbone(BaseModule):
         note = f'not used: {", ".join(unused)}' if unused else 'every entry was used'
         if kept:
             note += f'; not in the file and left at their initial values: {", ".join(kept)}'
-        print_log(f'{type(self).__name__}: loaded {path}; {note}', logger='current')
+        self.loaded_weights = f'{path}; {note}'
+        print_log(f'{type(self).__name__}: loaded {self.loaded_weights}', logger='current')
 
     def train(self, mode: bool = True) -> 'Backbone':
         super().train(mode)

@@ -1,0 +1,60 @@
+"""What can be said of a config's model before a Runner builds it."""
+
+import copy
+import inspect
+import traceback
+from pathlib import Path
+
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from torch import Tensor
+
+from ..errors import InputError
+
+
+def state_dict_of(config: Config) -> dict[str, Tensor]:
+    """Names and shapes of the state dict of a config's model, without memory for the values.
+
+    Raises:
+        InputError: The model cannot be built: an unknown type, an unknown argument, a value that does not fit.
+    """
+    init_default_scope(config.default_scope)
+    try:
+        with torch.device('meta'):
+            # mmdet writes into the config of a model that it builds.
+            return MODELS.build(copy.deepcopy(config.model)).state_dict()
+    except InputError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].strip('"\'')
+        if 'unexpected keyword argument' in reason:
+            reason += f', it takes {", ".join(_arguments_of_failed_class(error))}'
+        raise InputError(f'the model of {config.filename} cannot be built: {reason}') from error
+
+
+def _arguments_of_failed_class(error: Exception) -> list[str]:
+    """Arguments of the class that mmengine's `build_from_cfg` called when the error came, the innermost one."""
+    frames = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__)]
+    (*_, failed_class) = (variables['obj_cls'] for variables in frames if 'obj_cls' in variables)
+    return [name for name in inspect.signature(failed_class).parameters if name not in ('args', 'kwargs')]
+
+
+def check_initial_weights(config: Config) -> None:
+    """Raise an `InputError` where the file that the backbone starts from is not there, and say how to get it.
+
+    A URL is left to the download. The config's `weights_source` says where files come from that nobody serves.
+    """
+    init_cfg = config.model.get('backbone', {}).get('init_cfg')
+    if not isinstance(init_cfg, dict) or init_cfg.get('type') != 'Pretrained':
+        return
+    path = init_cfg.checkpoint
+    if '://' in path or Path(path).is_file():
+        return
+    source = config.get('weights_source')
+    raise InputError(
+        f'no ImageNet weights at {path}'
+        + (f' ({source.rstrip(".")})' if source else '')
+        + '; name a file with --cfg-options model.backbone.init_cfg.checkpoint=FILE, or start from random weights '
+        'with model.backbone.init_cfg=None'
+    )
