@@ -27,7 +27,9 @@ def state_dict_of(config: Config) -> dict[str, Tensor]:
     except InputError:
         raise
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].strip('"\'')
+        # A KeyError's text is its message in quotes.
+        message = str(error.args[0] if isinstance(error, KeyError) else error).strip()
+        reason = (message or type(error).__name__).splitlines()[0]
         if 'unexpected keyword argument' in reason:
             reason += f', it takes {", ".join(_arguments_of_failed_class(error))}'
         raise InputError(f'the model of {config.filename} cannot be built: {reason}') from error
