@@ -58,7 +58,7 @@ class LoadAnnotations(BaseTransform):
 
     def transform(self, results: dict) -> dict | None:
         if getattr(self.load, 'with_mask', False):
-            for instance in results['instances']:
+            for instance in results.get('instances', []):
                 try:
                     check_segmentation(instance.get('mask'), results['ori_shape'])
                 except ValueError as error:

@@ -9,6 +9,7 @@ from .bias_mode import set_bias_mode
 from .command_line import check_data, merge_options, read_config
 from .distributed import prepare_process
 from .mini import ensure_mini_data, make_mini
+from .pipelines import name_bad_files
 
 
 def load_config(args: argparse.Namespace, dataloaders: tuple[str, ...], bias_mode: str | None = None) -> Config:
@@ -26,6 +27,7 @@ def load_config(args: argparse.Namespace, dataloaders: tuple[str, ...], bias_mod
             the launcher and the machine do not fit.
     """
     config = read_config(args.config)
+    name_bad_files(config)
     if args.mini:
         config = make_mini(config)
         ensure_mini_data()

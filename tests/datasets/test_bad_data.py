@@ -21,6 +21,7 @@ from bioattn_mm.datasets.skipping import leaf_datasets
 from bioattn_mm.datasets.transforms import BadDataError, check_segmentation, read_run_lengths
 from bioattn_mm.engine import hooks
 from bioattn_mm.engine.hooks import SkipBadDataHook
+from bioattn_mm.engine.pipelines import name_bad_files
 from bioattn_mm.errors import InputError
 
 from .conftest import NUM_TRAIN
@@ -37,9 +38,10 @@ def build(root: Path, tmp_path: Path, mini: dict[str, Path]):
         shutil.copytree(mini['ade20k' if name.startswith('ade20k') else 'coco'], folder)
         damage(folder)
         init_default_scope('mmseg' if name.startswith('ade20k') else 'mmdet')
-        config = Config.fromfile(root / f'configs/_base_/datasets/{name}.py').train_dataloader.dataset
-        config.data_root = str(folder)
-        return DATASETS.build(config)
+        config = Config.fromfile(root / f'configs/_base_/datasets/{name}.py')
+        name_bad_files(config)
+        config.train_dataloader.dataset.data_root = str(folder)
+        return DATASETS.build(config.train_dataloader.dataset)
 
     return build_damaged
 

@@ -6,8 +6,8 @@ image_scale = (2048, 512)
 
 train_pipeline = [
     dict(type='bioattn_mm.SeedSample'),
-    dict(type='bioattn_mm.LoadImageFromFile'),
-    dict(type='bioattn_mm.LoadAnnotations', reduce_zero_label=True),
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations', reduce_zero_label=True),
     dict(type='RandomResize', scale=image_scale, ratio_range=(0.5, 2.0), keep_ratio=True),
     dict(type='RandomCrop', crop_size=crop_size, cat_max_ratio=0.75),
     dict(type='RandomFlip', prob=0.5),
@@ -15,15 +15,16 @@ train_pipeline = [
     dict(type='PackSegInputs'),
 ]
 test_pipeline = [
-    dict(type='bioattn_mm.LoadImageFromFile'),
+    dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=image_scale, keep_ratio=True),
-    # Annotations are loaded after the resize: the prediction is resized back and compared at their size.
-    dict(type='bioattn_mm.LoadAnnotations', reduce_zero_label=True),
+    # Annotations are loaded after the resize: the prediction is resized back and compared at their size. mmseg's
+    # inference API finds and drops this step by its name.
+    dict(type='LoadAnnotations', reduce_zero_label=True),
     dict(type='PackSegInputs'),
 ]
 # Multi-scale and flip testing of whole pictures: `tools/test.py --tta`.
 tta_pipeline = [
-    dict(type='bioattn_mm.LoadImageFromFile'),
+    dict(type='LoadImageFromFile'),
     dict(
         type='TestTimeAug',
         transforms=[
@@ -32,7 +33,7 @@ tta_pipeline = [
                 for ratio in (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
             ],
             [dict(type='RandomFlip', prob=prob, direction='horizontal') for prob in (0.0, 1.0)],
-            [dict(type='bioattn_mm.LoadAnnotations', reduce_zero_label=True)],
+            [dict(type='LoadAnnotations', reduce_zero_label=True)],
             [dict(type='PackSegInputs')],
         ],
     ),

@@ -5,25 +5,24 @@ image_scale = (1333, 800)
 
 train_pipeline = [
     dict(type='bioattn_mm.SeedSample'),
-    dict(type='bioattn_mm.LoadImageFromFile'),
-    dict(type='bioattn_mm.LoadAnnotations', with_bbox=True, with_mask=True),
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
     dict(type='Resize', scale=image_scale, keep_ratio=True),
     dict(type='RandomFlip', prob=0.5),
     dict(type='PackDetInputs'),
 ]
 meta_keys = ('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')
+# Without annotations: the metric reads the annotation file, and mmdet's inference API takes images alone.
 test_pipeline = [
-    dict(type='bioattn_mm.LoadImageFromFile'),
+    dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=image_scale, keep_ratio=True),
-    # The metric reads the annotation file; these are for pictures of ground truth beside prediction.
-    dict(type='bioattn_mm.LoadAnnotations', with_bbox=True, with_mask=True),
     dict(type='PackDetInputs', meta_keys=meta_keys),
 ]
 
 # Multi-scale and flip testing: `tools/test.py --tta`.
 tta_model = dict(type='DetTTAModel', tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=100))
 tta_pipeline = [
-    dict(type='bioattn_mm.LoadImageFromFile'),
+    dict(type='LoadImageFromFile'),
     dict(
         type='TestTimeAug',
         transforms=[

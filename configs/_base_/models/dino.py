@@ -1,6 +1,5 @@
 # DINO of four scales, mmdet's settings; a config adds the backbone and the `in_channels` of the neck.
 # The neck appends one scale to those of the backbone; another `num_levels` is to be set in all four places.
-custom_imports = dict(imports=['bioattn_mm.models.detectors'])
 num_levels = 4
 model = dict(
     type='bioattn_mm.DINO',

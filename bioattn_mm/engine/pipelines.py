@@ -1,0 +1,56 @@
+"""What the tools change in the pipelines of a config, which name the transforms of mmcv, mmdet and mmseg."""
+
+import copy
+from collections.abc import Iterator
+
+from mmengine.config import Config, ConfigDict
+
+from .command_line import find_datasets
+
+LOAD_ANNOTATIONS = 'LoadAnnotations'
+LOADING = ('LoadImageFromFile', LOAD_ANNOTATIONS)
+PACKAGE = 'bioattn_mm.'
+
+
+def name_bad_files(config: Config) -> None:
+    """Load images and annotations with the transforms of this package, whose errors name the file, in all of a config.
+
+    `LoadImageFromFile` and `LoadAnnotations` become `bioattn_mm.LoadImageFromFile` and `bioattn_mm.LoadAnnotations`
+    with the same arguments, inside of dataset wrappers and of transforms that hold others, too. The configs name the
+    former because mmdet's and mmseg's inference APIs look for them.
+    """
+    for step in _find_dicts(config):
+        if step.get('type') in LOADING:
+            step['type'] = PACKAGE + step['type']
+
+
+def load_ground_truth(config: Config) -> None:
+    """Load the boxes of a detection config's test images, and the masks where its training does, to draw them.
+
+    The step goes in front of `PackDetInputs`, where boxes and masks are of the size of the file: mmdet draws them on
+    that. A pipeline that loads annotations already, as those of segmentation do, or that packs its images inside of
+    another transform, as multi-scale testing does, stays as it is.
+    """
+    steps = (step for step in _find_dicts(config.get('train_dataloader')) if _loads_annotations(step))
+    load = copy.deepcopy(next(steps, dict(with_bbox=True)))
+    load['type'] = PACKAGE + LOAD_ANNOTATIONS
+    for dataset in find_datasets(config.test_dataloader):
+        pipeline = dataset.get('pipeline', [])
+        types = [step['type'] for step in pipeline]
+        if 'PackDetInputs' in types and not any(map(_loads_annotations, pipeline)):
+            pipeline.insert(types.index('PackDetInputs'), load)
+
+
+def _loads_annotations(step: ConfigDict) -> bool:
+    return step.get('type') in (LOAD_ANNOTATIONS, PACKAGE + LOAD_ANNOTATIONS)
+
+
+def _find_dicts(node: object) -> Iterator[ConfigDict]:
+    """All dicts inside of nested dicts and lists, the outer ones first."""
+    if isinstance(node, (dict, Config)):
+        yield node
+        for value in node.values():
+            yield from _find_dicts(value)
+    elif isinstance(node, (list, tuple)):
+        for value in node:
+            yield from _find_dicts(value)
