@@ -16,7 +16,7 @@ from .log_cpb import LogCPB, cell_centres
 def unit_vectors(x: Tensor) -> Tensor:
     """Divide the last axis by its l2 norm; zero stays zero, which takes float32: float16 has nothing below 6e-8.
 
-    In untrained models the padding of a picture gives exact zeros, whose gradient is 1 / eps.
+    The gradient at zero is 1 / eps, so a backbone must not turn the padding of an image into exact zeros.
     """
     return F.normalize(full_precision(x), dim=-1, eps=1e-6).to(x.dtype)
 

@@ -8,6 +8,7 @@ from timm.layers import DropPath
 from torch import nn
 
 from bioattn_mm.errors import InputError
+from bioattn_mm.models.backbones.vars import ATTENTIONS as VARS_ATTENTIONS
 from bioattn_mm.registry import MODELS
 
 
@@ -139,6 +140,34 @@ def test_with_cp_gives_the_same_gradients(name: str) -> None:
         sum(output.square().mean() for output in backbone(picture)).backward()
     for a, b in zip(plain.parameters(), recomputed.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad)
+
+
+@pytest.mark.parametrize('bfloat16', [False, True], ids=['float32', 'bfloat16'])
+@pytest.mark.parametrize(
+    ('name', 'options'),
+    [(name, {}) for name in CASES if name != 'VARS'] + [('VARS', dict(attention=a)) for a in VARS_ATTENTIONS],
+    ids=str,
+)
+def test_gradients_of_padded_images(name: str, options: dict, bfloat16: bool) -> None:
+    """A batch is padded with zeros behind the normalisation: no backbone may answer with exploding gradients."""
+    backbone = build(name, **options)
+    images = torch.randn(2, 3, 128, 128)
+    right, bottom, one_image = (images.clone() for _ in range(3))
+    right[..., 64:] = 0
+    bottom[..., 64:, :] = 0
+    one_image[1] = 0
+
+    def gradient_norm(images: torch.Tensor) -> float:
+        backbone.zero_grad()
+        with torch.autocast('cpu', torch.bfloat16, enabled=bfloat16):
+            outputs = backbone(images)
+        weights = torch.Generator().manual_seed(0)
+        sum((output * torch.randn(output.shape, generator=weights)).mean() for output in outputs).backward()
+        return nn.utils.get_total_norm([parameter.grad for parameter in backbone.parameters()]).item()
+
+    unpadded = gradient_norm(images)
+    for padded in map(gradient_norm, (right, bottom, one_image)):
+        assert 0.1 * unpadded < padded < 10 * unpadded
 
 
 @every_backbone
