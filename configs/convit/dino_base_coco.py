@@ -1,4 +1,5 @@
 # DINO of four scales with ConViT-Base on COCO, 12 epochs.
+# Weights: the authors' ImageNet-1k release, fetched when training starts.
 _base_ = './dino_tiny_coco.py'
 model = dict(
     backbone=dict(arch='base', init_cfg=dict(checkpoint=_base_.checkpoints.base)),

@@ -1,4 +1,5 @@
 # Mask2Former with ConViT-Base on ADE20K, 160k iterations.
+# Weights: the authors' ImageNet-1k release, fetched when training starts.
 _base_ = './mask2former_tiny_ade20k.py'
 model = dict(
     backbone=dict(arch='base', init_cfg=dict(checkpoint=_base_.checkpoints.base)),

@@ -1,4 +1,5 @@
 # Mask2Former with ConViT-Tiny on ADE20K, 160k iterations.
+# Weights: the authors' ImageNet-1k release, fetched when training starts.
 _base_ = ['../_base_/columnar/mask2former.py', '../_base_/backbones/convit.py']
 model = dict(
     backbone=dict(

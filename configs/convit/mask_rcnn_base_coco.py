@@ -1,6 +1,8 @@
 # Mask R-CNN with ConViT-Base on COCO, 12 epochs.
+# Weights: the authors' ImageNet-1k release, fetched when training starts.
 _base_ = './mask_rcnn_tiny_coco.py'
 model = dict(
     backbone=dict(arch='base', init_cfg=dict(checkpoint=_base_.checkpoints.base)),
     neck=dict(in_channels=768),
 )
+optim_wrapper = dict(paramwise_cfg=dict(layer_decay_rate=_base_.layer_decay_rate))

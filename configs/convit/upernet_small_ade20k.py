@@ -1,6 +1,8 @@
 # UperNet with ConViT-Small on ADE20K, 160k iterations.
+# Weights: the authors' ImageNet-1k release, fetched when training starts.
 _base_ = './upernet_tiny_ade20k.py'
 model = dict(
     backbone=dict(arch='small', init_cfg=dict(checkpoint=_base_.checkpoints.small)),
     neck=dict(in_channels=[432] * 4),
 )
+optim_wrapper = dict(paramwise_cfg=dict(layer_decay_rate=_base_.layer_decay_rate))

@@ -1,4 +1,5 @@
 # DINO of four scales with GABSwin-Small on COCO, 12 epochs.
+# Weights: Swin's ImageNet-1k release, without Gaussians, fetched when training starts.
 _base_ = [
     '../_base_/models/dino.py',
     '../_base_/backbones/gab.py',
@@ -16,4 +17,4 @@ model = dict(
     ),
     neck=dict(in_channels=[192, 384, 768]),
 )
-optim_wrapper = dict(paramwise_cfg=dict(custom_keys=_base_.no_decay))
+optim_wrapper = dict(paramwise_cfg=dict(new_parameters=_base_.new_parameters, custom_keys=_base_.no_decay))

@@ -1,4 +1,5 @@
 # Mask2Former with GABSwin-Small on ADE20K, 160k iterations.
+# Weights: Swin's ImageNet-1k release, without Gaussians, fetched when training starts.
 _base_ = [
     '../_base_/models/mask2former.py',
     '../_base_/backbones/gab.py',
@@ -15,4 +16,4 @@ model = dict(
     ),
     decode_head=dict(in_channels=[96, 192, 384, 768]),
 )
-optim_wrapper = dict(paramwise_cfg=dict(custom_keys=_base_.no_decay))
+optim_wrapper = dict(paramwise_cfg=dict(new_parameters=_base_.new_parameters, custom_keys=_base_.no_decay))

@@ -1,4 +1,6 @@
-# Mask R-CNN with GABSwin-Small on COCO, 36 epochs with multi-scale crops: Swin's settings (GAB).
+# Mask R-CNN with GABSwin-Small on COCO: Swin's settings, 36 epochs with multi-scale crops, but float32; Swin's mixed
+# precision is `tools/train.py --amp`. GAB names no framework or schedule; its baseline has the AP of these settings.
+# Weights: Swin's ImageNet-1k release, without Gaussians, fetched when training starts.
 _base_ = [
     '../_base_/models/mask_rcnn.py',
     '../_base_/backbones/gab.py',

@@ -1,4 +1,5 @@
-# UperNet with GABSwin-Small on ADE20K, 160k iterations: Swin's settings (GAB).
+# UperNet with GABSwin-Small on ADE20K, 160k iterations: Swin's settings in mmseg. GAB names no framework or schedule.
+# Weights: Swin's ImageNet-1k release, without Gaussians, fetched when training starts.
 _base_ = [
     '../_base_/models/upernet.py',
     '../_base_/backbones/gab.py',
@@ -15,5 +16,6 @@ model = dict(
     ),
     decode_head=dict(in_channels=[96, 192, 384, 768]),
     auxiliary_head=dict(in_channels=384),
+    test_cfg=dict(_delete_=True, mode='whole'),
 )
 optim_wrapper = dict(optimizer=dict(weight_decay=0.01), paramwise_cfg=dict(custom_keys=_base_.no_decay))

@@ -1,6 +1,8 @@
 # UperNet with GABViT-Small on ADE20K, 160k iterations.
+# Weights: timm's ImageNet-1k release of the host without Gaussians, fetched when training starts.
 _base_ = ['../_base_/columnar/upernet.py', '../_base_/backbones/gab.py']
 model = dict(
+    data_preprocessor=_base_.vit_normalisation,
     backbone=dict(
         type='bioattn_mm.GABViT',
         arch='small',
@@ -9,4 +11,10 @@ model = dict(
     ),
     neck=dict(in_channels=[384] * 4),
 )
-optim_wrapper = dict(paramwise_cfg=dict(custom_keys=dict(gaussian=_base_.no_decay.gaussian)))
+optim_wrapper = dict(
+    paramwise_cfg=dict(
+        layer_decay_rate=_base_.layer_decay_rate,
+        new_parameters=_base_.new_parameters,
+        custom_keys=dict(gaussian=_base_.no_decay.gaussian),
+    ),
+)

@@ -1,10 +1,10 @@
 # Mask R-CNN with PerViT-Tiny on COCO, 12 epochs.
+# Weights: the authors' ImageNet-1k release, to be put into checkpoints/ by hand.
 _base_ = ['../_base_/columnar/mask_rcnn.py', '../_base_/backbones/pervit.py']
 model = dict(
     backbone=dict(
         type='bioattn_mm.PerViT',
         arch='tiny',
-        drop_path_rate=0.1,
         init_cfg=dict(type='Pretrained', checkpoint=_base_.checkpoints.tiny),
     ),
     neck=dict(in_channels=280),

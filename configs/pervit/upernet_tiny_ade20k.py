@@ -1,10 +1,10 @@
 # UperNet with PerViT-Tiny on ADE20K, 160k iterations.
+# Weights: the authors' ImageNet-1k release, to be put into checkpoints/ by hand.
 _base_ = ['../_base_/columnar/upernet.py', '../_base_/backbones/pervit.py']
 model = dict(
     backbone=dict(
         type='bioattn_mm.PerViT',
         arch='tiny',
-        drop_path_rate=0.1,
         init_cfg=dict(type='Pretrained', checkpoint=_base_.checkpoints.tiny),
     ),
     neck=dict(in_channels=[192, 224, 280, 280]),

@@ -1,4 +1,5 @@
 # DINO of four scales with TransNeXt-Micro on COCO; no micro variant in the paper, so this one takes tiny's settings.
+# Weights: the authors' ImageNet-1k release, fetched when training starts.
 _base_ = './dino_4scale_tiny_coco.py'
 model = dict(
     backbone=dict(arch='micro', init_cfg=dict(checkpoint=_base_.checkpoints.micro)),

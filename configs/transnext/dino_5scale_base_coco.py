@@ -1,4 +1,5 @@
 # DINO of five scales with TransNeXt-Base on COCO, 12 epochs (TransNeXt).
+# Weights: the authors' ImageNet-1k release, fetched when training starts.
 _base_ = './dino_5scale_tiny_coco.py'
 model = dict(
     backbone=dict(arch='base', drop_path_rate=0.6, init_cfg=dict(checkpoint=_base_.checkpoints.base)),

@@ -1,4 +1,5 @@
 # DINO of five scales with TransNeXt-Tiny on COCO, 12 epochs (TransNeXt).
+# Weights: the authors' ImageNet-1k release, fetched when training starts.
 _base_ = './dino_4scale_tiny_coco.py'
 num_levels = 5
 model = dict(

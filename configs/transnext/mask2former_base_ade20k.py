@@ -1,4 +1,5 @@
 # Mask2Former with TransNeXt-Base on ADE20K, 160k iterations (TransNeXt).
+# Weights: the authors' ImageNet-1k release, fetched when training starts.
 _base_ = './mask2former_tiny_ade20k.py'
 model = dict(
     backbone=dict(arch='base', drop_path_rate=0.6, init_cfg=dict(checkpoint=_base_.checkpoints.base)),

@@ -1,4 +1,6 @@
 # Mask R-CNN with TransNeXt-Base on COCO, 12 epochs (TransNeXt).
+# Trained in float32; the authors train this one in float16: `tools/train.py --amp`.
+# Weights: the authors' ImageNet-1k release, fetched when training starts.
 _base_ = './mask_rcnn_tiny_coco.py'
 model = dict(
     backbone=dict(arch='base', drop_path_rate=0.6, init_cfg=dict(checkpoint=_base_.checkpoints.base)),

@@ -1,4 +1,5 @@
 # Mask R-CNN with TransNeXt-Micro on COCO; the paper trains no micro variant, so this one takes tiny's settings.
+# Weights: the authors' ImageNet-1k release, fetched when training starts.
 _base_ = './mask_rcnn_tiny_coco.py'
 model = dict(
     backbone=dict(arch='micro', init_cfg=dict(checkpoint=_base_.checkpoints.micro)),

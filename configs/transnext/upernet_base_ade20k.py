@@ -1,4 +1,5 @@
 # UperNet with TransNeXt-Base on ADE20K, 160k iterations (TransNeXt, table 5).
+# Weights: the authors' ImageNet-1k release, fetched when training starts.
 _base_ = './upernet_tiny_ade20k.py'
 model = dict(
     backbone=dict(arch='base', drop_path_rate=0.7, init_cfg=dict(checkpoint=_base_.checkpoints.base)),

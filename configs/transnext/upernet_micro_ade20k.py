@@ -1,4 +1,5 @@
 # UperNet with TransNeXt-Micro on ADE20K; the paper trains no micro variant, so this one takes tiny's settings.
+# Weights: the authors' ImageNet-1k release, fetched when training starts.
 _base_ = './upernet_tiny_ade20k.py'
 model = dict(
     backbone=dict(arch='micro', init_cfg=dict(checkpoint=_base_.checkpoints.micro)),

@@ -1,4 +1,5 @@
 # UperNet with TransNeXt-Tiny on ADE20K, 160k iterations (TransNeXt, table 5).
+# Weights: the authors' ImageNet-1k release, fetched when training starts.
 _base_ = [
     '../_base_/models/upernet.py',
     '../_base_/backbones/transnext.py',
@@ -10,10 +11,15 @@ model = dict(
     backbone=dict(
         type='bioattn_mm.TransNeXt',
         arch='tiny',
+        # As the authors train and test: the bias of this size, resized to the image's.
+        bias_mode='interpolate',
+        img_size=512,
         drop_path_rate=0.4,
         init_cfg=dict(type='Pretrained', checkpoint=_base_.checkpoints.tiny),
     ),
     decode_head=dict(in_channels=[72, 144, 288, 576]),
     auxiliary_head=dict(in_channels=288),
 )
+# Multi-scale testing extrapolates the position bias.
+tta_overrides = dict(model=dict(backbone=dict(bias_mode='extrapolate')))
 optim_wrapper = dict(paramwise_cfg=dict(custom_keys=_base_.no_decay))

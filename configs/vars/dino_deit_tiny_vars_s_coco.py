@@ -1,4 +1,5 @@
 # DINO of four scales with VARS-S in DeiT-Ti on COCO, 12 epochs.
+# Weights: nobody publishes any; pre-train the backbone on ImageNet first.
 _base_ = ['../_base_/columnar/dino.py', '../_base_/backbones/vars.py']
 model = dict(
     backbone=dict(

@@ -1,4 +1,5 @@
 # Mask R-CNN with VARS-D in DeiT-Ti on COCO, 12 epochs.
+# Weights: nobody publishes any; pre-train the backbone on ImageNet first.
 _base_ = './mask_rcnn_deit_tiny_vars_s_coco.py'
 model = dict(
     backbone=dict(attention='vars_d', init_cfg=dict(checkpoint=_base_.checkpoints.deit_tiny_vars_d)),

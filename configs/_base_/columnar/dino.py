@@ -2,7 +2,7 @@
 _base_ = [
     '../models/dino.py',
     '../datasets/coco_detection.py',
-    '../schedules/layer_decay.py',
+    '../schedules/plain_backbone.py',
     '../schedules/dino_12e.py',
     '../runtimes/mmdet.py',
 ]
@@ -15,11 +15,7 @@ model = dict(
         scales=(2, 1, 0.5, 0.25),
     ),
 )
+# The whole backbone learns at a tenth of the rate, as in DINO with any backbone: no layer decay.
 optim_wrapper = dict(
-    optimizer=dict(weight_decay=0.05),
-    paramwise_cfg=dict(
-        # The rates of the layers take the place of the backbone's tenth.
-        custom_keys={**_base_.layer_decay, 'backbone': dict(lr_mult=1.0)},
-        flat_decay_mult=0.0,
-    ),
+    optimizer=dict(weight_decay=0.05), paramwise_cfg=dict(custom_keys=_base_.plain_no_decay, flat_decay_mult=0.0)
 )

@@ -2,7 +2,7 @@
 _base_ = [
     '../models/mask2former.py',
     '../datasets/ade20k_mask2former.py',
-    '../schedules/layer_decay.py',
+    '../schedules/plain_backbone.py',
     '../schedules/mask2former_160k.py',
     '../runtimes/mmseg.py',
 ]
@@ -16,10 +16,5 @@ model = dict(
     ),
     decode_head=dict(in_channels=[pyramid_channels] * 4),
 )
-optim_wrapper = dict(
-    paramwise_cfg=dict(
-        # The rates of the layers take the place of the backbone's tenth.
-        custom_keys={**_base_.layer_decay, 'backbone': dict(lr_mult=1.0)},
-        flat_decay_mult=0.0,
-    ),
-)
+# The whole backbone learns at a tenth of the rate, as in Mask2Former with any backbone: no layer decay.
+optim_wrapper = dict(paramwise_cfg=dict(custom_keys=_base_.plain_no_decay, flat_decay_mult=0.0))

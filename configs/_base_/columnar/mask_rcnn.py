@@ -2,7 +2,7 @@
 _base_ = [
     '../models/mask_rcnn.py',
     '../datasets/coco_instance.py',
-    '../schedules/layer_decay.py',
+    '../schedules/plain_backbone.py',
     '../schedules/adamw_1x.py',
     '../runtimes/mmdet.py',
 ]
@@ -18,5 +18,5 @@ model = dict(
 )
 optim_wrapper = dict(
     constructor='bioattn_mm.CombinedRulesConstructor',
-    paramwise_cfg=dict(custom_keys=_base_.layer_decay, flat_decay_mult=0.0),
+    paramwise_cfg=dict(custom_keys=_base_.plain_no_decay, flat_decay_mult=0.0),
 )

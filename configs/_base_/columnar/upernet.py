@@ -2,7 +2,7 @@
 _base_ = [
     '../models/upernet.py',
     '../datasets/ade20k.py',
-    '../schedules/layer_decay.py',
+    '../schedules/plain_backbone.py',
     '../schedules/adamw_160k.py',
     '../runtimes/mmseg.py',
 ]
@@ -14,5 +14,5 @@ model = dict(
 )
 optim_wrapper = dict(
     constructor='bioattn_mm.CombinedRulesConstructor',
-    paramwise_cfg=dict(custom_keys=_base_.layer_decay, flat_decay_mult=0.0),
+    paramwise_cfg=dict(custom_keys=_base_.plain_no_decay, flat_decay_mult=0.0),
 )
