@@ -6,7 +6,6 @@ from pathlib import Path
 
 from mmengine.config import Config, ConfigDict
 from mmengine.dist import is_main_process
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
 from bioattn_mm import compat
@@ -14,6 +13,8 @@ from bioattn_mm.checkpoints import check_fit, read_state_dict
 from bioattn_mm.engine.bias_mode import BIAS_MODES
 from bioattn_mm.engine.command_line import parse, run_tool
 from bioattn_mm.engine.contact_sheet import write_contact_sheet
+from bioattn_mm.engine.model_check import state_dict_of
+from bioattn_mm.engine.pipelines import load_ground_truth
 from bioattn_mm.engine.run_config import load_config
 from bioattn_mm.errors import InputError
 
@@ -49,8 +50,8 @@ def parse_args() -> argparse.Namespace:
 @run_tool
 def main() -> None:
     args = parse_args()
-    config = load_config(args, ('test_dataloader',), args.bias_mode)
-    state_dict = read_state_dict(args.checkpoint)
+    config = load_config(args, ('test_dataloader',), args.bias_mode, args.tta)
+    check_fit(args.checkpoint, read_state_dict(args.checkpoint), state_dict_of(config))
 
     config.load_from = args.checkpoint
     config.resume = False
@@ -63,11 +64,7 @@ def main() -> None:
     if args.tta:
         set_tta(config)
 
-    runner = Runner.from_cfg(config)
-    model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-    model = model.module if args.tta else model
-    check_fit(args.checkpoint, state_dict, model.state_dict())
-    metrics = runner.test()
+    metrics = Runner.from_cfg(config).test()
     if not is_main_process():
         return
 
@@ -102,14 +99,11 @@ def set_show_dir(config: Config, show_dir: str) -> None:
         raise InputError('--show-dir needs default_hooks.visualization in the config, and this one has none')
     hook.update(draw=True, interval=1)
     config.visualizer.save_dir = show_dir
+    load_ground_truth(config)
 
 
 def set_tta(config: Config) -> None:
-    """Test pictures at several scales and flipped: `tta_model`, `tta_pipeline` and `tta_overrides` of the config."""
-    absent = [key for key in ('tta_model', 'tta_pipeline') if key not in config]
-    if absent:
-        raise InputError(f'--tta needs {" and ".join(absent)} in the config, and this one has none')
-    config.merge_from_dict(config.get('tta_overrides', {}))
+    """Test images at several scales and flipped: `tta_model` and `tta_pipeline` of the config."""
     config.model = ConfigDict(**config.tta_model, module=config.model)
     config.test_dataloader.dataset.pipeline = config.tta_pipeline
 
