@@ -30,7 +30,7 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument('config', help='config file, such as configs/transnext/upernet_tiny_ade20k.py')
     parser.add_argument('checkpoint', help='checkpoint file of the whole model')
-    parser.add_argument('--work-dir', help='folder for logs; default: the folder of the checkpoint')
+    parser.add_argument('--work-dir', help='folder for logs; default: test, beside the checkpoint')
     parser.add_argument(
         '--out',
         metavar='PATH',
@@ -55,7 +55,7 @@ def main() -> None:
 
     config.load_from = args.checkpoint
     config.resume = False
-    config.work_dir = args.work_dir or str(Path(args.checkpoint).parent)
+    config.work_dir = args.work_dir or str(Path(args.checkpoint).parent / 'test')
     config.launcher = args.launcher
     if args.out:
         set_out(config, args.out)

@@ -18,6 +18,7 @@ from bioattn_mm.engine.checkpoints import latest_checkpoint
 from bioattn_mm.engine.command_line import parse, run_tool
 from bioattn_mm.engine.dry_run import dry_run
 from bioattn_mm.engine.model_check import check_initial_weights, state_dict_of
+from bioattn_mm.engine.pipelines import name_host_transforms
 from bioattn_mm.engine.readable_log import readable_log
 from bioattn_mm.engine.run_config import default_work_dir, load_config
 from bioattn_mm.engine.strategies import set_strategy
@@ -116,6 +117,9 @@ def main() -> None:
         return
     runner_type = RUNNERS.get(config.runner_type) if 'runner_type' in config else Runner
     runner = runner_type.from_cfg(config)
+    # The config in the work dir and in the checkpoints is also for mmdet's and mmseg's inference APIs.
+    name_host_transforms(runner.cfg)
+    runner.dump_config()
     runner.logger.info(f'seed: {runner.seed}' + ('' if args.seed is None else ', as asked for'))
     with readable_log(runner):
         runner.train()

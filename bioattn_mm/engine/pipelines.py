@@ -13,7 +13,7 @@ PACKAGE = 'bioattn_mm.'
 
 
 def name_bad_files(config: Config) -> None:
-    """Load images and annotations with the transforms of this package, whose errors name the file, in all of a config.
+    """Load images and annotations with the transforms of this package, whose errors name the file.
 
     `LoadImageFromFile` and `LoadAnnotations` become `bioattn_mm.LoadImageFromFile` and `bioattn_mm.LoadAnnotations`
     with the same arguments, inside of dataset wrappers and of transforms that hold others, too. The configs name the
@@ -22,6 +22,13 @@ def name_bad_files(config: Config) -> None:
     for step in _find_dicts(config):
         if step.get('type') in LOADING:
             step['type'] = PACKAGE + step['type']
+
+
+def name_host_transforms(config: Config) -> None:
+    """Undo `name_bad_files`, for a config that is saved: mmdet's and mmseg's inference APIs read it."""
+    for step in _find_dicts(config):
+        if str(step.get('type')) in [PACKAGE + name for name in LOADING]:
+            step['type'] = step['type'].removeprefix(PACKAGE)
 
 
 def load_ground_truth(config: Config) -> None:
