@@ -13,7 +13,7 @@ def prepare_process(config: Config, launcher: str) -> None:
     """Make a config fit to run in this process, one of those that a launcher started; on the CPU if there is no GPU.
 
     mmengine gives each process a GPU of its own, and cannot do without. Where PyTorch sees none, the process joins
-    the others here, over gloo, and the model is wrapped for the CPU.
+    the others here, over gloo, the model is wrapped for the CPU, and its SyncBN made to work there.
 
     Args:
         config: The config of the run, changed in place where there is no GPU.
@@ -47,4 +47,5 @@ def prepare_process(config: Config, launcher: str) -> None:
         broadcast_buffers=False,
         find_unused_parameters=config.get('find_unused_parameters', False),
     )
+    config.custom_hooks = [*config.get('custom_hooks', []), dict(type='bioattn_mm.SyncBatchNormOnCPUHook')]
     config.model_wrapper_cfg = {**wrapper, **config.get('model_wrapper_cfg', {}), 'device_ids': None}

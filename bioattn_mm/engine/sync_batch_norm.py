@@ -1,0 +1,38 @@
+"""Synchronized batch norm for processes without a GPU."""
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.nn.functional import all_reduce
+
+
+class CPUSyncBatchNorm(nn.SyncBatchNorm):
+    """PyTorch's SyncBatchNorm, which refuses CPU tensors in training, over gloo.
+
+    The statistics are those of the images of all processes together, which may be of different sizes.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, ...) to the same shape."""
+        if not self.training or not torch.distributed.is_initialized():
+            return super().forward(x)
+        axes = [axis for axis in range(x.dim()) if axis != 1]
+        as_x = [1, -1] + [1] * (x.dim() - 2)
+        sums = all_reduce(torch.cat([x.sum(axes), x.new_tensor([x.numel() // x.shape[1]])]))
+        count = sums[-1].detach()
+        mean = sums[:-1] / count
+        centred = x - mean.view(as_x)
+        # In a second step: the mean square less the squared mean would lose digits.
+        var = all_reduce(centred.square().sum(axes)) / count
+        self._update_running_statistics(mean.detach(), var.detach() * count / (count - 1))
+        scale = torch.rsqrt(var + self.eps)
+        if self.affine:
+            return centred * (scale * self.weight).view(as_x) + self.bias.view(as_x)
+        return centred * scale.view(as_x)
+
+    def _update_running_statistics(self, mean: Tensor, unbiased_var: Tensor) -> None:
+        if not self.track_running_stats:
+            return
+        self.num_batches_tracked += 1
+        momentum = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean, momentum)
+        self.running_var.lerp_(unbiased_var, momentum)

@@ -1,0 +1,243 @@
+"""The documented commands without `--mini`: the configs' own weights, rates, schedules, loops, samplers and norms.
+
+Data lie where a user's do. Only `--cfg-options` makes the runs short: fewer iterations, smaller images.
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from .. import parity
+from .running import ROOT, metrics_of_test, run, scalars
+from .test_distributed import run_script
+
+UPERNET, MASK_RCNN, DINO, MASK2FORMER = (
+    f'configs/transnext/{name}.py'
+    for name in ('upernet_micro_ade20k', 'mask_rcnn_micro_coco', 'dino_4scale_micro_coco', 'mask2former_micro_ade20k')
+)
+WEIGHTS = 'model.backbone.init_cfg.checkpoint=transnext_micro_224_1k.pth'
+LOG = 'default_hooks.logger.interval=1'
+# Steps of the training pipelines by their place, for each framework.
+TRAIN = 'train_dataloader.dataset.pipeline'
+SMALL_TRAINING = {
+    UPERNET: (f'{TRAIN}.3.scale=(256,64)', f'{TRAIN}.4.crop_size=(64,64)', 'model.data_preprocessor.size=(64,64)'),
+    MASK_RCNN: (f'{TRAIN}.3.scale=(128,96)',),
+    DINO: (
+        f'{TRAIN}.4.transforms.0.0.scales=[(128,96)]', f'{TRAIN}.4.transforms.1.0.scales=[(128,96)]',
+        f'{TRAIN}.4.transforms.1.1.crop_size=(64,96)', f'{TRAIN}.4.transforms.1.2.scales=[(128,96)]',
+    ),
+    MASK2FORMER: (
+        f'{TRAIN}.3.scales=[64,96]', f'{TRAIN}.4.crop_size=(64,64)', 'model.data_preprocessor.size=(64,64)',
+        'model.decode_head.train_cfg.num_points=256',
+    ),
+}  # fmt: skip
+# What training and testing must agree on. Small images have fewer places than DINO has queries, and random heads
+# score every box of Mask R-CNN below its threshold.
+SMALL_MODEL = {MASK_RCNN: ('model.test_cfg.rcnn.score_thr=0.0',), DINO: ('model.num_queries=50',)}
+
+
+def small_images(mode: str, number: int) -> tuple[str, str]:
+    """Options that make the images of a 'val' or 'test' dataloader few and small."""
+    dataset = f'{mode}_dataloader.dataset'
+    return f'{dataset}.indices={number}', f'{dataset}.pipeline.1.scale=(128,96)'
+
+
+@pytest.fixture(scope='module')
+def user(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder: configs, data/ade, data/coco, and the authors' ImageNet file, whose values are made up."""
+    folder = tmp_path_factory.mktemp('user')
+    (folder / 'configs').symlink_to(ROOT / 'configs')
+    (folder / 'data/ade').mkdir(parents=True)
+    for place in ('ade/ADEChallengeData2016', 'coco'):
+        (folder / 'data' / place).symlink_to(workplace / 'data/mini' / Path(place).name)
+    classifier = {'head.weight': torch.zeros(1000, 384), 'head.bias': torch.zeros(1000)}
+    weights = {**parity.released_state_dict('transnext_micro'), **classifier}
+    torch.save(dict(model=weights), folder / 'transnext_micro_224_1k.pth')
+    return folder
+
+
+def train(user: Path, config: str, *options: str, arguments: tuple[str, ...] = ()) -> tuple[Path, str]:
+    """Run tools/train.py; return the default work dir and the log."""
+    process = run(
+        user, 'train.py', config, *arguments, '--cfg-options', WEIGHTS, LOG, *SMALL_TRAINING[config],
+        *SMALL_MODEL.get(config, ()), *small_images('val', 3), *options,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr[-3000:]
+    work_dir = user / 'work_dirs/transnext' / Path(config).stem
+    return work_dir, max(work_dir.glob('*/*.log')).read_text()
+
+
+def check(user: Path, config: str, checkpoint: Path, *arguments: str, options: tuple[str, ...] = ()) -> dict:
+    """Run tools/test.py; return its metrics, without times."""
+    work_dir = checkpoint.parent / f'test{len(list(checkpoint.parent.glob("test*")))}'
+    process = run(
+        user, 'test.py', config, str(checkpoint), '--work-dir', str(work_dir), *arguments, '--cfg-options',
+        *SMALL_MODEL.get(config, ()), *options,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr[-3000:]
+    return {name: value for name, value in metrics_of_test(work_dir).items() if 'time' not in name}
+
+
+def last_validation(work_dir: Path) -> dict:
+    line = [line for line in scalars(work_dir) if 'loss' not in line][-1]
+    return {name: value for name, value in line.items() if 'time' not in name and name != 'step'}
+
+
+@pytest.fixture(scope='module')
+def upernet(user: Path) -> tuple[Path, str]:
+    """Work dir and log of UperNet by iterations, with a seed that the run draws."""
+    return train(
+        user, UPERNET, 'train_cfg.max_iters=4', 'train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2'
+    )
+
+
+def test_train_by_iterations(upernet: tuple[Path, str]) -> None:
+    work_dir, log = upernet
+    assert re.search(r'seed: \d+\n', log)
+    assert 'transnext_micro_224_1k.pth; not used: head.weight, head.bias\n' in log
+    # The optimizer's groups as one table, and nothing of what mmengine says of each parameter.
+    assert log.count('learning rate and weight decay') == 1
+    assert re.search(r'6e-05 .* 0.05 .* 375 .* backbone.stages.0.patch_embed.proj.weight', log)
+    assert 'paramwise_options' not in log and 'The value is the same before and after' not in log
+    # The first iterations of the real warm-up: from 6e-11 by 4e-8 each.
+    rates = [line['lr'] for line in scalars(work_dir) if 'lr' in line]
+    assert rates == pytest.approx([6e-11 + 6e-5 * index / 1499 for index in range(4)], rel=1e-3)
+    assert (work_dir / 'iter_4.pth').is_file()
+    # mmseg's inference APIs find their own transforms in what is saved.
+    for text in ((work_dir / 'upernet_micro_ade20k.py').read_text(), torch_load(work_dir)['meta']['cfg']):
+        assert "type='LoadImageFromFile'" in text and 'bioattn_mm.Load' not in text
+
+
+def torch_load(work_dir: Path) -> dict:
+    return torch.load(work_dir / 'iter_4.pth', weights_only=False)
+
+
+def test_test_gives_the_metric_of_the_last_validation(user: Path, upernet: tuple[Path, str]) -> None:
+    work_dir, _ = upernet
+    metrics = check(user, UPERNET, work_dir / 'iter_4.pth', options=small_images('test', 3))
+    assert 'mIoU' in metrics
+    assert metrics == last_validation(work_dir)
+
+
+def test_resume(user: Path, upernet: tuple[Path, str]) -> None:
+    work_dir, log = upernet
+    copy = user / 'resumed'
+    copy.mkdir()
+    shutil.copy(work_dir / 'iter_4.pth', copy)
+    train(user, UPERNET, 'train_cfg.max_iters=5', arguments=('--resume', '--work-dir', 'resumed'))
+    assert [line['step'] for line in scalars(copy) if 'loss' in line] == [5]
+    # The seed that the first run drew.
+    seeds = [re.search(r'seed: (\d+)\n', text)[1] for text in (log, next(copy.glob('*/*.log')).read_text())]
+    assert seeds[0] == seeds[1]
+
+
+def test_multi_scale_testing(user: Path, upernet: tuple[Path, str]) -> None:
+    work_dir, _ = upernet
+    scales = [f'tta_pipeline.1.transforms.0.{index}.scale=({64 + 16 * index},64)' for index in range(6)]
+    options = ('test_dataloader.dataset.indices=2', *scales)
+    metrics = check(user, UPERNET, work_dir / 'iter_4.pth', '--tta', options=options)
+    assert metrics['aAcc'] >= 0
+
+
+def test_two_processes_with_synchronised_batch_norm(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if torch.cuda.device_count() < 2:
+        monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
+    options = ('--cfg-options', WEIGHTS, LOG, *SMALL_TRAINING[UPERNET], *small_images('val', 3))
+    process = run_script(user, 'dist_train.sh', UPERNET, '2', '--work-dir', 'two', '--dry-run', *options)
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert process.stdout.count('13 SyncBN') == 1
+    assert '2 a process x 2 processes' in process.stdout
+    assert not (user / 'two').exists()
+
+    process = run_script(
+        user, 'dist_train.sh', UPERNET, '2', '--work-dir', 'two', *options, 'train_cfg.max_iters=2',
+        'train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2',
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert 'mIoU' in last_validation(user / 'two')
+    state_dict = torch.load(user / 'two/iter_2.pth', weights_only=False)['state_dict']
+    assert state_dict['decode_head.fpn_bottleneck.bn.num_batches_tracked'] == 2
+
+
+def test_train_by_epochs(user: Path) -> None:
+    work_dir, _ = train(
+        user, MASK_RCNN, 'train_dataloader.dataset.indices=4', 'train_cfg.max_epochs=2', 'param_scheduler.0.end=2',
+        'param_scheduler.1.milestones=[1]',
+    )  # fmt: skip
+    lines = [line for line in scalars(work_dir) if 'loss' in line]
+    assert [line['epoch'] for line in lines] == [1, 1, 2, 2]
+    # The end of the warm-up, and a tenth after the milestone.
+    assert [line['lr'] for line in lines] == pytest.approx([1e-7, 1e-4, 1e-5, 1e-5])
+    metrics = check(user, MASK_RCNN, work_dir / 'epoch_2.pth', options=small_images('test', 3))
+    assert {'coco/bbox_mAP', 'coco/segm_mAP'} <= set(metrics)
+    assert metrics == last_validation(work_dir)
+    scales = [f'tta_pipeline.1.transforms.0.{index}.scale=(128,{64 + 16 * index})' for index in range(3)]
+    metrics = check(
+        user, MASK_RCNN, work_dir / 'epoch_2.pth', '--tta', options=('test_dataloader.dataset.indices=2', *scales)
+    )
+    assert 'coco/bbox_mAP' in metrics and 'coco/segm_mAP' not in metrics
+
+
+@pytest.mark.parametrize(('config', 'checkpoint', 'metric'), [
+    (DINO, 'epoch_1.pth', 'coco/bbox_mAP'), (MASK2FORMER, 'iter_2.pth', 'mIoU')
+])  # fmt: skip
+def test_detr_like_heads(user: Path, config: str, checkpoint: str, metric: str) -> None:
+    by_epoch = checkpoint.startswith('epoch')
+    length = ('train_cfg.max_epochs=1', 'train_dataloader.dataset.indices=4')
+    if not by_epoch:
+        length = ('train_cfg.max_iters=2', 'train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2')
+    work_dir, log = train(user, config, *length)
+    # The backbone learns at a tenth of the rate.
+    assert re.search(r'1e-05 .* backbone\.', log) and re.search(r'0.0001 ', log)
+    metrics = check(user, config, work_dir / checkpoint, options=small_images('test', 3))
+    assert metric in metrics
+    assert metrics == last_validation(work_dir)
+    place, number = ('tta_pipeline.1.transforms.0', 3) if by_epoch else ('tta_pipeline.1.transforms.0', 6)
+    scales = [f'{place}.{index}.scale=({96 + 16 * index},96)' for index in range(number)]
+    options = ('test_dataloader.dataset.indices=2', *scales)
+    assert metric in check(user, config, work_dir / checkpoint, '--tta', options=options)
+
+
+def test_dry_run_says_what_the_run_will_be_and_writes_nothing(user: Path) -> None:
+    before = sorted(user.rglob('*'))
+    process = run(
+        user, 'train.py', UPERNET, '--dry-run', '--work-dir', 'dry', '--cfg-options', WEIGHTS,
+        *SMALL_TRAINING[UPERNET], *small_images('val', 3),
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert sorted(user.rglob('*')) == before
+    told = dict(re.findall(r'^(\w[\w ]*?) {2,}(\S.*)$', process.stdout, flags=re.MULTILINE))
+    assert told['model'] == 'EncoderDecoder with TransNeXt, 41.7 M parameters, 41.7 M of them trained'
+    assert told['weights'] == 'transnext_micro_224_1k.pth; not used: head.weight, head.bias'
+    assert told['images per step'] == '2 of 240: 2 a process x 1 processes x 1 accumulated iterations'
+    assert told['iterations'] == '160,000: 1333.3 epochs'
+    assert told['validation'] == '3 images after every 16,000 iterations'
+    assert re.fullmatch(r'\d+ \(drawn: every run draws another\)', told['seed'])
+    assert told['pixel values'].startswith('RGB, mean [123.675, 116.28, 103.53]')
+    assert told['normalisation layers'] == '69 LayerNorm, 13 BatchNorm'
+    assert told['position bias'] == 'interpolate'
+    assert re.fullmatch(r'[\d.]+ s, loss [\d.]+', told['first step'])
+    assert 'GiB' in told['peak memory']
+    assert re.match(r'\d+.* at the speed of the first step', told['estimated duration'])
+    assert re.search(r'6e-05 .* 0 .* 283 .* 146,636 ', process.stdout)
+
+
+@pytest.mark.parametrize(
+    ('option', 'message'),
+    [
+        ('optim_wrapper.optimizer.type=NoSuchOptimizer', 'NoSuchOptimizer is not in the '),
+        ('train_dataloader.batch_size=0', 'batch_size should be a positive integer value'),
+        ('model.decode_head.loss_decode.loss_weight=nan', 'the loss of the first training step is nan'),
+    ],
+)
+def test_dry_run_of_a_run_that_would_fail(user: Path, option: str, message: str) -> None:
+    process = run(
+        user, 'train.py', UPERNET, '--dry-run', '--work-dir', 'dry', '--cfg-options', WEIGHTS,
+        *SMALL_TRAINING[UPERNET], *small_images('val', 3), option,
+    )  # fmt: skip
+    assert process.returncode == 2
+    line = process.stderr.splitlines()[-1]
+    assert line.startswith('error: ') and message in line
