@@ -4,6 +4,8 @@ mmengine imports this module by itself when a config names a type such as `bioat
 library's scope the config runs in, so no `custom_imports` is needed.
 """
 
+from importlib import import_module
+
 from mmengine.registry import DATA_SAMPLERS as MMENGINE_DATA_SAMPLERS
 from mmengine.registry import FUNCTIONS as MMENGINE_FUNCTIONS
 from mmengine.registry import HOOKS as MMENGINE_HOOKS
@@ -14,7 +16,20 @@ from mmengine.registry import STRATEGIES as MMENGINE_STRATEGIES
 from mmengine.registry import TRANSFORMS as MMENGINE_TRANSFORMS
 from mmengine.registry import Registry
 
-MODELS = Registry('model', parent=MMENGINE_MODELS, scope='bioattn_mm', locations=['bioattn_mm.models'])
+# Whatever `bioattn_mm.models.detectors` registers.
+DETECTORS = ('DINO',)
+
+
+class ModelRegistry(Registry):
+    """mmengine's registry, which imports the detectors, and with them mmdet, only where one of them is asked for."""
+
+    def get(self, key: str) -> type | None:
+        if key.split('.')[-1] in DETECTORS:
+            import_module('bioattn_mm.models.detectors')
+        return super().get(key)
+
+
+MODELS = ModelRegistry('model', parent=MMENGINE_MODELS, scope='bioattn_mm', locations=['bioattn_mm.models'])
 HOOKS = Registry(
     'hook',
     parent=MMENGINE_HOOKS,

@@ -48,7 +48,9 @@ def test_loading_names_files_wherever_a_config_loads() -> None:
 
 
 @pytest.mark.parametrize('name, with_mask', [('coco_instance', True), ('coco_detection', False)])
-def test_ground_truth_is_loaded_as_in_training_and_once(root: Path, tmp_path: Path, name: str, with_mask: bool) -> None:
+def test_ground_truth_is_loaded_as_in_training_and_once(
+    root: Path, tmp_path: Path, name: str, with_mask: bool
+) -> None:
     config = read(root, name)
     assert not any(type_.endswith('LoadAnnotations') for type_ in types(config.test_dataloader.dataset.pipeline))
     load_ground_truth(config)
