@@ -22,11 +22,8 @@ from torch import multiprocessing
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from bioattn_mm import compat
 from bioattn_mm.analysis.flops import FORMULAS
 from bioattn_mm.engine.mini import ensure_mini_data, make_mini
-
-compat.install()
 
 CONFIGS = [
     'configs/transnext/mask_rcnn_tiny_coco.py',

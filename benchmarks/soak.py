@@ -18,11 +18,9 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from bioattn_mm import compat
 from bioattn_mm.engine.mini import ensure_mini_data, make_mini
 from bioattn_mm.registry import HOOKS
 
-compat.install()
 LIMIT = 0.02
 
 

@@ -5,10 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bioattn_mm import compat
 from bioattn_mm.datasets import make_mini_datasets
-
-compat.install()
 
 ROOT = Path(__file__).parents[1]
 

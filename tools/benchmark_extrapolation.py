@@ -23,15 +23,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bioattn_mm import compat
 from bioattn_mm.checkpoints import check_fit, read_state_dict
 from bioattn_mm.engine.bias_mode import BIAS_MODES, set_bias_mode
 from bioattn_mm.engine.command_line import parse, run_tool
 from bioattn_mm.engine.metrics import choose_metric
 from bioattn_mm.engine.run_config import load_config
 from bioattn_mm.errors import InputError
-
-compat.install()
 
 SIZES = (224, 320, 448, 512, 640, 768, 896, 1024)
 COLUMNS = ('bias_mode', 'size', 'metric', 'value', 'seconds_per_picture')

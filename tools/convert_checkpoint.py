@@ -8,13 +8,10 @@ import torch
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor
 
-from bioattn_mm import compat
 from bioattn_mm.checkpoints import check_fit, first_of, read_checkpoint, weights_of, write_checkpoint
 from bioattn_mm.downstream_checkpoints import convert
 from bioattn_mm.engine.command_line import add_trust_checkpoint, read_config, run_tool
 from bioattn_mm.errors import InputError
-
-compat.install()
 
 
 def parse_args() -> argparse.Namespace:

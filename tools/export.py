@@ -14,13 +14,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from bioattn_mm import compat
 from bioattn_mm.engine.command_line import parse, run_tool
 from bioattn_mm.engine.mini import ensure_mini_data, with_mini_test_data
 from bioattn_mm.engine.run_config import load_config
 from bioattn_mm.errors import InputError
-
-compat.install()
 
 DIFFERENT = 1
 

@@ -1,6 +1,6 @@
 """What a model costs: its size, and the passes whose FLOPs, time and memory are measured.
 
-mmdet and mmseg are imported where they are used, because `compat.install()` comes before them.
+mmdet and mmseg are imported where they are used: a model needs one of them.
 """
 
 import copy

@@ -5,11 +5,7 @@ makes mmdeploy's own functions and tools work on the configs of this repository.
 operators of ONNX.
 """
 
-from .. import compat
-
-compat.install()
-
-from . import (  # noqa: E402
+from . import (
     adaptive_pooling,
     aggregated_attention,
     gaussian_bias,

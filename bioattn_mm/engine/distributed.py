@@ -43,9 +43,8 @@ def prepare_process(config: Config, launcher: str) -> None:
     timeout = config.get('env_cfg', {}).get('dist_cfg', {}).get('timeout', 1800)
     torch.distributed.init_process_group('gloo', timeout=timedelta(seconds=timeout))
     wrapper = dict(
-        type='MMDistributedDataParallel',
+        type='bioattn_mm.CPUDistributedDataParallel',
         broadcast_buffers=False,
         find_unused_parameters=config.get('find_unused_parameters', False),
     )
-    config.custom_hooks = [*config.get('custom_hooks', []), dict(type='bioattn_mm.SyncBatchNormOnCPUHook')]
     config.model_wrapper_cfg = {**wrapper, **config.get('model_wrapper_cfg', {}), 'device_ids': None}

@@ -8,12 +8,10 @@ from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
-from torch import nn
 
 from ..datasets.skipping import SkippingPipeline, leaf_datasets
 from ..errors import InputError
 from ..registry import HOOKS
-from .sync_batch_norm import CPUSyncBatchNorm
 
 
 @HOOKS.register_module()
@@ -37,17 +35,6 @@ class CompileBackboneHook(Hook):
             raise InputError(f'--compile compiles the backbone of a model, and {type(model).__name__} has none')
         model.backbone.compile(backend=self.backend, dynamic=False)
         print_log(f'backbone compiled with {self.backend} at the first step of each input size', logger='current')
-
-
-@HOOKS.register_module()
-class SyncBatchNormOnCPUHook(Hook):
-    """Let SyncBN train in several processes without a GPU; `prepare_process` adds it to such a run."""
-
-    def before_train(self, runner: Runner) -> None:
-        for module in runner.model.modules():
-            if type(module) is nn.SyncBatchNorm:
-                # Weights, buffers and the optimizer's references to them stay where they are.
-                module.__class__ = CPUSyncBatchNorm
 
 
 @HOOKS.register_module()

@@ -13,7 +13,7 @@ PACKAGE = 'bioattn_mm.'
 
 
 def name_bad_files(config: Config) -> None:
-    """Load images and annotations with the transforms of this package, whose errors name the file.
+    """Let all of a config load images and annotations with this package's transforms, whose errors name the file.
 
     `LoadImageFromFile` and `LoadAnnotations` become `bioattn_mm.LoadImageFromFile` and `bioattn_mm.LoadAnnotations`
     with the same arguments, inside of dataset wrappers and of transforms that hold others, too. The configs name the

@@ -21,6 +21,7 @@ from ..errors import InputError
 from ..files import partial_path
 from ..registry import STRATEGIES
 from .ema import plain
+from .sync_batch_norm import synchronise_on_cpu
 
 
 def set_strategy(config: Config, path: str) -> None:
@@ -95,6 +96,7 @@ class FSDPStrategy(MMEngineFSDPStrategy):
             if optim_wrapper.get('type') == 'AmpOptimWrapper':
                 optim_wrapper.setdefault('use_fsdp', True)
             model = self.convert_model(self.build_model(model))
+            model = model if torch.cuda.is_available() else synchronise_on_cpu(model)
             optim_wrapper = build_optim_wrapper(model, optim_wrapper)
         return super().prepare(model, optim_wrapper=optim_wrapper, **kwargs)
 
@@ -137,7 +139,8 @@ class DeepSpeedStrategy(MMEngineDeepSpeedStrategy):
     def build_model(self, model: nn.Module | dict) -> nn.Module:
         """Build the model, with synchronized batch norm where it is wanted."""
         model = super().build_model(model)
-        return convert_sync_batchnorm(model, self.sync_bn) if self.sync_bn else model
+        model = convert_sync_batchnorm(model, self.sync_bn) if self.sync_bn else model
+        return model if torch.cuda.is_available() else synchronise_on_cpu(model)
 
     def _wrap_model(self, model: nn.Module) -> nn.Module:
         wrapper = super()._wrap_model(model)

@@ -1,15 +1,23 @@
 """Synchronized batch norm for processes without a GPU."""
 
 import torch
+from mmengine.model import MMDistributedDataParallel
 from torch import Tensor, nn
 from torch.distributed.nn.functional import all_reduce
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..registry import MODEL_WRAPPERS
 
 
-class CPUSyncBatchNorm(nn.SyncBatchNorm):
-    """PyTorch's SyncBatchNorm, which refuses CPU tensors in training, over gloo.
+class CPUSyncBatchNorm(_BatchNorm):
+    """PyTorch's SyncBatchNorm, which is for GPUs alone, over gloo.
 
     The statistics are those of the images of all processes together, which may be of different sizes.
     """
+
+    def _check_input_dim(self, x: Tensor) -> None:
+        if x.dim() < 2:
+            raise ValueError(f'expected (B, C, ...), got {tuple(x.shape)}')
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, ...) to the same shape."""
@@ -36,3 +44,25 @@ class CPUSyncBatchNorm(nn.SyncBatchNorm):
         momentum = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
         self.running_mean.lerp_(mean, momentum)
         self.running_var.lerp_(unbiased_var, momentum)
+
+
+def synchronise_on_cpu(model: nn.Module) -> nn.Module:
+    """Replace PyTorch's SyncBatchNorm in a model, in place, by one that runs on the CPU; return the model."""
+    for module in model.modules():
+        if type(module) is nn.SyncBatchNorm:
+            # Parameters, buffers and whoever refers to the module stay as they are.
+            module.__class__ = CPUSyncBatchNorm
+    return model
+
+
+@MODEL_WRAPPERS.register_module()
+class CPUDistributedDataParallel(MMDistributedDataParallel):
+    """mmengine's wrapper for processes without a GPU, where the model's SyncBN works as well.
+
+    Args:
+        module: The model.
+        **kwargs: Arguments of mmengine's wrapper.
+    """
+
+    def __init__(self, module: nn.Module, **kwargs) -> None:
+        super().__init__(synchronise_on_cpu(module), **kwargs)

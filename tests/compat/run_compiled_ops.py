@@ -7,16 +7,15 @@ import sys
 
 import torch
 
-from bioattn_mm import compat
+import bioattn_mm  # noqa: F401  (provides mmcv._ext where there is none)
 
 
 def main(arguments_file: str, results_file: str) -> None:
     torch.set_num_threads(1)
-    if compat.install() or 'mmcv._ext' in sys.modules:
-        sys.exit('install() has replaced compiled ops, or there are none')
-
-    # Imports mmcv.ops, with the compiled functions if install() did nothing.
     from mmcv_op_cases import CASES
+
+    if sys.modules['mmcv._ext'].__spec__.origin == 'bioattn_mm.compat.mmcv_ext':
+        sys.exit('bioattn_mm has replaced compiled ops, or there are none')
 
     arguments_by_case = torch.load(arguments_file)
     results = {name: CASES[name][0](**arguments) for name, arguments in arguments_by_case.items()}

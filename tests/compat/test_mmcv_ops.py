@@ -24,9 +24,10 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from bioattn_mm import compat
-from bioattn_mm.compat import mmcv_ext, roi_align, roi_bins
+from bioattn_mm.compat import roi_align, roi_bins
+from bioattn_mm.compat.mmcv_ext import Finder
 
-if not compat.install():
+if mmcv._ext.__spec__.loader is not Finder:
     pytest.skip('mmcv has its compiled ops here', allow_module_level=True)
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +56,7 @@ def compiled_results(tmp_path_factory) -> dict[str, dict[str, Tensor]]:
         capture_output=True,
         text=True,
     )
-    # The script fails where install() replaces compiled ops.
+    # The script fails where bioattn_mm replaces compiled ops.
     assert run.returncode == 0, run.stderr
     return torch.load(folder / 'results.pt')
 
@@ -296,9 +297,10 @@ def test_mmengine_finds_the_module() -> None:
 
 
 def test_second_install_changes_nothing() -> None:
-    module = mmcv._ext
-    assert compat.install()
-    assert mmcv._ext is sys.modules['mmcv._ext'] is module
+    before = list(sys.meta_path)
+    compat.install()
+    assert sys.meta_path == before
+    assert before.count(Finder) == 1
 
 
 def test_missing_op_names_itself_and_the_remedy() -> None:
@@ -317,30 +319,56 @@ def test_report_on_environment() -> None:
     assert mmcv.ops.get_compiler_version() == mmcv.ops.get_compiling_cuda_version() == 'n/a (ops over PyTorch)'
 
 
-@pytest.fixture
-def not_installed(monkeypatch) -> None:
-    monkeypatch.setattr(mmcv, '_ext', mmcv._ext)  # restored at the end
-    monkeypatch.delitem(sys.modules, 'mmcv._ext')
+def python(code: str, *args: str) -> subprocess.CompletedProcess:
+    """Run code in a fresh interpreter."""
+    return subprocess.run(
+        [sys.executable, '-c', code, *args],
+        env={**os.environ, 'PYTHONPATH': str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
 
 
-def test_install_after_models_warns(not_installed, monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, 'mmseg.models', mmcv)
-    with pytest.warns(RuntimeWarning, match='mmseg.models'):
-        assert compat.install()
+def test_nothing_is_imported_before_it_is_needed() -> None:
+    run = python(
+        'import sys\n'
+        'import bioattn_mm\n'
+        "print(sorted({'torch', 'torchvision', 'mmcv', 'mmengine', 'numpy'} & set(sys.modules)))\n"
+        'from importlib.util import find_spec\n'
+        "print(find_spec('mmcv._ext').origin, 'torchvision' in sys.modules)\n"
+        'import mmcv._ext\n'
+        "print(mmcv._ext.nms.__module__, 'torchvision' in sys.modules)\n"
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == [
+        '[]', 'bioattn_mm.compat.mmcv_ext False', 'bioattn_mm.compat.nms True',
+    ]  # fmt: skip
 
 
-def test_install_without_mmcv(not_installed, monkeypatch) -> None:
-    monkeypatch.setattr(mmcv_ext, 'find_spec', lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match='mmcv'):
-        compat.install()
+def test_compiled_ops_come_first(tmp_path: Path) -> None:
+    (tmp_path / 'mmcv').mkdir()
+    (tmp_path / 'mmcv/__init__.py').touch()
+    (tmp_path / 'mmcv/_ext.py').write_text("origin = 'compiled'\n")
+    run = python(
+        'import sys\nimport bioattn_mm\nsys.path.insert(0, sys.argv[1])\nimport mmcv._ext\nprint(mmcv._ext.origin)\n',
+        str(tmp_path),
+    )
+    assert (run.stdout, run.returncode) == ('compiled\n', 0), run.stderr
+
+
+def test_models_imported_before_are_warned_of() -> None:
+    run = python('import mmdet.structures\nimport bioattn_mm\n')
+    assert run.returncode == 0, run.stderr
+    warned = [line for line in run.stderr.splitlines() if 'RuntimeWarning' in line]
+    assert len(warned) == 1
+    assert warned[0].startswith('<string>:2: ') and 'without mmcv.ops: mmdet.structures; import' in warned[0]
 
 
 def test_spawned_worker(tmp_path: Path) -> None:
     script = tmp_path / 'train.py'
     script.write_text(
         'import multiprocessing\n'
-        'from bioattn_mm import compat\n'
-        'compat.install()\n'
+        'import bioattn_mm\n'
         'def work():\n'
         '    import mmcv.ops\n'
         "if __name__ == '__main__':\n"

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import torch
 
-from bioattn_mm import compat
+import bioattn_mm  # noqa: F401  before a process imports mmdet and mmseg, which need mmcv.ops
 
-# Before a process imports what it is to run.
-compat.install()
 # Processes are forked from one that has imported the libraries and done nothing else.
 CONTEXT = multiprocessing.get_context('forkserver')
 CONTEXT.set_forkserver_preload(['tests.engine.ranks', 'tests.engine.trainings'])

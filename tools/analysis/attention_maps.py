@@ -22,7 +22,6 @@ from matplotlib.patches import Rectangle
 from rich.progress import track
 from torch import nn
 
-from bioattn_mm import compat
 from bioattn_mm.analysis.command_line import check_out, parse, read_config
 from bioattn_mm.analysis.models import build_backbone
 from bioattn_mm.analysis.pictures import Picture, PictureReader, find_pictures, stride_of
@@ -30,8 +29,6 @@ from bioattn_mm.engine.command_line import run_tool
 from bioattn_mm.errors import InputError
 from bioattn_mm.layers import GPSA, record_attention
 from bioattn_mm.layers.attention_maps import Recording
-
-compat.install()
 
 TABLE = 'attention_maps.json'
 PANEL = 1.8  # inches

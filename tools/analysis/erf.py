@@ -22,7 +22,6 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bioattn_mm import compat
 from bioattn_mm.analysis.command_line import check_out, name_of, parse, read_config
 from bioattn_mm.analysis.gaussian_fit import FIT_COLUMNS
 from bioattn_mm.analysis.models import build_backbone
@@ -30,8 +29,6 @@ from bioattn_mm.analysis.pictures import PictureReader, find_pictures
 from bioattn_mm.analysis.receptive_field import SHARES, area_fractions, fit_field, receptive_fields
 from bioattn_mm.engine.command_line import run_tool
 from bioattn_mm.errors import InputError
-
-compat.install()
 
 FILES = ('erf.csv', 'erf.json', 'erf.npz', 'erf.png')
 AREAS = tuple(f'area_{100 * share:g}' for share in SHARES)

@@ -28,14 +28,11 @@ from timm.layers import RelPosBias, RelPosMlp
 from timm.layers.pos_embed_rel import gen_relative_position_index
 from torch import nn
 
-from bioattn_mm import compat
 from bioattn_mm.analysis.gaussian_fit import FIT_COLUMNS, fit_gaussian
 from bioattn_mm.checkpoints import check_fit, load_backbone, read_state_dict
 from bioattn_mm.engine.command_line import add_trust_checkpoint, read_config, run_tool
 from bioattn_mm.errors import InputError
 from bioattn_mm.models import GABSwin, GABViT
-
-compat.install()
 
 BACKBONES = {'GABViT': GABViT, 'GABSwin': GABSwin}
 COLUMNS = ('layer', *FIT_COLUMNS)

@@ -23,7 +23,6 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from bioattn_mm import compat
 from bioattn_mm.analysis.command_line import check_out, parse, read_config
 from bioattn_mm.analysis.locality import DERIVATIVE_QUERIES, REGIONS, measure_model
 from bioattn_mm.analysis.models import build_backbone
@@ -31,8 +30,6 @@ from bioattn_mm.analysis.pictures import PictureReader, find_pictures
 from bioattn_mm.engine.command_line import run_tool
 from bioattn_mm.errors import InputError
 from bioattn_mm.layers import record_attention
-
-compat.install()
 
 FILES = ('locality.csv', 'locality.json', 'locality.png')
 # Panels: title, label of the axis, and the measures in it with their names in the legend.

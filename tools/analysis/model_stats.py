@@ -35,7 +35,6 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Column, Table
 
-from bioattn_mm import compat
 from bioattn_mm.analysis.command_line import (
     add_config_options,
     add_device,
@@ -56,8 +55,6 @@ from bioattn_mm.analysis.model_stats import (
 )
 from bioattn_mm.engine.command_line import run_tool
 from bioattn_mm.errors import InputError
-
-compat.install()
 
 FILES = ('model_stats.csv', 'model_stats.json', 'model_stats.png')
 MEASURES = ('flops', 'memory', 'throughput')

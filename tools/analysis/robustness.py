@@ -25,15 +25,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
-from bioattn_mm import compat
 from bioattn_mm.analysis.command_line import add_config_options, add_out, config_of, name_of
 from bioattn_mm.analysis.robustness import CLEAN, Model, Results, measure_corrupted, summarize
 from bioattn_mm.checkpoints import read_state_dict
 from bioattn_mm.datasets.corruption import SEVERITIES
 from bioattn_mm.engine.command_line import run_tool
 from bioattn_mm.engine.metrics import choose_metric
-
-compat.install()
 
 COLUMNS = ('model', 'corruption', 'severity', 'metric', 'value')
 SUMMARY = ('clean', 'mPC', 'rPC')

@@ -1,9 +1,5 @@
-"""Detectors that differ from mmdet's. Importing them imports mmdet, so `bioattn_mm.models` leaves them out."""
+"""Detectors that differ from mmdet's. Importing them imports mmdet: `bioattn_mm.registry` does, for these names."""
 
-from ... import compat
-
-compat.install()
-
-from .dino import DINO  # noqa: E402
+from .dino import DINO
 
 __all__ = ['DINO']

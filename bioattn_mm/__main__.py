@@ -1,0 +1,39 @@
+"""Run a script of another library as it is, after `import bioattn_mm`."""
+
+import argparse
+import os
+import runpy
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog='python -m bioattn_mm',
+        description='Run a script of another library as it is, such as those of mmdet and mmseg, after '
+        '`import bioattn_mm`: mmcv.ops is there for it, compiled or not.',
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog='Examples:\n'
+        '  python -m bioattn_mm mmdet/.mim/tools/train.py configs/transnext/mask_rcnn_tiny_coco.py\n'
+        '  torchrun --nproc_per_node 8 -m bioattn_mm mmseg/.mim/tools/train.py '
+        'configs/transnext/upernet_tiny_ade20k.py --launcher pytorch',
+    )
+    parser.add_argument('script', metavar='SCRIPT', help='its file; looked for where packages are installed, too')
+    parser.add_argument('args', nargs=argparse.REMAINDER, metavar='...', help='its arguments')
+    args = parser.parse_args()
+    candidates = (Path(folder, args.script).absolute() for folder in ('.', *sys.path))
+    script = next((path for path in candidates if path.is_file()), None)
+    if script is None:
+        parser.error(
+            f'script not found: {args.script}; looked for from {Path.cwd()} and where packages are installed'
+        )
+
+    sys.argv = [str(script), *args.args]
+    # As `python SCRIPT` has it.
+    sys.path.insert(0, str(script.resolve().parent))
+    os.environ['BIOATTN_MM_SCRIPT'] = str(script)
+    runpy.run_module('bioattn_mm.script', run_name='__main__', alter_sys=True)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,69 @@
+"""`python -m bioattn_mm SCRIPT`."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ARGUMENTS = """
+import json, os, sys
+is_imported = 'bioattn_mm' in sys.modules
+print(json.dumps([__name__, __doc__, __file__, sys.argv[1:], sys.path[0], os.environ.get('RANK'), is_imported]))
+"""
+SPAWNING = """
+import multiprocessing, sys
+already = 'bioattn_mm' in sys.modules
+
+def work():
+    from mmcv.ops import nms
+    sys.exit(0 if already else 'bioattn_mm was not imported before the script')
+
+if __name__ == '__main__':
+    process = multiprocessing.get_context('spawn').Process(target=work)
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
+"""
+
+
+@pytest.fixture
+def script(place: Path) -> Path:
+    folder = place / 'scripts'
+    folder.mkdir(exist_ok=True)
+    (folder / 'arguments.py').write_text(ARGUMENTS)
+    (folder / 'spawning.py').write_text(SPAWNING)
+    return folder / 'arguments.py'
+
+
+def test_script_runs_as_it_does_alone(script: Path, python: Callable) -> None:
+    args = ('scripts/arguments.py', '--help', '-m', 'x')
+    through, alone = (json.loads(python(*before, *args).stdout) for before in (('-m', 'bioattn_mm'), ()))
+    assert through == [*alone[:-1], True]
+    assert alone[-1] is False
+
+
+def test_spawned_processes_import_the_package_before_the_script(script: Path, python: Callable) -> None:
+    python('-m', 'bioattn_mm', 'scripts/spawning.py')
+
+
+def test_ranks_of_torchrun(script: Path, python: Callable) -> None:
+    process = python(
+        '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', '2', '-m', 'bioattn_mm',
+        'scripts/arguments.py', '--launcher', 'pytorch',
+    )  # fmt: skip
+    lines = [json.loads(line) for line in process.stdout.splitlines()]
+    assert sorted(line[5] for line in lines) == ['0', '1']
+    assert all(line[3] == ['--launcher', 'pytorch'] for line in lines)
+
+
+@pytest.mark.parametrize('args', [('none.py',), ('mmdet/.mim/tools',), ()])
+def test_script_missing(place: Path, args: tuple[str]) -> None:
+    process = subprocess.run(
+        [sys.executable, '-m', 'bioattn_mm', *args], cwd=place, capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 2
+    message = f'script not found: {args[0]}; looked for from {place} ' if args else 'the following arguments are req'
+    assert process.stderr.splitlines()[-1].startswith(f'python -m bioattn_mm: error: {message}')
