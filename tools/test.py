@@ -49,7 +49,7 @@ def parse_args() -> argparse.Namespace:
 @run_tool
 def main() -> None:
     args = parse_args()
-    config = load_config(args, ('test_dataloader',), args.bias_mode)
+    config = load_config(args, ('test_dataloader',), args.bias_mode, args.tta)
     state_dict = read_state_dict(args.checkpoint)
 
     config.load_from = args.checkpoint
@@ -105,11 +105,10 @@ def set_show_dir(config: Config, show_dir: str) -> None:
 
 
 def set_tta(config: Config) -> None:
-    """Test pictures at several scales and flipped: `tta_model`, `tta_pipeline` and `tta_overrides` of the config."""
+    """Test pictures at several scales and flipped: `tta_model` and `tta_pipeline` of the config."""
     absent = [key for key in ('tta_model', 'tta_pipeline') if key not in config]
     if absent:
         raise InputError(f'--tta needs {" and ".join(absent)} in the config, and this one has none')
-    config.merge_from_dict(config.get('tta_overrides', {}))
     config.model = ConfigDict(**config.tta_model, module=config.model)
     config.test_dataloader.dataset.pipeline = config.tta_pipeline
 

@@ -10,8 +10,12 @@ from .distributed import prepare_process
 from .mini import ensure_mini_data, make_mini
 
 
-def load_config(args: argparse.Namespace, dataloaders: tuple[str, ...], bias_mode: str | None = None) -> Config:
-    """Read `args.config`, make it miniature, set its position bias and override its values, in this order.
+def load_config(
+    args: argparse.Namespace, dataloaders: tuple[str, ...], bias_mode: str | None = None, tta: bool = False
+) -> Config:
+    """Read `args.config`, make it miniature, apply its `tta_overrides`, set its position bias, override its values.
+
+    In this order, so that what the command line says wins over what the config has for multi-scale testing.
 
     Last, the process joins the others of its launcher if there is no GPU (see `prepare_process`).
 
@@ -19,6 +23,7 @@ def load_config(args: argparse.Namespace, dataloaders: tuple[str, ...], bias_mod
         args: What `command_line.parse` returned; of it `config`, `mini`, `cfg_options` and `launcher`.
         dataloaders: The dataloaders that the run needs, such as 'test_dataloader'; their data must be there.
         bias_mode: One of `BIAS_MODES`.
+        tta: Apply the `tta_overrides` of the config, its settings for multi-scale testing.
 
     Raises:
         InputError: The config cannot be run, has no miniature or no position bias, its data are not there, or
@@ -28,6 +33,8 @@ def load_config(args: argparse.Namespace, dataloaders: tuple[str, ...], bias_mod
     if args.mini:
         config = make_mini(config)
         ensure_mini_data()
+    if tta:
+        config.merge_from_dict(config.get('tta_overrides', {}))
     if bias_mode:
         set_bias_mode(config, bias_mode)
     config.merge_from_dict(args.cfg_options or {})
