@@ -45,7 +45,13 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('checkpoint', help='checkpoint file of the whole model')
     parser.add_argument('--out', required=True, metavar='DIR', help='folder for table.csv and plot.png')
     parser.add_argument('--sizes', type=int, nargs='+', default=SIZES, help='short sides in pixels')
-    parser.add_argument('--modes', nargs='+', choices=BIAS_MODES, default=list(BIAS_MODES), help='default: all')
+    parser.add_argument(
+        '--modes',
+        nargs='+',
+        choices=BIAS_MODES,
+        default=list(BIAS_MODES),
+        help='default: all; the linear mode pools to 1/32 of the training size, model.backbone.img_size',
+    )
     parser.add_argument('--metric', help='metric to plot; default: mIoU or bbox_mAP')
     return parse(parser)
 
@@ -58,14 +64,13 @@ def main() -> None:
     out = Path(args.out)
     if (out / 'table.csv').exists():
         raise InputError(f'{out} holds a table already: name another folder for --out')
-    config = load_config(args, ('test_dataloader',))
+    # Pictures of different shapes are tested whole, as `--tta` does, so that the size is what the backbone sees.
+    config = load_config(args, ('test_dataloader',), tta=True)
     state_dict = read_state_dict(args.checkpoint)
     out.mkdir(parents=True, exist_ok=True)
     config.work_dir = str(out / 'logs')
     config.launcher = args.launcher
     config.log_level = 'WARNING'
-    # Pictures of different shapes are tested whole, so that the size is what the backbone sees.
-    config.merge_from_dict(config.get('tta_overrides', {}))
 
     rows = []
     with Progress() as progress:

@@ -47,7 +47,7 @@ def make_mini(config: Config, mini_root: str = MINI_ROOT) -> Config:
     def shrink(key: str, value: object) -> object:
         if isinstance(value, str):
             return 'BN' if value == 'SyncBN' else _move(value, roots)
-        if key == 'lr_mult':
+        if key in ('lr_mult', 'layer_decay_rate'):
             return 1.0
         if key in COUNT_KEYS:
             return min(value, MAX_COUNT)

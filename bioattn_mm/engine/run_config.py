@@ -18,6 +18,8 @@ def load_config(
 ) -> Config:
     """Read `args.config` and change it in this order: miniature, multi-scale testing, position bias, other values.
 
+    What the command line says wins over what the config has for multi-scale testing.
+
     Last, the process joins the others of its launcher if there is no GPU (see `prepare_process`).
 
     Args:

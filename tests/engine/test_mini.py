@@ -68,6 +68,12 @@ def test_counts_and_rates_of_detectors(root) -> None:
     assert mini.optim_wrapper.paramwise_cfg.custom_keys.backbone.lr_mult == 1.0
 
 
+def test_one_rate_for_all_parameters(root) -> None:
+    config = Config.fromfile(root / 'configs/gab/upernet_vit_small_ade20k.py')
+    assert config.optim_wrapper.paramwise_cfg.layer_decay_rate < 1
+    assert make_mini(config).optim_wrapper.paramwise_cfg.layer_decay_rate == 1.0
+
+
 def test_dataset_without_a_miniature(config: Config) -> None:
     config.train_dataloader.dataset.type = 'CityscapesDataset'
     with pytest.raises(InputError, match='no miniature of CityscapesDataset: expected one of ADE20KDataset'):

@@ -1,0 +1,319 @@
+"""The published settings of every config, with their sources: what the configs must build.
+
+A row is (configs, setting, value, source). `configs` is a regular expression for 'system/config'; of the rows of a
+setting that match a config, the last one counts, so exceptions stand below the rule. What each setting is measured on
+is in `test_published_settings.py`.
+"""
+
+SOURCES = dict(
+    transnext='TransNeXt, released configs and code (github.com/DaiShiResearch/TransNeXt)',
+    transnext_ms='TransNeXt, released configs upernet_*_ms and upernet_*_ms_extrapolation',
+    transnext_paper='TransNeXt (CVPR 2024), downstream tasks; the code of the released Mask R-CNN has 0.4/0.6/0.7',
+    convit='ConViT, default of the released training code (github.com/facebookresearch/convit)',
+    pervit='PerViT, training commands of the release (github.com/juhongm999/pervit)',
+    vars='VARS, default of the released training code (github.com/bfshi/VARS); for num_steps the paper says 3',
+    vars_paper='VARS (ICML 2022): 3 steps; no weights are released that want another number',
+    timm='timm, pretrained configuration of vit_relpos_{small,base}_patch16_224: mean = std = 0.5',
+    swin='Swin, mask-rcnn_swin-s-p4-w7_fpn_ms-crop-3x in mmdet, swin-small upernet in mmseg',
+    mmdet='mmdet, dino-4scale_r50_8xb2-12e and mask-rcnn_r50_fpn',
+    mmseg='mmseg, mask2former_r50_8xb2-160k, upernet_swin, segmentation of ADE20K',
+    beit='BEiT, upernet in mmseg: layer decay 0.9, weight decay 0.05',
+    deit='DeiT and ViT, upernet in mmseg: one learning rate, drop path 0.1',
+    vitdet='ViTDet (ECCV 2022): strides 4 to 64 from the last map',
+    chosen='chosen here: the system has no published detectors or segmentors',
+)
+
+ALL = '.*'
+MASK_RCNN = r'\w+/mask_rcnn_'
+DINO = r'\w+/dino_'
+UPERNET = r'\w+/upernet_'
+MASK2FORMER = r'\w+/mask2former_'
+QUERIES = rf'{DINO}|{MASK2FORMER}'
+COCO = rf'{MASK_RCNN}|{DINO}'
+ADE20K = rf'{UPERNET}|{MASK2FORMER}'
+TRANSNEXT = 'transnext/'
+GAB_VIT = r'gab/\w+_vit_'
+GAB_SWIN = r'gab/\w+_swin_'
+PLAIN = rf'(convit|pervit|vars)/|{GAB_VIT}'
+LAYER_DECAY = [0.9**layers for layers in range(13, 0, -1)]
+
+IMAGENET = dict(mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375), bgr_to_rgb=True)
+SHORT_SIDES = [(short, 1333) for short in range(480, 801, 32)]
+MULTI_SCALE = ('RandomChoiceResize', dict(scales=SHORT_SIDES, keep_ratio=True))
+FLIP = ('RandomFlip', dict(prob=0.5))
+CROP_512 = ('RandomCrop', dict(crop_size=(512, 512), cat_max_ratio=0.75))
+
+
+def multi_scale_crops(long_side: int) -> list:
+    """The training pipeline of DETR's successors; the long side is that of the resize before the crop."""
+    resize = ('RandomChoiceResize', dict(scales=[(side, long_side) for side in (400, 500, 600)], keep_ratio=True))
+    crop = ('RandomCrop', dict(crop_type='absolute_range', crop_size=(384, 600), allow_negative_crop=True))
+    return [FLIP, ('RandomChoice', [[MULTI_SCALE], [resize, crop, MULTI_SCALE]])]
+
+
+def adamw(lr: float, weight_decay: float) -> dict:
+    return dict(type='AdamW', lr=lr, betas=(0.9, 0.999), weight_decay=weight_decay)
+
+
+def transnext_weights(arch: str) -> str:
+    return f'https://huggingface.co/DaiShiResearch/transnext-{arch}-224-1k/resolve/main/transnext_{arch}_224_1k.pth'
+
+
+CONVIT = 'https://dl.fbaipublicfiles.com/convit'
+TIMM = 'https://github.com/rwightman/pytorch-image-models/releases/download/v0.1-tpu-weights'
+SWIN = 'https://github.com/SwinTransformer/storage/releases/download/v1.0.0'
+TRANSNEXT_ARCHS = ('micro', 'tiny', 'small', 'base')
+CONVIT_ARCHS = ('tiny', 'small', 'base')
+PERVIT_ARCHS = ('tiny', 'small', 'medium')
+# Host and attention.
+VARS_NAMES = [f'{host}_vars_{kind}' for host in ('rvt_tiny', 'deit_tiny') for kind in ('s', 'd', 'sd')]
+
+
+SETTINGS = [
+    # Images a step: 8 GPUs with 2 each. TransNeXt's DINO accumulates 2 x 1 instead.
+    (ALL, 'images per GPU', 2, 'transnext'),
+    (ALL, 'accumulated steps', 1, 'mmdet'),
+    (ALL, 'base batch size', 16, 'transnext'),
+    # Optimizer. In float32; the authors' Mask R-CNN Base and Swin's Mask R-CNN are the `--amp` of tools/train.py.
+    (ALL, 'precision', 'OptimWrapper', 'transnext'),
+    (COCO, 'optimizer', adamw(1e-4, 0.05), 'transnext'),
+    (r'gab/dino_swin', 'optimizer', adamw(1e-4, 1e-4), 'mmdet'),
+    (UPERNET, 'optimizer', adamw(6e-5, 0.05), 'transnext'),
+    (r'gab/upernet_swin', 'optimizer', adamw(6e-5, 0.01), 'swin'),
+    (MASK2FORMER, 'optimizer', adamw(1e-4, 0.05), 'mmseg'),
+    (ALL, 'gradient clipping', None, 'transnext'),
+    (DINO, 'gradient clipping', 0.1, 'mmdet'),
+    (MASK2FORMER, 'gradient clipping', 0.01, 'mmseg'),
+    # Learning rates, as multiples of the optimizer's. Of a plain backbone with layer decay from its input to its end.
+    (ALL, 'rates of neck and heads', [1.0], 'transnext'),
+    (ALL, 'rates of the backbone', [1.0], 'deit'),
+    (QUERIES, 'rates of the backbone', [0.1], 'transnext'),
+    # After the last block of ConViT and PerViT there is a norm.
+    (
+        r'(convit|pervit)/(mask_rcnn|upernet)_(small|medium|base)',
+        'rates of the backbone',
+        [*LAYER_DECAY, 1.0],
+        'beit',
+    ),
+    (r'gab/(mask_rcnn|upernet)_vit', 'rates of the backbone', LAYER_DECAY, 'beit'),
+    (r'gab/', 'rates of the Gaussians', [1.0], 'chosen'),
+    # Weight decay: parameters without, by parts of their names; 'flat' are those of one dimension.
+    (
+        TRANSNEXT,
+        'no weight decay',
+        {'scale.query_embedding', 'scale.temperature', 'window_bias', 'position_bias', 'norm'},
+        'transnext',
+    ),
+    (
+        r'transnext/dino_',
+        'no weight decay',
+        {'scale.query_embedding', 'scale.temperature', 'window_bias', 'position_bias', 'flat'},
+        'transnext',
+    ),
+    (
+        r'transnext/mask2former_',
+        'no weight decay',
+        {
+            'scale.query_embedding',
+            'scale.temperature',
+            'window_bias',
+            'position_bias',
+            'flat',
+            'query_embed',
+            'query_feat',
+            'level_embed',
+        },
+        'transnext',
+    ),
+    (PLAIN, 'no weight decay', {'backbone.pos_embed', 'backbone.cls_token', 'flat', 'gaussian'}, 'beit'),
+    (
+        r'(convit|pervit|vars)/mask2former|gab/mask2former_vit',
+        'no weight decay',
+        {'backbone.pos_embed', 'backbone.cls_token', 'flat', 'gaussian', 'query_embed', 'query_feat', 'level_embed'},
+        'mmseg',
+    ),
+    (GAB_SWIN, 'no weight decay', {'relative_position_bias_table', 'norm', 'gaussian'}, 'swin'),
+    (
+        r'gab/mask2former_swin',
+        'no weight decay',
+        {'relative_position_bias_table', 'norm', '.gn.', 'gaussian', 'query_embed', 'query_feat', 'level_embed'},
+        'mmseg',
+    ),
+    # Schedule.
+    (MASK_RCNN, 'loop', dict(epochs=12, validation=1), 'transnext'),
+    (DINO, 'loop', dict(epochs=12, validation=1), 'mmdet'),
+    (r'gab/mask_rcnn_swin', 'loop', dict(epochs=36, validation=1), 'swin'),
+    (UPERNET, 'loop', dict(iterations=160000, validation=16000), 'transnext'),
+    (MASK2FORMER, 'loop', dict(iterations=160000, validation=5000), 'transnext'),
+    (
+        MASK_RCNN,
+        'schedule',
+        [
+            dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=500),
+            dict(type='MultiStepLR', milestones=[8, 11], gamma=0.1, by_epoch=True, begin=0, end=12),
+        ],
+        'transnext',
+    ),
+    (
+        r'gab/mask_rcnn_swin',
+        'schedule',
+        [
+            dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=1000),
+            dict(type='MultiStepLR', milestones=[27, 33], gamma=0.1, by_epoch=True, begin=0, end=36),
+        ],
+        'swin',
+    ),
+    (
+        DINO,
+        'schedule',
+        [dict(type='MultiStepLR', milestones=[11], gamma=0.1, by_epoch=True, begin=0, end=12)],
+        'mmdet',
+    ),
+    (
+        UPERNET,
+        'schedule',
+        [
+            dict(type='LinearLR', start_factor=1e-6, by_epoch=False, begin=0, end=1500),
+            dict(type='PolyLR', eta_min=0.0, power=1.0, by_epoch=False, begin=1500, end=160000),
+        ],
+        'transnext',
+    ),
+    (
+        MASK2FORMER,
+        'schedule',
+        [dict(type='PolyLR', eta_min=0.0, power=0.9, by_epoch=False, begin=0, end=160000)],
+        'mmseg',
+    ),
+    # The best checkpoint is chosen among those of every validation.
+    (COCO, 'best checkpoint', 'coco/bbox_mAP', 'mmdet'),
+    (ADE20K, 'best checkpoint', 'mIoU', 'mmseg'),
+    # Images.
+    (ALL, 'normalisation', IMAGENET, 'transnext'),
+    (GAB_VIT, 'normalisation', dict(mean=(127.5,) * 3, std=(127.5,) * 3, bgr_to_rgb=True), 'timm'),
+    (MASK_RCNN, 'padding', dict(train=32, test=32), 'mmdet'),
+    (DINO, 'padding', dict(train=1, test=1), 'mmdet'),
+    (UPERNET, 'padding', dict(train=(512, 512), test=None), 'mmseg'),
+    (MASK2FORMER, 'padding', dict(train=(512, 512), test=32), 'mmseg'),
+    (MASK_RCNN, 'training images', [('Resize', dict(scale=(1333, 800), keep_ratio=True)), FLIP], 'transnext'),
+    (r'gab/mask_rcnn_swin', 'training images', multi_scale_crops(1333), 'swin'),
+    (DINO, 'training images', multi_scale_crops(4200), 'mmdet'),
+    (
+        UPERNET,
+        'training images',
+        [
+            ('RandomResize', dict(scale=(2048, 512), ratio_range=(0.5, 2.0), keep_ratio=True)),
+            CROP_512,
+            FLIP,
+            ('PhotoMetricDistortion', {}),
+        ],
+        'transnext',
+    ),
+    (
+        MASK2FORMER,
+        'training images',
+        [
+            (
+                'RandomChoiceResize',
+                dict(
+                    scales=[256, 307, 358, 409, 460, 512, 563, 614, 665, 716, 768, 819, 870, 921, 972, 1024],
+                    resize_type='ResizeShortestEdge',
+                    max_size=2048,
+                ),
+            ),
+            CROP_512,
+            FLIP,
+            ('PhotoMetricDistortion', {}),
+        ],
+        'mmseg',
+    ),
+    (MASK_RCNN, 'images without objects', False, 'mmdet'),
+    (DINO, 'images without objects', True, 'mmdet'),
+    (COCO, 'test images', [('Resize', dict(scale=(1333, 800), keep_ratio=True))], 'mmdet'),
+    (ADE20K, 'test images', [('Resize', dict(scale=(2048, 512), keep_ratio=True))], 'mmseg'),
+    (
+        ADE20K,
+        'multi-scale test images',
+        [(1024, 256), (1536, 384), (2048, 512), (2560, 640), (3072, 768), (3584, 896)],
+        'mmseg',
+    ),
+    (COCO, 'multi-scale test images', [(1333, 600), (1333, 800), (2000, 1000)], 'chosen'),
+    # Testing.
+    (UPERNET, 'testing', dict(mode='slide', crop_size=(512, 512), stride=(341, 341)), 'transnext'),
+    (r'transnext/upernet_\w+_ms', 'testing', dict(mode='whole'), 'transnext_ms'),
+    (r'gab/upernet_swin', 'testing', dict(mode='whole'), 'swin'),
+    (MASK2FORMER, 'testing', dict(mode='whole'), 'mmseg'),
+    (MASK_RCNN, 'testing', dict(score=0.05, nms=0.5, per_image=100, mask=0.5, proposals=1000), 'mmdet'),
+    (DINO, 'testing', dict(per_image=300), 'mmdet'),
+    # Heads.
+    (
+        MASK_RCNN,
+        'head',
+        dict(
+            classes=80, anchor_scales=[8], anchor_ratios=[0.5, 1.0, 2.0], regions=512, positive=0.25, proposals=1000
+        ),
+        'mmdet',
+    ),
+    (
+        DINO,
+        'head',
+        dict(classes=80, queries=900, layers=(6, 6), levels=4, denoising=100, costs=[2.0, 5.0, 2.0]),
+        'mmdet',
+    ),
+    (
+        r'transnext/dino_5scale',
+        'head',
+        dict(classes=80, queries=900, layers=(6, 6), levels=5, denoising=100, costs=[2.0, 5.0, 2.0]),
+        'transnext',
+    ),
+    (
+        UPERNET,
+        'head',
+        dict(classes=150, channels=512, pool_scales=(1, 2, 3, 6), auxiliary_channels=256, auxiliary_weight=0.4),
+        'transnext',
+    ),
+    (
+        MASK2FORMER,
+        'head',
+        dict(classes=150, queries=100, layers=(6, 9), points=12544, weights=[2.0, 5.0, 5.0], no_object=0.1),
+        'mmseg',
+    ),
+    # Normalisation layers.
+    (ALL, 'batch norm over all GPUs', False, 'mmdet'),
+    (UPERNET, 'batch norm over all GPUs', True, 'transnext'),
+    (r'vars/', 'batch norm over all GPUs', True, 'chosen'),
+    # The pyramid of plain backbones: its strides. The heads of the others take the backbone's.
+    (r'(convit|pervit|vars)/mask_rcnn|gab/mask_rcnn_vit', 'pyramid', (4, 8, 16, 32, 64), 'vitdet'),
+    (r'(convit|pervit|vars)/dino|gab/dino_vit', 'pyramid', (8, 16, 32, 64), 'chosen'),
+    (r'(convit|pervit|vars)/(upernet|mask2former)|gab/(upernet|mask2former)_vit', 'pyramid', (4, 8, 16, 32), 'deit'),
+    # Stochastic depth.
+    (r'transnext/(dino_\w+|mask2former|mask_rcnn)_(micro|tiny)', 'drop path', 0.3, 'transnext_paper'),
+    (r'transnext/(dino_\w+|mask2former|mask_rcnn)_small', 'drop path', 0.5, 'transnext_paper'),
+    (r'transnext/(dino_\w+|mask2former|mask_rcnn)_base', 'drop path', 0.6, 'transnext_paper'),
+    (r'transnext/upernet_(micro|tiny)', 'drop path', 0.4, 'transnext'),
+    (r'transnext/upernet_small', 'drop path', 0.6, 'transnext'),
+    (r'transnext/upernet_base', 'drop path', 0.7, 'transnext'),
+    (r'convit/', 'drop path', 0.1, 'convit'),
+    (r'pervit/\w+_tiny', 'drop path', 0.0, 'pervit'),
+    (r'pervit/\w+_small', 'drop path', 0.1, 'pervit'),
+    (r'pervit/\w+_medium', 'drop path', 0.2, 'pervit'),
+    (GAB_VIT, 'drop path', 0.1, 'deit'),
+    (r'gab/(mask_rcnn|dino)_swin', 'drop path', 0.2, 'swin'),
+    (r'gab/(upernet|mask2former)_swin', 'drop path', 0.3, 'swin'),
+    (r'vars/', 'drop path', 0.1, 'vars'),
+    # Position bias of TransNeXt: mode and training size, mode in multi-scale testing.
+    (r'transnext/(mask_rcnn|dino)_', 'position bias', ('interpolate', 800, 'extrapolate'), 'transnext'),
+    (r'transnext/mask2former_', 'position bias', ('interpolate', 512, 'extrapolate'), 'transnext'),
+    (r'transnext/upernet_', 'position bias', ('interpolate', 512, 'extrapolate'), 'transnext_ms'),
+    (r'transnext/upernet_\w+_ms', 'position bias', ('interpolate', 800, 'interpolate'), 'transnext_ms'),
+    # Steps of the recurrence of VARS.
+    (r'vars/', 'steps', 3, 'vars_paper'),
+    (r'vars/\w+_rvt_tiny_vars_s?d_', 'steps', 5, 'vars'),
+    # Pre-trained weights.
+    *((rf'transnext/\w+_{arch}_', 'weights', transnext_weights(arch), 'transnext') for arch in TRANSNEXT_ARCHS),
+    *((rf'convit/\w+_{arch}_', 'weights', f'{CONVIT}/convit_{arch}.pth', 'convit') for arch in CONVIT_ARCHS),
+    *((rf'pervit/\w+_{arch}_', 'weights', f'checkpoints/pervit_{arch}.pth', 'pervit') for arch in PERVIT_ARCHS),
+    (r'gab/\w+_vit_small', 'weights', f'{TIMM}/vit_relpos_small_patch16_224-sw-ec2778b4.pth', 'timm'),
+    (r'gab/\w+_vit_base', 'weights', f'{TIMM}/vit_relpos_base_patch16_224-sw-49049aed.pth', 'timm'),
+    (GAB_SWIN, 'weights', f'{SWIN}/swin_small_patch4_window7_224.pth', 'swin'),
+    *((rf'vars/\w+_{name}_(coco|ade20k)', 'weights', f'checkpoints/vars_{name}.pth', 'vars') for name in VARS_NAMES),
+]

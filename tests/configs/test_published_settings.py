@@ -1,0 +1,247 @@
+"""Every config builds what its sources publish: the table of `published_settings.py`."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.dataset import Compose
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS, PARAM_SCHEDULERS, init_default_scope
+
+from .published_settings import SETTINGS, SOURCES
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = sorted(
+    f'{path.parent.name}/{path.stem}' for path in ROOT.glob('configs/[!_]*/*.py') if path.parent.name != 'deploy'
+)
+# Transforms that neither change an image nor choose one.
+UNCHANGING = ('SeedSample', 'LoadImageFromFile', 'LoadAnnotations', 'PackDetInputs', 'PackSegInputs')
+
+
+@cache
+def published(name: str) -> dict[str, object]:
+    """The settings that the table has for a config."""
+    return {setting: value for configs, setting, value, _ in SETTINGS if re.match(configs, name)}
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_config_builds_the_published_settings(name: str) -> None:
+    config = Config.fromfile(ROOT / f'configs/{name}.py')
+    init_default_scope(config.default_scope)
+    with torch.device('meta'):
+        model = MODELS.build(config.model)
+    measured = {
+        **settings_of_optimizer(config, model, published(name)['no weight decay']),
+        **settings_of_schedule(config),
+        **settings_of_images(config),
+        **settings_of_model(config, model),
+    }
+    assert measured.keys() == published(name).keys()
+    differing = {
+        setting: dict(measured=measured[setting], published=value)
+        for setting, value in published(name).items()
+        if measured[setting] != value
+    }
+    assert not differing
+
+
+def settings_of_optimizer(config: Config, model: torch.nn.Module, no_decay: set[str]) -> dict[str, object]:
+    """Measured on the groups of the built optimizer."""
+    wrapper = build_optim_wrapper(model, config.optim_wrapper)
+    defaults = wrapper.optimizer.defaults
+    parameters = dict(model.named_parameters())
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    groups = {
+        names[id(parameter)]: group for group in wrapper.optimizer.param_groups for parameter in group['params']
+    }
+    assert groups.keys() == parameters.keys()
+
+    rates, decayed = {}, {}
+    for name, group in groups.items():
+        part = 'neck and heads' if not name.startswith('backbone.') else 'the backbone'
+        part = 'the Gaussians' if '.gaussian.' in name else part
+        rates.setdefault(f'rates of {part}', set()).add(round(group['lr'] / defaults['lr'], 6))
+        decayed[name] = group['weight_decay']
+    expected = {
+        name: 0
+        if any(part in name for part in no_decay) or ('flat' in no_decay and parameter.ndim == 1)
+        else defaults['weight_decay']
+        for name, parameter in parameters.items()
+    }
+    return {
+        'optimizer': dict(
+            type=type(wrapper.optimizer).__name__,
+            **{key: defaults[key] for key in ('lr', 'betas', 'weight_decay')},
+        ),
+        'precision': type(wrapper).__name__,
+        'gradient clipping': wrapper.clip_grad_kwargs and wrapper.clip_grad_kwargs['max_norm'],
+        'accumulated steps': wrapper._accumulative_counts,
+        **{part: pytest.approx(sorted(values), rel=1e-4) for part, values in rates.items()},
+        'no weight decay': no_decay
+        if decayed == expected
+        else {name: decay for name, decay in decayed.items() if decay != expected[name]},
+    }
+
+
+def settings_of_schedule(config: Config) -> dict[str, object]:
+    """Read in the config; the schedulers and what they name exist."""
+    assert all(scheduler['type'] in PARAM_SCHEDULERS for scheduler in config.param_scheduler)
+    by_epoch = 'max_epochs' in config.train_cfg
+    interval = config.train_cfg.val_interval
+    loop = dict(epochs=config.train_cfg.max_epochs) if by_epoch else dict(iterations=config.train_cfg.max_iters)
+    checkpoint = config.default_hooks.checkpoint
+    # The best checkpoint is one of those that were validated.
+    assert checkpoint.interval == interval and checkpoint.get('by_epoch', True) == by_epoch
+    return {
+        'loop': dict(**loop, validation=interval),
+        'schedule': [dict(scheduler) for scheduler in config.param_scheduler],
+        'best checkpoint': checkpoint.save_best,
+        'images per GPU': config.train_dataloader.batch_size,
+        'base batch size': config.auto_scale_lr.base_batch_size,
+    }
+
+
+def settings_of_images(config: Config) -> dict[str, object]:
+    """Measured on the built preprocessor and on pipelines that can be built."""
+    preprocessor = MODELS.build(config.model.data_preprocessor)
+    if config.default_scope == 'mmdet':
+        padding = dict(train=preprocessor.pad_size_divisor, test=preprocessor.pad_size_divisor)
+    else:
+        padding = dict(train=preprocessor.size, test=(preprocessor.test_cfg or {}).get('size_divisor'))
+    pipelines = [config[f'{kind}_dataloader'].dataset.pipeline for kind in ('train', 'val', 'test')]
+    for pipeline in (*pipelines, config.tta_pipeline):
+        Compose(pipeline)
+    assert pipelines[1] == pipelines[2]
+    measured = {
+        'normalisation': dict(
+            **{key: pytest.approx(getattr(preprocessor, key).flatten().tolist()) for key in ('mean', 'std')},
+            bgr_to_rgb=config.model.data_preprocessor.bgr_to_rgb,
+        ),
+        'padding': padding,
+        'training images': steps_of(pipelines[0]),
+        'test images': steps_of(pipelines[2]),
+        'multi-scale test images': [step.scale for step in config.tta_pipeline[1].transforms[0]],
+    }
+    if config.default_scope == 'mmdet':
+        measured['images without objects'] = not config.train_dataloader.dataset.filter_cfg.filter_empty_gt
+    return measured
+
+
+def steps_of(pipeline: list) -> list:
+    """The transforms that change images: type and arguments, those within a choice as lists."""
+    steps = []
+    for transform in pipeline:
+        arguments = dict(transform)
+        kind = arguments.pop('type').removeprefix('bioattn_mm.')
+        if kind == 'RandomChoice':
+            steps.append((kind, [steps_of(branch) for branch in arguments['transforms']]))
+        elif kind not in UNCHANGING:
+            steps.append((kind, arguments))
+    return steps
+
+
+def settings_of_model(config: Config, model: torch.nn.Module) -> dict[str, object]:
+    """Measured on the built model, or read in its config where a module keeps nothing of it."""
+    if config.default_scope == 'mmdet':
+        measured = (
+            mask_rcnn(model, config.model.rpn_head.anchor_generator)
+            if config.model.type == 'MaskRCNN'
+            else dino(model)
+        )
+    else:
+        head = upernet if config.model.decode_head.type == 'UPerHead' else mask2former
+        whole = model.test_cfg.mode == 'whole'
+        measured = dict(head=head(model), testing=dict(mode='whole') if whole else dict(model.test_cfg))
+    backbone = config.model.backbone
+    measured['weights'] = backbone.init_cfg.checkpoint
+    measured['drop path'] = backbone.get('drop_path_rate', 0.0)
+    sync = [isinstance(module, torch.nn.SyncBatchNorm) for module in model.modules()]
+    measured['batch norm over all GPUs'] = any(sync) or config.get('sync_bn') == 'torch'
+    if hasattr(model.backbone, 'blocks'):
+        measured['pyramid'] = model.neck.strides
+    if backbone.type == 'bioattn_mm.TransNeXt':
+        bias = {module.bias_mode for module in model.backbone.modules() if hasattr(module, 'train_grid')}
+        grid = model.backbone.stages[0].blocks[0].attn.position_bias.train_grid
+        (mode,), size = bias, 4 * grid[0]
+        assert grid == (size // 4, size // 4)
+        measured['position bias'] = (mode, size, config.tta_overrides.model.backbone.bias_mode)
+    if backbone.type == 'bioattn_mm.VARS':
+        measured['steps'] = backbone.get('num_steps', 3)
+    return measured
+
+
+def mask_rcnn(model: torch.nn.Module, anchors: dict) -> dict[str, object]:
+    sampler = model.train_cfg.rcnn.sampler
+    rcnn = model.test_cfg.rcnn
+    assert model.roi_head.mask_head.num_classes == model.roi_head.bbox_head.num_classes
+    return {
+        'head': dict(
+            classes=model.roi_head.bbox_head.num_classes,
+            anchor_scales=anchors.scales,
+            anchor_ratios=anchors.ratios,
+            regions=sampler.num,
+            positive=sampler.pos_fraction,
+            proposals=model.train_cfg.rpn_proposal.max_per_img,
+        ),
+        'testing': dict(
+            score=rcnn.score_thr,
+            nms=rcnn.nms.iou_threshold,
+            per_image=rcnn.max_per_img,
+            mask=rcnn.mask_thr_binary,
+            proposals=model.test_cfg.rpn.max_per_img,
+        ),
+    }
+
+
+def dino(model: torch.nn.Module) -> dict[str, object]:
+    attentions = [module for module in model.modules() if hasattr(module, 'sampling_offsets')]
+    (levels,) = {model.level_embed.shape[0], *(attention.num_levels for attention in attentions)}
+    return {
+        'head': dict(
+            classes=model.bbox_head.num_classes,
+            queries=model.num_queries,
+            layers=(len(model.encoder.layers), len(model.decoder.layers)),
+            levels=levels,
+            denoising=model.dn_query_generator.num_dn_queries,
+            costs=[cost.weight for cost in model.train_cfg.assigner.match_costs],
+        ),
+        'testing': dict(per_image=model.test_cfg.max_per_img),
+    }
+
+
+def upernet(model: torch.nn.Module) -> dict[str, object]:
+    head, auxiliary = model.decode_head, model.auxiliary_head
+    assert auxiliary.num_classes == head.num_classes
+    return dict(
+        classes=head.num_classes,
+        channels=head.channels,
+        pool_scales=head.psp_modules.pool_scales,
+        auxiliary_channels=auxiliary.channels,
+        auxiliary_weight=auxiliary.loss_decode.loss_weight,
+    )
+
+
+def mask2former(model: torch.nn.Module) -> dict[str, object]:
+    head = model.decode_head
+    return dict(
+        classes=head.num_classes,
+        queries=head.num_queries,
+        layers=(len(head.pixel_decoder.encoder.layers), len(head.transformer_decoder.layers)),
+        points=head.num_points,
+        weights=[loss.loss_weight for loss in (head.loss_cls, head.loss_mask, head.loss_dice)],
+        no_object=head.class_weight[-1],
+    )
+
+
+def test_every_row_is_some_config_s() -> None:
+    """A row that another one hides, or that no config matches, would state nothing."""
+    used = {
+        max(index for index, row in enumerate(SETTINGS) if row[1] == setting and re.match(row[0], name))
+        for name in CONFIGS
+        for setting in published(name)
+    }
+    assert [row for index, row in enumerate(SETTINGS) if index not in used] == []
+    assert {row[3] for row in SETTINGS} == set(SOURCES)
