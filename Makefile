@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 CONFIG ?= configs/transnext/upernet_tiny_ade20k.py
 # What else `make setup` installs: deploy, for tools/export.py.
 EXTRA ?=
-WORK_DIR = work_dirs/$(basename $(notdir $(CONFIG)))_mini
+WORK_DIR = work_dirs/$(patsubst configs/%.py,%,$(CONFIG))_mini
 
 # Threads that wait in turn instead of spinning: much faster where data loaders or other programs share the cores.
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -17,12 +17,13 @@ JOBS ?= 2
 THREADS ?= $(shell n=$$(( $$(nproc) / $(JOBS) )); echo $$(( n > 0 ? n : 1 )))
 PYTEST = OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test test-all lint clean
+.PHONY: help setup demo test test-all dry-run-all lint clean
 
 help:
 	@echo 'make setup   environment in .venv (a few minutes the first time); EXTRA=deploy adds what tools/export.py needs'
 	@echo 'make demo    train and test $(CONFIG) on miniature data; CONFIG=... for another'
-	@echo 'make test    the test suite; make test-all trains and tests every config, too'
+	@echo 'make test    the test suite; make test-all trains and tests every config, too (hours)'
+	@echo 'make dry-run-all   the first training step of every config at full size (hours on a CPU)'
 	@echo 'make lint    style checks'
 	@echo 'make clean   remove .venv and generated data; work_dirs stays'
 
@@ -57,7 +58,11 @@ test: setup
 	$(PYTEST) $(PYTEST_ARGS)
 
 test-all: setup
-	$(PYTEST) -m '' $(PYTEST_ARGS)
+	$(PYTEST) -m 'not dry_run' $(PYTEST_ARGS)
+
+# One after the other: at full size some take most of the memory of a small machine.
+dry-run-all: setup
+	$(BIN)/python -m pytest -m dry_run -rP tests/tools/test_dry_run_every_config.py $(PYTEST_ARGS)
 
 lint: setup
 	$(BIN)/pip install --quiet -r requirements/lint.txt

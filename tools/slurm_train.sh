@@ -4,7 +4,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/dist_common.sh"
 
 check_arguments 3 "Usage: tools/slurm_train.sh PARTITION JOB_NAME CONFIG [WORK_DIR] [arguments of tools/train.py]
 
-Train on GPUs that Slurm allots, one process for each. Logs and checkpoints go to WORK_DIR (default work_dirs/CONFIG).
+Train on GPUs that Slurm allots, one process for each. Logs and checkpoints go to WORK_DIR (default work_dirs/SYSTEM/CONFIG).
 
 Environment variables:
   GPUS           number of all GPUs (default 8)

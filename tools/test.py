@@ -26,7 +26,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__,
         epilog='Example: python tools/test.py configs/transnext/upernet_tiny_ade20k.py '
-        'work_dirs/upernet_tiny_ade20k_mini/iter_200.pth --mini --show-dir pictures',
+        'work_dirs/transnext/upernet_tiny_ade20k_mini/iter_200.pth --mini --show-dir images',
     )
     parser.add_argument('config', help='config file, such as configs/transnext/upernet_tiny_ade20k.py')
     parser.add_argument('checkpoint', help='checkpoint file of the whole model')

@@ -2,9 +2,7 @@
 
 import os
 import shutil
-import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,25 +13,10 @@ from mmengine.config import Config
 from bioattn_mm.engine.distributed import prepare_process
 from bioattn_mm.errors import InputError
 
-from .running import ROOT, metrics_of_test, run, scalars
+from .running import ROOT, metrics_of_test, run, run_script, scalars
 
 CONFIG = str(ROOT / 'tests/tools/upernet_small.py')
 SCRIPTS = {'dist_train.sh': 2, 'dist_test.sh': 3, 'slurm_train.sh': 3}  # and how many arguments each needs
-
-
-def run_script(folder: Path, script: str, *args: str, **environment: str) -> subprocess.CompletedProcess:
-    """Run a script as a user does who has the environment active."""
-    with socket.socket() as free:
-        free.bind(('', 0))
-        port = free.getsockname()[1]
-    return subprocess.run(
-        [ROOT / 'tools' / script, *args],
-        cwd=folder,
-        env={**os.environ, 'PYTHON': sys.executable, 'PORT': str(port), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def test_two_processes_train_and_test_as_one_does(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

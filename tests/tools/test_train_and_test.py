@@ -4,9 +4,7 @@ import csv
 import importlib.util
 import pickle
 import re
-import runpy
 import shutil
-import sys
 from pathlib import Path
 
 import mmcv
@@ -17,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from bioattn_mm.datasets import majority_baseline
 
-from .running import ROOT, metrics_of_test, run, scalars
+from .running import ROOT, call, metrics_of_test, run, scalars
 
 CONFIG = str(ROOT / 'tests/tools/upernet_narrow.py')
 
@@ -158,18 +156,6 @@ def test_a_detection_config_runs_through_the_same_tools(workplace: Path) -> None
     merged = metrics_of_test(workplace / 'detector/tta')
     assert merged['coco/bbox_mAP_50'] >= 0
     assert 'coco/segm_mAP' not in merged
-
-
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, workplace: Path, *args: str) -> str:
-    """Run a tool in this process; return its error line, after checking the exit code 2."""
-    monkeypatch.chdir(workplace)
-    monkeypatch.setattr(sys, 'argv', [str(ROOT / 'tools' / args[0]), *args[1:]])
-    before = sorted(workplace.rglob('*'))
-    with pytest.raises(SystemExit) as exit_:
-        runpy.run_path(sys.argv[0], run_name='__main__')
-    assert exit_.value.code == 2
-    assert sorted(workplace.rglob('*')) == before  # nothing written
-    return capsys.readouterr().err.splitlines()[-1]
 
 
 BAD_INPUT = {

@@ -1,0 +1,56 @@
+"""Every config takes its first training step and predicts for its first validation image, at full size."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+
+from .. import parity
+from .running import ROOT, run
+from .test_every_config import CONFIGS
+from .user_folder import make_user_folder
+
+MANIFESTS = {
+    'bioattn_mm.TransNeXt': 'transnext_{arch}',
+    'bioattn_mm.ConViT': 'convit_{arch}',
+    'bioattn_mm.PerViT': 'pervit_{arch}',
+    'bioattn_mm.VARS': 'vars_{arch}_{attention}',
+}
+
+
+@pytest.fixture(scope='module')
+def user(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_user_folder(tmp_path_factory.mktemp('user'), workplace)
+
+
+def write_weights(config: Config, path: Path) -> None:
+    """A file in place of the ImageNet weights: the released names where they are recorded, random values."""
+    backbone = {key: value for key, value in config.model.backbone.items() if key != 'init_cfg'}
+    manifest = MANIFESTS.get(backbone['type'], '').format(**backbone).replace('-', '_')
+    if (parity.FOLDER / f'manifest_{manifest}.json').is_file():
+        state_dict = parity.released_state_dict(manifest)
+    else:
+        init_default_scope(config.default_scope)
+        with torch.device('meta'):
+            shapes = {name: value.shape for name, value in MODELS.build(backbone).state_dict().items()}
+        state_dict = {name: parity.fill_value(name, shape) for name, shape in shapes.items()}
+    torch.save(dict(model=state_dict), path)
+
+
+@pytest.mark.dry_run
+@pytest.mark.parametrize('name', CONFIGS)
+def test_every_config_starts_at_full_size(name: str, user: Path) -> None:
+    weights = user / 'weights.pth'
+    write_weights(Config.fromfile(ROOT / f'configs/{name}.py'), weights)
+    process = run(
+        user, 'train.py', f'configs/{name}.py', '--dry-run',
+        '--cfg-options', f'model.backbone.init_cfg.checkpoint={weights}',
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr[-3000:]
+    told = dict(re.findall(r'^(\w[\w ]*?) {2,}(\S.*)$', process.stdout, flags=re.MULTILINE))
+    assert told['weights'].startswith(f'{weights}; ')
+    columns = ('first step', 'validation image', 'peak memory', 'position bias', 'normalisation layers')
+    print(f'\n{name}: ' + '; '.join(f'{column} {told[column]}' for column in columns if column in told))
