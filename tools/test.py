@@ -8,7 +8,6 @@ from mmengine.config import Config, ConfigDict
 from mmengine.dist import is_main_process
 from mmengine.runner import Runner
 
-from bioattn_mm import compat
 from bioattn_mm.checkpoints import check_fit, read_state_dict
 from bioattn_mm.engine.bias_mode import BIAS_MODES
 from bioattn_mm.engine.command_line import parse, run_tool
@@ -17,9 +16,6 @@ from bioattn_mm.engine.model_check import state_dict_of
 from bioattn_mm.engine.pipelines import load_ground_truth
 from bioattn_mm.engine.run_config import load_config
 from bioattn_mm.errors import InputError
-
-# At the top level, so that workers of a data loader that are spawned do it too.
-compat.install()
 
 
 def parse_args() -> argparse.Namespace:

@@ -12,7 +12,6 @@ from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 from torch import Tensor
 
-from bioattn_mm import compat
 from bioattn_mm.checkpoints import check_fit, read_checkpoint, weights_of
 from bioattn_mm.engine.checkpoints import latest_checkpoint
 from bioattn_mm.engine.command_line import parse, run_tool
@@ -23,9 +22,6 @@ from bioattn_mm.engine.readable_log import readable_log
 from bioattn_mm.engine.run_config import default_work_dir, load_config
 from bioattn_mm.engine.strategies import set_strategy
 from bioattn_mm.errors import InputError
-
-# At the top level, so that workers of a data loader that are spawned do it too.
-compat.install()
 
 
 def parse_args() -> argparse.Namespace:

@@ -21,6 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..errors import InputError
 from .ema import unwrapped
 from .readable_log import groups_table, optimizer_groups, readable_log
+from .sync_batch_norm import CPUSyncBatchNorm
 
 
 class _Done(Exception):
@@ -174,7 +175,12 @@ def pixel_normalisation(config: Config) -> str:
 
 def normalisation_layers(model: nn.Module) -> str:
     """Kinds of normalisation layers and how many there are; a single process has BatchNorm in place of SyncBN."""
-    kinds = dict(SyncBN=nn.SyncBatchNorm, BatchNorm=_BatchNorm, LayerNorm=nn.LayerNorm, GroupNorm=nn.GroupNorm)
+    kinds = dict(
+        SyncBN=(nn.SyncBatchNorm, CPUSyncBatchNorm),
+        BatchNorm=_BatchNorm,
+        LayerNorm=nn.LayerNorm,
+        GroupNorm=nn.GroupNorm,
+    )
     counts = Counter()
     for module in model.modules():
         counts.update([name for name, kind in kinds.items() if isinstance(module, kind)][:1])

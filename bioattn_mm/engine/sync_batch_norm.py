@@ -47,9 +47,9 @@ class CPUSyncBatchNorm(_BatchNorm):
 
 
 def synchronise_on_cpu(model: nn.Module) -> nn.Module:
-    """Replace PyTorch's SyncBatchNorm in a model, in place, by one that runs on the CPU; return the model."""
+    """Replace SyncBatchNorm in a model, PyTorch's and mmengine's, by one that runs on the CPU; return the model."""
     for module in model.modules():
-        if type(module) is nn.SyncBatchNorm:
+        if isinstance(module, nn.SyncBatchNorm):
             # Parameters, buffers and whoever refers to the module stay as they are.
             module.__class__ = CPUSyncBatchNorm
     return model
