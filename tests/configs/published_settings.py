@@ -86,7 +86,8 @@ SETTINGS = [
     (MASK2FORMER, 'gradient clipping', 0.01, 'mmseg'),
     # Learning rates, as multiples of the optimizer's. Of a plain backbone with layer decay from its input to its end.
     (ALL, 'rates of neck and heads', [1.0], 'transnext'),
-    (ALL, 'rates of the backbone', [1.0], 'deit'),
+    (ALL, 'rates of the backbone', [1.0], 'transnext'),
+    (PLAIN, 'rates of the backbone', [1.0], 'deit'),
     (QUERIES, 'rates of the backbone', [0.1], 'transnext'),
     # After the last block of ConViT and PerViT there is a norm.
     (

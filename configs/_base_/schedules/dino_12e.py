@@ -1,6 +1,6 @@
 # DINO's 12 epochs: no warm-up, a tenth of the rate after epoch 11, gradients clipped, a slower backbone.
-# Steps are of 8 x 2 images, as in mmdet and in DINO's paper; TransNeXt's release accumulates two of 8 x 1, each with
-# loss normalisers of its own, to save memory.
+# Steps are of 8 x 2 images, as in mmdet; TransNeXt's release accumulates two of 8 x 1, each with loss normalisers of
+# its own, to save memory.
 _base_ = './adamw_1x.py'
 optim_wrapper = dict(
     constructor='bioattn_mm.CombinedRulesConstructor',
