@@ -175,12 +175,12 @@ def pixel_normalisation(config: Config) -> str:
 
 def normalisation_layers(model: nn.Module) -> str:
     """Kinds of normalisation layers and how many there are; a single process has BatchNorm in place of SyncBN."""
-    kinds = dict(
-        SyncBN=(nn.SyncBatchNorm, CPUSyncBatchNorm),
-        BatchNorm=_BatchNorm,
-        LayerNorm=nn.LayerNorm,
-        GroupNorm=nn.GroupNorm,
-    )
+    kinds = {
+        'SyncBN': (nn.SyncBatchNorm, CPUSyncBatchNorm),
+        'BatchNorm': _BatchNorm,
+        'LayerNorm': nn.LayerNorm,
+        'GroupNorm': nn.GroupNorm,
+    }
     counts = Counter()
     for module in model.modules():
         counts.update([name for name, kind in kinds.items() if isinstance(module, kind)][:1])
