@@ -110,7 +110,7 @@ def test_padding_is_at_the_bottom_and_right(name: str) -> None:
 def test_out_indices(name: str) -> None:
     last = CASES[name].num_stages - 1
     whole = build(name, out_indices=(1, 2, last)).eval()
-    # What comes after the last output is not there in columnar backbones, or would have no gradient.
+    # Columnar backbones do not build the blocks after the last output.
     part = twin(whole, name, out_indices=(1, 2)).eval()
     picture = torch.randn(1, 3, 48, 64)
     outputs = part(picture)

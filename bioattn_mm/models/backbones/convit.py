@@ -77,7 +77,7 @@ class ConViT(Backbone):
             None, PATCH_SIZE, embed_dim=channels, flatten=False, output_fmt='NHWC', dynamic_img_pad=True
         )
         self.pos_embed = PositionEmbedding(channels, tuple(size // PATCH_SIZE for size in to_2tuple(pretrain_size)))
-        # What no output needs is not there, so that every parameter gets a gradient.
+        # Blocks after the last output are not built: unused parameters break DistributedDataParallel.
         drop_path_rates = np.linspace(0, drop_path_rate, DEPTH)[: max(self.out_indices) + 1].tolist()
         self.blocks = nn.ModuleList(
             Block(

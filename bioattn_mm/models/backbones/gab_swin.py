@@ -71,7 +71,7 @@ class GABSwin(Backbone):
         sigma = window_size / 2 if sigma is None else sigma
         drop_path_rates = np.linspace(0, drop_path_rate, sum(settings['depths'])).tolist()
         self.patch_embed = _patch_embed(channels[0])
-        # What no output needs is not there, so that every parameter gets a gradient.
+        # Stages after the last output are not built: unused parameters break DistributedDataParallel.
         self.stages = nn.ModuleList(
             _stage(
                 embed_dims=channels[stage],

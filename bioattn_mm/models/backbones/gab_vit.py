@@ -94,7 +94,7 @@ class GABViT(Backbone):
         self.patch_embed = PatchEmbed(
             None, PATCH_SIZE, embed_dim=channels, flatten=False, output_fmt='NHWC', dynamic_img_pad=True
         )
-        # What no output needs is not there, so that every parameter gets a gradient.
+        # Blocks after the last output are not built: unused parameters break DistributedDataParallel.
         drop_path_rates = np.linspace(0, drop_path_rate, DEPTH)[: max(self.out_indices) + 1].tolist()
         self.blocks = nn.ModuleList(
             GABBlock(channels, num_heads, rate, sigma, amplitude, bias_in_kernel) for rate in drop_path_rates

@@ -106,7 +106,7 @@ class PerViT(Backbone):
 
         self.stem = _stem(3, *settings['stem_channels'], widths[0])
         self.distance_embedding = DistanceEmbedding(num_heads)
-        # What no output needs is not there, so that every parameter gets a gradient.
+        # Blocks after the last output are not built: unused parameters break DistributedDataParallel.
         drop_path_rates = np.linspace(0, drop_path_rate, DEPTH)[: max(self.out_indices) + 1].tolist()
         self.blocks = nn.ModuleList(
             PerViTBlock(widths[index], widths[index + 1], num_heads, rate, cache_mebibytes * 2**20 // DEPTH)
@@ -146,7 +146,7 @@ class PerViT(Backbone):
             raise InputError(f"position_init must be 'peripheral', 'conv' or 'random', got {position_init!r}")
         if position_init == 'random':
             return
-        # R falls with the distance; its bias cancels in the first norm.
+        # The embedding R falls with the distance; its bias has no effect, as the first instance norm subtracts it.
         nn.init.constant_(self.distance_embedding.proj.weight, -0.02)
         depth = np.linspace(0, 1, DEPTH) if position_init == 'peripheral' else np.zeros(DEPTH)
         for block, share in zip(self.blocks, depth.tolist()):

@@ -147,9 +147,9 @@ class VARS(Backbone):
             nn.MaxPool2d(3, stride=2, padding=1),
             nn.Conv2d(STEM_CHANNELS, channels[0], 4, stride=4),
         )
-        # RVT knows of positions by the borders of its depth-wise convolutions.
+        # RVT has no position embedding: the zero padding of its depth-wise convolutions tells positions.
         self.pos_embed = nn.Identity() if settings['block'] == 'rvt' else PositionEmbedding(channels[0], grid)
-        # What no output needs is not there, so that every parameter gets a gradient.
+        # Blocks after the last output are not built: unused parameters break DistributedDataParallel.
         drop_path_rates = np.linspace(0, drop_path_rate, DEPTH)[: max(self.out_indices) + 1].tolist()
         self.blocks = nn.ModuleList()
         for level, rate in zip(levels, drop_path_rates):
@@ -207,7 +207,7 @@ def _block(
     """A block of one of the hosts; `level` is 0 or 1, the place in the lists of the settings."""
     channels, num_heads = settings['channels'][level], settings['num_heads'][level]
     feature_ratio = settings['feature_ratio']
-    # None is left to the layer's default.
+    # Without a `sparsity` the layer takes its own default.
     recurrence = dict(num_steps=num_steps) if sparsity is None else dict(num_steps=num_steps, sparsity=sparsity)
     if attention == 'softmax':
         attn = SoftmaxAttention(channels, num_heads)
