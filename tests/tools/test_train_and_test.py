@@ -194,6 +194,18 @@ BAD_INPUT = {
         ['train.py', CONFIG, '--mini', '--resume', 'x.pth'],
         'error: checkpoint to resume from not found: x.pth',
     ),
+    'checkpoint of another model to resume from': (
+        ['train.py', CONFIG, '--mini', '--resume', 'other_model.pth'],
+        r'error: other_model.pth is not a checkpoint of this model; \d+ missing in the file: backbone.stages.0.',
+    ),
+    'unknown argument of the model': (
+        ['train.py', CONFIG, '--mini', '--cfg-options', 'model.backbone.depth=3'],
+        r'error: the model of .*upernet_narrow.py cannot be built: .* unexpected keyword argument .depth., it takes ',
+    ),
+    'malformed option': (
+        ['train.py', CONFIG, '--mini', '--cfg-options', 'model.backbone={arch:tiny}'],
+        "train.py: error: argument --cfg-options: a dict is no value, got 'model.backbone={arch:tiny}'",
+    ),
     'strategy missing': (
         ['train.py', CONFIG, '--mini', '--strategy', 'none.py'],
         'error: strategy not found: none.py',
@@ -220,6 +232,7 @@ def test_bad_input(args, message, workplace, monkeypatch, capsys) -> None:
         pytest.skip('there is a GPU')
     (workplace / 'README.md').write_text('no config, no checkpoint')
     (workplace / 'broken.py').write_text('model = dict(')
+    torch.save(dict(state_dict=dict(weight=torch.zeros(3)), meta=dict(seed=1)), workplace / 'other_model.pth')
     assert re.match(message, call(monkeypatch, capsys, workplace, *args))
 
 
