@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .errors import InputError
 from .files import whole_file
-from .unpickling import code_refused, refused_class
+from .unpickling import HOLDS_CODE, code_refused, refused_class
 
 # Names of the authors' released files -> names here, as regular expressions applied in order.
 RELEASED_NAMES = {
@@ -98,10 +98,7 @@ def read_checkpoint(path: str) -> object:
     except Exception as error:
         refused = refused_class(error)
         if refused:
-            raise InputError(
-                f'{path} holds more than weights: {refused}, which is none of the classes that mmengine writes and '
-                'may run code when it is read; if you trust where the file comes from, add --trust-checkpoint'
-            ) from error
+            raise InputError(f'{path} {HOLDS_CODE.format(refused)}') from error
         reason = str(error).strip().splitlines() or [type(error).__name__]
         if isinstance(error, (pickle.UnpicklingError, LookupError, ValueError, EOFError)):
             reason = ['it is not what torch.save writes']

@@ -14,11 +14,18 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
 
 # PyTorch's own switches. The first makes every torch.load a safe one, even where the caller says weights_only=False,
 # as mmengine does after a refusal; the second lets callers decide.
 REFUSE, TRUST = 'TORCH_FORCE_WEIGHTS_ONLY_LOAD', 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
+
+# What to say of a file with a class that is refused.
+HOLDS_CODE = (
+    'holds more than weights: {}, which is none of the classes that mmengine writes and may run code when it is '
+    'read; if you trust where the file comes from, add --trust-checkpoint'
+)
 
 _STATISTICS = ('mean', 'max', 'min', 'current')
 
@@ -31,12 +38,13 @@ def _statistic_of_history(owner: object, name: str) -> Callable:
 
 
 def _allowed() -> list:
-    """mmengine's history of logged values, and the NumPy arrays and numbers that it and the hooks keep.
+    """mmengine's history of logged values and its configs, and the NumPy arrays and numbers that its hooks keep.
 
     And the arguments of a training script, which released ImageNet files keep beside the weights: a plain container.
     """
     multiarray = np._core.multiarray if hasattr(np, '_core') else np.core.multiarray
-    allowed = [HistoryBuffer, (_statistic_of_history, 'builtins.getattr'), np.ndarray, np.dtype, argparse.Namespace]
+    allowed = [HistoryBuffer, (_statistic_of_history, 'builtins.getattr'), ConfigDict, argparse.Namespace]
+    allowed += [np.ndarray, np.dtype]
     allowed += [type(np.dtype(code)) for code in '?bBhHiIlLqQefdSU']
     for name in ('scalar', '_reconstruct'):
         # The module's name in files that were written under NumPy 1 and under NumPy 2.

@@ -54,6 +54,7 @@ class CheckpointHook(MMEngineCheckpointHook):
             for partial in Path(self.out_dir).glob(f'.*{PARTIAL}'):
                 shutil.rmtree(partial) if partial.is_dir() else partial.unlink()
         self.told_to_end = self.all_told_to_end = False
+        self._progress = {}
         self._old_handler = signal.signal(signal.SIGTERM, self._on_sigterm)
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
@@ -93,8 +94,16 @@ class CheckpointHook(MMEngineCheckpointHook):
             (Path(runner.work_dir) / 'last_checkpoint').write_text(path)
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
+        # After a validation that is the best so far, mmengine saves the last checkpoint again. The loop counts one
+        # iteration or epoch further by then, and FlexibleRunner writes that into the file, whatever `meta` says: a
+        # resumed run would leave an iteration out.
+        self._progress = dict(epoch=step, iter=runner.iter) if self.by_epoch else dict(epoch=runner.epoch, iter=step)
         super()._save_checkpoint_with_step(runner, step, meta)
+        self._progress = {}
         self._remove_superfluous()
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        checkpoint['meta'].update(self._progress)
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
         super()._save_best_checkpoint(runner, metrics)

@@ -3,6 +3,7 @@
 import argparse
 import functools
 import os
+import pickle
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from mmengine.config import Config, ConfigDict, DictAction
 from mmengine.utils import is_seq_of
 
 from ..errors import InputError
-from ..unpickling import code_refused, trust_checkpoints
+from ..unpickling import HOLDS_CODE, code_refused, refused_class, trust_checkpoints
 
 HOW_TO_GET = dict(
     ADE20KDataset='download ADEChallengeData2016.zip of the MIT Scene Parsing Benchmark '
@@ -33,6 +34,9 @@ def run_tool(main: Callable[[], None]) -> Callable[[], None]:
         try:
             with code_refused():
                 main()
+        except pickle.UnpicklingError as error:  # of a checkpoint that a library reads by itself
+            print(f'error: a checkpoint {HOLDS_CODE.format(refused_class(error))}', file=sys.stderr)
+            sys.exit(2)
         except (InputError, OSError) as error:
             # An error of a data loader's worker arrives with the worker's traceback in its message; its last
             # line is "module.ErrorClass: message".

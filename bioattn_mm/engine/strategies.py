@@ -173,7 +173,17 @@ class DeepSpeedStrategy(MMEngineDeepSpeedStrategy):
 
     def resume(self, filename: str, *, callback: Callable | None = None, **kwargs) -> dict:
         """Go on from a folder; the arguments are mmengine's."""
-        checkpoint = super().resume(filename, **kwargs)
+        with torch.serialization.safe_globals(_deepspeed_classes()):
+            checkpoint = super().resume(filename, **kwargs)
         if callback is not None:
             callback(checkpoint)
         return checkpoint
+
+
+def _deepspeed_classes() -> list[type]:
+    """What DeepSpeed pickles of itself into the optimizer's state; plain data, like what `unpickling` allows."""
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    return [DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address]

@@ -70,8 +70,10 @@ def test_a_sharded_run_goes_on(workplace: Path, strategy: str) -> None:
     folders = [new_folder(workplace, f'{strategy}_{name}') for name in ('whole', 'two_parts')]
     for folder, function, iterations in ((0, train, 4), (1, train, 2), (1, resume, 4)):
         config = comparable('upernet', 2)
-        config.train_cfg.max_iters = iterations
-        config.default_hooks.checkpoint.interval = 2
+        config.train_cfg.update(max_iters=iterations, val_interval=2)
+        # The first validation is the best so far.
+        config.default_hooks.checkpoint.update(interval=2, save_best='mIoU')
+        config.val_dataloader.dataset.indices = 2
         codes = run_ranks(function, config, 'pytorch', strategy, folder=folders[folder], world_size=2)
         assert codes == [0, 0], reasons(folders[folder])
     whole, two_parts = (weights_file(folder / 'iter_4.pth') for folder in folders)
