@@ -90,8 +90,10 @@ def test_says_which_keys_were_not_used(tmp_path, monkeypatch: pytest.MonkeyPatch
     lines = []
     monkeypatch.setattr('bioattn_mm.models.backbones.base.print_log', lambda line, logger: lines.append(line))
     path = save_release(tmp_path / 'release.pth', 'tiny')
-    PerViT('tiny', init_cfg=dict(type='Pretrained', checkpoint=path)).init_weights()
-    assert lines == [f'PerViT: loaded {path}; not used: head.weight, head.bias']
+    backbone = PerViT('tiny', init_cfg=dict(type='Pretrained', checkpoint=path))
+    backbone.init_weights()
+    number = len(backbone.state_dict())
+    assert lines == [f'PerViT: loaded {path}; {number} entries used, not used: head.weight, head.bias']
 
 
 def test_checkpoint_of_another_variant(tmp_path) -> None:

@@ -89,8 +89,10 @@ def test_says_which_keys_were_not_used(tmp_path, monkeypatch: pytest.MonkeyPatch
     lines = []
     monkeypatch.setattr('bioattn_mm.models.backbones.base.print_log', lambda line, logger: lines.append(line))
     path = save_release(tmp_path / 'release.pth', 'micro')
-    TransNeXt('micro', init_cfg=dict(type='Pretrained', checkpoint=path)).init_weights()
-    assert lines == [f'TransNeXt: loaded {path}; not used: head.weight, head.bias']
+    backbone = TransNeXt('micro', init_cfg=dict(type='Pretrained', checkpoint=path))
+    backbone.init_weights()
+    number = len(backbone.state_dict())
+    assert lines == [f'TransNeXt: loaded {path}; {number} entries used, not used: head.weight, head.bias']
 
 
 @pytest.mark.parametrize('wrapping', ['bare', 'state_dict of a detector', 'data parallel'])

@@ -93,7 +93,7 @@ def upernet(user: Path) -> tuple[Path, str]:
 def test_train_by_iterations(upernet: tuple[Path, str]) -> None:
     work_dir, log = upernet
     assert re.search(r'seed: \d+\n', log)
-    assert 'transnext_micro_224_1k.pth; not used: head.weight, head.bias\n' in log
+    assert 'transnext_micro_224_1k.pth; 615 entries used, not used: head.weight, head.bias\n' in log
     # The optimizer's groups as one table, and nothing of what mmengine says of each parameter.
     assert log.count('learning rate and weight decay') == 1
     assert re.search(r'6e-05 .* 0.05 .* 375 .* backbone.stages.0.patch_embed.proj.weight', log)
@@ -207,7 +207,7 @@ def test_dry_run_says_what_the_run_will_be_and_writes_nothing(user: Path) -> Non
     assert sorted(user.rglob('*')) == before
     told = dict(re.findall(r'^(\w[\w ]*?) {2,}(\S.*)$', process.stdout, flags=re.MULTILINE))
     assert told['model'] == 'EncoderDecoder with TransNeXt, 41.7 M parameters, 41.7 M of them trained'
-    assert told['weights'] == 'transnext_micro_224_1k.pth; not used: head.weight, head.bias'
+    assert told['weights'] == 'transnext_micro_224_1k.pth; 615 entries used, not used: head.weight, head.bias'
     assert told['images per step'] == '2 of 240: 2 a process x 1 processes x 1 accumulated iterations'
     assert told['iterations'] == '160,000: 1333.3 epochs'
     assert told['validation'] == '3 images after every 16,000 iterations'

@@ -135,7 +135,8 @@ class Backbone(BaseModule):
         path = self.init_cfg['checkpoint']
         unused, kept = load_backbone(self, path, self.init_cfg.get('prefix', ''))
         self._is_init = True
-        note = f'not used: {", ".join(unused)}' if unused else 'every entry was used'
+        note = f'{len(self.state_dict()) - len(kept)} entries used, '
+        note += f'not used: {", ".join(unused)}' if unused else 'which are all of the file'
         if kept:
             note += f'; not in the file and left at their initial values: {", ".join(kept)}'
         self.loaded_weights = f'{path}; {note}'
