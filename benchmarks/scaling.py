@@ -166,7 +166,7 @@ def model_and_batch(config: Config, mini: Config, batch_size: int) -> tuple[torc
     settings['backbone']['init_cfg'] = None
     settings = Config(settings)
     for key in ('decode_head', 'auxiliary_head'):
-        if settings.get(key, {}).get('norm_cfg', {}).get('type') == 'SyncBN':  # of GPUs alone
+        if settings.get(key, {}).get('norm_cfg', {}).get('type') == 'SyncBN':  # left out
             settings[key].norm_cfg.type = 'BN'
     dataloader = mini.train_dataloader
     dataloader.update(batch_size=batch_size, num_workers=0, persistent_workers=False)
