@@ -60,12 +60,19 @@ def test_counts_and_rates_of_detectors(root) -> None:
 
     config = Config.fromfile(root / 'configs/transnext/dino_5scale_tiny_coco.py')
     mini = make_mini(config)
-    assert mini.model.num_queries == 64
+    assert mini.model.num_queries == 300
+    assert mini.model.test_cfg.max_per_img == 64
+    assert [(scheduler.begin, scheduler.end) for scheduler in mini.param_scheduler] == [(0, 20), (140, 200)]
     assert mini.model.encoder == config.model.encoder
     resize = mini.train_dataloader.dataset.pipeline[4].transforms[0][0]
     assert (tuple(resize.scales[0]), tuple(resize.scales[-1])) == ((120, 333), (200, 333))
     assert mini.optim_wrapper.optimizer.lr == 2e-4
     assert mini.optim_wrapper.paramwise_cfg.custom_keys.backbone.lr_mult == 1.0
+
+    mini = make_mini(Config.fromfile(root / 'configs/transnext/mask2former_tiny_ade20k.py'))
+    assert mini.model.decode_head.num_queries == 64
+    assert [(scheduler.begin, scheduler.end) for scheduler in mini.param_scheduler] == [(0, 20), (20, 200)]
+    assert mini.optim_wrapper.optimizer.lr == 2e-4
 
 
 def test_one_rate_for_all_parameters(root) -> None:
