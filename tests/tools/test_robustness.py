@@ -50,13 +50,13 @@ def checkpoints(workplace: Path) -> list[str]:
     config = make_mini(Config.fromfile(SMALL))
     init_default_scope('mmseg')
     paths = []
-    for seed in range(2):
+    for index, seed in enumerate((2, 3)):  # with these, some pixels are right
         torch.manual_seed(seed)
         model = MODELS.build(config.model)
         model.decode_head.conv_seg.weight.data.normal_()
         model.decode_head.conv_seg.bias.data[16:] = -1e4
-        torch.save(dict(state_dict=model.state_dict()), workplace / f'random_{seed}.pth')
-        paths.append(f'random_{seed}.pth')
+        torch.save(dict(state_dict=model.state_dict()), workplace / f'random_{index}.pth')
+        paths.append(f'random_{index}.pth')
     return paths
 
 
