@@ -156,9 +156,15 @@ def set_resume(config: Config, resume: str | None, own: dict[str, Tensor]) -> No
         return
     checkpoint = read_checkpoint(path)
     check_fit(path, weights_of(path, checkpoint), own, strict=True)
+    meta = checkpoint.get('meta') or {}
+    if 'iter' not in meta:
+        raise InputError(
+            f'{path} holds weights and not where a training stood: to start from it, leave out --resume and add '
+            f'--cfg-options load_from={path}'
+        )
     if config.randomness.seed is None:
         # The run drew its seed; what reads the data takes it before mmengine resumes.
-        config.randomness.seed = checkpoint['meta']['seed']
+        config.randomness.seed = meta['seed']
 
 
 def set_amp(config: Config, dtype: str) -> None:

@@ -11,9 +11,11 @@ import mmcv
 import numpy as np
 import pytest
 import torch
+from mmengine.config import Config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from bioattn_mm.datasets import majority_baseline
+from bioattn_mm.engine.model_check import state_dict_of
 
 from .running import ROOT, call, metrics_of_test, run, scalars
 
@@ -234,6 +236,16 @@ def test_bad_input(args, message, workplace, monkeypatch, capsys) -> None:
     (workplace / 'broken.py').write_text('model = dict(')
     torch.save(dict(state_dict=dict(weight=torch.zeros(3)), meta=dict(seed=1)), workplace / 'other_model.pth')
     assert re.match(message, call(monkeypatch, capsys, workplace, *args))
+
+
+def test_weights_alone_to_resume_from(workplace: Path, monkeypatch, capsys) -> None:
+    weights = {name: torch.zeros(value.shape) for name, value in state_dict_of(Config.fromfile(CONFIG)).items()}
+    torch.save(dict(state_dict=weights, meta=dict(dataset_meta={})), workplace / 'weights.pth')
+    line = call(monkeypatch, capsys, workplace, 'train.py', CONFIG, '--mini', '--resume', 'weights.pth')
+    assert line == (
+        'error: weights.pth holds weights and not where a training stood: to start from it, leave out --resume and '
+        'add --cfg-options load_from=weights.pth'
+    )
 
 
 def test_tensorboard_that_is_not_installed(workplace: Path, monkeypatch, capsys) -> None:
