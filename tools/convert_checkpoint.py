@@ -4,13 +4,10 @@
 import argparse
 from pathlib import Path
 
-import torch
-from mmengine.registry import MODELS, init_default_scope
-from torch import Tensor
-
 from bioattn_mm.checkpoints import check_fit, first_of, read_checkpoint, weights_of, write_checkpoint
 from bioattn_mm.downstream_checkpoints import convert
 from bioattn_mm.engine.command_line import add_trust_checkpoint, read_config, run_tool
+from bioattn_mm.engine.model_check import state_dict_of
 from bioattn_mm.errors import InputError
 
 
@@ -39,7 +36,7 @@ def main() -> None:
         raise InputError(f'{output} is there already: name another file')
     if not output.parent.is_dir():
         raise InputError(f'no such folder: {output.parent}')
-    own = state_dict_of(args.config) if args.config else None
+    own = state_dict_of(read_config(args.config)) if args.config else None
 
     checkpoint = read_checkpoint(args.input)
     conversion = convert(args.input, checkpoint, weights_of(args.input, checkpoint))
@@ -59,14 +56,6 @@ def main() -> None:
     else:
         print('not compared with a model: --config does that, and so does tools/test.py')
     print(f'written: {output}')
-
-
-def state_dict_of(path: str) -> dict[str, Tensor]:
-    """Names and shapes of the model of a config, without memory for the values."""
-    config = read_config(path)
-    init_default_scope(config.default_scope)
-    with torch.device('meta'):
-        return MODELS.build(config.model).state_dict()
 
 
 if __name__ == '__main__':

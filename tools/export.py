@@ -2,20 +2,18 @@
 """Export a checkpoint of an mmdet or mmseg config through mmdeploy, to run it without PyTorch."""
 
 import argparse
-import copy
 import logging
 import sys
 from pathlib import Path
 
-import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from bioattn_mm.engine.command_line import parse, run_tool
 from bioattn_mm.engine.mini import ensure_mini_data, with_mini_test_data
+from bioattn_mm.engine.model_check import state_dict_of
 from bioattn_mm.engine.run_config import load_config
 from bioattn_mm.errors import InputError
 
@@ -72,11 +70,7 @@ def main() -> None:
     if config.model.get('test_cfg', {}).get('mode') == 'slide':
         print('The exported model takes whole pictures; in PyTorch this config slides a window over them.')
         config.model.test_cfg = dict(mode='whole')
-    init_default_scope(config.default_scope)
-    with torch.device('meta'):
-        # mmdet writes into the config of a model that it builds.
-        own = MODELS.build(copy.deepcopy(config.model)).state_dict()
-    weights = inference_checkpoint(args.checkpoint, own)
+    weights = inference_checkpoint(args.checkpoint, state_dict_of(config))
 
     out.mkdir(parents=True, exist_ok=True)
     checkpoint = publish(weights, out, Path(args.config).stem)

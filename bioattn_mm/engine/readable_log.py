@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 
 from mmengine.hooks import Hook
 from mmengine.logging import MMLogger, print_log
-from mmengine.model import BaseModule, is_model_wrapper
+from mmengine.model import BaseModule
 from mmengine.optim import BaseOptimWrapper
 from mmengine.runner import Runner
 from rich.console import Console
 from rich.table import Table
 from torch import nn
+
+from .ema import unwrapped
 
 
 @dataclass
@@ -69,8 +71,7 @@ class OptimizerGroupsHook(Hook):
     """Logs the optimizer's groups as one table when training starts."""
 
     def before_train(self, runner: Runner) -> None:
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-        print_log('\n' + groups_table(optimizer_groups(model, runner.optim_wrapper)), 'current')
+        print_log('\n' + groups_table(optimizer_groups(unwrapped(runner.model), runner.optim_wrapper)), 'current')
 
 
 @contextmanager
