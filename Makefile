@@ -51,8 +51,8 @@ $(VENV)/.ready-deploy: $(READY)
 
 demo: setup
 	$(BIN)/python tools/train.py $(CONFIG) --mini --resume
-	@rm -rf $(WORK_DIR)/pictures
-	$(BIN)/python tools/test.py $(CONFIG) $(WORK_DIR)/iter_200.pth --mini --show-dir $(WORK_DIR)/pictures
+	@rm -rf $(WORK_DIR)/images
+	$(BIN)/python tools/test.py $(CONFIG) $(WORK_DIR)/iter_200.pth --mini --show-dir $(WORK_DIR)/images
 
 test: setup
 	$(PYTEST) $(PYTEST_ARGS)

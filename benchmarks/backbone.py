@@ -31,16 +31,16 @@ def main() -> None:
     print('| input | pass | position bias | dense formulas | bioattn_mm | faster | less memory |')
     print('| --- | --- | --- | --- | --- | --- | --- |')
     for size in args.sizes:
-        picture = torch.randn(1, 3, size, size, device=args.device)
-        forward(args, picture, size)
+        image = torch.randn(1, 3, size, size, device=args.device)
+        forward(args, image, size)
         if not args.no_training:
-            training(args, picture, size)
+            training(args, image, size)
     print()
     for size in args.sizes:
         first_time_share(args, size)
 
 
-def forward(args: argparse.Namespace, picture: torch.Tensor, size: int) -> None:
+def forward(args: argparse.Namespace, image: torch.Tensor, size: int) -> None:
     """The forward pass in eval mode: at a size met for the first time, met before, and interpolated."""
 
     def run(backbone: TransNeXt, new_size: bool, repeats: int = args.repeats) -> Measurement:
@@ -49,7 +49,7 @@ def forward(args: argparse.Namespace, picture: torch.Tensor, size: int) -> None:
             if new_size:
                 forget_coordinates()
                 backbone.eval()  # drops the position biases that were kept
-            backbone(picture)
+            backbone(image)
 
         return measure(once, args.device, repeats)
 
@@ -71,9 +71,9 @@ def forward(args: argparse.Namespace, picture: torch.Tensor, size: int) -> None:
 def first_time_share(args: argparse.Namespace, size: int) -> None:
     """What a size that was never seen costs beyond one seen before: the tables of all position biases."""
     backbone = TransNeXt(args.arch).to(args.device).eval()
-    picture = torch.randn(1, 3, size, size, device=args.device)
+    image = torch.randn(1, 3, size, size, device=args.device)
     with torch.no_grad():
-        seen = measure(lambda: backbone(picture), args.device, args.repeats)
+        seen = measure(lambda: backbone(image), args.device, args.repeats)
         layers = [module for module in backbone.modules() if isinstance(module, LogCPB)]
         grids = [next(iter(layer._tables._results)) for layer in layers]
         tables = measure(
@@ -85,7 +85,7 @@ def first_time_share(args: argparse.Namespace, size: int) -> None:
     print(f'{size} x {size}: position bias at a new size {milliseconds:.1f} ms, {share:.1f} % of the forward pass')
 
 
-def training(args: argparse.Namespace, picture: torch.Tensor, size: int) -> None:
+def training(args: argparse.Namespace, image: torch.Tensor, size: int) -> None:
     """Forward and backward, in train mode."""
     with_cp = size > MAX_SIZE_WITHOUT_CP
 
@@ -96,7 +96,7 @@ def training(args: argparse.Namespace, picture: torch.Tensor, size: int) -> None
 
         def once() -> None:
             backbone.zero_grad()
-            sum(output.mean() for output in backbone(picture)).backward()
+            sum(output.mean() for output in backbone(image)).backward()
 
         return measure(once, args.device, repeats)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Segmentors exported for any size, in onnxruntime, beside PyTorch: the same picture and threads, in one process.
+"""Segmentors exported for any size, in onnxruntime, beside PyTorch: the same image and threads, in one process.
 
 Weights are random. Compiled is torch.compile, for the one size; its minutes of compiling are not counted.
 """
@@ -71,20 +71,20 @@ def pytorch_and_onnxruntime(name: str, folder: Path) -> tuple[nn.Module, Inferen
 @torch.no_grad()
 def row(name: str, size: str, model: nn.Module, session: InferenceSession, repeats: int) -> str:
     height, width = (int(length) for length in size.split('x'))
-    picture = torch.randn(1, 3, height, width)
+    image = torch.randn(1, 3, height, width)
     meta = [dict(img_shape=(height, width))]
     # Another size would make torch.compile look for code that serves all.
     torch._dynamo.reset()
     compiled = torch.compile(model.encode_decode)
 
     def in_onnxruntime() -> Tensor:
-        return torch.from_numpy(session.run(None, {'input': picture.numpy()})[0])
+        return torch.from_numpy(session.run(None, {'input': image.numpy()})[0])
 
     def in_pytorch() -> Tensor:
-        return model.encode_decode(picture, meta)
+        return model.encode_decode(image, meta)
 
     def in_compiled() -> Tensor:
-        return compiled(picture, meta)
+        return compiled(image, meta)
 
     difference = float((in_onnxruntime() - in_pytorch()).abs().max())  # and the warm-up of both
     in_compiled()

@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument('--dtypes', nargs='+', choices=list(TOLERANCE), help="default: the device's, all of them")
     parser.add_argument('--inputs', nargs='+', default=['224', '512', '800x1333'], help='pixels: N or HEIGHTxWIDTH')
     parser.add_argument('--stages', type=int, nargs='+', default=list(STAGES), choices=list(STAGES))
-    parser.add_argument('--batch', type=int, default=1, help='pictures (default: 1)')
+    parser.add_argument('--batch', type=int, default=1, help='images (default: 1)')
     parser.add_argument('--repeats', type=int, default=5, help='runs of each, the fastest counts (default: 5)')
     parser.add_argument('--no-training', action='store_true', help='measure the forward pass only')
     parser.add_argument('--graphs', action='store_true', help='replay CUDA graphs: without the cost of launching')
@@ -141,7 +141,7 @@ def unfused_attention(
 
 
 def make_arguments(args: argparse.Namespace, pixels: str, stage: int, dtype: str) -> dict[str, Tensor]:
-    """Random arguments of the sizes that a stage has for a picture."""
+    """Random arguments of the sizes that a stage has for an image."""
     token_stride, heads, pooled_stride = STAGES[stage]
     sides = [int(side) for side in pixels.split('x')]
     height, width = (ceil(side / token_stride) for side in (sides[0], sides[-1]))

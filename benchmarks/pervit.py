@@ -33,34 +33,34 @@ def main() -> None:
     print('| --- | --- | --- | --- | --- | --- |')
     notes = []
     for tokens in args.tokens:
-        picture = torch.randn(1, 3, 16 * tokens, 16 * tokens, device=args.device)
+        image = torch.randn(1, 3, 16 * tokens, 16 * tokens, device=args.device)
         repeats = args.repeats if tokens <= 32 else 1
-        notes.append(forward(args, picture, tokens, repeats))
+        notes.append(forward(args, image, tokens, repeats))
         if not args.no_training:
-            training(args, picture, tokens, repeats)
+            training(args, image, tokens, repeats)
     print('\n' + '\n'.join(notes))
 
 
 @torch.no_grad()
-def forward(args: argparse.Namespace, picture: Tensor, tokens: int, repeats: int) -> str:
+def forward(args: argparse.Namespace, image: Tensor, tokens: int, repeats: int) -> str:
     """The forward pass in eval mode, at a size met for the first time and met before."""
     backbone = PerViT(args.arch).to(args.device).eval()
 
     def at_new_size() -> None:
         backbone.eval()  # drops what was kept
-        backbone(picture)
+        backbone(image)
 
-    backbone(picture)  # warm-up
+    backbone(image)  # warm-up
     backbone.eval()  # so that what is kept counts as memory of the first pass
     new = measure(at_new_size, args.device, repeats)
-    seen = measure(lambda: backbone(picture), args.device, max(3, repeats))
+    seen = measure(lambda: backbone(image), args.device, max(3, repeats))
     with without_position():
-        plain = measure(lambda: backbone(picture), args.device, max(3, repeats))
+        plain = measure(lambda: backbone(image), args.device, max(3, repeats))
     backbone.eval()
     written_out = None
     if tokens <= MAX_TOKENS_WRITTEN_OUT['forward']:
         with formula_written_out():
-            written_out = measure(lambda: backbone(picture), args.device, repeats)
+            written_out = measure(lambda: backbone(image), args.device, repeats)
     row(tokens, 'forward, new size', written_out, new)
     row(tokens, 'forward, size seen before', written_out, seen)
     extra = 100 * (seen.seconds / plain.seconds - 1)
@@ -70,13 +70,13 @@ def forward(args: argparse.Namespace, picture: Tensor, tokens: int, repeats: int
     )
 
 
-def training(args: argparse.Namespace, picture: Tensor, tokens: int, repeats: int) -> None:
+def training(args: argparse.Namespace, image: Tensor, tokens: int, repeats: int) -> None:
     """Forward and backward, in train mode."""
     backbone = PerViT(args.arch).to(args.device)
 
     def once() -> None:
         backbone.zero_grad()
-        sum(output.mean() for output in backbone(picture)).backward()
+        sum(output.mean() for output in backbone(image)).backward()
 
     ours = measure(once, args.device, repeats)
     written_out = None

@@ -23,7 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from bioattn_mm.analysis.flops import FORMULAS
-from bioattn_mm.engine.mini import ensure_mini_data, make_mini
+from bioattn_mm.cli.mini import ensure_mini_data, make_mini
 
 CONFIGS = [
     'configs/transnext/mask_rcnn_tiny_coco.py',
@@ -39,8 +39,8 @@ CONFIGS = [
 GPUS = (8, 64, 512)
 GPUS_A_MACHINE = 8
 BUCKET_BYTES = 25 * 2**20  # of DistributedDataParallel
-# Pictures of a 1x schedule: 12 epochs of COCO's training pictures with objects; 160 000 steps of 16 on ADE20K.
-PICTURES = dict(mmdet=12 * 117266, mmseg=160000 * 16)
+# Images of a 1x schedule: 12 epochs of COCO's training images with objects; 160 000 steps of 16 on ADE20K.
+IMAGES = dict(mmdet=12 * 117266, mmseg=160000 * 16)
 
 
 @dataclass
@@ -90,7 +90,7 @@ def main() -> None:
         for count in GPUS:
             transfer, messages = all_reduce_seconds(step, count, args)
             exposed = exposed_seconds(step, compute, transfer, messages)
-            steps = math.ceil(PICTURES[config.default_scope] / (step.batch_size * count))
+            steps = math.ceil(IMAGES[config.default_scope] / (step.batch_size * count))
             slow, fast = (100 * compute / (compute + waiting) for waiting in (transfer + messages, exposed))
             hours = steps * (compute + exposed) / 3600
             cells.append(f'{1e3 * (transfer + messages):.1f} ms, {slow:.0f} to {fast:.0f} %, {hours:.2f} h')
@@ -111,7 +111,7 @@ def exposed_seconds(step: Step, compute: float, transfer: float, messages: float
 
 
 def count_multiply_adds(config: Config) -> float:
-    """Of a step with the config's batch: forward, and twice that backward. Pictures of the real size."""
+    """Of a step with the config's batch: forward, and twice that backward. Images of the real size."""
     mini = make_mini(config)
     mini.train_dataloader.dataset.pipeline = config.train_dataloader.dataset.pipeline
     model, batch = model_and_batch(config, mini, config.train_dataloader.batch_size)
@@ -138,7 +138,7 @@ def _profile_step(rank: int, port: int, path: str, results: multiprocessing.Simp
     mini = make_mini(config)
     pipeline = mini.train_dataloader.dataset.pipeline
     if config.default_scope == 'mmdet':
-        # Small pictures do for this, but not smaller than DINO has queries.
+        # Small images do for this, but not smaller than DINO has queries.
         resize = dict(type='Resize', scale=(384, 256), keep_ratio=False)
         mini.train_dataloader.dataset.pipeline = [*pipeline[:3], resize, pipeline[-1]]
     model, batch = model_and_batch(config, mini, mini.train_dataloader.batch_size)

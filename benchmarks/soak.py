@@ -18,7 +18,7 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from bioattn_mm.engine.mini import ensure_mini_data, make_mini
+from bioattn_mm.cli.mini import ensure_mini_data, make_mini
 from bioattn_mm.registry import HOOKS
 
 LIMIT = 0.02

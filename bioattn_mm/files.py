@@ -16,7 +16,7 @@ def partial_path(path: Path) -> Path:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Context with a file to write into, which gets its name once all of it is on the disk.
 
     An exception inside, or of the file system, leaves what was there as it was.

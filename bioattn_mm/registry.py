@@ -18,7 +18,7 @@ from mmengine.registry import TRANSFORMS as MMENGINE_TRANSFORMS
 from mmengine.registry import Registry
 
 # Whatever `bioattn_mm.models.detectors` registers.
-DETECTORS = ('DINO',)
+DETECTORS = ('CompatibleDINO',)
 
 
 class ModelRegistry(Registry):
@@ -57,10 +57,10 @@ TRANSFORMS = Registry(
     'transform',
     parent=MMENGINE_TRANSFORMS,
     scope='bioattn_mm',
-    locations=[f'bioattn_mm.datasets.{name}' for name in ('transforms', 'seeding', 'corruption')],
+    locations=[f'bioattn_mm.datasets.{name}' for name in ('transforms', 'samplers', 'corruption')],
 )
 DATA_SAMPLERS = Registry(
-    'data sampler', parent=MMENGINE_DATA_SAMPLERS, scope='bioattn_mm', locations=['bioattn_mm.datasets.seeding']
+    'data sampler', parent=MMENGINE_DATA_SAMPLERS, scope='bioattn_mm', locations=['bioattn_mm.datasets.samplers']
 )
 OPTIM_WRAPPER_CONSTRUCTORS = Registry(
     'optimizer wrapper constructor',

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bioattn_mm.datasets import make_mini_datasets
+from bioattn_mm.datasets.mini import make_mini_datasets
 
 ROOT = Path(__file__).parents[1]
 

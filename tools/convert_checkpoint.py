@@ -5,9 +5,9 @@ import argparse
 from pathlib import Path
 
 from bioattn_mm.checkpoints import check_fit, first_of, read_checkpoint, weights_of, write_checkpoint
-from bioattn_mm.downstream_checkpoints import convert
-from bioattn_mm.engine.command_line import add_trust_checkpoint, read_config, run_tool
-from bioattn_mm.engine.model_check import state_dict_of
+from bioattn_mm.checkpoints.downstream import convert
+from bioattn_mm.cli.command_line import add_trust_checkpoint, read_config, run_tool
+from bioattn_mm.cli.model_check import state_dict_of
 from bioattn_mm.errors import InputError
 
 

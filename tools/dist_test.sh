@@ -4,7 +4,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/dist_common.sh"
 
 check_arguments 3 "Usage: tools/dist_test.sh CONFIG CHECKPOINT GPUS [arguments of tools/test.py]
 
-Test a checkpoint on GPUS GPUs of this machine. Every picture counts once, however many GPUs share them.
+Test a checkpoint on GPUS GPUs of this machine. Every image counts once, however many GPUs share them.
 --show-dir draws the share of the first of them.
 
 $PROCESS_VARIABLES

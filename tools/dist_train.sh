@@ -5,7 +5,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/dist_common.sh"
 check_arguments 2 "Usage: tools/dist_train.sh CONFIG GPUS [arguments of tools/train.py]
 
 Train on GPUS GPUs of this machine. A step takes the batch of the config on every GPU. The configs' learning rates are
-for 16 pictures a step, 2 on each of 8 GPUs; for another number add --cfg-options auto_scale_lr.enable=True.
+for 16 images a step, 2 on each of 8 GPUs; for another number add --cfg-options auto_scale_lr.enable=True.
 
 $PROCESS_VARIABLES
 

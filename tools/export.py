@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from bioattn_mm.engine.command_line import parse, run_tool
-from bioattn_mm.engine.mini import ensure_mini_data, with_mini_test_data
-from bioattn_mm.engine.model_check import state_dict_of
-from bioattn_mm.engine.run_config import load_config
+from bioattn_mm.cli.command_line import parse, run_tool
+from bioattn_mm.cli.config import load_config
+from bioattn_mm.cli.mini import ensure_mini_data, with_mini_test_data
+from bioattn_mm.cli.model_check import state_dict_of
 from bioattn_mm.errors import InputError
 
 DIFFERENT = 1
@@ -34,14 +34,14 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--verify',
         action='store_true',
-        help='run the exported model and PyTorch on the same miniature pictures; exit code 1 where they differ',
+        help='run the exported model and PyTorch on the same miniature images; exit code 1 where they differ',
     )
     parser.add_argument(
         '--tolerance',
         type=float,
         default=1e-3,
         help='largest difference of the outputs that --verify allows: of the scores in segmentation; in detection of '
-        "the scores, boxes (as shares of the picture's longer side) and masks (of its pixels) (default: %(default)s)",
+        "the scores, boxes (as shares of the image's longer side) and masks (of its pixels) (default: %(default)s)",
     )
     return parse(parser)
 
@@ -68,7 +68,7 @@ def main() -> None:
         config = with_mini_test_data(config)
         ensure_mini_data()
     if config.model.get('test_cfg', {}).get('mode') == 'slide':
-        print('The exported model takes whole pictures; in PyTorch this config slides a window over them.')
+        print('The exported model takes whole images; in PyTorch this config slides a window over them.')
         config.model.test_cfg = dict(mode='whole')
     weights = inference_checkpoint(args.checkpoint, state_dict_of(config))
 
@@ -81,7 +81,7 @@ def main() -> None:
         progress.advance(exporting)
         if args.verify:
             verification = Verification(config, deploy_config, checkpoint, files)
-            for _ in progress.track(verification.run(), total=len(verification), description='compare pictures'):
+            for _ in progress.track(verification.run(), total=len(verification), description='compare images'):
                 pass
     for path in (checkpoint, *files):
         print(f'{path}  {Path(path).stat().st_size / 2**20:.1f} MiB')

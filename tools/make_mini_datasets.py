@@ -4,8 +4,8 @@
 import argparse
 import json
 
-from bioattn_mm.datasets import majority_baseline, make_mini_datasets
-from bioattn_mm.engine.command_line import run_tool
+from bioattn_mm.cli.command_line import run_tool
+from bioattn_mm.datasets.mini import majority_baseline, make_mini_datasets
 
 
 def parse_args() -> argparse.Namespace:
@@ -15,8 +15,8 @@ def parse_args() -> argparse.Namespace:
         epilog='The same arguments give the same bytes. The default numbers take about 20 s and 12 MB.',
     )
     parser.add_argument('--out-dir', default='data/mini', help='gets the folders ADEChallengeData2016 and coco')
-    parser.add_argument('--num-train', type=int, default=240, help='training pictures of each dataset')
-    parser.add_argument('--num-val', type=int, default=40, help='validation pictures of each dataset')
+    parser.add_argument('--num-train', type=int, default=240, help='training images of each dataset')
+    parser.add_argument('--num-val', type=int, default=40, help='validation images of each dataset')
     parser.add_argument('--seed', type=int, default=0, help='chooses the scenes')
     parser.add_argument(
         '--overwrite',
@@ -31,10 +31,10 @@ def main() -> None:
     args = parse_args()
     folders = make_mini_datasets(args.out_dir, args.num_train, args.num_val, args.seed, overwrite=args.overwrite)
 
-    print(f'{folders["ade20k"]}: {args.num_train} training and {args.num_val} validation pictures')
+    print(f'{folders["ade20k"]}: {args.num_train} training and {args.num_val} validation images')
     class_name, miou = majority_baseline(folders['ade20k'])
-    print(f"  predicting '{class_name}' everywhere reaches {miou:.2f} % mIoU on the validation pictures")
-    print(f'{folders["coco"]}: {args.num_train} training and {args.num_val} validation pictures')
+    print(f"  predicting '{class_name}' everywhere reaches {miou:.2f} % mIoU on the validation images")
+    print(f'{folders["coco"]}: {args.num_train} training and {args.num_val} validation images')
     for split in ('train', 'val'):
         with open(folders['coco'] / 'annotations' / f'instances_{split}2017.json') as file:
             annotations = json.load(file)['annotations']

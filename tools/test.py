@@ -9,12 +9,12 @@ from mmengine.dist import is_main_process
 from mmengine.runner import Runner
 
 from bioattn_mm.checkpoints import check_fit, read_state_dict
-from bioattn_mm.engine.bias_mode import BIAS_MODES
-from bioattn_mm.engine.command_line import parse, run_tool
-from bioattn_mm.engine.contact_sheet import write_contact_sheet
-from bioattn_mm.engine.model_check import state_dict_of
-from bioattn_mm.engine.pipelines import load_ground_truth
-from bioattn_mm.engine.run_config import load_config
+from bioattn_mm.cli.bias_mode import BIAS_MODES
+from bioattn_mm.cli.command_line import parse, run_tool
+from bioattn_mm.cli.config import load_config
+from bioattn_mm.cli.contact_sheet import write_contact_sheet
+from bioattn_mm.cli.model_check import state_dict_of
+from bioattn_mm.cli.pipelines import load_ground_truth
 from bioattn_mm.errors import InputError
 
 
@@ -33,7 +33,7 @@ def parse_args() -> argparse.Namespace:
         help='write the predictions for offline evaluation: label maps (.png) into the folder PATH for segmentation, '
         'the pickle PATH (.pkl) for detection',
     )
-    parser.add_argument('--show-dir', metavar='DIR', help='draw ground truth | prediction of every picture into DIR')
+    parser.add_argument('--show-dir', metavar='DIR', help='draw ground truth | prediction of every image into DIR')
     parser.add_argument('--tta', action='store_true', help='multi-scale and flip testing, as the config defines it')
     parser.add_argument(
         '--bias-mode',
@@ -68,7 +68,7 @@ def main() -> None:
     figures = '  '.join(f'{name} {value:.4g}' for name, value in metrics.items() if 'time' not in name)
     print(figures or 'no metric: nothing was detected')
     if args.show_dir:
-        print(f'pictures (ground truth | prediction): {draw_sheet(Path(args.show_dir))}')
+        print(f'images (ground truth | prediction): {draw_sheet(Path(args.show_dir))}')
 
 
 def set_out(config: Config, out: str) -> None:
@@ -86,7 +86,7 @@ def set_out(config: Config, out: str) -> None:
 
 
 def set_show_dir(config: Config, show_dir: str) -> None:
-    """Draw every picture of the test into a folder."""
+    """Draw every image of the test into a folder."""
     path = Path(show_dir)
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         raise InputError(f'{show_dir} is there already and not empty: name another folder for --show-dir')
@@ -105,10 +105,10 @@ def set_tta(config: Config) -> None:
 
 
 def draw_sheet(show_dir: Path) -> Path:
-    """Tile some of the pictures that the visualizer wrote below `show_dir`."""
+    """Tile some of the images that the visualizer wrote below `show_dir`."""
     sheet = show_dir / 'predictions.png'
-    pictures = sorted(path for path in show_dir.rglob('*') if path.suffix in ('.png', '.jpg'))
-    write_contact_sheet(pictures, sheet)
+    images = sorted(path for path in show_dir.rglob('*') if path.suffix in ('.png', '.jpg'))
+    write_contact_sheet(images, sheet)
     return sheet
 
 

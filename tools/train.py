@@ -13,13 +13,13 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from bioattn_mm.checkpoints import check_fit, read_checkpoint, weights_of
+from bioattn_mm.cli.command_line import parse, run_tool
+from bioattn_mm.cli.config import default_work_dir, load_config
+from bioattn_mm.cli.dry_run import dry_run
+from bioattn_mm.cli.model_check import check_initial_weights, state_dict_of
+from bioattn_mm.cli.pipelines import name_host_transforms
+from bioattn_mm.cli.readable_log import readable_log
 from bioattn_mm.engine.checkpoints import latest_checkpoint
-from bioattn_mm.engine.command_line import parse, run_tool
-from bioattn_mm.engine.dry_run import dry_run
-from bioattn_mm.engine.model_check import check_initial_weights, state_dict_of
-from bioattn_mm.engine.pipelines import name_host_transforms
-from bioattn_mm.engine.readable_log import readable_log
-from bioattn_mm.engine.run_config import default_work_dir, load_config
 from bioattn_mm.engine.strategies import set_strategy
 from bioattn_mm.errors import InputError
 
@@ -77,7 +77,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--skip-bad-data',
         action='store_true',
-        help='train without the pictures and annotations that cannot be loaded, instead of ending with an error that '
+        help='train without the images and annotations that cannot be loaded, instead of ending with an error that '
         'names the first; they are logged and counted',
     )
     parser.add_argument(

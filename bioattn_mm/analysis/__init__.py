@@ -1,1 +1,1 @@
-"""What the tools of tools/analysis share: models and pictures of a config, measures, drawing."""
+"""What the tools of tools/analysis share: models and images of a config, measures, drawing."""

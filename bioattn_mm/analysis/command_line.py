@@ -1,4 +1,4 @@
-"""Command lines of the analysis tools: a config, a checkpoint, pictures, and a folder for what comes out."""
+"""Command lines of the analysis tools: a config, a checkpoint, images, and a folder for what comes out."""
 
 import argparse
 from collections.abc import Collection
@@ -7,20 +7,20 @@ from pathlib import Path
 import torch
 from mmengine.config import Config
 
-from ..engine.command_line import add_cfg_options, add_trust_checkpoint
-from ..engine.run_config import load_config
+from ..cli.command_line import add_cfg_options, add_trust_checkpoint
+from ..cli.config import load_config
 from ..errors import InputError
 from ..models.backbones.base import MIN_INPUT_SIZE
 
 
 def parse(
-    parser: argparse.ArgumentParser, max_pictures: int, size: tuple[int, int] | None = None
+    parser: argparse.ArgumentParser, max_images: int, size: tuple[int, int] | None = None
 ) -> argparse.Namespace:
     """Add the arguments of every analysis tool, and parse the command line.
 
     Args:
         parser: With the tool's own arguments.
-        max_pictures: Default of `--max-pictures`.
+        max_images: Default of `--max-images`.
         size: Default of `--size`, (height, width) in pixels; None leaves sizes to the config's test pipeline.
 
     Raises:
@@ -36,14 +36,14 @@ def parse(
     )
     add_out(parser)
     parser.add_argument(
-        '--pictures', metavar='DIR', help="folder of pictures; default: those that the config's dataset validates on"
+        '--images', metavar='DIR', help="folder of images; default: those that the config's dataset validates on"
     )
     parser.add_argument(
-        '--max-pictures',
+        '--max-images',
         type=int,
-        default=max_pictures,
+        default=max_images,
         metavar='N',
-        help=f'take the first N pictures by name (default: {max_pictures})',
+        help=f'take the first N images by name (default: {max_images})',
     )
     parser.add_argument(
         '--size',
@@ -51,14 +51,14 @@ def parse(
         nargs=2,
         default=size,
         metavar=('HEIGHT', 'WIDTH'),
-        help=f'resize pictures to this size in pixels, which need not be square (default: {default_size})',
+        help=f'resize images to this size in pixels, which need not be square (default: {default_size})',
     )
     add_config_options(parser)
     add_device(parser)
     args = parser.parse_args()
     check_size(args.size)
-    if args.max_pictures < 1:
-        raise InputError(f'--max-pictures must be at least 1, got {args.max_pictures}')
+    if args.max_images < 1:
+        raise InputError(f'--max-images must be at least 1, got {args.max_images}')
     check_device(args.device)
     return args
 
@@ -71,7 +71,7 @@ def add_out(parser: argparse.ArgumentParser) -> None:
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Add what changes a config: `--mini` and `--cfg-options`."""
     parser.add_argument(
-        '--mini', action='store_true', help='generated miniature pictures, and the sizes that go with them'
+        '--mini', action='store_true', help='generated miniature images, and the sizes that go with them'
     )
     add_cfg_options(parser)
     add_trust_checkpoint(parser)
@@ -87,7 +87,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 
 def check_size(size: tuple[int, int] | None) -> None:
-    """Raise an `InputError` unless the backbones take pictures of this (height, width) in pixels."""
+    """Raise an `InputError` unless the backbones take images of this (height, width) in pixels."""
     if size and min(size) < MIN_INPUT_SIZE:
         raise InputError(f'--size must be at least {MIN_INPUT_SIZE} pixels each way, got {min(size)}')
 
@@ -101,12 +101,12 @@ def check_device(device: str) -> None:
 
 
 def read_config(args: argparse.Namespace, path: str | None = None) -> Config:
-    """The config of the command line with its overrides, or another one, whose own pictures need not be there.
+    """The config of the command line with its overrides, or another one, whose own images need not be there.
 
     Raises:
-        InputError: It cannot be read, or its validation pictures are needed and not there.
+        InputError: It cannot be read, or its validation images are needed and not there.
     """
-    return config_of(args, path or args.config, () if args.pictures or path else ('val_dataloader',))
+    return config_of(args, path or args.config, () if args.images or path else ('val_dataloader',))
 
 
 def config_of(args: argparse.Namespace, path: str, dataloaders: tuple[str, ...] = ()) -> Config:

@@ -21,7 +21,7 @@ def count_multiply_adds(network: nn.Module, x: Tensor) -> dict[str, int]:
     """Multiply-adds of one forward pass.
 
     A multiply-add counts one. Counted are, whatever runs them: convolutions; matrix products; both products of
-    attention, for all pairs of query and key, also those that a mask or the border of the picture closes; the second
+    attention, for all pairs of query and key, also those that a mask or the border of the image closes; the second
     layer of the log-spaced position bias; the sampling of deformable attention, 4 for each value that it
     interpolates; Fourier transforms, 5/4 N log2 N for N real numbers, half of the 5/2 N log2 N operations that they
     are usually said to have; and products of complex numbers, 4 each. Biases, norms, activations, softmax, resizing,

@@ -15,7 +15,7 @@ from ..layers.peripheral_attention import GRID_STEP
 
 # Parts of the visual field from the query outwards, of human vision and of PerViT's figure 1.
 REGIONS = ('central', 'para-central', 'mid-peripheral', 'far-peripheral')
-# Pictures, tokens and channels of a layer, times the queries that its maps are taken of at once.
+# Images, tokens and channels of a layer, times the queries that its maps are taken of at once.
 MAX_NUMEL = 2**28
 # Queries of VARS: each weight is a derivative, through all steps of the recurrence.
 DERIVATIVE_QUERIES = 32
@@ -34,7 +34,7 @@ def nonlocality(maps: list[AttentionMap], rows: Tensor, columns: Tensor) -> Tens
         columns: Their columns.
 
     Returns:
-        In tokens, averaged over the pictures: float64 (heads, queries).
+        In tokens, averaged over the images: float64 (heads, queries).
     """
     weighted, total = 0, 0
     for part in maps:
@@ -45,9 +45,9 @@ def nonlocality(maps: list[AttentionMap], rows: Tensor, columns: Tensor) -> Tens
 
 
 def distance_of_maps(part: AttentionMap, whole: AttentionMap) -> Tensor:
-    """Euclidean distance of two rows of weights, `|A_i - B_i|`, averaged over the pictures: float64 (heads, queries).
+    """Euclidean distance of two rows of weights, `|A_i - B_i|`, averaged over the images: float64 (heads, queries).
 
-    Its inverse, after averaging over queries and pictures, is the impact of a part on the whole. After PerViT (Min
+    Its inverse, after averaging over queries and images, is the impact of a part on the whole. After PerViT (Min
     et al., NeurIPS 2022), eq. 12, the impact of the position-based attention as the inverse of the distance between
     it and the mixed attention; here both are weights that sum to 1 for each query.
     """
@@ -109,7 +109,7 @@ def choose_queries(recording: Recording, number: int | None) -> Tensor:
 
 
 def measure_attention(recording: Recording, num_queries: int | None = None) -> dict[str, Tensor]:
-    """What a layer's attention to its input measures, averaged over queries and the pictures of the input.
+    """What a layer's attention to its input measures, averaged over queries and the images of the input.
 
     Queries are taken in chunks, so that no tensor of all pairs of tokens is made.
 
@@ -146,7 +146,7 @@ def measure_attention(recording: Recording, num_queries: int | None = None) -> d
 
 @torch.no_grad()
 def measure_parameters(recording: Recording) -> dict[str, list]:
-    """What a layer's parameters say of its locality, whatever the picture, by name, a value for each head.
+    """What a layer's parameters say of its locality, whatever the image, by name, a value for each head.
 
     `gate`, the share of position in ConViT's GPSA, sigmoid(g); `gaussian_amplitude` (A, which GAB squares) and
     `gaussian_sigma` in tokens, which all heads share; of PerViT `region`, the one of the REGIONS with the largest
@@ -171,24 +171,24 @@ def measure_parameters(recording: Recording) -> dict[str, list]:
 
 
 def measure_model(recordings: Iterable[list[Recording]], num_queries: int | None = None) -> list[dict]:
-    """Measures of every head of a model, averaged over pictures.
+    """Measures of every head of a model, averaged over images.
 
     Args:
-        recordings: What `record_attention` returned for each picture.
+        recordings: What `record_attention` returned for each image.
         num_queries: See `choose_queries`.
 
     Returns:
         For each layer and head a dict of `layer` (number), `name` (of the module), `head`, the token grid of the
-        first picture (`height`, `width`), and the measures of `measure_attention` and `measure_parameters`, with
+        first image (`height`, `width`), and the measures of `measure_attention` and `measure_parameters`, with
         `impact_content` and `impact_position`, the inverse of the distances, in place of these.
     """
     sums, fixed, number = [], [], 0
-    for of_picture in recordings:
+    for of_image in recordings:
         number += 1
         if not fixed:
-            fixed = [(layer.name, layer.grid, measure_parameters(layer)) for layer in of_picture]
-            sums = [defaultdict(float) for _ in of_picture]
-        for total, layer in zip(sums, of_picture, strict=True):
+            fixed = [(layer.name, layer.grid, measure_parameters(layer)) for layer in of_image]
+            sums = [defaultdict(float) for _ in of_image]
+        for total, layer in zip(sums, of_image, strict=True):
             for name, values in measure_attention(layer, num_queries).items():
                 total[name] = total[name] + values
     rows = []

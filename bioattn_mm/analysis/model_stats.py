@@ -21,14 +21,14 @@ from .models import SEED
 from .saved_activations import saved_bytes
 
 SCOPES = ('mmdet', 'mmseg')
-# Of the ground truth of a training step: a picture of COCO has about 7.
+# Of the ground truth of a training step: an image of COCO has about 7.
 NUM_OBJECTS = 7
 
 
 class Network(nn.Module):
-    """A model's forward pass, from normalised pictures to what its head puts out.
+    """A model's forward pass, from normalised images to what its head puts out.
 
-    Of a segmentor the logits, resized to the picture; of a detector the head's outputs, without post-processing: in
+    Of a segmentor the logits, resized to the image; of a detector the head's outputs, without post-processing: in
     two stages the second one's for the regions that the first proposes, masks for 100 of them.
 
     Args:
@@ -67,7 +67,7 @@ class Network(nn.Module):
     def training_forward(self, x: Tensor) -> object:
         """(B, 3, H, W) to the losses, of a backbone alone to its outputs.
 
-        The ground truth of each picture is in vertical stripes: 7 objects of a class, or regions of two classes.
+        The ground truth of each image is in vertical stripes: 7 objects of a class, or regions of two classes.
         """
         if self.scope is None:
             return self.model(x)
@@ -75,7 +75,7 @@ class Network(nn.Module):
 
 
 def sample_of(x: Tensor, scope: str) -> BaseDataElement:
-    """What goes with a picture of a batch, (B, 3, H, W), that was not resized."""
+    """What goes with an image of a batch, (B, 3, H, W), that was not resized."""
     if scope == 'mmseg':
         from mmseg.structures import SegDataSample as DataSample
     else:
@@ -106,8 +106,8 @@ def annotated_sample_of(x: Tensor, scope: str) -> BaseDataElement:
     return sample
 
 
-def random_pictures(batch_size: int, size: tuple[int, int], device: str) -> Tensor:
-    """Normalised pictures of noise, the same in every run: (B, 3, height, width)."""
+def random_images(batch_size: int, size: tuple[int, int], device: str) -> Tensor:
+    """Normalised images of noise, the same in every run: (B, 3, height, width)."""
     generator = torch.Generator().manual_seed(SEED)
     return torch.randn(batch_size, 3, *size, generator=generator).to(device)
 
@@ -117,14 +117,14 @@ def num_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def multiply_adds(network: Network, picture: Tensor) -> tuple[dict[str, int], int]:
-    """Multiply-adds of the forward pass of a picture, in eval mode (see `count_multiply_adds`).
+def multiply_adds(network: Network, image: Tensor) -> tuple[dict[str, int], int]:
+    """Multiply-adds of the forward pass of an image, in eval mode (see `count_multiply_adds`).
 
     Returns:
-        Those of a picture whose size was seen before, by the module's name; and how many more a size takes once.
+        Those of an image whose size was seen before, by the module's name; and how many more a size takes once.
     """
     network.eval()
-    first, later = count_multiply_adds(network, picture), count_multiply_adds(network, picture)
+    first, later = count_multiply_adds(network, image), count_multiply_adds(network, image)
     return later, first[''] - later['']
 
 
@@ -132,7 +132,7 @@ def activation_bytes(network: Network, x: Tensor) -> int:
     """Memory of what a training step keeps for its backward pass, in bytes (see `saved_bytes`).
 
     Raises:
-        InputError: A norm has a single value of a channel, which it takes more pictures to normalise.
+        InputError: A norm has a single value of a channel, which it takes more images to normalise.
     """
     network.train()
     try:
@@ -140,12 +140,12 @@ def activation_bytes(network: Network, x: Tensor) -> int:
     except ValueError as error:
         if 'more than 1 value per channel' not in str(error):
             raise
-        raise InputError(f'training takes more than {len(x)} picture here: raise --batch-size ({error})') from error
+        raise InputError(f'training takes more than {len(x)} image here: raise --batch-size ({error})') from error
 
 
 @torch.no_grad()
-def pictures_per_second(network: Network, x: Tensor, repeats: int) -> float:
-    """Pictures per second of the forward pass in eval mode: the median of some passes, after one that warms up."""
+def images_per_second(network: Network, x: Tensor, repeats: int) -> float:
+    """Images per second of the forward pass in eval mode: the median of some passes, after one that warms up."""
     network.eval()
 
     def seconds() -> float:

@@ -1,4 +1,4 @@
-"""Effective receptive field: how much each pixel of a picture contributes to the centre of a model's features."""
+"""Effective receptive field: how much each pixel of an image contributes to the centre of a model's features."""
 
 from collections.abc import Iterable
 
@@ -17,15 +17,15 @@ FIT_LENGTH = 128
 
 
 def center_gradients(model: nn.Module, x: Tensor, alternate: bool = False) -> list[Tensor]:
-    """Gradient of the centre of each output by the picture.
+    """Gradient of the centre of each output by the image.
 
     Kim et al., BMVC 2023, section 2: the gradient of the central feature, averaged over its channels, with respect to
-    the picture, averaged over the colours. In a grid of even length the central feature is the one after the middle.
+    the image, averaged over the colours. In a grid of even length the central feature is the one after the middle.
 
     Args:
-        model: Maps (B, 3, H, W) to a sequence of outputs (B, C_i, H_i, W_i); in eval mode, so that no picture has a
+        model: Maps (B, 3, H, W) to a sequence of outputs (B, C_i, H_i, W_i); in eval mode, so that no image has a
             part in another's.
-        x: Pictures, (B, 3, H, W).
+        x: Images, (B, 3, H, W).
         alternate: Every second channel counts with the opposite sign.
 
     Returns:
@@ -41,8 +41,8 @@ def center_gradients(model: nn.Module, x: Tensor, alternate: bool = False) -> li
     return [torch.autograd.grad(total, x, retain_graph=True)[0].mean(1) for total in sums]
 
 
-def receptive_fields(model: nn.Module, pictures: Iterable[Tensor]) -> list[np.ndarray]:
-    """Contribution of each pixel to the centre of each output: ReLU of `center_gradients`, averaged over pictures.
+def receptive_fields(model: nn.Module, images: Iterable[Tensor]) -> list[np.ndarray]:
+    """Contribution of each pixel to the centre of each output: ReLU of `center_gradients`, averaged over images.
 
     ReLU leaves the pixels that raise the central feature.
 
@@ -51,19 +51,19 @@ def receptive_fields(model: nn.Module, pictures: Iterable[Tensor]) -> list[np.nd
 
     Args:
         model: As there.
-        pictures: (1, 3, H, W) each, at least one, all of one size.
+        images: (1, 3, H, W) each, at least one, all of one size.
 
     Returns:
         float64 (H, W) for each output.
     """
     sums, number, is_constant = 0, 0, []
-    for picture in pictures:
-        gradients = center_gradients(model, picture)
+    for image in images:
+        gradients = center_gradients(model, image)
         if not is_constant:
-            others = center_gradients(model, picture, alternate=True)
+            others = center_gradients(model, image, alternate=True)
             is_constant = [bool(g.abs().max() <= ROUNDING * o.abs().max()) for g, o in zip(gradients, others)]
         sums = sums + torch.stack(gradients).relu().sum(1).double()
-        number += len(picture)
+        number += len(image)
     fields = (sums / number).cpu().numpy()
     return [field * (not constant) for field, constant in zip(fields, is_constant)]
 
@@ -90,7 +90,7 @@ def fit_field(contributions: np.ndarray) -> dict[str, float]:
         contributions: (H, W).
 
     Returns:
-        What `fit_gaussian` does, with lengths in pixels and the centre relative to the picture's.
+        What `fit_gaussian` does, with lengths in pixels and the centre relative to the image's.
     """
     block = [-(-length // FIT_LENGTH) for length in contributions.shape]
     rows, columns = (length // size for length, size in zip(contributions.shape, block))

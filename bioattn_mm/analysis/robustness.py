@@ -1,4 +1,4 @@
-"""Tests on corrupted pictures, kept one by one, and what they add up to.
+"""Tests on corrupted images, kept one by one, and what they add up to.
 
 After Michaelis et al. 2019, "Benchmarking robustness in object detection": the mean performance under corruption
 (mPC), `1 / (corruptions severities) sum P_cs`, and the relative one (rPC), `mPC / P_clean`.
@@ -19,11 +19,11 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from ..checkpoints import check_fit
-from ..engine.command_line import find_datasets
+from ..cli.command_line import find_datasets
 from ..errors import InputError
-from ..files import whole_file
+from ..files import atomic_write
 
-# Name and severity under which the test on the pictures as they are is kept.
+# Name and severity under which the test on the images as they are is kept.
 CLEAN = ('none', 0)
 
 
@@ -106,27 +106,27 @@ class Results:
 
 def write_whole(path: Path, document: dict) -> None:
     """Write a JSON file, which is there as a whole or not at all."""
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         file.write((json.dumps(document, indent=1) + '\n').encode())
 
 
 def measure_corrupted(
     model: Model, corruption: str, severity: int, work_dir: Path, advance: Callable[[float], None]
 ) -> dict[str, float]:
-    """Test a model on corrupted pictures of its test set.
+    """Test a model on corrupted images of its test set.
 
     Args:
         model: The model.
         corruption: A name that `bioattn_mm.Corrupt` knows, or 'none'.
         severity: 1 to 5.
         work_dir: Folder for logs.
-        advance: Is called after each batch with the part of the pictures in it.
+        advance: Is called after each batch with the part of the images in it.
 
     Returns:
         The metrics of the config's evaluator.
 
     Raises:
-        InputError: The checkpoint does not fit the config, or the test pipeline loads no pictures.
+        InputError: The checkpoint does not fit the config, or the test pipeline loads no images.
     """
     config = copy.deepcopy(model.config)
     if (corruption, severity) != CLEAN:
@@ -147,7 +147,7 @@ def measure_corrupted(
 
 
 def insert_corruption(config: Config, corruption: str, severity: int) -> None:
-    """Corrupt the pictures of a config's test set, right after they are loaded.
+    """Corrupt the images of a config's test set, right after they are loaded.
 
     Raises:
         InputError: The test pipeline has not one step that loads them.
@@ -155,7 +155,7 @@ def insert_corruption(config: Config, corruption: str, severity: int) -> None:
     for dataset in find_datasets(config.test_dataloader):
         loaders = [i for i, step in enumerate(dataset.get('pipeline', [])) if step['type'].endswith('ImageFromFile')]
         if len(loaders) != 1:
-            raise InputError(f'the test pipeline must load pictures once, by LoadImageFromFile: {len(loaders)} found')
+            raise InputError(f'the test pipeline must load images once, by LoadImageFromFile: {len(loaders)} found')
         step = dict(type='bioattn_mm.Corrupt', corruption=corruption, severity=severity)
         dataset.pipeline.insert(loaders[0] + 1, step)
 
@@ -174,7 +174,7 @@ def summarize(clean: float, corrupted: dict[tuple[str, int], float]) -> dict[str
     """Mean and relative performance under corruption.
 
     Args:
-        clean: Performance on the pictures as they are.
+        clean: Performance on the images as they are.
         corrupted: Performance by corruption and severity.
 
     Returns:

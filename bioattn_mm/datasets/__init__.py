@@ -1,6 +1,1 @@
-"""Miniature ADE20K and COCO, drawn by program in the exact on-disk formats of the real datasets."""
-
-from .ade20k import majority_baseline
-from .mini import make_mini_datasets
-
-__all__ = ['majority_baseline', 'make_mini_datasets']
+"""Transforms and samplers, and the generated miniature datasets (`mini`)."""

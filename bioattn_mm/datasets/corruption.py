@@ -1,4 +1,4 @@
-"""Corrupted pictures, for testing how robust a model is."""
+"""Corrupted images, for testing how robust a model is."""
 
 import contextlib
 import zlib
@@ -22,8 +22,8 @@ SEEDED = ('glass_blur', 'impulse_noise')
 class Corrupt(BaseTransform):
     """One of the corruptions of ImageNet-C (Hendrycks and Dietterich, ICLR 2019), by the package `imagecorruptions`.
 
-    What is random in a corruption depends on the name of the picture's file and on the corruption alone, so that
-    every model and every run gets the same pictures; severities of a picture share it.
+    What is random in a corruption depends on the name of the image's file and on the corruption alone, so that
+    every model and every run gets the same images; severities of an image share it.
 
     Required keys: `img`, BGR, uint8 (H, W, 3), and `img_path`. Modified key: `img`.
 
@@ -32,11 +32,11 @@ class Corrupt(BaseTransform):
         severity: 1 to 5.
 
     Raises:
-        InputError: There is no such corruption or severity; in `transform`, a picture has less than 32 pixels a side.
+        InputError: There is no such corruption or severity; in `transform`, an image has less than 32 pixels a side.
     """
 
     def __init__(self, corruption: str, severity: int) -> None:
-        # Imports numba: seconds that only those wait who corrupt pictures.
+        # Imports numba: seconds that only those wait who corrupt images.
         from imagecorruptions import corrupt, get_corruption_names
 
         names = get_corruption_names('all')
@@ -52,13 +52,13 @@ class Corrupt(BaseTransform):
         image, path = results['img'], Path(results['img_path'])
         if min(image.shape[:2]) < MIN_SIZE:
             raise InputError(
-                f'corruptions take pictures of at least {MIN_SIZE} pixels a side: {path} is {image.shape[1]} x '
+                f'corruptions take images of at least {MIN_SIZE} pixels a side: {path} is {image.shape[1]} x '
                 f'{image.shape[0]}'
             )
         seed = zlib.crc32(f'{path.name} {self.corruption}'.encode())
         options = dict(seed=seed) if self.corruption in SEEDED else {}
         with numpy_seed(seed):
-            # The package's pictures are RGB.
+            # The package's images are RGB.
             image = self.corrupt(image[..., ::-1], self.severity, self.corruption, **options)
         results['img'] = np.ascontiguousarray(image[..., ::-1])
         return results

@@ -6,7 +6,7 @@ import torch
 from mmengine.dataset import BaseDataset, Compose
 
 from ..errors import InputError
-from .transforms import WHAT_TO_DO, BadDataError, LoadAnnotations, LoadImageFromFile
+from .transforms import WHAT_TO_DO, BadDataError, CheckedLoadAnnotations, CheckedLoadImageFromFile
 
 
 class SkippingPipeline:
@@ -31,12 +31,14 @@ class SkippingPipeline:
     def __init__(self, pipeline: Compose, num_samples: int, max_in_a_row: int) -> None:
         self.pipeline = pipeline
         self.loaders = [
-            step for step in pipeline.transforms if isinstance(step, (LoadImageFromFile, LoadAnnotations))
+            step
+            for step in pipeline.transforms
+            if isinstance(step, (CheckedLoadImageFromFile, CheckedLoadAnnotations))
         ]
         if not self.loaders:
             raise InputError(
-                'bad data cannot be skipped: the training pipeline has neither bioattn_mm.LoadImageFromFile nor '
-                'bioattn_mm.LoadAnnotations, which find them'
+                'bad data cannot be skipped: the training pipeline has neither '
+                'bioattn_mm.CheckedLoadImageFromFile nor bioattn_mm.CheckedLoadAnnotations, which find them'
             )
         self.max_in_a_row = max_in_a_row
         self.in_a_row = 0

@@ -1,4 +1,4 @@
-"""Pipeline transforms that load pictures and annotations, and name what they cannot load."""
+"""Pipeline transforms that load images and annotations, and name what they cannot load."""
 
 import mmcv.transforms
 import numpy as np
@@ -16,11 +16,11 @@ MAX_COORDINATE = 1e5
 
 
 class BadDataError(InputError):
-    """A picture or annotation that cannot be used. The message names its file."""
+    """An image or annotation that cannot be used. The message names its file."""
 
 
 @TRANSFORMS.register_module()
-class LoadImageFromFile(mmcv.transforms.LoadImageFromFile):
+class CheckedLoadImageFromFile(mmcv.transforms.LoadImageFromFile):
     """mmcv's `LoadImageFromFile`, which names the file that is missing or cannot be decoded.
 
     Raises:
@@ -34,15 +34,15 @@ class LoadImageFromFile(mmcv.transforms.LoadImageFromFile):
             raise BadDataError(f'image not found: {results["img_path"]}') from error
         except Exception as error:
             raise BadDataError(
-                f'cannot decode the image {results["img_path"]}: no picture, or damaged; {WHAT_TO_DO}'
+                f'cannot decode the image {results["img_path"]}: no image, or damaged; {WHAT_TO_DO}'
             ) from error
 
 
 @TRANSFORMS.register_module()
-class LoadAnnotations(BaseTransform):
+class CheckedLoadAnnotations(BaseTransform):
     """`LoadAnnotations` of the library that the config runs in, which names the annotation that it cannot load.
 
-    A label map must be of the size of its picture. Of an instance with a mask, mmdet takes polygons without a single
+    A label map must be of the size of its image. Of an instance with a mask, mmdet takes polygons without a single
     valid one for a region to ignore, and run lengths of another size for something else; here both are errors.
 
     Args:
@@ -80,7 +80,7 @@ class LoadAnnotations(BaseTransform):
             raise BadDataError(f'cannot read the {source}: {reason}; {WHAT_TO_DO}') from error
         if label_map and results['gt_seg_map'].shape != results['ori_shape']:
             raise BadDataError(
-                f'the {source} is of shape {results["gt_seg_map"].shape}, its picture of {results["ori_shape"]}; '
+                f'the {source} is of shape {results["gt_seg_map"].shape}, its image of {results["ori_shape"]}; '
                 f'{WHAT_TO_DO}'
             )
         return results
@@ -92,7 +92,7 @@ def check_segmentation(segmentation: object, shape: tuple[int, int]) -> None:
     Args:
         segmentation: As in COCO's annotation files: polygons, a list of lists x1, y1, x2, y2, ... in pixels, or
             run lengths, a dict of `size` (H, W) and `counts`, a list of numbers or COCO's string of them.
-        shape: Height and width of the picture in pixels.
+        shape: Height and width of the image in pixels.
     """
     if isinstance(segmentation, list):
         try:
@@ -104,11 +104,11 @@ def check_segmentation(segmentation: object, shape: tuple[int, int]) -> None:
             raise ValueError('no polygon of three points or more, as x1, y1, x2, y2, x3, y3')
         # NaN is not less than anything.
         if not all((np.abs(polygon) < MAX_COORDINATE).all() for polygon in polygons):
-            raise ValueError('a polygon with a coordinate that is not finite, or far outside of the picture')
+            raise ValueError('a polygon with a coordinate that is not finite, or far outside of the image')
     elif isinstance(segmentation, dict) and {'size', 'counts'} <= set(segmentation):
         size, counts = segmentation['size'], segmentation['counts']
         if size != list(shape):
-            raise ValueError(f'run lengths for a size of {size}, its picture is of {list(shape)}')
+            raise ValueError(f'run lengths for a size of {size}, its image is of {list(shape)}')
         counts = read_run_lengths(counts) if isinstance(counts, str) else counts
         # pycocotools leaves the pixels beyond the last run as memory happened to be.
         if not is_list_of(counts, int) or min(counts, default=0) < 0 or sum(counts) != shape[0] * shape[1]:

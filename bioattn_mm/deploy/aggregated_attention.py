@@ -23,7 +23,7 @@ def aggregated_attention__forward(self: AggregatedAttention, x: Tensor) -> Tenso
         pooled_grid = self.pooled_grid((height, width))
         index, inside = windows_of_grid(height, width, window_size)
         log_length = (inside.sum(-1) + pooled_grid[0] * pooled_grid[1]).log()
-        outside = inside.log()  # 0, and -inf outside of the picture
+        outside = inside.log()  # 0, and -inf outside of the image
         rows, columns = averaging_matrices((height, width), pooled_grid, x.dtype)
 
     unit_query = unit_vectors(self.q(x).reshape(batch, -1, num_heads, channels // num_heads))
@@ -36,7 +36,7 @@ def aggregated_attention__forward(self: AggregatedAttention, x: Tensor) -> Tenso
     pooled_key, pooled_value = split_heads(self.kv(pooled), 2, num_heads, batch)
 
     def windows(tokens: Tensor) -> Tensor:
-        """(B, heads, N, d) to (B, heads, N, k * k, d), zero outside of the picture."""
+        """(B, heads, N, d) to (B, heads, N, k * k, d), zero outside of the image."""
         margin = window_size // 2
         tokens = F.pad(tokens.reshape(batch, num_heads, height, width, -1), (0, 0, *[margin] * 4))
         tokens = tokens.reshape(batch, num_heads, -1, channels // num_heads).index_select(2, index)

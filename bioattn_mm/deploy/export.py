@@ -76,10 +76,10 @@ def export(config: Config, deploy_config: Config, checkpoint: Path, folder: Path
     """
     backend, ir = get_backend(deploy_config).value, get_ir_config(deploy_config)
     device = 'cuda:0' if backend == 'tensorrt' else 'cpu'
-    picture = example_picture(config, deploy_config)
+    image = example_image(config, deploy_config)
     try:
         # By position: the two functions have different names for the same arguments.
-        EXPORTERS[ir.type](picture, str(folder), ir.save_file, deploy_config, config, str(checkpoint), device)
+        EXPORTERS[ir.type](image, str(folder), ir.save_file, deploy_config, config, str(checkpoint), device)
     except Exception as error:
         log = folder / 'error.log'
         log.write_text(traceback.format_exc())
@@ -93,8 +93,8 @@ def export(config: Config, deploy_config: Config, checkpoint: Path, folder: Path
     return list(files)
 
 
-def example_picture(config: Config, deploy_config: Config) -> np.ndarray:
-    """A picture of noise to trace with: of the deploy config's size, or as wide as high as the short side in testing.
+def example_image(config: Config, deploy_config: Config) -> np.ndarray:
+    """An image of noise to trace with: of the deploy config's size, or as wide as high as the short side in testing.
 
     Returns:
         uint8 (H, W, 3).

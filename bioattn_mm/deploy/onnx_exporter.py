@@ -30,12 +30,12 @@ def roi_align__standard(g, input, rois, output_size, spatial_scale, sampling_rat
     def columns(*indices):
         return g.op('Gather', rois, g.op('Constant', value_t=torch.tensor(indices)), axis_i=1)
 
-    picture = g.op('Squeeze', columns(0), g.op('Constant', value_t=torch.tensor([1])))
+    image = g.op('Squeeze', columns(0), g.op('Constant', value_t=torch.tensor([1])))
     return g.op(
         'RoiAlign',
         input,
         columns(1, 2, 3, 4),
-        g.op('Cast', picture, to_i=TensorProtoDataType.INT64),
+        g.op('Cast', image, to_i=TensorProtoDataType.INT64),
         output_height_i=output_size[0],
         output_width_i=output_size[1],
         spatial_scale_f=spatial_scale,

@@ -52,7 +52,7 @@ def rfft2__matrices(x: Tensor) -> Complex:
 
 @FUNCTION_REWRITER.register_rewriter(IRFFT2)
 def irfft2__matrices(spectrum: Complex, s: Grid) -> Tensor:
-    """The real picture of a half-spectrum: (..., H, W // 2 + 1) to (..., H, W) = (..., *s)."""
+    """The real image of a half-spectrum: (..., H, W // 2 + 1) to (..., H, W) = (..., *s)."""
     with from_sizes(FUNCTION_REWRITER.get_context(IRFFT2).cfg):
         height, width = s
         cos, sin, row_cos, row_sin = fourier_matrices(

@@ -26,9 +26,9 @@ class Segmentation(segmentation.Segmentation):
 
 @segmentation_model.__BACKEND_MODEL.register_module('end2end', force=True)
 class SegmentationModel(segmentation_model.End2EndModel):
-    """mmdeploy's exported segmentor, whose scores go back to the picture as mmseg takes them there.
+    """mmdeploy's exported segmentor, whose scores go back to the image as mmseg takes them there.
 
-    mmdeploy takes the best class first, resizes the labels to the picture, and with them the padding.
+    mmdeploy takes the best class first, resizes the labels to the image, and with them the padding.
     """
 
     def pack_result(self, batch_outputs: Tensor, data_samples: list) -> list:

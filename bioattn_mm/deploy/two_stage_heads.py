@@ -30,7 +30,7 @@ def rpn_head__predict_by_feat(
     rescale: bool = False,
     with_nms: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """The proposals of one picture, (1, N, 5) with scores, best first, and zeros for their classes, (1, N)."""
+    """The proposals of one image, (1, N, 5) with scores, best first, and zeros for their classes, (1, N)."""
     if not self.use_sigmoid_cls or not with_nms:
         raise NotImplementedError('export of an RPN head with softmax, or without non-maximum suppression')
     cfg = self.test_cfg if cfg is None else cfg
@@ -66,14 +66,14 @@ def bbox_head__predict_by_feat(
     rcnn_test_cfg: ConfigDict,
     rescale: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The detections of one picture.
+    """The detections of one image.
 
     Args:
         self: The head.
-        rois: (1, N, 5), the index of the picture first.
+        rois: (1, N, 5), the index of the image first.
         cls_scores: (1, N, classes + 1), logits.
         bbox_preds: (1, N, 4), or (1, N, 4 * classes).
-        batch_img_metas: `img_shape` of the picture.
+        batch_img_metas: `img_shape` of the image.
         rcnn_test_cfg: Of the model's config.
         rescale: Not used.
 
@@ -88,7 +88,7 @@ def bbox_head__predict_by_feat(
     boxes = self.bbox_coder.decode(rois[..., 1:], bbox_preds, max_shape=batch_img_metas[0]['img_shape'])
     boxes = boxes.reshape(-1, bbox_preds.shape[-1] // 4, 4)
     boxes = (boxes.expand(-1, self.num_classes, 4) if self.reg_class_agnostic else boxes).transpose(0, 1)
-    # ONNX shares boxes between classes, but not between pictures: each class is one.
+    # ONNX shares boxes between classes, but not between images: each class is one.
     scores = scores.T
     classes, _, index = suppress(
         boxes, scores[:, None], rcnn_test_cfg.nms, rcnn_test_cfg.score_thr, rcnn_test_cfg.max_per_img
@@ -114,14 +114,14 @@ def suppress(boxes: Tensor, scores: Tensor, nms: ConfigDict, score_threshold: fl
     if torch.onnx.is_in_onnx_export():
         thresholds = torch.tensor([nms.iou_threshold]), torch.tensor([score_threshold])
         return ONNXNMSop.apply(boxes, scores, limit, *thresholds)
-    # TorchScript has torchvision's operator, for one picture and class.
+    # TorchScript has torchvision's operator, for one image and class.
     kept = []
-    for picture in range(boxes.shape[0]):
+    for image in range(boxes.shape[0]):
         for label in range(scores.shape[1]):
-            own_scores = scores[picture, label]
-            index = box_ops.nms(boxes[picture], own_scores, nms.iou_threshold)[:limit]
+            own_scores = scores[image, label]
+            index = box_ops.nms(boxes[image], own_scores, nms.iou_threshold)[:limit]
             index = index[own_scores[index] > score_threshold]
-            kept.append(torch.stack([torch.full_like(index, picture), torch.full_like(index, label), index], dim=-1))
+            kept.append(torch.stack([torch.full_like(index, image), torch.full_like(index, label), index], dim=-1))
     return torch.cat(kept)
 
 

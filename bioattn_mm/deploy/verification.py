@@ -1,4 +1,4 @@
-"""An exported model beside the one in PyTorch, on the same pictures."""
+"""An exported model beside the one in PyTorch, on the same images."""
 
 import contextlib
 import copy
@@ -23,11 +23,11 @@ NAMES = ('PyTorch', 'exported')
 
 
 class Verification:
-    """Runs both models on the pictures of a config's test.
+    """Runs both models on the images of a config's test.
 
-    All pictures are resized to the input size of the deploy config, or to one of about 4 : 3 that was not traced,
-    neither of which needs padding: padding is a part of the picture to an exported model, and PyTorch's leaves it
-    out. Segmentors take whole pictures, as exported ones do.
+    All images are resized to the input size of the deploy config, or to one of about 4 : 3 that was not traced,
+    neither of which needs padding: padding is a part of the image to an exported model, and PyTorch's leaves it
+    out. Segmentors take whole images, as exported ones do.
 
     Args:
         config: Of the model.
@@ -71,7 +71,7 @@ class Verification:
 
     @torch.no_grad()
     def run(self) -> Iterator[float]:
-        """Go through the pictures; the largest difference of each."""
+        """Go through the images; the largest difference of each."""
         for data in self.dataloader:
             outputs = {name: model.test_step(copy.deepcopy(data)) for name, model in self.models.items()}
             for name, evaluator in self.evaluators.items():
@@ -81,7 +81,7 @@ class Verification:
             yield difference
 
     def metrics(self) -> dict[str, tuple[float, float]]:
-        """Every metric of PyTorch and of the exported model after all pictures; NaN where one has none."""
+        """Every metric of PyTorch and of the exported model after all images; NaN where one has none."""
         # The metric of COCO prints its own tables.
         with contextlib.redirect_stdout(io.StringIO()):
             pytorch, exported = (evaluator.evaluate(len(self)) for evaluator in self.evaluators.values())
@@ -100,10 +100,10 @@ def dynamic_size(config: Config) -> tuple[int, int]:
 
 
 def largest_difference(a: BaseDataElement, b: BaseDataElement, test_cfg: dict) -> float:
-    """The largest difference between two predictions for a picture.
+    """The largest difference between two predictions for an image.
 
-    Segmentation: of the scores, without a softmax. Detection: of score, corners of the box as shares of the picture's
-    longer side, and pixels of the mask as a share of the picture's, between each detection and the closest one of its
+    Segmentation: of the scores, without a softmax. Detection: of score, corners of the box as shares of the image's
+    longer side, and pixels of the mask as a share of the image's, between each detection and the closest one of its
     class on the other side. One without a counterpart differs by as much as its score exceeds the lowest that the
     other side would have kept.
     """

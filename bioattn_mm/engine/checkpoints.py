@@ -8,17 +8,17 @@ from pathlib import Path
 import torch
 from mmengine.dist import all_reduce, get_world_size, is_main_process
 from mmengine.fileio import LocalBackend, register_backend
-from mmengine.hooks import CheckpointHook as MMEngineCheckpointHook
+from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
-from ..files import PARTIAL, whole_file
+from ..files import PARTIAL, atomic_write
 from ..registry import HOOKS
 
 # Iterations after which several processes tell each other of a SIGTERM; it makes the CPU wait for the GPU.
 AGREE_INTERVAL = 10
 
 
-class WholeFileBackend(LocalBackend):
+class AtomicFileBackend(LocalBackend):
     """mmengine's access to local files, except that a file gets its name once all of it is on the disk."""
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
@@ -30,12 +30,12 @@ class WholeFileBackend(LocalBackend):
         """
         path = Path(filepath)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as file:
+        with atomic_write(path) as file:
             file.write(obj)
 
 
 @HOOKS.register_module()
-class CheckpointHook(MMEngineCheckpointHook):
+class AtomicCheckpointHook(CheckpointHook):
     """mmengine's, except that a run that ends at any moment leaves a whole checkpoint to go on from.
 
     Files are written under another name first; what `max_keep_ckpts` or a better metric makes superfluous is removed
@@ -47,7 +47,7 @@ class CheckpointHook(MMEngineCheckpointHook):
 
     def before_train(self, runner: Runner) -> None:
         # For whatever writes: this hook, and the strategies, which choose the backend themselves.
-        register_backend('local', WholeFileBackend, force=True, prefixes='')
+        register_backend('local', AtomicFileBackend, force=True, prefixes='')
         super().before_train(runner)
         self.file_backend = LateRemoval(self.file_backend)
         if is_main_process() and Path(self.out_dir).is_dir():

@@ -15,7 +15,7 @@ from ..registry import HOOKS
 
 
 @HOOKS.register_module()
-class EMAHook(Hook):
+class ShardableEMAHook(Hook):
     """Average the weights over the iterations; validate with the average, and save it.
 
     mmengine's hook copies the model, which a sharded one does not allow. This one keeps the average of the
@@ -34,7 +34,7 @@ class EMAHook(Hook):
 
     def __init__(self, momentum: float = 0.0002, interval: int = 1) -> None:
         if not 0 < momentum < 1:
-            raise InputError(f'momentum of EMAHook must be between 0 and 1, got {momentum}')
+            raise InputError(f'momentum of ShardableEMAHook must be between 0 and 1, got {momentum}')
         self.momentum = momentum
         self.interval = interval
         self.average: dict[str, Tensor] = {}

@@ -39,12 +39,13 @@ class CompileBackboneHook(Hook):
 
 @HOOKS.register_module()
 class SkipBadDataHook(Hook):
-    """Train without the samples whose picture or annotation cannot be used, instead of ending.
+    """Train without the samples whose image or annotation cannot be used, instead of ending.
 
     Another sample, drawn at random, takes the place of a bad one. Bad are those for which
-    `bioattn_mm.LoadImageFromFile` or `bioattn_mm.LoadAnnotations` raise their error. Each is logged with its file and
-    counts once, whichever worker process of whichever rank met it and however often. Workers read ahead: the last
-    ones may not have been needed. Only training skips: the metric of a part of the pictures would be another metric.
+    `bioattn_mm.CheckedLoadImageFromFile` or `bioattn_mm.CheckedLoadAnnotations` raise their error. Each is logged
+    with its file and counts once, whichever worker process of whichever rank met it and however often. Workers read
+    ahead: the last ones may not have been needed. Only training skips: the metric of a part of the images would be
+    another metric.
 
     Args:
         interval: Iterations after which those that are new are logged.

@@ -6,11 +6,10 @@ import threading
 
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
-from mmengine.runner import EpochBasedTrainLoop as MMEngineEpochBasedTrainLoop
-from mmengine.runner import Runner
+from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch.utils.data import get_worker_info
 
-from ..datasets.seeding import seed_everything
+from ..datasets.samplers import seed_everything
 from ..registry import FUNCTIONS, HOOKS, LOOPS
 
 
@@ -19,7 +18,7 @@ class RandomnessHook(Hook):
     """Seed every iteration by the run's seed, the rank and the number of the iteration.
 
     Stochastic depth, samplers of regions and noise on boxes are then the same in a run that was resumed and in one
-    that was not. The samplers of `bioattn_mm.datasets.seeding` do the same for the data.
+    that was not. The samplers of `bioattn_mm.datasets.samplers` do the same for the data.
     """
 
     priority = 'VERY_HIGH'
@@ -47,7 +46,7 @@ def _wait_for_parent() -> None:
 
 
 @LOOPS.register_module()
-class EpochBasedTrainLoop(MMEngineEpochBasedTrainLoop):
+class ResumableEpochBasedTrainLoop(EpochBasedTrainLoop):
     """mmengine's, except that it goes on in the middle of an epoch: batches that were trained on are passed over."""
 
     def run_epoch(self) -> None:

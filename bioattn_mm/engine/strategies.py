@@ -7,8 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from mmengine._strategy import DeepSpeedStrategy as MMEngineDeepSpeedStrategy
-from mmengine._strategy import FSDPStrategy as MMEngineFSDPStrategy
+from mmengine._strategy import DeepSpeedStrategy, FSDPStrategy
 from mmengine.config import Config
 from mmengine.dist import barrier, is_main_process
 from mmengine.model import convert_sync_batchnorm
@@ -83,7 +82,7 @@ def _set_deepspeed(config: Config) -> None:
 
 
 @STRATEGIES.register_module()
-class FSDPStrategy(MMEngineFSDPStrategy):
+class ParamwiseFSDPStrategy(FSDPStrategy):
     """mmengine's, except that `paramwise_cfg` sees the parameters as they are in the model.
 
     FSDP makes a flat shard of every parameter, which `flat_decay_mult` would all take for norms and biases: nothing
@@ -120,7 +119,7 @@ class FSDPStrategy(MMEngineFSDPStrategy):
 
 
 @STRATEGIES.register_module()
-class DeepSpeedStrategy(MMEngineDeepSpeedStrategy):
+class AtomicDeepSpeedStrategy(DeepSpeedStrategy):
     """mmengine's, with checkpoints that are there whole or not at all, and that hooks and other tools can read.
 
     A checkpoint is a folder of what DeepSpeed saves. Its `mp_rank_00_model_states.pt` is at the same time an ordinary

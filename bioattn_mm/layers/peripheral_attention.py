@@ -226,7 +226,7 @@ class PeripheralAttention(nn.Module):
     def position_attention(
         self, grid: Grid, distance_embedding: DistanceEmbedding
     ) -> Iterator[tuple[Tensor, AttentionMap]]:
-        """Phi_p of all queries on a grid, which no picture has a part in, in chunks of queries.
+        """Phi_p of all queries on a grid, which no image has a part in, in chunks of queries.
 
         Yields:
             Places of the queries in the row-major order of the grid, int64, and their Phi_p, from 0 to 1.
@@ -260,7 +260,7 @@ class PeripheralAttention(nn.Module):
         )
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-        """softmax(q k^T / sqrt(d) + bias) v with one bias, (heads, queries, keys), for all pictures."""
+        """softmax(q k^T / sqrt(d) + bias) v with one bias, (heads, queries, keys), for all images."""
         # The fused kernels want the bias with a batch axis, too.
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=bias[None].to(query.dtype), scale=self.head_channels**-0.5

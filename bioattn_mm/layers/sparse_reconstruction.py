@@ -505,7 +505,7 @@ def _derivatives(
     """What the value at each token does to the reconstruction at some queries, after each step.
 
     Args:
-        reconstruct: Gives the reconstruction of a value at each step, summed over pictures, heads and channels, none
+        reconstruct: Gives the reconstruction of a value at each step, summed over images, heads and channels, none
             of which knows of the others: (H * W,).
         value: Of any shape.
         queries: Places of the queries, int64 (queries,).

@@ -1,6 +1,6 @@
 # DINO of four scales with ConViT-Tiny on COCO, 12 epochs.
 # Weights: the authors' ImageNet-1k release, fetched when training starts.
-_base_ = ['../_base_/columnar/dino.py', '../_base_/backbones/convit.py']
+_base_ = ['../_base_/plain/dino.py', '../_base_/backbones/convit.py']
 model = dict(
     backbone=dict(
         type='bioattn_mm.ConViT',

@@ -1,6 +1,6 @@
 # Mask2Former with ConViT-Tiny on ADE20K, 160k iterations.
 # Weights: the authors' ImageNet-1k release, fetched when training starts.
-_base_ = ['../_base_/columnar/mask2former.py', '../_base_/backbones/convit.py']
+_base_ = ['../_base_/plain/mask2former.py', '../_base_/backbones/convit.py']
 model = dict(
     backbone=dict(
         type='bioattn_mm.ConViT',

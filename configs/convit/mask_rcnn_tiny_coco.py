@@ -1,6 +1,6 @@
 # Mask R-CNN with ConViT-Tiny on COCO, 12 epochs.
 # Weights: the authors' ImageNet-1k release, fetched when training starts.
-_base_ = ['../_base_/columnar/mask_rcnn.py', '../_base_/backbones/convit.py']
+_base_ = ['../_base_/plain/mask_rcnn.py', '../_base_/backbones/convit.py']
 model = dict(
     backbone=dict(
         type='bioattn_mm.ConViT',

@@ -1,2 +1,2 @@
-# Boxes with onnxruntime; pictures of any size, one at a time.
+# Boxes with onnxruntime; images of any size, one at a time.
 _base_ = ['_base_/detection_dynamic.py', '_base_/onnxruntime.py']

@@ -1,3 +1,3 @@
-# Boxes with onnxruntime; pictures of 800x1344 pixels (height x width).
+# Boxes with onnxruntime; images of 800x1344 pixels (height x width).
 _base_ = './detection_onnxruntime_dynamic.py'
 ir_config = dict(dynamic_axes=None, input_shape=[1344, 800])

@@ -1,4 +1,4 @@
-# Boxes with TensorRT in half precision; pictures of the sizes below, one at a time.
+# Boxes with TensorRT in half precision; images of the sizes below, one at a time.
 _base_ = ['_base_/detection_dynamic.py', '_base_/tensorrt_fp16.py']
 backend_config = dict(
     model_inputs=[

@@ -1,3 +1,3 @@
-# Boxes and masks with onnxruntime; pictures of 800x1344 pixels (height x width).
+# Boxes and masks with onnxruntime; images of 800x1344 pixels (height x width).
 _base_ = './instance-seg_onnxruntime_dynamic.py'
 ir_config = dict(dynamic_axes=None, input_shape=[1344, 800])

@@ -1,4 +1,4 @@
-# Boxes and masks with TensorRT in half precision; pictures of the sizes below, one at a time.
+# Boxes and masks with TensorRT in half precision; images of the sizes below, one at a time.
 _base_ = ['_base_/instance-seg_dynamic.py', '_base_/tensorrt_fp16.py']
 backend_config = dict(
     model_inputs=[

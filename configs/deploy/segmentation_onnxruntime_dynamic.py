@@ -1,2 +1,2 @@
-# Segmentation with onnxruntime; pictures of any size, one at a time.
+# Segmentation with onnxruntime; images of any size, one at a time.
 _base_ = ['_base_/segmentation_dynamic.py', '_base_/onnxruntime.py']

@@ -1,4 +1,4 @@
-# Segmentation with TensorRT in half precision; pictures of the sizes below, one at a time.
+# Segmentation with TensorRT in half precision; images of the sizes below, one at a time.
 _base_ = ['_base_/segmentation_dynamic.py', '_base_/tensorrt_fp16.py']
 backend_config = dict(
     model_inputs=[

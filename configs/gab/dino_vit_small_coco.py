@@ -1,6 +1,6 @@
 # DINO of four scales with GABViT-Small on COCO, 12 epochs.
 # Weights: timm's ImageNet-1k release of the host without Gaussians, fetched when training starts.
-_base_ = ['../_base_/columnar/dino.py', '../_base_/backbones/gab.py']
+_base_ = ['../_base_/plain/dino.py', '../_base_/backbones/gab.py']
 model = dict(
     data_preprocessor=_base_.vit_normalisation,
     backbone=dict(

@@ -1,6 +1,6 @@
 # Mask2Former with GABViT-Small on ADE20K, 160k iterations.
 # Weights: timm's ImageNet-1k release of the host without Gaussians, fetched when training starts.
-_base_ = ['../_base_/columnar/mask2former.py', '../_base_/backbones/gab.py']
+_base_ = ['../_base_/plain/mask2former.py', '../_base_/backbones/gab.py']
 model = dict(
     data_preprocessor=_base_.vit_normalisation,
     backbone=dict(

@@ -1,6 +1,6 @@
 # Mask R-CNN with GABViT-Small on COCO, 12 epochs.
 # Weights: timm's ImageNet-1k release of the host without Gaussians, fetched when training starts.
-_base_ = ['../_base_/columnar/mask_rcnn.py', '../_base_/backbones/gab.py']
+_base_ = ['../_base_/plain/mask_rcnn.py', '../_base_/backbones/gab.py']
 model = dict(
     data_preprocessor=_base_.vit_normalisation,
     backbone=dict(

@@ -1,6 +1,6 @@
 # Mask2Former with PerViT-Tiny on ADE20K, 160k iterations.
 # Weights: the authors' ImageNet-1k release, to be put into checkpoints/ by hand.
-_base_ = ['../_base_/columnar/mask2former.py', '../_base_/backbones/pervit.py']
+_base_ = ['../_base_/plain/mask2former.py', '../_base_/backbones/pervit.py']
 model = dict(
     backbone=dict(
         type='bioattn_mm.PerViT',

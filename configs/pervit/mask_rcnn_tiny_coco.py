@@ -1,6 +1,6 @@
 # Mask R-CNN with PerViT-Tiny on COCO, 12 epochs.
 # Weights: the authors' ImageNet-1k release, to be put into checkpoints/ by hand.
-_base_ = ['../_base_/columnar/mask_rcnn.py', '../_base_/backbones/pervit.py']
+_base_ = ['../_base_/plain/mask_rcnn.py', '../_base_/backbones/pervit.py']
 model = dict(
     backbone=dict(
         type='bioattn_mm.PerViT',

@@ -1,6 +1,6 @@
 # UperNet with PerViT-Tiny on ADE20K, 160k iterations.
 # Weights: the authors' ImageNet-1k release, to be put into checkpoints/ by hand.
-_base_ = ['../_base_/columnar/upernet.py', '../_base_/backbones/pervit.py']
+_base_ = ['../_base_/plain/upernet.py', '../_base_/backbones/pervit.py']
 model = dict(
     backbone=dict(
         type='bioattn_mm.PerViT',

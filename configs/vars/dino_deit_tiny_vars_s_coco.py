@@ -1,6 +1,6 @@
 # DINO of four scales with VARS-S in DeiT-Ti on COCO, 12 epochs.
 # Weights: nobody publishes any; pre-train the backbone on ImageNet first.
-_base_ = ['../_base_/columnar/dino.py', '../_base_/backbones/vars.py']
+_base_ = ['../_base_/plain/dino.py', '../_base_/backbones/vars.py']
 model = dict(
     backbone=dict(
         type='bioattn_mm.VARS',

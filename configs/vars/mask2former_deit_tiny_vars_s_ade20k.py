@@ -1,6 +1,6 @@
 # Mask2Former with VARS-S in DeiT-Ti on ADE20K, 160k iterations.
 # Weights: nobody publishes any; pre-train the backbone on ImageNet first.
-_base_ = ['../_base_/columnar/mask2former.py', '../_base_/backbones/vars.py']
+_base_ = ['../_base_/plain/mask2former.py', '../_base_/backbones/vars.py']
 model = dict(
     backbone=dict(
         type='bioattn_mm.VARS',

@@ -1,6 +1,6 @@
 # Mask R-CNN with VARS-S in RVT-Ti on COCO, 12 epochs.
 # Weights: nobody publishes any; pre-train the backbone on ImageNet first.
-_base_ = ['../_base_/columnar/mask_rcnn.py', '../_base_/backbones/vars.py']
+_base_ = ['../_base_/plain/mask_rcnn.py', '../_base_/backbones/vars.py']
 model = dict(
     backbone=dict(
         type='bioattn_mm.VARS',

@@ -1,6 +1,6 @@
 # UperNet with VARS-S in RVT-Ti on ADE20K, 160k iterations.
 # Weights: nobody publishes any; pre-train the backbone on ImageNet first.
-_base_ = ['../_base_/columnar/upernet.py', '../_base_/backbones/vars.py']
+_base_ = ['../_base_/plain/upernet.py', '../_base_/backbones/vars.py']
 model = dict(
     backbone=dict(
         type='bioattn_mm.VARS',

@@ -212,7 +212,7 @@ def test_queries_are_spread_over_the_grid() -> None:
     np.testing.assert_allclose(measures['nonlocality'], [distances.mean()] * 2, rtol=1e-6)
 
 
-def test_mean_over_pictures_of_different_sizes() -> None:
+def test_mean_over_images_of_different_sizes() -> None:
     grids = [(2, 6), (4, 3)]
     rows = measure_model([record(softmax_layer(), torch.randn(1, *grid, 6))] for grid in grids)
     assert [(row['layer'], row['name'], row['head'], row['height'], row['width']) for row in rows] == [

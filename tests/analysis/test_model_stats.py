@@ -14,9 +14,9 @@ from PIL import Image
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from bioattn_mm.analysis.model_stats import Network, activation_bytes, num_parameters, random_pictures
+from bioattn_mm.analysis.model_stats import Network, activation_bytes, num_parameters, random_images
 from bioattn_mm.analysis.saved_activations import saved_bytes
-from bioattn_mm.engine.mini import make_mini
+from bioattn_mm.cli.mini import make_mini
 from bioattn_mm.errors import InputError
 from bioattn_mm.ops import aggregated_attention
 from tests.conftest import ROOT
@@ -74,17 +74,17 @@ def test_models_with_queries(name: str) -> None:
     config = make_mini(Config.fromfile(ROOT / 'configs' / 'transnext' / f'{name}.py'))
     config.model.backbone.arch = dict(channels=(48, 96, 192, 384), num_heads=(2, 4, 8, 16), depths=(1, 1, 1, 1))
     network = Network(config)
-    pictures = random_pictures(1, (96, 128), 'cpu')
-    small, large = (activation_bytes(network, p) for p in (pictures[..., :64], pictures))
+    images = random_images(1, (128, 192), 'cpu')
+    small, large = (activation_bytes(network, p) for p in (images[..., :128], images))
     assert 0 < small < large
     with torch.no_grad():
-        assert network.eval()(pictures) is not None
+        assert network.eval()(images) is not None
 
 
-def test_training_that_takes_two_pictures() -> None:
+def test_training_that_takes_two_images() -> None:
     network = Network(Config.fromfile(ROOT / 'tests' / 'tools' / 'upernet_small.py'))
     with pytest.raises(InputError, match='raise --batch-size'):
-        activation_bytes(network, random_pictures(1, (64, 96), 'cpu'))
+        activation_bytes(network, random_images(1, (64, 96), 'cpu'))
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *args: object) -> None:
@@ -120,7 +120,7 @@ def test_table_of_two_models(root: Path, tmp_path: Path, monkeypatch, capsys) ->
         network = Network(Config.fromfile(config))
         assert model['parameters'] == num_parameters(network) > model['backbone_parameters']
         assert model['flops'] > model['backbone_flops'] > 0 and model['flops_of_size'] > 0
-        assert model['activation_bytes'] > 0 and model['pictures_per_second'] > 0
+        assert model['activation_bytes'] > 0 and model['images_per_second'] > 0
         # The backbone by itself costs what it does inside of the model.
         assert backbone == dict(
             model=config.stem,
@@ -129,8 +129,8 @@ def test_table_of_two_models(root: Path, tmp_path: Path, monkeypatch, capsys) ->
             flops_of_size=model['flops_of_size'],
         )
     for folder in (whole, alone):
-        with Image.open(folder / 'model_stats.png') as picture:
-            assert np.asarray(picture.convert('L')).std() > 10
+        with Image.open(folder / 'model_stats.png') as image:
+            assert np.asarray(image.convert('L')).std() > 10
     assert 'whole model, 96 x 160 pixels, batches of 2' in capsys.readouterr().out
 
     line = refused(monkeypatch, capsys, *configs, '--out', whole)

@@ -42,9 +42,9 @@ def gaussian(shape: tuple[int, int], sigma: tuple[float, float], center: tuple[f
 
 def test_field_of_convolutions() -> None:
     same, strided = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(3, 2, 5, stride=4)
-    pictures = [torch.randn(1, 3, 9, 14) for _ in range(3)]
-    fields = receptive_fields(Outputs(same, strided), pictures)
-    # The whole picture's centre (4, 7); of 2 x 3 features of stride 4 the one of row 1 and column 1, from (4, 4) on.
+    images = [torch.randn(1, 3, 9, 14) for _ in range(3)]
+    fields = receptive_fields(Outputs(same, strided), images)
+    # The whole image's centre (4, 7); of 2 x 3 features of stride 4 the one of row 1 and column 1, from (4, 4) on.
     for field, layer, (top, left) in zip(fields, (same, strided), ((3, 6), (4, 4))):
         kernel = layer.weight.detach().double().mean((0, 1)).relu().numpy()
         wanted = np.zeros((9, 14))
@@ -52,20 +52,20 @@ def test_field_of_convolutions() -> None:
         np.testing.assert_allclose(field, wanted, atol=1e-7)
 
 
-def test_mean_over_pictures_comes_after_relu() -> None:
-    pictures = [torch.randn(1, 3, 5, 5) for _ in range(4)]
-    (field,) = receptive_fields(Outputs(Square()), pictures)
+def test_mean_over_images_comes_after_relu() -> None:
+    images = [torch.randn(1, 3, 5, 5) for _ in range(4)]
+    (field,) = receptive_fields(Outputs(Square()), images)
     # Each of 3 channels depends on its own colour: 2 x / 3, averaged over 3 colours.
-    wanted = np.mean([max(0.0, 2 * picture[0, :, 2, 2].sum().item() / 9) for picture in pictures])
+    wanted = np.mean([max(0.0, 2 * image[0, :, 2, 2].sum().item() / 9) for image in images])
     assert field[2, 2] == pytest.approx(wanted, rel=1e-6) and wanted > 0
     assert np.count_nonzero(field) == 1
 
 
-def test_pictures_of_a_batch_keep_apart() -> None:
-    pictures = torch.randn(3, 3, 6, 5)
-    together = center_gradients(Outputs(Square()), pictures)[0]
-    for picture, gradient in zip(pictures, together):
-        torch.testing.assert_close(center_gradients(Outputs(Square()), picture[None])[0][0], gradient)
+def test_images_of_a_batch_keep_apart() -> None:
+    images = torch.randn(3, 3, 6, 5)
+    together = center_gradients(Outputs(Square()), images)[0]
+    for image, gradient in zip(images, together):
+        torch.testing.assert_close(center_gradients(Outputs(Square()), image[None])[0][0], gradient)
 
 
 @pytest.mark.parametrize('trained', [False, True])

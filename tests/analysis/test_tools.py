@@ -36,7 +36,7 @@ model = dict(
     ),
 )
 pipeline = [
-    dict(type='bioattn_mm.LoadImageFromFile'),
+    dict(type='bioattn_mm.CheckedLoadImageFromFile'),
     dict(type='Resize', scale=(200, 64), keep_ratio=True),
     dict(type='LoadAnnotations'),
     dict(type='PackSegInputs'),
@@ -50,15 +50,15 @@ test_evaluator = dict()
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """A dataset's folder with three pictures, 40 x 60 pixels, left half darker than the right one."""
+def images(tmp_path: Path) -> Path:
+    """A dataset's folder with three images, 40 x 60 pixels, left half darker than the right one."""
     folder = tmp_path / 'data' / 'images'
     folder.mkdir(parents=True)
     values = np.random.default_rng(0).integers(0, 128, (3, 40, 60, 3), dtype=np.uint8)
     values[:, :, 30:] += 127
     for number, value in enumerate(values):
-        Image.fromarray(value).save(folder / f'picture_{number}.png')
-    (folder / 'notes.txt').write_text('no picture')
+        Image.fromarray(value).save(folder / f'image_{number}.png')
+    (folder / 'notes.txt').write_text('no image')
     return folder
 
 
@@ -98,11 +98,11 @@ def read_csv(path: Path) -> list[dict]:
 
 
 def check_drawing(path: Path) -> None:
-    with Image.open(path) as picture:
-        assert np.asarray(picture.convert('L')).std() > 10
+    with Image.open(path) as image:
+        assert np.asarray(image.convert('L')).std() > 10
 
 
-def test_fields_of_two_models(pictures: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_fields_of_two_models(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     first, second = (write_config(tmp_path, name) for name in ('TransNeXt', 'GABViT'))
     checkpoint, out = save_checkpoint(tmp_path / 'transnext.pth', 'TransNeXt'), tmp_path / 'out'
     run(monkeypatch, 'erf', first, checkpoint, '--compare', second, '--size', 48, 80, '--out', out)
@@ -111,7 +111,7 @@ def test_fields_of_two_models(pictures: Path, tmp_path: Path, monkeypatch, capsy
     outputs = [('transnext', index) for index in range(4)] + [('gabvit', index) for index in (1, 2)]
     assert [(row['model'], int(row['output'])) for row in rows] == outputs
     assert document['weights'] == {'transnext': str(checkpoint), 'gabvit': 'random weights'}
-    assert document['pictures'] == 3
+    assert document['images'] == 3
     arrays = np.load(out / 'erf.npz')
     for row, field in zip(rows, document['fields'], strict=True):
         array = arrays[f'{row["model"]}, output {row["output"]}']
@@ -119,7 +119,7 @@ def test_fields_of_two_models(pictures: Path, tmp_path: Path, monkeypatch, capsy
         areas = [float(row[f'area_{share}']) for share in (20, 50, 80, 99)]
         assert areas == sorted(areas) == [field[f'area_{share}'] for share in (20, 50, 80, 99)]
         assert 0 < areas[0] and areas[-1] <= 1
-    # Further from the picture a field is wider.
+    # Further from the image a field is wider.
     assert float(rows[0]['area_50']) < float(rows[3]['area_50'])
     check_drawing(out / 'erf.png')
     assert 'gabvit, random weights' in capsys.readouterr().out
@@ -128,24 +128,24 @@ def test_fields_of_two_models(pictures: Path, tmp_path: Path, monkeypatch, capsy
     assert line == f'error: {out / "erf.csv"} is there already: name another folder for --out'
 
 
-def test_untrained_model_is_said_to_have_no_field(pictures: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_untrained_model_is_said_to_have_no_field(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     config, out = write_config(tmp_path, 'TransNeXt', out_indices=(0, 1)), tmp_path / 'out'
-    run(monkeypatch, 'erf', config, '--max-pictures', 1, '--size', 32, 48, '--out', out)
+    run(monkeypatch, 'erf', config, '--max-images', 1, '--size', 32, 48, '--out', out)
     assert 'no field of output 0, 1' in capsys.readouterr().out
     assert [row['sigma_x'] for row in json.loads((out / 'erf.json').read_text())['fields']] == [None, None]
 
 
 @pytest.mark.parametrize('name', BACKBONES)
-def test_maps_of_a_pixel(name: str, pictures: Path, tmp_path: Path, monkeypatch) -> None:
+def test_maps_of_a_pixel(name: str, images: Path, tmp_path: Path, monkeypatch) -> None:
     config, out = write_config(tmp_path, name), tmp_path / 'out'
-    run(monkeypatch, 'attention_maps', config, '--layer', 1, '--query', 39, 31, '--max-pictures', 1, '--out', out)
+    run(monkeypatch, 'attention_maps', config, '--layer', 1, '--query', 39, 31, '--max-images', 1, '--out', out)
     document = json.loads((out / 'attention_maps.json').read_text())
     assert document['weights'] == 'random weights'
-    assert [Path(result['picture']).name for result in document['pictures']] == ['picture_0.png']
+    assert [Path(result['image']).name for result in document['images']] == ['image_0.png']
     stride = {'TransNeXt': 8, 'GABSwin': 4}.get(name, 16)
-    for result in document['pictures']:
+    for result in document['images']:
         check_drawing(out / result['drawing'])
-        # The picture is resized to 64 x 96 pixels.
+        # The image is resized to 64 x 96 pixels.
         assert result['grid'] == [64 // stride, 96 // stride]
         assert result['token'] == [64 // stride - 1, 50 // stride]
         maps = {panel['name']: panel for panel in result['maps']}
@@ -170,11 +170,11 @@ def test_maps_of_a_pixel(name: str, pictures: Path, tmp_path: Path, monkeypatch)
 
 
 @pytest.mark.parametrize('name', BACKBONES)
-def test_locality_of_every_system(name: str, pictures: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_locality_of_every_system(name: str, images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     config, out = write_config(tmp_path, name), tmp_path / 'out'
-    run(monkeypatch, 'locality', config, '--pictures', pictures, '--size', 48, 64, '--max-pictures', 2, '--out', out)
+    run(monkeypatch, 'locality', config, '--images', images, '--size', 48, 64, '--max-images', 2, '--out', out)
     rows, document = read_csv(out / 'locality.csv'), json.loads((out / 'locality.json').read_text())
-    assert document['pictures'] == 2 and len(document['heads']) == len(rows)
+    assert document['images'] == 2 and len(document['heads']) == len(rows)
     measures = dict(
         TransNeXt={'pooled_share'},
         GABSwin={'gaussian_amplitude', 'gaussian_sigma', 'nonlocality_Gaussian', 'impact_content'},
@@ -193,15 +193,15 @@ def test_locality_of_every_system(name: str, pictures: Path, tmp_path: Path, mon
     assert 'means over heads' in capsys.readouterr().out
 
 
-def test_local_file_of_the_config(pictures: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_local_file_of_the_config(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     """Weights come from the file that the config starts from, where it is a local one."""
     checkpoint = save_checkpoint(tmp_path / 'vit.pth', 'GABViT')
     init_cfg = dict(type='Pretrained', checkpoint=str(checkpoint))
     config = write_config(tmp_path, 'GABViT', init_cfg=init_cfg)
-    run(monkeypatch, 'locality', config, '--max-pictures', 1, '--out', tmp_path / 'out')
+    run(monkeypatch, 'locality', config, '--max-images', 1, '--out', tmp_path / 'out')
     assert json.loads((tmp_path / 'out' / 'locality.json').read_text())['weights'] == str(checkpoint)
     config = write_config(tmp_path, 'GABViT', init_cfg=dict(init_cfg, checkpoint='https://example.org/vit.pth'))
-    run(monkeypatch, 'locality', config, '--max-pictures', 1, '--out', tmp_path / 'out_of_url')
+    run(monkeypatch, 'locality', config, '--max-images', 1, '--out', tmp_path / 'out_of_url')
     assert json.loads((tmp_path / 'out_of_url' / 'locality.json').read_text())['weights'] == 'random weights'
 
 
@@ -209,29 +209,27 @@ def test_local_file_of_the_config(pictures: Path, tmp_path: Path, monkeypatch, c
     ('tool', 'args', 'message'),
     [
         ('attention_maps', ('--layer', 12), '--layer must be -3 to 2 in this model, got 12'),
-        ('attention_maps', ('--query', 40, 3), 'picture_0.png, 40 x 60, got 40 3'),
+        ('attention_maps', ('--query', 40, 3), 'image_0.png, 40 x 60, got 40 3'),
         ('attention_maps', ('--heads', 0, 2), '--heads must be 0 to 1 in this layer, got 0 2'),
-        ('locality', ('--pictures', 'absent'), 'no folder of pictures at absent: name one with --pictures'),
+        ('locality', ('--images', 'absent'), 'no folder of images at absent: name one with --images'),
         ('locality', ('--size', 16, 64), '--size must be at least 32 pixels each way, got 16'),
-        ('locality', ('--max-pictures', 0), '--max-pictures must be at least 1, got 0'),
+        ('locality', ('--max-images', 0), '--max-images must be at least 1, got 0'),
         ('erf', ('--compare', 'a', 'b', 'c'), '--compare takes a config and a checkpoint, got 3 words: a b c'),
         ('erf', ('--compare', 'absent.py'), 'config not found: absent.py'),
     ],
 )
-def test_refuses_in_one_line(tool: str, args: tuple, message: str, pictures, tmp_path, monkeypatch, capsys) -> None:
+def test_refuses_in_one_line(tool: str, args: tuple, message: str, images, tmp_path, monkeypatch, capsys) -> None:
     config = write_config(tmp_path, 'GABViT')
     line = refused(monkeypatch, capsys, tool, config, '--out', tmp_path / 'out', *args)
     assert line.startswith('error: ') and line.endswith(message)
     assert not (tmp_path / 'out').exists()
 
 
-def test_refuses_another_backbone_and_an_empty_folder(pictures: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_refuses_another_backbone_and_an_empty_folder(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     config = write_config(tmp_path, 'GABViT')
     (tmp_path / 'empty').mkdir()
-    line = refused(
-        monkeypatch, capsys, 'locality', config, '--pictures', tmp_path / 'empty', '--out', tmp_path / 'out'
-    )
-    assert line.startswith(f'error: no pictures in {tmp_path / "empty"}: expected files that end in .jpg')
+    line = refused(monkeypatch, capsys, 'locality', config, '--images', tmp_path / 'empty', '--out', tmp_path / 'out')
+    assert line.startswith(f'error: no images in {tmp_path / "empty"}: expected files that end in .jpg')
     config.write_text(config.read_text().replace('bioattn_mm.GABViT', 'mmdet.ResNet'))
     line = refused(monkeypatch, capsys, 'locality', config, '--out', tmp_path / 'out')
     assert 'has the backbone mmdet.ResNet: expected one of ConViT, GABSwin' in line

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from bioattn_mm.datasets import make_mini_datasets
+from bioattn_mm.datasets.mini import make_mini_datasets
 
 NUM_TRAIN, NUM_VAL = 12, 4
 
 
 @pytest.fixture(scope='session')
 def mini(tmp_path_factory) -> dict[str, Path]:
-    """Folders of a miniature of 12 training and 4 validation pictures."""
+    """Folders of a miniature of 12 training and 4 validation images."""
     return make_mini_datasets(tmp_path_factory.mktemp('data'), NUM_TRAIN, NUM_VAL, progress=False)

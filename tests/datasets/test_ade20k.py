@@ -9,8 +9,8 @@ from mmseg.evaluation import IoUMetric
 from mmseg.structures import SegDataSample
 from PIL import Image
 
-from bioattn_mm.datasets import majority_baseline
-from bioattn_mm.datasets.classes import ADE20K_CLASSES
+from bioattn_mm.datasets.mini import majority_baseline
+from bioattn_mm.datasets.mini.classes import ADE20K_CLASSES
 
 from .conftest import NUM_TRAIN, NUM_VAL
 
@@ -45,12 +45,12 @@ def test_loads_through_mmseg(mini, split, count):
 
 def test_annotations_are_grey_values_with_unlabelled_pixels(mini):
     paths = sorted((mini['ade20k'] / 'annotations').glob('*/*.png'))
-    pictures = [Image.open(path) for path in paths]
-    assert {picture.mode for picture in pictures} == {'L'}
-    assert any((np.array(picture) == 0).any() for picture in pictures)
+    images = [Image.open(path) for path in paths]
+    assert {image.mode for image in images} == {'L'}
+    assert any((np.array(image) == 0).any() for image in images)
 
 
-def test_lists_beside_the_pictures(mini):
+def test_lists_beside_the_images(mini):
     root = mini['ade20k']
     lines = (root / 'sceneCategories.txt').read_text().splitlines()
     assert len(lines) == NUM_TRAIN + NUM_VAL

@@ -1,4 +1,4 @@
-"""Pictures and annotations that cannot be used: errors that name them, and training without them."""
+"""Images and annotations that cannot be used: errors that name them, and training without them."""
 
 import json
 import math
@@ -16,12 +16,12 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 from torch.utils.data import DataLoader
 
-from bioattn_mm.datasets.coco import run_lengths
+from bioattn_mm.cli.pipelines import name_bad_files
+from bioattn_mm.datasets.mini.coco import run_lengths
 from bioattn_mm.datasets.skipping import leaf_datasets
 from bioattn_mm.datasets.transforms import BadDataError, check_segmentation, read_run_lengths
 from bioattn_mm.engine import hooks
 from bioattn_mm.engine.hooks import SkipBadDataHook
-from bioattn_mm.engine.pipelines import name_bad_files
 from bioattn_mm.errors import InputError
 
 from .conftest import NUM_TRAIN
@@ -51,8 +51,8 @@ def cut(file: Path, share: float = 0.5) -> None:
     file.write_bytes(content[: int(len(content) * share)])
 
 
-def picture(folder: Path, index: int = BROKEN) -> Path:
-    """A training picture of either dataset."""
+def image(folder: Path, index: int = BROKEN) -> Path:
+    """A training image of either dataset."""
     return sorted([*folder.glob('images/training/*.jpg'), *folder.glob('train2017/*.jpg')])[index]
 
 
@@ -66,23 +66,23 @@ def enlarge(file: Path) -> None:
 
 
 DAMAGE = {
-    'image cut off': (lambda folder: cut(picture(folder), 0.01), r'cannot decode the image \S+0003.jpg: '),
-    'image empty': (lambda folder: cut(picture(folder), 0), r'cannot decode the image \S+0003.jpg: '),
+    'image cut off': (lambda folder: cut(image(folder), 0.01), r'cannot decode the image \S+0003.jpg: '),
+    'image empty': (lambda folder: cut(image(folder), 0), r'cannot decode the image \S+0003.jpg: '),
     'label map cut off': (
         lambda folder: cut(label_map(folder)),
         r'cannot read the label map \S+0003.png: .*truncated',
     ),
     'label map of another kind': (
-        lambda folder: label_map(folder).write_text('no picture'),
+        lambda folder: label_map(folder).write_text('no image'),
         r'cannot read the label map \S+0003.png: ',
     ),
     'label map of another size': (
         lambda folder: enlarge(label_map(folder)),
-        r'the label map \S+0003.png is of shape \(\d+, \d+\), its picture of \(\d+, \d+\); ',
+        r'the label map \S+0003.png is of shape \(\d+, \d+\), its image of \(\d+, \d+\); ',
     ),
     'label map in colour': (
-        lambda folder: shutil.copy(picture(folder), label_map(folder)),
-        r'the label map \S+0003.png is of shape \(\d+, \d+, 3\), its picture of \(\d+, \d+\); ',
+        lambda folder: shutil.copy(image(folder), label_map(folder)),
+        r'the label map \S+0003.png is of shape \(\d+, \d+, 3\), its image of \(\d+, \d+\); ',
     ),
     'label map missing': (lambda folder: label_map(folder).unlink(), r'label map \S+0003.png not found'),
 }
@@ -100,7 +100,7 @@ def test_damaged_file_is_named(name: str, damage, message: str, build) -> None:
 
 @pytest.mark.parametrize('name', ['coco_instance', 'coco_instance_multi_scale', 'coco_detection'])
 def test_missing_image_is_named(name: str, build) -> None:
-    dataset = build(name, lambda folder: picture(folder).unlink())
+    dataset = build(name, lambda folder: image(folder).unlink())
     with pytest.raises(BadDataError, match=r'^image not found: \S+000003.jpg$'):
         dataset[BROKEN]
     assert len(dataset[BROKEN + 1]['data_samples'].gt_instances)
@@ -172,7 +172,7 @@ BROKEN_SEGMENTATIONS = {
     'infinite': ([TRIANGLE, [-math.inf, *TRIANGLE[1:]]], 'not finite, or far'),
     'far': ([[1e9, *TRIANGLE[1:]]], 'not finite, or far'),
     'no counts': ({'size': [20, 30]}, 'neither polygons nor run lengths'),
-    'other size': ({'size': [30, 20], 'counts': RUNS}, r'for a size of \[30, 20\], its picture is of \[20, 30\]'),
+    'other size': ({'size': [30, 20], 'counts': RUNS}, r'for a size of \[30, 20\], its image is of \[20, 30\]'),
     'no size': ({'size': None, 'counts': RUNS}, 'for a size of None'),
     'too few': ({'size': [20, 30], 'counts': RUNS[:2]}, 'not those of 600 pixels'),
     'too many': ({'size': [20, 30], 'counts': [*RUNS, 1]}, 'not those of 600 pixels'),
@@ -222,8 +222,8 @@ def start(dataset: object, num_workers: int, interval: int = 50) -> tuple[SkipBa
 @pytest.mark.parametrize('num_workers', [0, 2])
 def test_skipped_and_counted(num_workers: int, build, logged: list[str]) -> None:
     def damage(folder: Path) -> None:
-        cut(picture(folder, 0), 0.01)
-        cut(picture(folder, 3), 0)
+        cut(image(folder, 0), 0.01)
+        cut(image(folder, 3), 0)
         cut(label_map(folder, 7))
 
     hook, loader = start(build('ade20k', damage), num_workers, interval=4)
@@ -249,7 +249,7 @@ def test_skipped_and_counted(num_workers: int, build, logged: list[str]) -> None
 def test_skipped_detection_samples(build, logged: list[str]) -> None:
     def damage(folder: Path) -> None:
         segment([[math.nan] * 6])(folder)
-        picture(folder, 5).unlink()
+        image(folder, 5).unlink()
 
     hook, loader = start(build('coco_instance', damage), num_workers=2)
     assert sum(len(batch['data_samples']) for batch in loader) == NUM_TRAIN
@@ -261,7 +261,7 @@ def test_skipped_detection_samples(build, logged: list[str]) -> None:
 
 def test_sample_that_has_recovered(build, logged: list[str]) -> None:
     dataset = build('ade20k')
-    file = picture(Path(dataset.data_root))
+    file = image(Path(dataset.data_root))
     content = file.read_bytes()
     cut(file, 0.01)
     hook, loader = start(dataset, num_workers=0)
@@ -282,7 +282,7 @@ def test_nothing_to_skip(build, logged: list[str]) -> None:
 
 
 def test_datasets_inside_of_others(build, logged: list[str]) -> None:
-    first = build('ade20k', lambda folder: cut(picture(folder), 0.01))
+    first = build('ade20k', lambda folder: cut(image(folder), 0.01))
     second = build('ade20k_mask2former', lambda folder: cut(label_map(folder)))
     assert list(leaf_datasets(RepeatDataset(first, 2))) == [first]
     hook, loader = start(ConcatDataset([first, second]), num_workers=0)
@@ -295,7 +295,7 @@ def test_datasets_inside_of_others(build, logged: list[str]) -> None:
 
 @pytest.mark.parametrize('num_workers', [0, 1])
 def test_all_bad(num_workers: int, build) -> None:
-    dataset = build('ade20k', lambda folder: [cut(picture(folder, index), 0.01) for index in range(NUM_TRAIN)])
+    dataset = build('ade20k', lambda folder: [cut(image(folder, index), 0.01) for index in range(NUM_TRAIN)])
     _, loader = start(dataset, num_workers)
     with pytest.raises(InputError) as error:
         next(iter(loader))
@@ -308,5 +308,7 @@ def test_all_bad(num_workers: int, build) -> None:
 def test_pipeline_that_cannot_tell(build) -> None:
     dataset = build('ade20k')
     dataset.pipeline.transforms = dataset.pipeline.transforms[3:]
-    with pytest.raises(InputError, match='neither bioattn_mm.LoadImageFromFile nor bioattn_mm.LoadAnnotations'):
+    with pytest.raises(
+        InputError, match='neither bioattn_mm.CheckedLoadImageFromFile nor bioattn_mm.CheckedLoadAnnotations'
+    ):
         start(dataset, num_workers=0)

@@ -10,9 +10,9 @@ from mmdet.datasets import CocoDataset
 from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
-from bioattn_mm.datasets.classes import COCO_CATEGORIES
-from bioattn_mm.datasets.coco import polygons, run_lengths
-from bioattn_mm.datasets.objects import KINDS
+from bioattn_mm.datasets.mini.classes import COCO_CATEGORIES
+from bioattn_mm.datasets.mini.coco import polygons, run_lengths
+from bioattn_mm.datasets.mini.objects import KINDS
 
 from .conftest import NUM_TRAIN, NUM_VAL
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bioattn_mm.datasets import make_mini_datasets
+from bioattn_mm.datasets.mini import make_mini_datasets
 from bioattn_mm.errors import InputError
 
 from .conftest import NUM_TRAIN, NUM_VAL
@@ -33,10 +33,10 @@ def test_same_bytes_on_every_run(mini, tmp_path):
     assert contents(tmp_path) == contents(mini['ade20k'].parent)
 
 
-def test_another_seed_gives_other_pictures(mini, tmp_path):
+def test_another_seed_gives_other_images(mini, tmp_path):
     folders = make(tmp_path, seed=1)
-    picture = 'images/training/ADE_train_00000001.jpg'
-    assert (folders['ade20k'] / picture).read_bytes() != (mini['ade20k'] / picture).read_bytes()
+    image = 'images/training/ADE_train_00000001.jpg'
+    assert (folders['ade20k'] / image).read_bytes() != (mini['ade20k'] / image).read_bytes()
 
 
 def test_second_call_writes_nothing(tmp_path, capsys):
@@ -79,11 +79,11 @@ def test_other_or_damaged_miniature_is_replaced_only_on_request(tmp_path):
     make(tmp_path, overwrite=True)
     assert contents(tmp_path) == whole
     make(tmp_path, num_train=2, overwrite=True)
-    assert len(contents(tmp_path)) == len(whole) + 3  # a picture and its annotation, and a picture
+    assert len(contents(tmp_path)) == len(whole) + 3  # an image and its annotation, and an image
 
 
 def test_failure_leaves_nothing_behind(tmp_path, monkeypatch):
-    monkeypatch.setattr('bioattn_mm.datasets.coco.draw_scene', lambda *_: 1 / 0)
+    monkeypatch.setattr('bioattn_mm.datasets.mini.coco.draw_scene', lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         make(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ['ADEChallengeData2016']

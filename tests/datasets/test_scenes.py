@@ -1,11 +1,11 @@
-"""The pictures themselves: sizes, labels and what is drawn."""
+"""The images themselves: sizes, labels and what is drawn."""
 
 import numpy as np
 import pytest
 
-from bioattn_mm.datasets.drawing import Canvas, Patch, noise
-from bioattn_mm.datasets.objects import KINDS
-from bioattn_mm.datasets.scenes import SURFACES, draw_scene
+from bioattn_mm.datasets.mini.drawing import Canvas, Patch, noise
+from bioattn_mm.datasets.mini.objects import KINDS
+from bioattn_mm.datasets.mini.scenes import SURFACES, draw_scene
 
 ALL_KINDS = dict.fromkeys(KINDS, 1)
 

@@ -76,7 +76,7 @@ class Windows(nn.Module):
 
 
 class Function(nn.Module):
-    """A function of the picture, (B, C, H, W)."""
+    """A function of the image, (B, C, H, W)."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ def masked_attention(x: Tensor) -> Tensor:
 
 
 def sampled(x: Tensor) -> Tensor:
-    """Every picture sampled off its grid, with zeros outside."""
+    """Every image sampled off its grid, with zeros outside."""
     return F.grid_sample(x, 1.5 * x[:, :2].permute(0, 2, 3, 1).tanh(), align_corners=False)
 
 
@@ -143,7 +143,7 @@ class Case:
 
 
 def make_case(make_module: Callable[[], nn.Module]) -> Case:
-    """A module with random parameters, pictures of all grids, and what it gives for them."""
+    """A module with random parameters, images of all grids, and what it gives for them."""
     torch.manual_seed(0)
     module = make_module().eval()
     for parameter in module.parameters():
@@ -176,7 +176,7 @@ def test_rewritten_and_exported_are_the_eager_one(
 ) -> None:
     config, cases = rewritten
     case, file = cases[name], tmp_path / 'module.onnx'
-    # The config speaks of pictures, (B, C, H, W).
+    # The config speaks of images, (B, C, H, W).
     config.ir_config.dynamic_axes = {'input': {2: 'height', 3: 'width'}} if size == 'dynamic' else None
     axes = {'input': {1: 'height', 2: 'width'}} if size == 'dynamic' else None
     sizes = len(GRIDS) if axes else 1

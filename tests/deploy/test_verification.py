@@ -13,7 +13,7 @@ TEST_CFG = dict(score_thr=0.05, max_per_img=3)
 
 
 def detections(*rows: tuple[int, float, int]) -> BaseDataElement:
-    """A prediction for a picture of 100 x 200 pixels: the left edge of each box, its score and its class."""
+    """A prediction for an image of 100 x 200 pixels: the left edge of each box, its score and its class."""
     left, scores, labels = (torch.tensor(column) for column in zip(*rows)) if rows else torch.zeros(3, 0)
     boxes = torch.stack([left, 0 * left, left + 10, 0 * left + 10], dim=-1).float()
     sample = BaseDataElement(metainfo=dict(ori_shape=(100, 200)))

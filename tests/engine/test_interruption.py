@@ -22,10 +22,10 @@ def interruptible(name: str) -> Config:
     config = small_config(name, STEPS)
     config.model.backbone.drop_path_rate = 0.3
     config.default_hooks.checkpoint.interval = INTERVAL
-    config.custom_hooks = [dict(type='bioattn_mm.EMAHook', momentum=0.1)]
+    config.custom_hooks = [dict(type='bioattn_mm.ShardableEMAHook', momentum=0.1)]
     if name == 'mask_rcnn':
-        config.train_cfg = dict(type='bioattn_mm.EpochBasedTrainLoop', max_epochs=4, val_interval=1000)
-        config.train_dataloader.sampler.type = 'bioattn_mm.DefaultSampler'
+        config.train_cfg = dict(type='bioattn_mm.ResumableEpochBasedTrainLoop', max_epochs=4, val_interval=1000)
+        config.train_dataloader.sampler.type = 'bioattn_mm.SeededSampler'
         config.default_hooks.checkpoint.update(by_epoch=True, interval=1)
         config.model.train_cfg.rcnn.sampler.num = 16
     return config

@@ -13,7 +13,7 @@ from .trainings import largest_difference, make_comparable, new_folder, resume, 
 
 STEPS = 20
 DEEPSPEED = pytest.mark.skipif(find_spec('deepspeed') is None, reason='DeepSpeed is not installed')
-EMA = dict(type='bioattn_mm.EMAHook', momentum=0.1)
+EMA = dict(type='bioattn_mm.ShardableEMAHook', momentum=0.1)
 
 
 def comparable(name: str, world_size: int, accumulative_counts: int = 1) -> Config:
@@ -93,7 +93,7 @@ def test_half_precision_learns_what_float32_does(workplace: Path, single: dict[s
     losses, expected = (
         [line['loss'] for line in scalars(path) if 'loss' in line] for path in (folder, single[name].parent)
     )
-    # Of the first process, so of half of the pictures.
+    # Of the first process, so of half of the images.
     assert losses == pytest.approx(expected, rel=0.15)
     assert expected[-1] < 0.95 * expected[0]
 

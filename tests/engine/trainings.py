@@ -17,19 +17,19 @@ from mmengine.registry import HOOKS, RUNNERS
 from mmengine.runner import Runner
 from torch import Tensor
 
-from bioattn_mm.engine.checkpoints import WholeFileBackend, latest_checkpoint
-from bioattn_mm.engine.distributed import prepare_process
-from bioattn_mm.engine.mini import make_mini
+from bioattn_mm.cli.launcher import prepare_process
+from bioattn_mm.cli.mini import make_mini
+from bioattn_mm.engine.checkpoints import AtomicFileBackend, latest_checkpoint
 from bioattn_mm.engine.strategies import set_strategy
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = dict(upernet='tests/tools/upernet_small.py', mask_rcnn='tests/tools/mask_rcnn_small.py')
-PICTURES = 4
+IMAGES = 4
 
 
 @TASK_UTILS.register_module()
 class FirstSampler(RandomSampler):
-    """Takes the first of the candidates, so that a picture's samples do not depend on who else is in its batch."""
+    """Takes the first of the candidates, so that an image's samples do not depend on who else is in its batch."""
 
     def random_choice(self, gallery: Tensor, num: int) -> Tensor:
         return gallery[:num]
@@ -48,7 +48,7 @@ class SignalHook(Hook):
         if runner.iter + 1 != self.after or runner.rank != self.rank:
             return
         if self.while_saving:
-            WholeFileBackend.put = self._write_half
+            AtomicFileBackend.put = self._write_half
         else:
             # All processes of the run get it, as from a job scheduler.
             workers = [str(child.pid) for child in multiprocessing.active_children()]
@@ -78,14 +78,14 @@ def small_config(name: str, iterations: int) -> Config:
     config.train_cfg.update(max_iters=iterations, val_interval=1000)
     config.default_hooks.checkpoint.update(interval=iterations, save_best=None)
     config.default_hooks.logger.interval = 1
-    config.train_dataloader.dataset.indices = PICTURES
+    config.train_dataloader.dataset.indices = IMAGES
     config.train_dataloader.update(num_workers=1)
     return config
 
 
 def make_comparable(config: Config, world_size: int, accumulative_counts: int = 1) -> None:
-    """The same step, whatever the number of processes: all four pictures, nothing random, nothing of a batch."""
-    batch_size = PICTURES // world_size // accumulative_counts
+    """The same step, whatever the number of processes: all four images, nothing random, nothing of a batch."""
+    batch_size = IMAGES // world_size // accumulative_counts
     config.train_dataloader.update(batch_size=batch_size, num_workers=0, persistent_workers=False)
     config.train_dataloader.sampler.shuffle = False
     config.train_dataloader.pop('batch_sampler', None)
@@ -99,8 +99,8 @@ def make_comparable(config: Config, world_size: int, accumulative_counts: int = 
         config.model.auxiliary_head.update(norm_cfg=norm, dropout_ratio=0)
         config.model.data_preprocessor.size = (64, 96)
     else:
-        # As many samples of each picture, and as many positive ones for the mask head, namely one: the mean over two
-        # halves is then the mean over the whole. A picture without positive anchors would count one sample more.
+        # As many samples of each image, and as many positive ones for the mask head, namely one: the mean over two
+        # halves is then the mean over the whole. An image without positive anchors would count one sample more.
         config.model.train_cfg.rpn.assigner.min_pos_iou = 0.01
         config.model.train_cfg.rpn.sampler.update(type='FirstSampler', num=16)
         config.model.train_cfg.rcnn.sampler.update(type='FirstSampler', num=4, pos_fraction=0.25)

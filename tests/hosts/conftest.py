@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bioattn_mm.datasets import make_mini_datasets
+from bioattn_mm.datasets.mini import make_mini_datasets
 
 
 @pytest.fixture(scope='session')

@@ -87,7 +87,7 @@ def test_inference_apis(place: Path, tested: list[dict], python: Callable) -> No
     assert results['mask_rcnn']['inferencer'] == pytest.approx(expected)
     assert results['mask_rcnn']['detector'] == pytest.approx(expected)
     assert len(results['mask_rcnn']['masks']) == 20
-    assert results['dino']['type'] == 'bioattn_mm.models.detectors.dino.DINO'
+    assert results['dino']['type'] == 'bioattn_mm.models.detectors.dino.CompatibleDINO'
     assert len(results['dino']['detector']) == 20
     assert results['dino']['inferencer'] == pytest.approx(results['dino']['detector'])
     assert results['stock'] == ['bioattn_mm.models.backbones.transnext', 100]

@@ -312,8 +312,8 @@ def summed(maps: AttentionMaps) -> Tensor:
 @torch.no_grad()
 def test_recordings_of_a_backbone(name: str) -> None:
     model = MODELS.build(dict(type=f'bioattn_mm.{name}', **BACKBONES[name])).eval()
-    picture = torch.randn(2, 3, 72, 130)
-    recordings = record_attention(model, picture)
+    image = torch.randn(2, 3, 72, 130)
+    recordings = record_attention(model, image)
     depth = {'TransNeXt': 5, 'GABSwin': 8}.get(name, 12)
     assert len(recordings) == depth
     assert all(model.get_submodule(recording.name) is recording.layer for recording in recordings)
@@ -337,8 +337,8 @@ def test_recordings_of_a_backbone(name: str) -> None:
 
 def test_recording_leaves_no_hook_behind() -> None:
     model = MODELS.build(dict(type='bioattn_mm.GABViT', **BACKBONES['GABViT'])).eval()
-    picture = torch.randn(1, 3, 64, 96)
-    record_attention(model, picture)
+    image = torch.randn(1, 3, 64, 96)
+    record_attention(model, image)
     with pytest.raises(ValueError, match='expected an input'):
         record_attention(model, torch.randn(1, 3, 8, 8))
     assert not any(module._forward_pre_hooks for module in model.modules())

@@ -146,7 +146,7 @@ def attention_of_a_block(**options: object) -> GaussianRelPosAttention:
 
 @pytest.mark.parametrize('size', [(224, 224), (64, 96)], ids=str)
 def test_bias_of_timm_is_there_at_any_grid(size: tuple[int, int]) -> None:
-    """timm's own bias, rebuilt by timm for the size of the picture, plus eq. 3."""
+    """timm's own bias, rebuilt by timm for the size of the image, plus eq. 3."""
     host = timm.create_model('test_vit_relpos', img_size=size).blocks[0].attn.rel_pos.eval()
     layer = GaussianRelPosAttention(96, 3, sigma=2.0, amplitude=1.2).rel_pos.eval()
     layer.mlp.load_state_dict(host.mlp.state_dict())

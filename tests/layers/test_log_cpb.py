@@ -42,7 +42,7 @@ GRIDS = [
     ((16, 24), (2, 3)),
     ((13, 17), (6, 8)),  # cells of different sizes
     ((7, 9), (7, 9)),  # stage 4: every token is its own cell
-    ((2, 3), (7, 7)),  # linear mode on a small picture: more cells than tokens
+    ((2, 3), (7, 7)),  # linear mode on a small image: more cells than tokens
     ((1, 1), (1, 1)),
 ]
 

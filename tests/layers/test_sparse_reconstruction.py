@@ -42,7 +42,7 @@ def randomized(layer: nn.Module) -> nn.Module:
 
 
 def objective(dictionary: Tensor, codes: Tensor, value: Tensor, sparsity: float) -> Tensor:
-    """Eq. 10, for each picture and head."""
+    """Eq. 10, for each image and head."""
     return (value - dictionary @ codes).square().sum((-2, -1)) / 2 + sparsity * codes.abs().sum((-2, -1))
 
 

@@ -23,7 +23,7 @@ class Case:
     blocks: int
 
 
-COLUMNAR = dict(strides=(16,) * 4, num_stages=12, blocks=12)
+PLAIN = dict(strides=(16,) * 4, num_stages=12, blocks=12)
 PYRAMID = dict(strides=(4, 8, 16, 32), num_stages=4)
 CASES = dict(
     TransNeXt=Case(
@@ -38,19 +38,19 @@ CASES = dict(
         blocks=8,
         **PYRAMID,
     ),
-    ConViT=Case(dict(num_heads=2, head_channels=4), out_channels=(8,) * 4, **COLUMNAR),
+    ConViT=Case(dict(num_heads=2, head_channels=4), out_channels=(8,) * 4, **PLAIN),
     PerViT=Case(
-        dict(channels=(4, 8, 8, 12), stem_channels=(4, 4, 4), num_heads=2), out_channels=(8, 8, 12, 12), **COLUMNAR
+        dict(channels=(4, 8, 8, 12), stem_channels=(4, 4, 4), num_heads=2), out_channels=(8, 8, 12, 12), **PLAIN
     ),
-    GABViT=Case(dict(channels=16, num_heads=2), out_channels=(16,) * 4, **COLUMNAR),
+    GABViT=Case(dict(channels=16, num_heads=2), out_channels=(16,) * 4, **PLAIN),
     VARS=Case(
         dict(block='rvt', depths=[12], channels=[8], num_heads=[2], feature_ratio=1),
         out_channels=(8,) * 4,
-        **COLUMNAR,
+        **PLAIN,
     ),
 )
 every_backbone = pytest.mark.parametrize('name', CASES)
-columnar_backbone = pytest.mark.parametrize('name', [name for name, case in CASES.items() if case.num_stages == 12])
+plain_backbone = pytest.mark.parametrize('name', [name for name, case in CASES.items() if case.num_stages == 12])
 
 
 def build(name: str, **options) -> nn.Module:
@@ -98,27 +98,27 @@ def test_input_that_is_too_small(name: str, size: tuple[int, int]) -> None:
         build(name)(torch.zeros(1, 3, *size))
 
 
-@columnar_backbone
+@plain_backbone
 @torch.no_grad()
 def test_padding_is_at_the_bottom_and_right(name: str) -> None:
     backbone = build(name).eval()
-    picture = torch.randn(1, 3, 60, 50)
-    torch.testing.assert_close(backbone(picture), backbone(nn.functional.pad(picture, (0, 14, 0, 4))))
+    image = torch.randn(1, 3, 60, 50)
+    torch.testing.assert_close(backbone(image), backbone(nn.functional.pad(image, (0, 14, 0, 4))))
 
 
 @every_backbone
 def test_out_indices(name: str) -> None:
     last = CASES[name].num_stages - 1
     whole = build(name, out_indices=(1, 2, last)).eval()
-    # Columnar backbones do not build the blocks after the last output.
+    # Plain backbones do not build the blocks after the last output.
     part = twin(whole, name, out_indices=(1, 2)).eval()
-    picture = torch.randn(1, 3, 48, 64)
-    outputs = part(picture)
-    torch.testing.assert_close(outputs, whole(picture)[:2])
+    image = torch.randn(1, 3, 48, 64)
+    outputs = part(image)
+    torch.testing.assert_close(outputs, whole(image)[:2])
     assert part.out_channels == tuple(output.shape[1] for output in outputs)
 
 
-@columnar_backbone
+@plain_backbone
 def test_blocks_that_no_output_needs_are_not_built(name: str, tmp_path) -> None:
     whole, part = build(name), build(name, out_indices=(2, 9))
     assert len(part.blocks) == 10
@@ -132,12 +132,12 @@ def test_blocks_that_no_output_needs_are_not_built(name: str, tmp_path) -> None:
 
 @every_backbone
 def test_with_cp_gives_the_same_gradients(name: str) -> None:
-    picture = torch.randn(2, 3, 64, 96)
+    image = torch.randn(2, 3, 64, 96)
     plain = build(name)
     recomputed = twin(plain, name, with_cp=True)
     for backbone in (plain, recomputed):
         torch.manual_seed(1)  # timm's position bias has dropout
-        sum(output.square().mean() for output in backbone(picture)).backward()
+        sum(output.square().mean() for output in backbone(image)).backward()
     for a, b in zip(plain.parameters(), recomputed.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad)
 
@@ -173,15 +173,15 @@ def test_gradients_of_padded_images(name: str, options: dict, bfloat16: bool) ->
 @every_backbone
 @pytest.mark.parametrize('mode', ['autocast', 'half weights'])
 def test_bfloat16(name: str, mode: str) -> None:
-    picture = torch.randn(1, 3, 64, 96)
+    image = torch.randn(1, 3, 64, 96)
     backbone = build(name).eval()
-    exact = backbone(picture)
+    exact = backbone(image)
     if mode == 'autocast':
         with torch.autocast('cpu', torch.bfloat16):
-            outputs = backbone(picture)
+            outputs = backbone(image)
     else:
         backbone = backbone.bfloat16()
-        outputs = backbone(picture.bfloat16())
+        outputs = backbone(image.bfloat16())
     for output, want in zip(outputs, exact, strict=True):
         assert (output.float() - want).abs().max() < 0.05 * want.abs().max()
     sum(output.float().square().mean() for output in outputs).backward()

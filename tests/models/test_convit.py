@@ -65,9 +65,9 @@ def test_loads_the_weights_of_timm(tmp_path) -> None:
     torch.save(host.state_dict(), tmp_path / 'timm.pth')
     backbone = ConViT('tiny', init_cfg=pretrained(tmp_path / 'timm.pth'))
     backbone.init_weights()
-    picture = torch.randn(1, 3, 224, 224)
-    (last,) = backbone.eval()(picture)[-1:]
-    torch.testing.assert_close(last.flatten(2).transpose(1, 2), host.forward_features(picture)[:, 1:])
+    image = torch.randn(1, 3, 224, 224)
+    (last,) = backbone.eval()(image)[-1:]
+    torch.testing.assert_close(last.flatten(2).transpose(1, 2), host.forward_features(image)[:, 1:])
 
 
 def test_local_up_to_layer() -> None:
@@ -81,8 +81,8 @@ def test_compiles_whole() -> None:
     backbone = ConViT(SMALL, local_up_to_layer=1, out_indices=(0, 1)).eval()
     compiled = torch.compile(backbone, backend='aot_eager', fullgraph=True)
     for size in ((64, 96), (80, 48)):  # the second one is compiled for any size
-        picture = torch.randn(1, 3, *size)
-        for a, b in zip(compiled(picture), backbone(picture), strict=True):
+        image = torch.randn(1, 3, *size)
+        for a, b in zip(compiled(image), backbone(image), strict=True):
             torch.testing.assert_close(a, b)
 
 

@@ -65,9 +65,9 @@ def test_without_amplitude_it_is_the_plain_swin(size: tuple[int, int]) -> None:
     backbone.load_state_dict(host.state_dict(), strict=False)
     other_host = MMPretrainSwin(HOST, pad_small_map=True, out_indices=(0, 1, 2, 3), drop_path_rate=0.0)
     other_host.load_state_dict(host.state_dict())
-    picture = torch.randn(2, 3, *size)
-    outputs = backbone(picture)
-    for wanted in (host(picture), other_host(picture)):
+    image = torch.randn(2, 3, *size)
+    outputs = backbone(image)
+    for wanted in (host(image), other_host(image)):
         for output, want in zip(outputs, wanted, strict=True):
             torch.testing.assert_close(output, want, rtol=0, atol=1e-5)
 
@@ -92,8 +92,8 @@ def test_the_bias_is_that_of_equation_3() -> None:
     for name, parameter in host.named_parameters():
         if 'bias_table' in name:
             parameter += table[:, None]
-    picture = torch.randn(1, 3, 161, 97)
-    for output, want in zip(backbone(picture), host(picture), strict=True):
+    image = torch.randn(1, 3, 161, 97)
+    for output, want in zip(backbone(image), host(image), strict=True):
         torch.testing.assert_close(output, want, rtol=0, atol=1e-5)
     attention = backbone.stages[2].blocks[1].attn.w_msa
     host_table = host.stages[2].blocks[1].attn.w_msa.relative_position_bias_table
@@ -127,8 +127,8 @@ def test_loads_files_of_three_sources(names: str, tmp_path, monkeypatch) -> None
     monkeypatch.setattr('bioattn_mm.models.backbones.base.print_log', lambda line, logger: lines.append(line))
     backbone = GABSwin(SMALL, amplitude=0.0, sigma=2.5, init_cfg=pretrained(tmp_path / 'swin.pth'))
     backbone.init_weights()
-    picture = torch.randn(1, 3, 90, 130)
-    for output, want in zip(backbone.eval()(picture), host(picture), strict=True):
+    image = torch.randn(1, 3, 90, 130)
+    for output, want in zip(backbone.eval()(image), host(image), strict=True):
         torch.testing.assert_close(output, want, rtol=0, atol=1e-5)
     (line,) = lines
     assert (
@@ -164,9 +164,9 @@ def test_stages_that_no_output_needs_are_not_built() -> None:
     whole, part = GABSwin(SMALL).eval(), GABSwin(SMALL, out_indices=(1,)).eval()
     assert not any(name.startswith(('stages.2', 'stages.1.downsample', 'norm0')) for name in part.state_dict())
     part.load_state_dict({name: value for name, value in whole.state_dict().items() if name in part.state_dict()})
-    picture = torch.randn(1, 3, 64, 96)
+    image = torch.randn(1, 3, 64, 96)
     assert part.out_channels == (32,)
-    torch.testing.assert_close(part(picture), whole(picture)[1:2])
+    torch.testing.assert_close(part(image), whole(image)[1:2])
 
 
 def test_is_built_without_memory() -> None:

@@ -37,12 +37,12 @@ def test_without_amplitude_it_is_the_model_of_timm(arch: str, tmp_path) -> None:
     torch.save(host.state_dict(), tmp_path / 'timm.pth')
     backbone = GABViT(arch, amplitude=0.0, init_cfg=pretrained(tmp_path / 'timm.pth'))
     backbone.init_weights()
-    picture = torch.randn(1, 3, 224, 224)
-    outputs = backbone.eval()(picture)
-    wanted = host.forward_intermediates(picture, indices=[3, 7, 9, 11], intermediates_only=True)
+    image = torch.randn(1, 3, 224, 224)
+    outputs = backbone.eval()(image)
+    wanted = host.forward_intermediates(image, indices=[3, 7, 9, 11], intermediates_only=True)
     for output, want in zip(outputs, wanted, strict=True):
         torch.testing.assert_close(output, want, rtol=0, atol=1e-5)
-    torch.testing.assert_close(outputs[-1].flatten(2).transpose(1, 2), host.forward_features(picture))
+    torch.testing.assert_close(outputs[-1].flatten(2).transpose(1, 2), host.forward_features(image))
 
 
 @torch.no_grad()
@@ -51,19 +51,19 @@ def test_without_amplitude_it_is_the_model_of_timm_at_other_sizes() -> None:
     backbone = GABViT(dict(channels=32, num_heads=2), amplitude=0.0, out_indices=(1,)).eval()
     backbone.load_state_dict(host.state_dict(), strict=False)
     host.set_input_size((96, 160))
-    picture = torch.randn(2, 3, 96, 160)
-    (output,) = backbone(picture)
-    torch.testing.assert_close(output.flatten(2).transpose(1, 2), host.forward_features(picture), rtol=0, atol=1e-5)
+    image = torch.randn(2, 3, 96, 160)
+    (output,) = backbone(image)
+    torch.testing.assert_close(output.flatten(2).transpose(1, 2), host.forward_features(image), rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
 def test_the_bias_changes_the_output() -> None:
     backbone = randomized(GABViT(SMALL)).eval()
-    picture = torch.randn(1, 3, 64, 96)
-    outputs = backbone(picture)
+    image = torch.randn(1, 3, 64, 96)
+    outputs = backbone(image)
     for gaussian in gaussians(backbone):
         gaussian.amplitude.zero_()
-    assert (backbone(picture)[-1] - outputs[-1]).abs().max() > 1e-3
+    assert (backbone(image)[-1] - outputs[-1]).abs().max() > 1e-3
 
 
 def test_initial_values() -> None:
@@ -91,8 +91,8 @@ def test_compiles_whole() -> None:
     backbone = randomized(GABViT(SMALL, out_indices=(0, 1))).eval()
     compiled = torch.compile(backbone, backend='aot_eager', fullgraph=True)
     for size in ((64, 96), (80, 48)):  # the second one is compiled for any size
-        picture = torch.randn(1, 3, *size)
-        torch.testing.assert_close(compiled(picture), backbone(picture))
+        image = torch.randn(1, 3, *size)
+        torch.testing.assert_close(compiled(image), backbone(image))
 
 
 def test_file_without_gaussians_leaves_their_initial_values(tmp_path, monkeypatch) -> None:

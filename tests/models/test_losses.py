@@ -12,7 +12,7 @@ from mmengine.registry import init_default_scope
 from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
 
-from bioattn_mm.engine.mini import make_mini
+from bioattn_mm.cli.mini import make_mini
 from bioattn_mm.registry import MODELS
 from tests.conftest import ROOT
 
@@ -31,7 +31,7 @@ def build(name: str, **backbone: object) -> BaseModel:
 
 
 def inputs_for(model: BaseModel) -> dict:
-    """Two pictures and their annotations, ready for the model."""
+    """Two images and their annotations, ready for the model."""
     torch.manual_seed(1)
     if not hasattr(model, 'rpn_head'):
         samples = [

@@ -28,12 +28,12 @@ def test_matches_the_recorded_features(name: str, tmp_path) -> None:
     )
     backbone.init_weights()
     batch, _, height, width = vector['image']
-    picture = parity.image(batch, height, width)
+    image = parity.image(batch, height, width)
     recorded = np.load(parity.FOLDER / f'{name}.npz')
     backbone.eval()
-    in_chunks = backbone(picture)
+    in_chunks = backbone(image)
     with torch.no_grad():
-        kept = backbone(picture)
+        kept = backbone(image)
     assert len(recorded.files) == 4
     for outputs in (in_chunks, kept):
         for stage, output in enumerate(outputs):
@@ -76,11 +76,11 @@ def test_random_initialisation_keeps_the_norms() -> None:
 
 @torch.no_grad()
 def test_memory_kept_is_shared_out_among_the_blocks() -> None:
-    picture = torch.randn(1, 3, 64, 64)
+    image = torch.randn(1, 3, 64, 64)
     kept = PerViT(SMALL, cache_mebibytes=1).eval()
     computed = PerViT(SMALL, cache_mebibytes=0).eval()
     computed.load_state_dict(kept.state_dict())
-    for a, b in zip(kept(picture), computed(picture), strict=True):
+    for a, b in zip(kept(image), computed(image), strict=True):
         torch.testing.assert_close(a, b)
     assert all(len(block.attn._position_biases) == 1 for block in kept.blocks)
     assert all(len(block.attn._position_biases) == 0 for block in computed.blocks)

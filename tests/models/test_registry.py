@@ -1,4 +1,4 @@
-"""`type='bioattn_mm.TransNeXt'` and `type='bioattn_mm.DINO'` from the scope of every OpenMMLab library.
+"""`type='bioattn_mm.TransNeXt'` and `type='bioattn_mm.CompatibleDINO'` from the scope of every OpenMMLab library.
 
 Without custom imports, and each in a process of its own, where nothing has imported the models before.
 """
@@ -24,7 +24,7 @@ import bioattn_mm
 from mmengine.registry import MODELS
 print(MODELS.get('bioattn_mm.TransNeXt').__module__)
 print(sorted({'mmdet', 'mmseg', 'mmpretrain'} & set(sys.modules)))
-print(MODELS.get('bioattn_mm.DINO').__module__)
+print(MODELS.get('bioattn_mm.CompatibleDINO').__module__)
 """
 
 

@@ -63,7 +63,7 @@ def test_any_input_size(size: tuple[int, int], options: dict) -> None:
         assert output.shape == (2, channels, -(-size[0] // stride), -(-size[1] // stride))
         assert output.isfinite().all()
     sum(output.sum() for output in outputs).backward()
-    # The last stage of a 32-pixel picture is one token: its softmax has no gradient.
+    # The last stage of a 32-pixel image is one token: its softmax has no gradient.
     assert all(p.grad is not None and p.grad.isfinite().all() for p in backbone.parameters())
 
 
@@ -75,11 +75,11 @@ def test_linear_mode_keeps_the_pooled_grid() -> None:
 
 @torch.no_grad()
 def test_interpolation_equals_extrapolation_at_the_training_size() -> None:
-    picture = torch.randn(1, 3, 96, 160)
+    image = torch.randn(1, 3, 96, 160)
     extrapolate = TransNeXt(SMALL).eval()
     interpolate = TransNeXt(SMALL, bias_mode='interpolate', img_size=(96, 160)).eval()
     interpolate.load_state_dict(extrapolate.state_dict())
-    for a, b in zip(extrapolate(picture), interpolate(picture), strict=True):
+    for a, b in zip(extrapolate(image), interpolate(image), strict=True):
         torch.testing.assert_close(a, b)
     bigger = torch.randn(1, 3, 160, 256)
     assert not torch.allclose(extrapolate(bigger)[0], interpolate(bigger)[0], atol=1e-6)

@@ -59,7 +59,7 @@ def test_step_bounds_of_the_convolution_are_the_recorded_ones(tmp_path) -> None:
     recorded = np.load(parity.FOLDER / 'vars_rvt_tiny_vars_s_224x224_L.npz')
     assert len(recorded.files) == 12
     for name in recorded.files:
-        block = backbone.get_submodule(rename_released('VARS', name).removesuffix('.L'))
+        block = backbone.get_submodule(rename_released(VARS, name).removesuffix('.L'))
         bound = block.attn.step_bound(block.attn.dictionary(block.attn.grid))
         np.testing.assert_allclose(bound.flatten(), recorded[name], rtol=1e-5)
 
@@ -71,13 +71,13 @@ def test_every_weight_of_the_release_is_used(manifest: str, tmp_path) -> None:
     with torch.device('meta'):
         backbone = VARS(arch, ATTENTIONS[attention])
     own = {name: value.numel() for name, value in backbone.state_dict().items()}
-    theirs = {rename_released('VARS', name): value.numel() for name, value in state_dict.items()}
+    theirs = {rename_released(VARS, name): value.numel() for name, value in state_dict.items()}
     unused = {name.rsplit('.', 1)[-1] if 'blocks' in name else name for name in theirs if name not in own}
     # The classifier's, and what the release computes from its other parameters or never reads.
     assert unused <= {'norm.weight', 'norm.bias', 'head.weight', 'head.bias', 'L', 'kernel_norm'}
     assert own == {name: number for name, number in theirs.items() if name in own}
     # The names of this package's files stay.
-    assert all(rename_released('VARS', name) == name for name in own)
+    assert all(rename_released(VARS, name) == name for name in own)
 
 
 @pytest.mark.parametrize(
@@ -119,10 +119,10 @@ def test_detection_size(attention: str) -> None:
 @torch.no_grad()
 def test_padding_is_at_the_bottom_and_right(arch: dict) -> None:
     backbone = VARS(arch).eval()
-    picture = torch.randn(1, 3, 60, 50)
+    image = torch.randn(1, 3, 60, 50)
     padded = torch.zeros(1, 3, 64, 64)
-    padded[:, :, :60, :50] = picture
-    for a, b in zip(backbone(picture), backbone(padded), strict=True):
+    padded[:, :, :60, :50] = image
+    for a, b in zip(backbone(image), backbone(padded), strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -137,36 +137,36 @@ def test_blocks_that_no_output_needs_are_not_built(arch: dict, out_indices: tupl
     part.init_weights()
     wanted = VARS(arch, out_indices=(*out_indices, 11)).eval()
     wanted.load_state_dict(whole.state_dict())
-    picture = torch.randn(1, 3, 48, 64)
-    outputs = part(picture)
-    for a, b in zip(outputs, wanted(picture)):
+    image = torch.randn(1, 3, 48, 64)
+    outputs = part(image)
+    for a, b in zip(outputs, wanted(image)):
         torch.testing.assert_close(a, b)
     sum(output.sum() for output in outputs).backward()
     assert all(parameter.grad is not None for parameter in part.parameters())
 
 
 def test_number_of_steps_and_sparsity() -> None:
-    picture = torch.randn(1, 3, 64, 96)
+    image = torch.randn(1, 3, 64, 96)
     backbone = VARS(SMALL, 'vars_d').eval()
     weights = backbone.state_dict()
     for options in (dict(num_steps=5), dict(sparsity=0.1)):
         other = VARS(SMALL, 'vars_d', **options).eval()
         other.load_state_dict(weights)
-        assert not torch.allclose(other(picture)[0], backbone(picture)[0])
+        assert not torch.allclose(other(image)[0], backbone(image)[0])
     for options in (dict(num_steps=3), dict(sparsity=0.3)):
         other = VARS(SMALL, 'vars_d', **options).eval()
         other.load_state_dict(weights)
-        torch.testing.assert_close(other(picture), backbone(picture))
+        torch.testing.assert_close(other(image), backbone(image))
     assert VARS(SMALL, 'vars_s').blocks[0].attn.sparsity == 3.5
 
 
 @ANY_ATTENTION
 def test_with_cp_gives_the_same_gradients(attention: str) -> None:
-    picture = torch.randn(2, 3, 64, 96)
+    image = torch.randn(2, 3, 64, 96)
     plain, recomputed = VARS(SMALL, attention), VARS(SMALL, attention, with_cp=True)
     recomputed.load_state_dict(plain.state_dict())
     for backbone in (plain, recomputed):
-        sum(output.square().mean() for output in backbone(picture)).backward()
+        sum(output.square().mean() for output in backbone(image)).backward()
     for a, b in zip(plain.parameters(), recomputed.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad)
 
@@ -174,11 +174,11 @@ def test_with_cp_gives_the_same_gradients(attention: str) -> None:
 @ANY_ATTENTION
 @HOSTS
 def test_bfloat16_autocast(arch: dict, attention: str) -> None:
-    picture = torch.randn(1, 3, 64, 96)
+    image = torch.randn(1, 3, 64, 96)
     backbone = VARS(arch, attention).eval()
-    exact = backbone(picture)
+    exact = backbone(image)
     with torch.autocast('cpu', torch.bfloat16):
-        outputs = backbone(picture)
+        outputs = backbone(image)
     for output, want in zip(outputs, exact, strict=True):
         assert (output.float() - want).abs().max() < 0.05 * want.abs().max()
 
@@ -189,8 +189,8 @@ def test_compiles_whole(attention: str) -> None:
     backbone = VARS(SMALL, attention, out_indices=(0, 1)).eval()
     compiled = torch.compile(backbone, backend='aot_eager', fullgraph=True)
     for size in ((64, 96), (80, 48)):  # the second one is compiled for any size
-        picture = torch.randn(1, 3, *size)
-        for a, b in zip(compiled(picture), backbone(picture), strict=True):
+        image = torch.randn(1, 3, *size)
+        for a, b in zip(compiled(image), backbone(image), strict=True):
             torch.testing.assert_close(a, b)
 
 

@@ -25,18 +25,18 @@ def main() -> None:
     results = {}
     for size in sizes:
         height, width = (int(length) for length in size.split('x'))
-        picture = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+        image = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
         resize = next(step for step in config.test_pipeline if step['type'] == 'Resize')
         resize.update(scale=(width, height), keep_ratio=False)
         if size == sizes[0]:
-            torch2onnx(picture, folder, 'end2end.onnx', deploy_path, config, checkpoint, 'cpu')
+            torch2onnx(image, folder, 'end2end.onnx', deploy_path, config, checkpoint, 'cpu')
         file = str(Path(folder) / 'end2end.onnx')
-        (exported,) = inference_model(config, deploy_path, [file], picture, 'cpu')
+        (exported,) = inference_model(config, deploy_path, [file], image, 'cpu')
 
         deploy_config, model_config = load_config(deploy_path, config)
         task = build_task_processor(model_config, deploy_config, 'cpu')
         with torch.no_grad():
-            (eager,) = task.build_pytorch_model(checkpoint).test_step(task.create_input(picture)[0])
+            (eager,) = task.build_pytorch_model(checkpoint).test_step(task.create_input(image)[0])
         difference = (exported.seg_logits.data - eager.seg_logits.data).abs().max()
         same = (exported.pred_sem_seg.data == eager.pred_sem_seg.data).float().mean()
         results[size] = dict(

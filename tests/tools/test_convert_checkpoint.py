@@ -16,7 +16,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
 from bioattn_mm.checkpoints import check_fit, read_state_dict
-from bioattn_mm.downstream_checkpoints import convert
+from bioattn_mm.checkpoints.downstream import convert
 from bioattn_mm.models import TransNeXt
 from tests import parity
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from bioattn_mm.engine.distributed import prepare_process
+from bioattn_mm.cli.launcher import prepare_process
 from bioattn_mm.errors import InputError
 
 from .running import ROOT, metrics_of_test, run, run_script, scalars
@@ -23,10 +23,10 @@ def test_two_processes_train_and_test_as_one_does(workplace: Path, monkeypatch: 
     # Where there are fewer than two GPUs, the processes run on the CPU.
     if torch.cuda.device_count() < 2:
         monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
-    # 10 steps of 4 pictures are 6 rounds over 6 pictures: every process comes across both of the damaged ones.
+    # 10 steps of 4 images are 6 rounds over 6 images: every process comes across both of the damaged ones.
     damaged = workplace / 'two_damaged'
     shutil.copytree(workplace / 'data/mini/ADEChallengeData2016', damaged)
-    (damaged / 'images/training/ADE_train_00000002.jpg').write_bytes(b'no picture')
+    (damaged / 'images/training/ADE_train_00000002.jpg').write_bytes(b'no image')
     (damaged / 'annotations/training/ADE_train_00000005.png').write_bytes(b'no label map')
     process = run_script(
         workplace, 'dist_train.sh', CONFIG, '2', '--mini', '--work-dir', 'two', '--skip-bad-data', '--cfg-options',
@@ -44,7 +44,7 @@ def test_two_processes_train_and_test_as_one_does(workplace: Path, monkeypatch: 
         assert sum(name in line for line in lines) == 1
     assert lines[-1].endswith('bad training samples skipped: 2 of 6')
 
-    # An odd number: one of the processes is given a picture twice, and it must count once.
+    # An odd number: one of the processes is given an image twice, and it must count once.
     arguments = (CONFIG, 'two/iter_10.pth', '--mini', '--cfg-options', 'test_dataloader.dataset.indices=5')
     process = run(workplace, 'test.py', *arguments, '--work-dir', 'two/by_one')
     assert process.returncode == 0, process.stderr[-3000:]

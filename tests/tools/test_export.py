@@ -15,7 +15,7 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-from bioattn_mm.engine.mini import make_mini
+from bioattn_mm.cli.mini import make_mini
 
 from .running import ROOT
 
@@ -26,7 +26,7 @@ UPERNET, MASK_RCNN = (str(ROOT / f'tests/tools/{name}_small.py') for name in ('u
 SEGMENTATION = 'configs/deploy/segmentation_onnxruntime_dynamic.py'
 # Standard deviations of some weights, by the ends of their names.
 DECISIVE = {
-    # Heads start so small that all pictures look alike to them.
+    # Heads start so small that all images look alike to them.
     r'(fc_cls|cls_branches\.\d|conv_logits)\.weight': 0.3,
     r'(rpn_reg|fc_reg)\.weight': 0.1,
     # Not larger: proposals whose score is 1.0 come in any order.
@@ -38,7 +38,7 @@ DECISIVE = {
 
 
 def random_checkpoint(path: Path, config_path: str) -> None:
-    """Weights of the miniature of a config that give each picture another prediction."""
+    """Weights of the miniature of a config that give each image another prediction."""
     config = make_mini(Config.fromfile(config_path))
     init_default_scope(config.default_scope)
     torch.manual_seed(0)

@@ -77,8 +77,8 @@ def test_gives_back_the_gaussian_of_each_layer(kind: str, tmp_path, monkeypatch,
     assert rows[-1]['layer'] == ('block 11' if kind == 'GABViT' else 'stage 3 block 1')
     assert 'sigma x' in capsys.readouterr().out
     for name in ('bias_maps.png', 'fits.png'):
-        with Image.open(tmp_path / 'out' / name) as picture:
-            assert np.asarray(picture.convert('L')).std() > 10
+        with Image.open(tmp_path / 'out' / name) as image:
+            assert np.asarray(image.convert('L')).std() > 10
 
 
 def test_file_of_timm(tmp_path, monkeypatch) -> None:

@@ -104,7 +104,7 @@ def test_train_by_iterations(upernet: tuple[Path, str]) -> None:
     assert (work_dir / 'iter_4.pth').is_file()
     # mmseg's inference APIs find their own transforms in what is saved.
     for text in ((work_dir / 'upernet_micro_ade20k.py').read_text(), torch_load(work_dir)['meta']['cfg']):
-        assert "type='LoadImageFromFile'" in text and 'bioattn_mm.Load' not in text
+        assert "type='LoadImageFromFile'" in text and 'bioattn_mm.Checked' not in text
 
 
 def torch_load(work_dir: Path) -> dict:

@@ -15,14 +15,14 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
 from bioattn_mm.analysis.robustness import insert_corruption, summarize
-from bioattn_mm.engine.mini import make_mini
+from bioattn_mm.cli.mini import make_mini
 from bioattn_mm.errors import InputError
 
 from .running import ROOT, run
 
 SMALL = ROOT / 'tests' / 'tools' / 'upernet_small.py'
 TOOL = 'analysis/robustness.py'
-PICTURES = ('--mini', '--cfg-options', 'test_dataloader.dataset.indices=3')
+IMAGES = ('--mini', '--cfg-options', 'test_dataloader.dataset.indices=3')
 
 
 def test_mean_and_relative_performance() -> None:
@@ -40,13 +40,13 @@ def test_corruption_comes_after_loading(name: str) -> None:
     assert pipeline[1] == dict(type='bioattn_mm.Corrupt', corruption='fog', severity=2)
     assert [step['type'] for step in pipeline[:1] + pipeline[2:]] == before
     del pipeline[0]
-    with pytest.raises(InputError, match='must load pictures once'):
+    with pytest.raises(InputError, match='must load images once'):
         insert_corruption(config, 'fog', 2)
 
 
 @pytest.fixture(scope='module')
 def checkpoints(workplace: Path) -> list[str]:
-    """Two models' random weights, whose predictions are of a few classes and depend on the picture."""
+    """Two models' random weights, whose predictions are of a few classes and depend on the image."""
     config = make_mini(Config.fromfile(SMALL))
     init_default_scope('mmseg')
     paths = []
@@ -66,7 +66,7 @@ def done(workplace: Path, checkpoints: list[str]) -> Path:
     first, second = checkpoints
     process = run(
         workplace, TOOL, str(SMALL), first, '--compare', str(SMALL), second, '--out', 'robustness',
-        '--corruptions', 'gaussian_noise', 'contrast', '--severities', '5', *PICTURES,
+        '--corruptions', 'gaussian_noise', 'contrast', '--severities', '5', *IMAGES,
     )  # fmt: skip
     assert process.returncode == 0, process.stderr[-3000:]
     assert 'mPC' in process.stdout
@@ -121,7 +121,7 @@ def test_goes_on_where_it_was_ended(done: Path, workplace: Path, checkpoints: li
     first, second = checkpoints
     call(
         monkeypatch, workplace, str(SMALL), first, '--compare', str(SMALL), second, '--out', 'robustness',
-        '--corruptions', 'gaussian_noise', 'contrast', '--severities', '5', *PICTURES,
+        '--corruptions', 'gaussian_noise', 'contrast', '--severities', '5', *IMAGES,
     )  # fmt: skip
     assert read(done)[0] == before
     assert sorted((done / 'results').rglob('*_*.json')) == files
@@ -151,7 +151,7 @@ def test_refuses_in_one_line(args: tuple, message: str, done: Path, workplace: P
     options = [arg for arg in args if '=' in arg]
     args = [arg for arg in args if '=' not in arg]
     with pytest.raises(SystemExit) as exit_:
-        call(monkeypatch, workplace, str(SMALL), *args, '--out', 'robustness', *PICTURES, *options)
+        call(monkeypatch, workplace, str(SMALL), *args, '--out', 'robustness', *IMAGES, *options)
     assert exit_.value.code == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert line.startswith('error: ') and re.search(message, line)

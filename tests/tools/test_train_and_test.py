@@ -14,8 +14,8 @@ import torch
 from mmengine.config import Config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from bioattn_mm.datasets import majority_baseline
-from bioattn_mm.engine.model_check import state_dict_of
+from bioattn_mm.cli.model_check import state_dict_of
+from bioattn_mm.datasets.mini import majority_baseline
 
 from .running import ROOT, call, metrics_of_test, run, scalars
 
@@ -48,10 +48,10 @@ def test_mini_run_prints_progress_with_an_eta(trained: Path) -> None:
     assert re.search(r'Iter\(train\) \[ *10/120\].* eta: \d+:\d\d:\d\d ', log.read_text())
 
 
-def check_pairs(drawn: Path, pictures: Path) -> None:
-    """Check that ground truth and prediction of every picture are drawn side by side."""
+def check_pairs(drawn: Path, images: Path) -> None:
+    """Check that ground truth and prediction of every image are drawn side by side."""
     pairs = [mmcv.imread(str(path)) for path in drawn.rglob('*.png') if path.name != 'predictions.png']
-    sizes = sorted(mmcv.imread(str(path)).shape[:2] for path in pictures.glob('*.jpg'))
+    sizes = sorted(mmcv.imread(str(path)).shape[:2] for path in images.glob('*.jpg'))
     assert sorted((pair.shape[0], pair.shape[1] // 2) for pair in pairs) == sizes
     differences = [np.subtract(*np.split(pair.astype(int), 2, axis=1)) for pair in pairs]
     # Not the same is drawn.
@@ -61,15 +61,15 @@ def check_pairs(drawn: Path, pictures: Path) -> None:
 def test_checkpoint_gives_the_same_metric_again(workplace: Path, trained: Path) -> None:
     process = run(
         workplace, 'test.py', CONFIG, 'trained/iter_120.pth', '--mini',
-        '--work-dir', 'tested', '--show-dir', 'pictures', '--out', 'labels',
+        '--work-dir', 'tested', '--show-dir', 'images', '--out', 'labels',
     )  # fmt: skip
     assert process.returncode == 0, process.stderr[-3000:]
     tested = metrics_of_test(workplace / 'tested')
     assert tested['mIoU'] == [line['mIoU'] for line in scalars(trained) if 'mIoU' in line][-1]
     assert f'mIoU {tested["mIoU"]:.4g}' in process.stdout.splitlines()[-2]
-    assert process.stdout.splitlines()[-1].endswith('pictures/predictions.png')
-    assert mmcv.imread(str(workplace / 'pictures' / 'predictions.png')).std() > 10
-    check_pairs(workplace / 'pictures', workplace / 'data/mini/ADEChallengeData2016/images/validation')
+    assert process.stdout.splitlines()[-1].endswith('images/predictions.png')
+    assert mmcv.imread(str(workplace / 'images' / 'predictions.png')).std() > 10
+    check_pairs(workplace / 'images', workplace / 'data/mini/ADEChallengeData2016/images/validation')
     assert len(list((workplace / 'labels').glob('*.png'))) == 40
 
 
@@ -92,7 +92,7 @@ def test_accuracy_against_input_size(workplace: Path, trained: Path) -> None:
     with (workplace / 'extrapolation/table.csv').open() as file:
         rows = list(csv.DictReader(file))
     assert [row['bias_mode'] for row in rows] == ['extrapolate', 'interpolate', 'linear']
-    assert all(float(row['value']) > 0 and float(row['seconds_per_picture']) > 0 for row in rows)
+    assert all(float(row['value']) > 0 and float(row['seconds_per_image']) > 0 for row in rows)
     # Another pooled grid gives other predictions.
     assert rows[2]['value'] != rows[0]['value']
     assert mmcv.imread(str(workplace / 'extrapolation/plot.png')).std() > 10
@@ -280,11 +280,11 @@ def test_variant_that_does_not_exist(workplace: Path, trained: Path) -> None:
     assert line == "error: arch must be one of micro, tiny, small, base or a dict, got 'huge'"
 
 
-def test_picture_that_cannot_be_decoded(workplace: Path, trained: Path) -> None:
+def test_image_that_cannot_be_decoded(workplace: Path, trained: Path) -> None:
     data = workplace / 'damaged'
     shutil.copytree(workplace / 'data' / 'mini' / 'ADEChallengeData2016', data)
-    picture = data / 'images' / 'validation' / 'ADE_val_00000003.jpg'
-    picture.write_bytes(picture.read_bytes()[:20])
+    image = data / 'images' / 'validation' / 'ADE_val_00000003.jpg'
+    image.write_bytes(image.read_bytes()[:20])
     process = run(
         workplace, 'test.py', CONFIG, 'trained/iter_120.pth', '--mini', '--work-dir', 'wrong',
         '--cfg-options', 'test_dataloader.dataset.data_root=damaged', 'test_dataloader.dataset.indices=4',
@@ -294,7 +294,7 @@ def test_picture_that_cannot_be_decoded(workplace: Path, trained: Path) -> None:
     assert line.startswith('error: cannot decode the image damaged/images/validation/ADE_val_00000003.jpg')
 
 
-def test_picture_that_is_too_small(workplace: Path, trained: Path) -> None:
+def test_image_that_is_too_small(workplace: Path, trained: Path) -> None:
     process = run(
         workplace, 'test.py', CONFIG, 'trained/iter_120.pth', '--mini', '--work-dir', 'wrong',
         '--cfg-options', 'test_dataloader.dataset.pipeline.1.scale=(64,16)', 'model.test_cfg.mode=whole',

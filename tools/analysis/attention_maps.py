@@ -1,10 +1,10 @@
 #!/usr/bin/env python
-"""What a pixel of a picture attends to in one layer: the weights of every head, drawn and as numbers.
+"""What a pixel of an image attends to in one layer: the weights of every head, drawn and as numbers.
 
 TransNeXt: the window and the pooled tokens (figure 7 of its paper). PerViT and ConViT: what content and what position
 would give alone, and the attention that the layer makes of both, with ConViT's gates (figure 6; figures 6 and 7).
 GAB: the same, and the Gaussian alone. VARS: the weights after each step of the recurrence, and how strongly each step
-reconstructs each token (figure 5). Panels cover the picture, those of windows the window.
+reconstructs each token (figure 5). Panels cover the image, those of windows the window.
 """
 
 import argparse
@@ -23,9 +23,9 @@ from rich.progress import track
 from torch import nn
 
 from bioattn_mm.analysis.command_line import check_out, parse, read_config
+from bioattn_mm.analysis.images import ImageReader, PreparedImage, find_images, stride_of
 from bioattn_mm.analysis.models import build_backbone
-from bioattn_mm.analysis.pictures import Picture, PictureReader, find_pictures, stride_of
-from bioattn_mm.engine.command_line import run_tool
+from bioattn_mm.cli.command_line import run_tool
 from bioattn_mm.errors import InputError
 from bioattn_mm.layers import GPSA, record_attention
 from bioattn_mm.layers.attention_maps import Recording
@@ -51,10 +51,10 @@ def parse_args() -> argparse.Namespace:
         type=int,
         nargs=2,
         metavar=('ROW', 'COLUMN'),
-        help="pixel of the picture's file whose attention is drawn (default: the middle)",
+        help="pixel of the image's file whose attention is drawn (default: the middle)",
     )
     parser.add_argument('--heads', type=int, nargs='+', metavar='HEAD', help='heads to draw, from 0 (default: all)')
-    return parse(parser, max_pictures=4)
+    return parse(parser, max_images=4)
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Panel:
     Attributes:
         name: Of the map.
         values: One of each head, float32 (heads, R, C), NaN where there are no keys.
-        extent: What they cover in the picture in pixels: left, right, bottom, top.
+        extent: What they cover in the image in pixels: left, right, bottom, top.
     """
 
     name: str
@@ -77,26 +77,26 @@ def main() -> None:
     args = parse_args()
     out = check_out(args.out, (TABLE,))
     config = read_config(args)
-    paths = find_pictures(config, args.pictures, args.max_pictures)
+    paths = find_images(config, args.images, args.max_images)
     backbone, weights = build_backbone(config, args.checkpoint, args.device)
-    reader = PictureReader(config, args.size, args.device)
+    reader = ImageReader(config, args.size, args.device)
 
     results = []
-    for number, path in enumerate(track(paths, description='pictures')):
-        picture = reader(path)
-        recording = choose_layer(record_attention(backbone, picture.inputs), args.layer)
-        query = args.query or [length // 2 for length in picture.original_size]
-        place, stride = find_token(recording, picture, query)
+    for number, path in enumerate(track(paths, description='images')):
+        image = reader(path)
+        recording = choose_layer(record_attention(backbone, image.inputs), args.layer)
+        query = args.query or [length // 2 for length in image.original_size]
+        place, stride = find_token(recording, image, query)
         panels = panels_of(recording, place, stride)
         heads = choose_heads(panels, args.heads)
         out.mkdir(parents=True, exist_ok=True)
         drawing = f'{number:03d}_{path.stem}.png'
         title = f'{recording.name} of {Path(args.config).stem}\n{Path(weights).name}'
-        draw(out / drawing, title, picture, panels, heads, place, stride, gates_of(recording.layer))
-        about = dict(picture=str(path), drawing=drawing, query=list(query), token=list(place))
+        draw(out / drawing, title, image, panels, heads, place, stride, gates_of(recording.layer))
+        about = dict(image=str(path), drawing=drawing, query=list(query), token=list(place))
         results.append(dict(about, **numbers_of(recording, panels)))
     about = dict(config=args.config, weights=weights, layer=recording.name)
-    (out / TABLE).write_text(json.dumps(dict(about, pictures=results)) + '\n')
+    (out / TABLE).write_text(json.dumps(dict(about, images=results)) + '\n')
     print(f'{recording.name}, {weights}')
     print(f'{out / TABLE}  {len(results)} drawings such as {out / drawing}')
 
@@ -116,14 +116,14 @@ def choose_heads(panels: list[Panel], wanted: list[int] | None) -> list[int]:
     return wanted
 
 
-def find_token(recording: Recording, picture: Picture, query: list[int]) -> tuple[tuple[int, int], int]:
-    """Row and column of the token that a pixel of the picture's file is in, and the stride in pixels."""
-    height, width = picture.original_size
+def find_token(recording: Recording, image: PreparedImage, query: list[int]) -> tuple[tuple[int, int], int]:
+    """Row and column of the token that a pixel of the image's file is in, and the stride in pixels."""
+    height, width = image.original_size
     if not (0 <= query[0] < height and 0 <= query[1] < width):
-        raise InputError(f'--query must be a pixel of {picture.path}, {height} x {width}, got {query[0]} {query[1]}')
-    stride = stride_of(recording.grid, tuple(picture.inputs.shape[2:]))
+        raise InputError(f'--query must be a pixel of {image.path}, {height} x {width}, got {query[0]} {query[1]}')
+    stride = stride_of(recording.grid, tuple(image.inputs.shape[2:]))
     # Pixels of the file have their centres half a pixel further.
-    pixel = (int((q + 0.5) * r / o) for q, r, o in zip(query, picture.image.shape, picture.original_size))
+    pixel = (int((q + 0.5) * r / o) for q, r, o in zip(query, image.pixels.shape, image.original_size))
     return tuple(position // stride for position in pixel), stride
 
 
@@ -168,15 +168,15 @@ def window_panel(
 def draw(
     path: Path,
     title: str,
-    picture: Picture,
+    image: PreparedImage,
     panels: list[Panel],
     heads: list[int],
     place: tuple[int, int],
     stride: int,
     gates: list[float] | None,
 ) -> None:
-    """Draw a row for each map: the mean over the heads, then each head; the picture before the first."""
-    height, width = picture.image.shape[:2]
+    """Draw a row for each map: the mean over the heads, then each head; the image before the first."""
+    height, width = image.pixels.shape[:2]
     lines, columns = len(panels), 2 + (len(heads) if max(len(panel.values) for panel in panels) > 1 else 0)
     panel_height = PANEL * min(2, max(0.5, height / width))
     size = (1.35 * PANEL * columns, (panel_height + 0.35) * lines + 0.6)
@@ -187,8 +187,8 @@ def draw(
     figure.suptitle(title, fontsize=9, y=1 - 0.08 / size[1], va='top')
     for axis in axes.flat:
         axis.axis('off')
-    axes[0, 0].imshow(picture.image, extent=(0, width, height, 0))
-    axes[0, 0].set_title(picture.path.name, fontsize=7)
+    axes[0, 0].imshow(image.pixels, extent=(0, width, height, 0))
+    axes[0, 0].set_title(image.path.name, fontsize=7)
     mark(axes[0, 0], place, stride)
     for line, panel in zip(axes[:, 1:], panels):
         is_of_query = not panel.name.startswith('strength')
@@ -207,7 +207,7 @@ def draw(
 
 
 def show(figure: plt.Figure, axis: plt.Axes, panel: Panel, values: np.ndarray, title: str) -> None:
-    """Draw values where they are in the picture, with a colour bar from the least to the largest."""
+    """Draw values where they are in the image, with a colour bar from the least to the largest."""
     image = axis.imshow(values, extent=panel.extent, cmap='viridis')
     axis.set_title(title, fontsize=7)
     bar = figure.colorbar(image, cax=axis.inset_axes([1.03, 0, 0.05, 1]), ticks=[*image.get_clim()], format='%.2g')

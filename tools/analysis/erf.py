@@ -2,8 +2,8 @@
 """Effective receptive fields of a model's outputs, or of several models side by side.
 
 After section 2 of Kim et al., BMVC 2023 (Gaussian attention bias): the gradient of the central feature of an output,
-averaged over its channels, with respect to the picture, averaged over the colours, ReLU, averaged over pictures. For
-each field the fraction of the picture's area that holds 20, 50, 80 and 99 % of it, and the Gaussian that fits it.
+averaged over its channels, with respect to the image, averaged over the colours, ReLU, averaged over images. For
+each field the fraction of the image's area that holds 20, 50, 80 and 99 % of it, and the Gaussian that fits it.
 """
 
 import argparse
@@ -24,10 +24,10 @@ from rich.table import Table
 
 from bioattn_mm.analysis.command_line import check_out, name_of, parse, read_config
 from bioattn_mm.analysis.gaussian_fit import FIT_COLUMNS
+from bioattn_mm.analysis.images import ImageReader, find_images
 from bioattn_mm.analysis.models import build_backbone
-from bioattn_mm.analysis.pictures import PictureReader, find_pictures
 from bioattn_mm.analysis.receptive_field import SHARES, area_fractions, fit_field, receptive_fields
-from bioattn_mm.engine.command_line import run_tool
+from bioattn_mm.cli.command_line import run_tool
 from bioattn_mm.errors import InputError
 
 FILES = ('erf.csv', 'erf.json', 'erf.npz', 'erf.png')
@@ -53,9 +53,9 @@ def parse_args() -> argparse.Namespace:
         action='append',
         default=[],
         metavar=('CONFIG', 'CHECKPOINT'),
-        help='another model on the same pictures, with or without a checkpoint; once for each model',
+        help='another model on the same images, with or without a checkpoint; once for each model',
     )
-    return parse(parser, max_pictures=32, size=(224, 224))
+    return parse(parser, max_images=32, size=(224, 224))
 
 
 @run_tool
@@ -68,23 +68,23 @@ def main() -> None:
     paths = [args.config, *(words[0] for words in args.compare)]
     checkpoints = [args.checkpoint, *(words[1] if len(words) == 2 else None for words in args.compare)]
     configs = [read_config(args), *(read_config(args, path) for path in paths[1:])]
-    pictures = find_pictures(configs[0], args.pictures, args.max_pictures)
+    images = find_images(configs[0], args.images, args.max_images)
 
     rows, fields, weights = [], {}, {}
     with Progress() as progress:
-        task = progress.add_task('', total=len(configs) * len(pictures))
+        task = progress.add_task('', total=len(configs) * len(images))
         for path, config, checkpoint in zip(paths, configs, checkpoints):
             name = name_of(path, weights)
             progress.update(task, description=name)
             backbone, weights[name] = build_backbone(config, checkpoint, args.device)
-            reader = PictureReader(config, args.size, args.device)
-            inputs = (reader(picture).inputs for picture in progress.track(pictures, task_id=task))
+            reader = ImageReader(config, args.size, args.device)
+            inputs = (reader(image).inputs for image in progress.track(images, task_id=task))
             fields[name] = receptive_fields(backbone, inputs)
             for index, (output, field) in enumerate(zip(backbone.out_indices, fields[name])):
                 rows.append(measure(name, output, backbone.out_channels[index], field))
 
     out.mkdir(parents=True, exist_ok=True)
-    write(out, rows, fields, weights, len(pictures))
+    write(out, rows, fields, weights, len(images))
     draw(out / 'erf.png', rows, fields, weights)
     for name, source in weights.items():
         print_table(f'{name}, {source}', [row for row in rows if row['model'] == name])
@@ -101,7 +101,7 @@ def measure(model: str, output: int, channels: int, field: np.ndarray) -> dict:
 
 
 def write(
-    out: Path, rows: list[dict], fields: dict[str, list[np.ndarray]], weights: dict[str, str], pictures: int
+    out: Path, rows: list[dict], fields: dict[str, list[np.ndarray]], weights: dict[str, str], images: int
 ) -> None:
     with (out / 'erf.csv').open('w', newline='') as file:
         writer = csv.DictWriter(file, COLUMNS)
@@ -109,7 +109,7 @@ def write(
         writer.writerows(rows)
     # JSON has no NaN.
     rows = [{key: None if value != value else value for key, value in row.items()} for row in rows]
-    (out / 'erf.json').write_text(json.dumps(dict(weights=weights, pictures=pictures, fields=rows), indent=1) + '\n')
+    (out / 'erf.json').write_text(json.dumps(dict(weights=weights, images=images, fields=rows), indent=1) + '\n')
     outputs = {(row['model'], row['output']): None for row in rows}
     arrays = [field for of_model in fields.values() for field in of_model]
     np.savez_compressed(
@@ -121,7 +121,7 @@ def draw(path: Path, rows: list[dict], fields: dict[str, list[np.ndarray]], weig
     """Draw one row of fields for each model, logarithmically, with the fitted Gaussians at one and two sigma."""
     columns = max(map(len, fields.values()))
     height, width = next(iter(fields.values()))[0].shape
-    # Of a row: its pictures, three inches wide, and an inch and a half for the texts.
+    # Of a row: its images, three inches wide, and an inch and a half for the texts.
     size = (3.2 * columns + 0.8, (3 * height / width + 1.5) * len(fields))
     figure = plt.figure(figsize=size, layout='constrained')
     rows = iter(rows)
@@ -163,7 +163,7 @@ def draw_ellipses(axis: plt.Axes, row: dict) -> None:
 
 def print_table(title: str, rows: list[dict]) -> None:
     areas = (f'{100 * share:g} % in' for share in SHARES)
-    print(f'{title}; areas in % of the picture, lengths in pixels')
+    print(f'{title}; areas in % of the image, lengths in pixels')
     table = Table('output', *areas, 'sigma x', 'sigma y', 'R^2')
     for row in rows:
         measures = (f'{100 * row[area]:.3g}' for area in AREAS)

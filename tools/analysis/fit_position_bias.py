@@ -30,7 +30,7 @@ from torch import nn
 
 from bioattn_mm.analysis.gaussian_fit import FIT_COLUMNS, fit_gaussian
 from bioattn_mm.checkpoints import check_fit, load_backbone, read_state_dict
-from bioattn_mm.engine.command_line import add_trust_checkpoint, read_config, run_tool
+from bioattn_mm.cli.command_line import add_trust_checkpoint, read_config, run_tool
 from bioattn_mm.errors import InputError
 from bioattn_mm.models import GABSwin, GABViT
 

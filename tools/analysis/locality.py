@@ -24,10 +24,10 @@ from rich.progress import track
 from rich.table import Table
 
 from bioattn_mm.analysis.command_line import check_out, parse, read_config
+from bioattn_mm.analysis.images import ImageReader, find_images
 from bioattn_mm.analysis.locality import DERIVATIVE_QUERIES, REGIONS, measure_model
 from bioattn_mm.analysis.models import build_backbone
-from bioattn_mm.analysis.pictures import PictureReader, find_pictures
-from bioattn_mm.engine.command_line import run_tool
+from bioattn_mm.cli.command_line import run_tool
 from bioattn_mm.errors import InputError
 from bioattn_mm.layers import record_attention
 
@@ -59,10 +59,10 @@ def parse_args() -> argparse.Namespace:
         '--queries',
         type=int,
         metavar='N',
-        help='tokens of each layer whose attention is measured, evenly spread over the picture (default: all; of '
+        help='tokens of each layer whose attention is measured, evenly spread over the image (default: all; of '
         f'VARS {DERIVATIVE_QUERIES}, because each takes a pass through the recurrence)',
     )
-    args = parse(parser, max_pictures=8)
+    args = parse(parser, max_images=8)
     if args.queries is not None and args.queries < 1:
         raise InputError(f'--queries must be at least 1, got {args.queries}')
     return args
@@ -73,17 +73,17 @@ def main() -> None:
     args = parse_args()
     out = check_out(args.out, FILES)
     config = read_config(args)
-    pictures = find_pictures(config, args.pictures, args.max_pictures)
+    images = find_images(config, args.images, args.max_images)
     backbone, weights = build_backbone(config, args.checkpoint, args.device)
-    reader = PictureReader(config, args.size, args.device)
+    reader = ImageReader(config, args.size, args.device)
 
-    pictures_done = track(pictures, description='pictures')
-    recordings = (record_attention(backbone, reader(picture).inputs) for picture in pictures_done)
+    images_done = track(images, description='images')
+    recordings = (record_attention(backbone, reader(image).inputs) for image in images_done)
     rows = measure_model(recordings, args.queries)
 
     out.mkdir(parents=True, exist_ok=True)
-    title = f'{Path(args.config).stem}, {Path(weights).name}, {len(pictures)} picture{"s" * (len(pictures) > 1)}'
-    write(out, rows, dict(config=args.config, weights=weights, pictures=len(pictures)))
+    title = f'{Path(args.config).stem}, {Path(weights).name}, {len(images)} image{"s" * (len(images) > 1)}'
+    write(out, rows, dict(config=args.config, weights=weights, images=len(images)))
     draw(out / 'locality.png', rows, title)
     print_table(rows, title)
     print('  '.join(str(out / name) for name in FILES))

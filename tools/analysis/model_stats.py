@@ -3,16 +3,16 @@
 
 Parameters: all of the model, auxiliary heads and frozen ones included.
 
-FLOPs: multiply-adds, each of which counts one, of the forward pass of one picture in eval mode. Convolutions, matrix
+FLOPs: multiply-adds, each of which counts one, of the forward pass of one image in eval mode. Convolutions, matrix
 products and attention count, whichever operator computes them, the compiled ones included, and so do Fourier
 transforms, products of complex numbers and the sampling of deformable attention; norms, activations, softmax,
 resizing and element-wise arithmetic do not (bioattn_mm/analysis/flops.py has the formulas). What depends on the size
-alone and is kept from picture to picture in eval mode, such as position biases, is left out: column 'once a size'.
+alone and is kept from image to image in eval mode, such as position biases, is left out: column 'once a size'.
 
 Activation memory: tensors that a training step of a batch keeps for its backward pass, each storage once, without the
 parameters.
 
-Throughput: pictures per second of the pass whose FLOPs are counted, in float32, the median of some passes after one
+Throughput: images per second of the pass whose FLOPs are counted, in float32, the median of some passes after one
 that warms up.
 
 The weights are random; of two-stage detectors, the regions count that the first stage proposes with them.
@@ -48,12 +48,12 @@ from bioattn_mm.analysis.command_line import (
 from bioattn_mm.analysis.model_stats import (
     Network,
     activation_bytes,
+    images_per_second,
     multiply_adds,
     num_parameters,
-    pictures_per_second,
-    random_pictures,
+    random_images,
 )
-from bioattn_mm.engine.command_line import run_tool
+from bioattn_mm.cli.command_line import run_tool
 from bioattn_mm.errors import InputError
 
 FILES = ('model_stats.csv', 'model_stats.json', 'model_stats.png')
@@ -66,10 +66,10 @@ COLUMNS = dict(
     backbone_flops=('of the backbone', 'G', 1e9),
     flops_of_size=('once a size', 'G', 1e9),
     activation_bytes=('activations', 'MiB', 2**20),
-    pictures_per_second=('throughput', 'pictures/s', 1),
+    images_per_second=('throughput', 'images/s', 1),
 )
 # Those that are drawn.
-BARS = ('parameters', 'flops', 'activation_bytes', 'pictures_per_second')
+BARS = ('parameters', 'flops', 'activation_bytes', 'images_per_second')
 
 
 def parse_args() -> argparse.Namespace:
@@ -91,7 +91,7 @@ def parse_args() -> argparse.Namespace:
         nargs=2,
         default=(512, 512),
         metavar=('HEIGHT', 'WIDTH'),
-        help='size of the pictures in pixels, which need not be square (default: 512 512); papers take 512 2048 for '
+        help='size of the images in pixels, which need not be square (default: 512 512); papers take 512 2048 for '
         'the FLOPs of UperNet, 800 1280 for those of detectors',
     )
     parser.add_argument('--backbone', action='store_true', help='measure the backbones alone')
@@ -103,7 +103,7 @@ def parse_args() -> argparse.Namespace:
         type=int,
         default=2,
         metavar='N',
-        help='pictures at once for memory and throughput (default: 2, those of a GPU in training)',
+        help='images at once for memory and throughput (default: 2, those of a GPU in training)',
     )
     parser.add_argument(
         '--repeats', type=int, default=5, metavar='N', help='passes whose median is the throughput (default: 5)'
@@ -158,18 +158,18 @@ def measure(config: Config, args: argparse.Namespace, advance: Callable[[], None
     if not args.backbone:
         row['backbone_parameters'] = num_parameters(network.model.backbone)
     if 'flops' in args.measure:
-        counts, row['flops_of_size'] = multiply_adds(network, random_pictures(1, args.size, 'cpu'))
+        counts, row['flops_of_size'] = multiply_adds(network, random_images(1, args.size, 'cpu'))
         row['flops'] = counts['']
         if not args.backbone:
             row['backbone_flops'] = counts['model.backbone']
         advance()
     network.to(args.device)
-    pictures = random_pictures(args.batch_size, args.size, args.device)
+    images = random_images(args.batch_size, args.size, args.device)
     if 'throughput' in args.measure:
-        row['pictures_per_second'] = pictures_per_second(network, pictures, args.repeats)
+        row['images_per_second'] = images_per_second(network, images, args.repeats)
         advance()
     if 'memory' in args.measure:
-        row['activation_bytes'] = activation_bytes(network, pictures)
+        row['activation_bytes'] = activation_bytes(network, images)
         advance()
     return row
 

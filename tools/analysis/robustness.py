@@ -1,9 +1,9 @@
 #!/usr/bin/env python
 """Robustness of trained models against the corruptions of ImageNet-C (Hendrycks and Dietterich, ICLR 2019).
 
-The metric of a model on its test set, whose pictures are corrupted right after they are loaded, for each corruption
-and severity; their mean (mPC), and what part of the metric on the pictures as they are it is (rPC = mPC / P_clean),
-after Michaelis et al. 2019, "Benchmarking robustness in object detection". Each model gets the same pictures.
+The metric of a model on its test set, whose images are corrupted right after they are loaded, for each corruption
+and severity; their mean (mPC), and what part of the metric on the images as they are it is (rPC = mPC / P_clean),
+after Michaelis et al. 2019, "Benchmarking robustness in object detection". Each model gets the same images.
 
 Each test is kept when it is done: a call that was ended is gone on with by the same call.
 """
@@ -28,9 +28,9 @@ from rich.table import Column, Table
 from bioattn_mm.analysis.command_line import add_config_options, add_out, config_of, name_of
 from bioattn_mm.analysis.robustness import CLEAN, Model, Results, measure_corrupted, summarize
 from bioattn_mm.checkpoints import read_state_dict
+from bioattn_mm.cli.command_line import run_tool
+from bioattn_mm.cli.metrics import choose_metric
 from bioattn_mm.datasets.corruption import SEVERITIES
-from bioattn_mm.engine.command_line import run_tool
-from bioattn_mm.engine.metrics import choose_metric
 
 COLUMNS = ('model', 'corruption', 'severity', 'metric', 'value')
 SUMMARY = ('clean', 'mPC', 'rPC')
@@ -56,7 +56,7 @@ def parse_args() -> argparse.Namespace:
         action='append',
         default=[],
         metavar=('CONFIG', 'CHECKPOINT'),
-        help='another model on the same pictures; once for each model',
+        help='another model on the same images; once for each model',
     )
     parser.add_argument(
         '--corruptions',
@@ -170,7 +170,7 @@ def draw(path: Path, metric: str, values: dict[str, dict], summaries: dict[str, 
         right.axhline(of_model[CLEAN], color=f'C{index}', linestyle=':', linewidth=1)
     left.set(xlabel='severity (0: as they are)', ylabel=metric, xticks=severities)
     left.legend(fontsize=7)
-    right.set(title='mean over severities (dotted: pictures as they are)')
+    right.set(title='mean over severities (dotted: images as they are)')
     right.title.set_fontsize(9)
     right.set_xticks(
         range(len(corruptions)), [name.replace('_', ' ') for name in corruptions], rotation=60, ha='right'
@@ -183,7 +183,7 @@ def draw(path: Path, metric: str, values: dict[str, dict], summaries: dict[str, 
 
 
 def print_tables(metric: str, values: dict[str, dict], summaries: dict[str, dict]) -> None:
-    print(f'{metric}: on the pictures as they are, mean over corruptions and severities (mPC), and the part (rPC)')
+    print(f'{metric}: on the images as they are, mean over corruptions and severities (mPC), and the part (rPC)')
     table = Table(Column('model', overflow='fold'), *SUMMARY)
     for name, summary in summaries.items():
         table.add_row(name, *(f'{summary[key]:.4g}' for key in SUMMARY[:2]), f'{100 * summary["rPC"]:.1f} %')

@@ -1,5 +1,8 @@
 """What all backbones share: blocks, checkpoints, frozen stages, checks of arguments and input."""
 
+import re
+from collections.abc import Callable
+
 import torch
 from mmengine.logging import print_log
 from mmengine.model import BaseModule
@@ -55,7 +58,7 @@ def init_linear(module: nn.Module) -> None:
 class Backbone(BaseModule):
     """Base of the backbones: (B, 3, H, W) to a tuple of (B, C_i, H_i, W_i), for any H, W >= 32.
 
-    Stages are counted from 0; in a columnar backbone every block is a stage of its own.
+    Stages are counted from 0; in a plain backbone every block is a stage of its own.
 
     Args:
         num_stages: Stages there are.
@@ -68,6 +71,10 @@ class Backbone(BaseModule):
 
     # Variants by name: what `arch` may be, and the settings that a dict in its place must have.
     arch_settings: dict[str, dict]
+    # Names in the authors' released files -> names here: regular expressions and replacements, applied in order.
+    released_names: tuple[tuple[str, str | Callable[[re.Match], str]], ...] = ()
+    # Values in the released files -> values here, by a regular expression of the name in the file.
+    released_values: dict[str, Callable[[Tensor], Tensor]] = {}
     # Names of parameters and buffers, as regular expressions, that a checkpoint may lack.
     optional_weights: tuple[str, ...] = ()
     # The file that `init_weights` loaded, which of its entries were not used, and what it lacks.
@@ -89,7 +96,7 @@ class Backbone(BaseModule):
         self.frozen_stages = frozen_stages
 
     @classmethod
-    def settings_of(cls, arch: str | dict) -> dict:
+    def parse_arch(cls, arch: str | dict) -> dict:
         """The settings of a variant; a dict is checked for the keys and lengths that the variants have."""
         variants = cls.arch_settings
         if isinstance(arch, str):
@@ -117,9 +124,9 @@ class Backbone(BaseModule):
             InputError: The input has another shape or is too small.
         """
         self.check_input(x)
-        return self.features(x)
+        return self.forward_features(x)
 
-    def features(self, x: Tensor) -> tuple[Tensor, ...]:
+    def forward_features(self, x: Tensor) -> tuple[Tensor, ...]:
         """What `forward` returns for an input of the right shape."""
         raise NotImplementedError
 

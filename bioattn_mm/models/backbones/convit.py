@@ -17,9 +17,9 @@ MLP_RATIO = 4
 
 @MODELS.register_module()
 class ConViT(Backbone):
-    """Columnar backbone of stride 16: gated positional self-attention (GPSA), then plain self-attention.
+    """Plain backbone of stride 16: gated positional self-attention (GPSA), then plain self-attention.
 
-    Any input size: pictures are padded at the bottom and right to a multiple of 16 pixels, the absolute position
+    Any input size: images are padded at the bottom and right to a multiple of 16 pixels, the absolute position
     embedding is resized, and GPSA's relative positions are those of the actual grid.
 
     Args:
@@ -50,6 +50,8 @@ class ConViT(Backbone):
         'base': dict(num_heads=16, head_channels=48),
         'base-plus': dict(num_heads=16, head_channels=64),
     }
+    # timm's files have the same names.
+    released_names = ((r'^pos_embed$', 'pos_embed.weight'),)
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class ConViT(Backbone):
         init_cfg: dict | list | None = None,
     ) -> None:
         super().__init__(DEPTH, out_indices, frozen_stages, init_cfg)
-        settings = self.settings_of(arch)
+        settings = self.parse_arch(arch)
         num_heads = settings['num_heads']
         channels = num_heads * settings['head_channels']
         if not 0 <= local_up_to_layer <= DEPTH:
@@ -96,7 +98,7 @@ class ConViT(Backbone):
         self.apply(_init_module)
         self.train(self.training)
 
-    def features(self, x: Tensor) -> tuple[Tensor, ...]:
+    def forward_features(self, x: Tensor) -> tuple[Tensor, ...]:
         """Features after the blocks `out_indices`, all of stride 16 (sizes rounded up)."""
         x = self.pos_embed(self.patch_embed(x))
         grid = x.shape[1:3]

@@ -48,6 +48,19 @@ class GABSwin(Backbone):
     )
     # The index is a constant that mmpretrain keeps with the weights.
     optional_weights = (r'\.gaussian\.', r'^norm\d\.', r'\.relative_position_index$')
+    # The names of the Swin authors; those of mmdet, mmseg and mmpretrain are the names here.
+    released_names = (
+        (r'^layers\.', 'stages.'),
+        (r'^patch_embed\.proj\.', 'patch_embed.projection.'),
+        (r'\.attn\.(?!w_msa\.)', '.attn.w_msa.'),
+        (r'\.mlp\.fc1\.', '.ffn.layers.0.0.'),
+        (r'\.mlp\.fc2\.', '.ffn.layers.1.'),
+    )
+    # The input channels of Swin's patch merging are (column, row, channel) of each 2 x 2 patches in the authors' code
+    # and (channel, row, column) in OpenMMLab's.
+    released_values = {
+        r'^layers\.\d\.downsample\.': lambda value: value.unflatten(-1, (2, 2, -1)).transpose(-1, -3).flatten(-3)
+    }
 
     def __init__(
         self,
@@ -62,7 +75,7 @@ class GABSwin(Backbone):
         init_cfg: dict | list | None = None,
     ) -> None:
         super().__init__(NUM_STAGES, out_indices, frozen_stages, init_cfg)
-        settings = self.settings_of(arch)
+        settings = self.parse_arch(arch)
         num_stages = max(self.out_indices) + 1
         channels = [settings['channels'] * 2**stage for stage in range(num_stages)]
         self.out_channels = tuple(channels[stage] for stage in self.out_indices)
@@ -89,7 +102,7 @@ class GABSwin(Backbone):
         self.apply(_init_module)
         self.train(self.training)
 
-    def features(self, x: Tensor) -> tuple[Tensor, ...]:
+    def forward_features(self, x: Tensor) -> tuple[Tensor, ...]:
         """Features of the stages `out_indices`, strides 4, 8, 16 and 32 (sizes rounded up)."""
         x, grid = self.patch_embed(x)  # (B, N, C), (H', W')
         outputs = []
@@ -110,8 +123,8 @@ class GABSwin(Backbone):
         return modules + ([self.get_submodule(f'norm{stage}')] if stage in self.out_indices else [])
 
     @classmethod
-    def settings_of(cls, arch: str | dict) -> dict:
-        settings = super().settings_of(arch)
+    def parse_arch(cls, arch: str | dict) -> dict:
+        settings = super().parse_arch(arch)
         for stage, num_heads in enumerate(settings['num_heads']):
             channels_of_head(settings['channels'] * 2**stage, num_heads)
         return settings

@@ -37,9 +37,9 @@ class GABBlock(RelPosBlock):
 
 @MODELS.register_module()
 class GABViT(Backbone):
-    """Columnar backbone of stride 16: timm's `vit_relpos_*_patch16_224` with a Gaussian bias in every attention.
+    """Plain backbone of stride 16: timm's `vit_relpos_*_patch16_224` with a Gaussian bias in every attention.
 
-    Any input size: pictures are padded at the bottom and right to a multiple of 16 pixels, and the relative positions
+    Any input size: images are padded at the bottom and right to a multiple of 16 pixels, and the relative positions
     are those of the actual grid. There is no absolute position embedding and no class token.
 
     These ViTs have no final LayerNorm: the classifier normalises the mean of the tokens (timm's `fc_norm`), so that
@@ -85,7 +85,7 @@ class GABViT(Backbone):
         init_cfg: dict | list | None = None,
     ) -> None:
         super().__init__(DEPTH, out_indices, frozen_stages, init_cfg)
-        settings = self.settings_of(arch)
+        settings = self.parse_arch(arch)
         channels, num_heads = settings['channels'], settings['num_heads']
         channels_of_head(channels, num_heads)
         self.out_channels = (channels,) * len(self.out_indices)
@@ -102,7 +102,7 @@ class GABViT(Backbone):
         self.apply(init_linear)
         self.train(self.training)
 
-    def features(self, x: Tensor) -> tuple[Tensor, ...]:
+    def forward_features(self, x: Tensor) -> tuple[Tensor, ...]:
         """Features after the blocks `out_indices`, all of stride 16 (sizes rounded up)."""
         x = self.patch_embed(x)
         outputs = []

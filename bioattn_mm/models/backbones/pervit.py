@@ -52,9 +52,9 @@ class PerViTBlock(nn.Module):
 
 @MODELS.register_module()
 class PerViT(Backbone):
-    """Columnar backbone of stride 16 with multi-head peripheral attention; its width grows three times.
+    """Plain backbone of stride 16 with multi-head peripheral attention; its width grows three times.
 
-    Any input size: pictures are padded at the bottom and right to a multiple of 16 pixels, and distances between
+    Any input size: images are padded at the bottom and right to a multiple of 16 pixels, and distances between
     tokens keep the unit of the pre-training.
 
     Args:
@@ -83,6 +83,16 @@ class PerViT(Backbone):
         'small': dict(channels=(272, 320, 368, 464), stem_channels=(64, 128, 192), num_heads=8),
         'medium': dict(channels=(312, 468, 540, 684), stem_channels=(64, 192, 256), num_heads=12),
     }
+    released_names = (
+        (r'^conv_layers\.conv_layers\.', 'stem.'),
+        (r'^conv_layers\.conv1x1\.', 'stem.4.'),
+        (r'^rpe_proj\.', 'distance_embedding.proj.'),
+        (r'\.conv\.proj\.', '.position_conv.'),
+        (r'\.attn\.to_qkv\.', '.attn.qkv.'),
+        (r'\.attn\.activation\.gn', '.attn.position.norm'),
+        (r'\.attn\.activation\.', '.attn.position.'),
+        (r'\.res_path\.', '.shortcut.'),
+    )
 
     def __init__(
         self,
@@ -96,7 +106,7 @@ class PerViT(Backbone):
         init_cfg: dict | list | None = None,
     ) -> None:
         super().__init__(DEPTH, out_indices, frozen_stages, init_cfg)
-        settings = self.settings_of(arch)
+        settings = self.parse_arch(arch)
         num_heads = settings['num_heads']
         # Widths before the first block and after each one.
         widths = np.repeat(settings['channels'], DEPTHS).tolist()
@@ -117,7 +127,7 @@ class PerViT(Backbone):
         self._init_position(position_init)
         self.train(self.training)
 
-    def features(self, x: Tensor) -> tuple[Tensor, ...]:
+    def forward_features(self, x: Tensor) -> tuple[Tensor, ...]:
         """Features after the blocks `out_indices`, all of stride 16 (sizes rounded up)."""
         x = F.pad(x, (0, -x.shape[3] % STRIDE, 0, -x.shape[2] % STRIDE))
         x = self.stem(x).permute(0, 2, 3, 1)
@@ -134,8 +144,8 @@ class PerViT(Backbone):
         return [*first, *self.blocks[stage : stage + 1]]
 
     @classmethod
-    def settings_of(cls, arch: str | dict) -> dict:
-        settings = super().settings_of(arch)
+    def parse_arch(cls, arch: str | dict) -> dict:
+        settings = super().parse_arch(arch)
         for channels in settings['channels']:  # of the blocks that are not built, too
             channels_of_head(channels, settings['num_heads'])
         return settings

@@ -76,6 +76,17 @@ class TransNeXt(Backbone):
         small=dict(channels=(72, 144, 288, 576), num_heads=(3, 6, 12, 24), depths=(5, 5, 22, 5)),
         base=dict(channels=(96, 192, 384, 768), num_heads=(4, 8, 16, 32), depths=(5, 5, 23, 5)),
     )
+    released_names = (
+        (r'^patch_embed(\d)\.', lambda m: f'stages.{int(m[1]) - 1}.patch_embed.'),
+        (r'^block(\d)\.(\d+)\.', lambda m: f'stages.{int(m[1]) - 1}.blocks.{m[2]}.'),
+        (r'^norm(\d)\.', lambda m: f'stages.{int(m[1]) - 1}.norm.'),
+        (r'\.attn\.(temperature|query_embedding)$', r'.attn.scale.\1'),
+        (r'\.attn\.relative_pos_bias_local$', '.attn.window_bias'),
+        (r'\.attn\.cpb_fc', '.attn.position_bias.fc'),
+        (r'\.attn\.sr\.', '.attn.pool_proj.'),
+        (r'\.attn\.norm\.', '.attn.pool_norm.'),
+        (r'\.dwconv\.dwconv\.', '.dwconv.'),
+    )
 
     def __init__(
         self,
@@ -91,7 +102,7 @@ class TransNeXt(Backbone):
         init_cfg: dict | list | None = None,
     ) -> None:
         super().__init__(len(STRIDES), out_indices, frozen_stages, init_cfg)
-        settings = self.settings_of(arch)
+        settings = self.parse_arch(arch)
         self.out_channels = tuple(settings['channels'][stage] for stage in self.out_indices)
 
         drop_path_rates = np.linspace(0, drop_path_rate, sum(settings['depths'])).tolist()
@@ -115,7 +126,7 @@ class TransNeXt(Backbone):
         self.apply(_init_module)
         self.train(self.training)
 
-    def features(self, x: Tensor) -> tuple[Tensor, ...]:
+    def forward_features(self, x: Tensor) -> tuple[Tensor, ...]:
         """Features of the stages `out_indices`, strides 4, 8, 16 and 32 (sizes rounded up)."""
         outputs = []
         for index, stage in enumerate(self.stages):

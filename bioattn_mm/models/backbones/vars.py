@@ -75,7 +75,7 @@ class SingleResidualBlock(Block):
 class VARS(Backbone):
     """Backbone of stride 16 (RVT-Ti: 16 and 32) whose attention reconstructs its input from few dictionary entries.
 
-    Any input size: pictures are padded at the bottom and right to a multiple of 16 pixels, and static dictionaries
+    Any input size: images are padded at the bottom and right to a multiple of 16 pixels, and static dictionaries
     are resized to the actual grid. All attentions but 'softmax' are linear in the number of tokens.
 
     The classifiers normalise the mean of the tokens, so that the last output is, like the others, what its block
@@ -112,6 +112,21 @@ class VARS(Backbone):
         'deit-tiny': dict(block='deit', depths=[12], channels=[192], num_heads=[6], feature_ratio=1),
         'gfnet-tiny': dict(block='gfnet', depths=[12], channels=[256], num_heads=[16], feature_ratio=2),
     }
+    # With VARS-S, `kernel`, `v` and `proj` belong to the block, with VARS-SD to its attention.
+    released_names = (
+        (r'^patch_embed\.proj\.', 'stem.'),
+        (r'^pools\.0\.conv\.', 'pool.'),
+        (r'^(transformers\..*\.attn)\.kernel$', r'\1.static'),
+        # Only RVT-Ti has a second stage, after 10 blocks.
+        (r'^transformers\.(\d)\.blocks\.(\d+)\.', lambda m: f'blocks.{10 * int(m[1]) + int(m[2])}.'),
+        (r'^(blocks\.\d+)\.(kernel|v|proj)\b', r'\1.attn.\2'),
+        (r'^(blocks\.\d+)\.kernel2$', r'\1.attn.mix_kernel'),
+        (r'\.norm1\.bn\.', '.attn.norm.'),
+        (r'\.attn\.rand_matrix$', '.attn.features.projection'),
+        (r'\.attn\.learned_k$', '.attn.gram_weight'),
+        (r'\.attn\.learned_lam$', '.attn.sparsity_scale'),
+        (r'\.attn\.learned_L$', '.attn.step_scale'),
+    )
 
     def __init__(
         self,
@@ -126,7 +141,7 @@ class VARS(Backbone):
         frozen_stages: int = -1,
         init_cfg: dict | list | None = None,
     ) -> None:
-        settings = self.settings_of(arch)
+        settings = self.parse_arch(arch)
         depths = settings['depths']
         if out_indices is None:
             out_indices = (depths[0] - 1, DEPTH - 1) if len(depths) == 2 else (3, 7, 9, 11)
@@ -160,7 +175,7 @@ class VARS(Backbone):
         self.apply(init_linear)
         self.train(self.training)
 
-    def features(self, x: Tensor) -> tuple[Tensor, ...]:
+    def forward_features(self, x: Tensor) -> tuple[Tensor, ...]:
         """Features after the blocks `out_indices`, of stride 16, with RVT-Ti also 32 (sizes rounded up)."""
         x = F.pad(x, (0, -x.shape[3] % STRIDE, 0, -x.shape[2] % STRIDE))
         x = self.pos_embed(self.stem(x).permute(0, 2, 3, 1))
@@ -180,8 +195,8 @@ class VARS(Backbone):
         return [*first, *self.blocks[stage : stage + 1]]
 
     @classmethod
-    def settings_of(cls, arch: str | dict) -> dict:
-        settings = super().settings_of(arch)
+    def parse_arch(cls, arch: str | dict) -> dict:
+        settings = super().parse_arch(arch)
         if settings['block'] not in BLOCKS:
             raise InputError(f'block of arch must be one of {", ".join(BLOCKS)}, got {settings["block"]!r}')
         depths, channels, num_heads = (settings[key] for key in ('depths', 'channels', 'num_heads'))

@@ -1,5 +1,5 @@
 """Detectors that differ from mmdet's. Importing them imports mmdet: `bioattn_mm.registry` does, for these names."""
 
-from .dino import DINO
+from .dino import CompatibleDINO
 
-__all__ = ['DINO']
+__all__ = ['CompatibleDINO']

@@ -1,6 +1,6 @@
 """DINO with the parameters of mmdet 3.0 to 3.3."""
 
-from mmdet.models import DINO as MMDetDINO
+from mmdet.models import DINO
 from mmdet.models.layers import MLP
 from torch import Tensor
 
@@ -21,7 +21,7 @@ class ReferencePointHead(MLP):
 
 
 @MODELS.register_module()
-class DINO(MMDetDINO):
+class CompatibleDINO(DINO):
     """mmdet's DINO, for checkpoints of mmdet 3.0 to 3.3 and with the size that papers print.
 
     onedl-mmdetection encodes reference points with twice as many features, which makes the decoder's

@@ -1,4 +1,4 @@
-"""Feature pyramid of a columnar backbone, without lateral or top-down connections."""
+"""Feature pyramid of a plain backbone, without lateral or top-down connections."""
 
 import math
 from collections.abc import Sequence

@@ -27,7 +27,7 @@ struct WindowSizes {
 // What a device provides. All tensors are contiguous and of one floating dtype.
 //
 // Products of each token with those `others` that are in its window, plus a bias (heads, k * k) if it is defined:
-// (B, H, W, heads, k * k), and `outside` where the window leaves the picture.
+// (B, H, W, heads, k * k), and `outside` where the window leaves the image.
 using WindowProducts = at::Tensor(
     const at::Tensor& tokens, const at::Tensor& others, const at::Tensor& bias, int64_t offsets, double outside);
 // Sums of the tokens in each token's window times its weights (B, H, W, heads, k * k): (B, H, W, heads, d).
@@ -37,7 +37,7 @@ using WindowSums = at::Tensor(const at::Tensor& weights, const at::Tensor& token
 WindowProducts window_products_cpu, window_products_cuda;
 WindowSums window_sums_cpu, window_sums_cuda;
 
-// Sum over the tokens of the gradients of the logits, without those of logits outside the picture.
+// Sum over the tokens of the gradients of the logits, without those of logits outside the image.
 inline at::Tensor window_bias_gradient(const at::Tensor& grad_logits) {
   const WindowSizes s(grad_logits, grad_logits.size(4));
   const auto outside = [&](int64_t length) {

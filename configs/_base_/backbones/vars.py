@@ -14,5 +14,5 @@ released_weights_source = (
 )
 # The released weights were trained with 5 steps, the default of their code; the paper says 3.
 released_num_steps = 5
-# The backbone normalises by batch statistics, and a detector's GPU has two pictures.
+# The backbone normalises by batch statistics, and a detector's GPU has two images.
 sync_bn = 'torch'

@@ -22,7 +22,7 @@ test_pipeline = [
     dict(type='LoadAnnotations', reduce_zero_label=True),
     dict(type='PackSegInputs'),
 ]
-# Multi-scale and flip testing of whole pictures: `tools/test.py --tta`.
+# Multi-scale and flip testing of whole images: `tools/test.py --tta`.
 tta_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(
@@ -39,13 +39,13 @@ tta_pipeline = [
     ),
 ]
 
-# 16 pictures a step, as the papers train: 8 GPUs x 2.
+# 16 images a step, as the papers train: 8 GPUs x 2.
 train_dataloader = dict(
     batch_size=2,
     num_workers=4,
     persistent_workers=True,
     worker_init_fn=dict(type='bioattn_mm.seed_worker'),
-    sampler=dict(type='bioattn_mm.InfiniteSampler', shuffle=True),
+    sampler=dict(type='bioattn_mm.SeededInfiniteSampler', shuffle=True),
     dataset=dict(
         type=dataset_type,
         data_root=data_root,

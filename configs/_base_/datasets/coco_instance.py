@@ -1,4 +1,4 @@
-# COCO 2017, 80 classes, boxes and masks. Download the pictures and annotations from https://cocodataset.org.
+# COCO 2017, 80 classes, boxes and masks. Download the images and annotations from https://cocodataset.org.
 dataset_type = 'CocoDataset'
 data_root = 'data/coco'
 image_scale = (1333, 800)
@@ -33,13 +33,13 @@ tta_pipeline = [
     ),
 ]
 
-# 16 pictures a step, as the papers train: 8 GPUs x 2.
+# 16 images a step, as the papers train: 8 GPUs x 2.
 train_dataloader = dict(
     batch_size=2,
     num_workers=4,
     persistent_workers=True,
     worker_init_fn=dict(type='bioattn_mm.seed_worker'),
-    sampler=dict(type='bioattn_mm.DefaultSampler', shuffle=True),
+    sampler=dict(type='bioattn_mm.SeededSampler', shuffle=True),
     batch_sampler=dict(type='AspectRatioBatchSampler'),
     dataset=dict(
         type=dataset_type,

@@ -2,7 +2,7 @@
 # The neck appends one scale to those of the backbone; another `num_levels` is to be set in all four places.
 num_levels = 4
 model = dict(
-    type='bioattn_mm.DINO',
+    type='bioattn_mm.CompatibleDINO',
     num_queries=900,
     with_box_refine=True,
     as_two_stage=True,

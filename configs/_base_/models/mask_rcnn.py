@@ -78,7 +78,7 @@ model = dict(
         rcnn=dict(score_thr=0.05, nms=dict(type='nms', iou_threshold=0.5), max_per_img=100, mask_thr_binary=0.5),
     ),
 )
-# mmdet merges the boxes of several views of a picture, not their masks.
+# mmdet merges the boxes of several views of an image, not their masks.
 tta_overrides = dict(
     model=dict(roi_head=dict(mask_head=None, mask_roi_extractor=None)), test_evaluator=dict(metric='bbox')
 )

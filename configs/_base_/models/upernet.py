@@ -35,7 +35,7 @@ model = dict(
         loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=0.4),
     ),
     train_cfg=dict(),
-    # Single-scale testing slides a window of the training size; `tools/test.py --tta` tests whole pictures.
+    # Single-scale testing slides a window of the training size; `tools/test.py --tta` tests whole images.
     test_cfg=dict(mode='slide', crop_size=(512, 512), stride=(341, 341)),
 )
 tta_overrides = dict(model=dict(test_cfg=dict(mode='whole')))

@@ -16,7 +16,7 @@ default_hooks = dict(
     logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
     param_scheduler=dict(type='ParamSchedulerHook'),
     checkpoint=dict(
-        type='bioattn_mm.CheckpointHook', by_epoch=False, interval=16000, max_keep_ckpts=3, save_best='mIoU'
+        type='bioattn_mm.AtomicCheckpointHook', by_epoch=False, interval=16000, max_keep_ckpts=3, save_best='mIoU'
     ),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     visualization=dict(type='SegVisualizationHook'),

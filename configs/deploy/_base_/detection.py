@@ -1,5 +1,5 @@
 # mmdet: boxes with scores, (B, N, 5), their classes, (B, N), and for instance segmentation their masks, probabilities
-# of (B, N, 28, 28), which mmdeploy pastes into the picture. What the model's test_cfg says comes first.
+# of (B, N, 28, 28), which mmdeploy pastes into the image. What the model's test_cfg says comes first.
 codebase_config = dict(
     type='mmdet',
     task='ObjectDetection',

@@ -23,9 +23,9 @@ constexpr int64_t kTileColumns = 32;
 constexpr int64_t kTileQueries = 256;
 constexpr int64_t kTileWeights = 1 << 16;  // the pooled weights of a tile stay in the second-level cache
 
-// Queries of one head and picture in a rectangle of rows and columns.
+// Queries of one head and image in a rectangle of rows and columns.
 struct Tile {
-  int64_t picture, head, top, bottom, left, right;
+  int64_t image, head, top, bottom, left, right;
 };
 
 // Positions in memory.
@@ -34,10 +34,10 @@ struct Index {
 
   // Number of a token and head in (B, H, W, heads).
   int64_t token(const Tile& tile, int64_t i, int64_t j) const {
-    return ((tile.picture * s.height + i) * s.width + j) * s.heads + tile.head;
+    return ((tile.image * s.height + i) * s.width + j) * s.heads + tile.head;
   }
   // First channel of the head's first pooled token in (B, P, heads, d).
-  int64_t pooled(const Tile& tile) const { return (tile.picture * s.pooled * s.heads + tile.head) * s.channels; }
+  int64_t pooled(const Tile& tile) const { return (tile.image * s.pooled * s.heads + tile.head) * s.channels; }
   // First of the pooled columns of row `row` of the bias and column `j` in (heads, R, W, Pw).
   int64_t bias(const Tile& tile, int64_t row, int64_t j) const {
     return ((tile.head * s.bias_rows + row) * s.width + j) * s.pooled_width;
@@ -192,15 +192,15 @@ BIOATTN_INLINE void gradient_body(
   }
 }
 
-// Gradients of the keys and values of one row of one picture: each token gathers from the queries that see it.
+// Gradients of the keys and values of one row of one image: each token gathers from the queries that see it.
 template <typename T>
 BIOATTN_INLINE void key_value_body(
-    const Pointers<T>& p, const Sizes& s, const T* grad_output, int64_t picture, int64_t i, const T* grad_window,
+    const Pointers<T>& p, const Sizes& s, const T* grad_output, int64_t image, int64_t i, const T* grad_window,
     const T* window_factors, T* grad_key, T* grad_value) {
   const Index index(s);
   for (int64_t j = 0; j < s.width; ++j) {
     for (int64_t head = 0; head < s.heads; ++head) {
-      const Tile tile{picture, head, i, i + 1, j, j + 1};
+      const Tile tile{image, head, i, i + 1, j, j + 1};
       const int64_t token = index.token(tile, i, j);
       for_window(s, i, j, [&](int64_t offset, int64_t y, int64_t x) {
         // Seen from there, this token lies at the opposite offset.
@@ -237,9 +237,9 @@ BIOATTN_INLINE void key_value_body(
         window_factors);                                                                                              \
   }                                                                                                                   \
   BIOATTN_CLONES void gather_key_value_gradients(                                                                     \
-      const Pointers<T>& p, const Sizes& s, const T* grad_output, int64_t picture, int64_t i, const T* grad_window,   \
+      const Pointers<T>& p, const Sizes& s, const T* grad_output, int64_t image, int64_t i, const T* grad_window,   \
       const T* window_factors, T* grad_key, T* grad_value) {                                                          \
-    key_value_body(p, s, grad_output, picture, i, grad_window, window_factors, grad_key, grad_value);                 \
+    key_value_body(p, s, grad_output, image, i, grad_window, window_factors, grad_key, grad_value);                 \
   }
 BIOATTN_FOR_DTYPE(float)
 BIOATTN_FOR_DTYPE(double)
@@ -322,11 +322,11 @@ Backward backward(const Tensor& grad_output, const Inputs& inputs, const Tensor&
     std::vector<T> grad_pooled(rows * columns * s.pooled), grad_tile(rows * columns * s.channels);
     for (int64_t task = begin; task < end; ++task) {
       const int64_t head = task / column_blocks, block = task % column_blocks;
-      for (int64_t picture = 0; picture < s.batch; ++picture) {
-        const int64_t sums = ((block * s.batch + picture) * s.heads + head) * s.pooled * s.channels;
+      for (int64_t image = 0; image < s.batch; ++image) {
+        const int64_t sums = ((block * s.batch + image) * s.heads + head) * s.pooled * s.channels;
         for (int64_t top = 0; top < s.height; top += rows) {
           const Tile tile{
-              picture, head, top, std::min(s.height, top + rows), block * columns,
+              image, head, top, std::min(s.height, top + rows), block * columns,
               std::min(s.width, block * columns + columns)};
           const int64_t queries = (tile.bottom - tile.top) * (tile.right - tile.left);
           const int64_t pooled = index.pooled(tile), stride = index.token_stride();

@@ -76,7 +76,7 @@ BIOATTN_INLINE T exponentiate(T* x, int64_t n, T shift) {
   return sum;
 }
 
-// Calls function(offset, i', j') for the tokens of the window around (i, j) that are inside the picture.
+// Calls function(offset, i', j') for the tokens of the window around (i, j) that are inside the image.
 template <typename Sizes, typename Function>
 BIOATTN_INLINE void for_window(const Sizes& s, int64_t i, int64_t j, const Function& function) {
   const int64_t margin = s.window / 2;

@@ -14,7 +14,7 @@ namespace {
 
 using at::Tensor;
 
-// The outputs of one row of tokens; `row` counts through all pictures.
+// The outputs of one row of tokens; `row` counts through all images.
 template <typename T>
 BIOATTN_INLINE void products_body(
     const T* tokens, const T* others, const T* bias, T* products, const WindowSizes& s, int64_t row, T outside) {

@@ -30,12 +30,12 @@ struct Arguments : Pointers<T> {
   }
 
   // Number of a token and head in (B, H, W, heads).
-  __device__ int64_t token(int picture, int head, int i, int j) const {
-    return ((static_cast<int64_t>(picture) * height + i) * width + j) * heads + head;
+  __device__ int64_t token(int image, int head, int i, int j) const {
+    return ((static_cast<int64_t>(image) * height + i) * width + j) * heads + head;
   }
   // Number of a pooled token and head in (B, Ph, Pw, heads).
-  __device__ int64_t pooled_token(int picture, int head, int u, int v) const {
-    return ((static_cast<int64_t>(picture) * pooled_height + u) * pooled_width + v) * heads + head;
+  __device__ int64_t pooled_token(int image, int head, int u, int v) const {
+    return ((static_cast<int64_t>(image) * pooled_height + u) * pooled_width + v) * heads + head;
   }
   // First bias of a row of the bias and a column of queries in (heads, R, W, Pw).
   __device__ int64_t bias(int head, int row, int j) const {
@@ -55,7 +55,7 @@ __device__ __forceinline__ int clamp(int x, int high) { return x < high ? x : hi
 struct Place {
   template <typename T>
   __device__ Place(const Arguments<T>& p, int warps)
-      : warp(threadIdx.x / kLanes), g(threadIdx.x % kLanes / 4), t(threadIdx.x % 4), head(blockIdx.y), picture(blockIdx.z) {
+      : warp(threadIdx.x / kLanes), g(threadIdx.x % kLanes / 4), t(threadIdx.x % 4), head(blockIdx.y), image(blockIdx.z) {
     const int blocks_in_row = (p.width + kWarpColumns - 1) / kWarpColumns;
     top = (blockIdx.x / blocks_in_row * warps + warp) * kWarpRows;
     column = blockIdx.x % blocks_in_row * kWarpColumns + g;
@@ -64,11 +64,11 @@ struct Place {
       inside[r] = p.inside(top + r, column);
       // Lanes beyond the image compute what its edge computes, and do not write it.
       row[r] = clamp(top + r, p.height - 1);
-      token[r] = p.token(picture, head, row[r], clamp(column, p.width - 1));
+      token[r] = p.token(image, head, row[r], clamp(column, p.width - 1));
     }
   }
 
-  int warp, g, t, head, picture;
+  int warp, g, t, head, image;
   int top, column;           // of the warp's upper row, and of the lane
   int row[2];                // of the lane's queries
   bool inside[2];
@@ -179,8 +179,8 @@ struct PooledTile {
   }
   // Number of the pooled token in (B, Ph, Pw, heads), -1 beyond the grid.
   template <typename T>
-  __device__ int64_t token(const Arguments<T>& p, int picture, int head, int k) const {
-    return u < p.pooled_height && v + k < p.pooled_width ? p.pooled_token(picture, head, u, v + k) : -1;
+  __device__ int64_t token(const Arguments<T>& p, int image, int head, int k) const {
+    return u < p.pooled_height && v + k < p.pooled_width ? p.pooled_token(image, head, u, v + k) : -1;
   }
 
   int u, v;

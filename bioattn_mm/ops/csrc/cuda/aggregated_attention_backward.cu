@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) query_kernel(
   for_windows(p, place, [&](int i, int j, bool inside, const int (&offsets)[2]) {
     float logits[2] = {0, 0}, grads[2] = {0, 0};
     if (inside) {
-      const int64_t other = p.token(place.picture, place.head, i, j);
+      const int64_t other = p.token(place.image, place.head, i, j);
       Pair<T> key[kGroups], value[kGroups];
       load_channels(key, p.key, other, p.channels, t);
       load_channels(value, p.value, other, p.channels, t);
@@ -106,14 +106,14 @@ __global__ void __launch_bounds__(kThreads) query_kernel(
   for (int o = threadIdx.x; o < p.offsets; o += kThreads) {
     float sum = 0;
     for (int q = 0; q < kWarps * kWarpQueries; ++q) sum += all_logits[q * p.offsets + o];
-    const int64_t block = static_cast<int64_t>(place.picture) * gridDim.x + blockIdx.x;
+    const int64_t block = static_cast<int64_t>(place.image) * gridDim.x + blockIdx.x;
     grad_window_bias[(block * p.heads + place.head) * p.offsets + o] = sum;
   }
   float sums[kGroups][4] = {};
   for_windows(p, place, [&](int i, int j, bool inside, const int (&offsets)[2]) {
     if (!inside) return;
     Pair<T> key[kGroups];
-    load_channels(key, p.key, p.token(place.picture, place.head, i, j), p.channels, t);
+    load_channels(key, p.key, p.token(place.image, place.head, i, j), p.channels, t);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float grad_logit = offsets[r] >= 0 ? own_logits[r][offsets[r]] : 0;
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kThreads) query_kernel(
   PooledBias<T> pooled_bias;
   for (int first = 0; first < p.tiles(); first += kTiles) {
     const auto token = [&](int row) {
-      return PooledTile(p, first + row / kTile).token(p, place.picture, place.head, row % kTile);
+      return PooledTile(p, first + row / kTile).token(p, place.image, place.head, row % kTile);
     };
     __syncthreads();
     stage<kStaged, kGroups, kThreads>(p.pooled_key, p.channels, token, [&](int row, int channel, const Pair<T>& pair) {
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kThreads) window_kernel(
 
   float key_sums[kGroups][4] = {}, value_sums[kGroups][4] = {};
   for_windows(p, place, [&](int i, int j, bool inside, const int (&offsets)[2]) {
-    const int64_t other = inside ? p.token(place.picture, place.head, i, j) : 0;
+    const int64_t other = inside ? p.token(place.image, place.head, i, j) : 0;
     Pair<T> query[kGroups], grad[kGroups];
     float logits[2] = {0, 0}, grads[2] = {0, 0};
     if (inside) {
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kThreads) window_kernel(
   store_rows(grad_value, value_sums, place.token, place.inside, p.channels, t);
 }
 
-// Tile of queries: eight neighbours in a row of the image, numbered within a picture.
+// Tile of queries: eight neighbours in a row of the image, numbered within an image.
 struct QueryTile {
   template <typename T>
   __device__ QueryTile(const Arguments<T>& p, int tile) {
@@ -221,8 +221,8 @@ struct QueryTile {
     i = tile / tiles_in_row, j = tile % tiles_in_row * kTile;
   }
   template <typename T>
-  __device__ int64_t token(const Arguments<T>& p, int picture, int head, int k) const {
-    return p.inside(i, j + k) ? p.token(picture, head, i, j + k) : -1;
+  __device__ int64_t token(const Arguments<T>& p, int image, int head, int k) const {
+    return p.inside(i, j + k) ? p.token(image, head, i, j + k) : -1;
   }
 
   int i, j;
@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(kThreads) pooled_kernel(
   const TransposedRows<kStaged, kGroups, T> transposed_queries{grads.data + grads.kSize};
   const TransposedRows<kStaged, kGroups, T> transposed_grads{transposed_queries.data + transposed_queries.kSize};
   const int warp = threadIdx.x / kLanes, g = threadIdx.x % kLanes / 4, t = threadIdx.x % 4;
-  const int head = blockIdx.y, picture = blockIdx.z % p.batch, split = blockIdx.z / p.batch;
+  const int head = blockIdx.y, image = blockIdx.z % p.batch, split = blockIdx.z / p.batch;
 
   Pair<T> key[kGroups][2], value[kGroups][2];
   int u[2], v[2];
@@ -248,9 +248,9 @@ __global__ void __launch_bounds__(kThreads) pooled_kernel(
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const PooledTile tile(p, (blockIdx.x * kWarps + warp) * 2 + r);
-    exists[r] = tile.token(p, picture, head, g) >= 0;
+    exists[r] = tile.token(p, image, head, g) >= 0;
     u[r] = clamp(tile.u, p.pooled_height - 1), v[r] = clamp(tile.v + g, p.pooled_width - 1);
-    pooled_token[r] = p.pooled_token(picture, head, u[r], v[r]);
+    pooled_token[r] = p.pooled_token(image, head, u[r], v[r]);
   }
   load_rows(key, p.pooled_key, pooled_token, p.channels, t);
   load_rows(value, p.pooled_value, pooled_token, p.channels, t);
@@ -259,7 +259,7 @@ __global__ void __launch_bounds__(kThreads) pooled_kernel(
   const int begin = split * chunks_in_split * kTiles, end = clamp(begin + chunks_in_split * kTiles, query_tiles);
   float key_sums[kGroups][4] = {}, value_sums[kGroups][4] = {};
   for (int first = begin; first < end; first += kTiles) {
-    const auto token = [&](int row) { return QueryTile(p, first + row / kTile).token(p, picture, head, row % kTile); };
+    const auto token = [&](int row) { return QueryTile(p, first + row / kTile).token(p, image, head, row % kTile); };
     __syncthreads();
     stage<kStaged, kGroups, kThreads>(p.query, p.channels, token, [&](int row, int channel, const Pair<T>& pair) {
       queries.store(row, channel, pair);
@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(kThreads) pooled_kernel(
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const int r = k / 2;
-        const int64_t query = tile.token(p, picture, head, 2 * t + k % 2);
+        const int64_t query = tile.token(p, image, head, 2 * t + k % 2);
         float weight = 0, mean_of_query = 0;
         if (query >= 0 && exists[r]) {
           const int row = p.pooled_bias_rows[tile.i * p.pooled_height + u[r]];
@@ -333,12 +333,12 @@ __global__ void __launch_bounds__(kThreads) pooled_bias_kernel(
   }
   for (int64_t pair = starts[row]; pair < starts[row + 1]; ++pair) {
     const int i = pairs[pair] / p.pooled_height, u = pairs[pair] % p.pooled_height;
-    for (int picture = 0; picture < p.batch; ++picture) {
+    for (int image = 0; image < p.batch; ++image) {
       int64_t token[2];
       float own_logsumexp[2], own_mean[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        token[r] = p.token(picture, head, i, clamp(j[r], p.width - 1));
+        token[r] = p.token(image, head, i, clamp(j[r], p.width - 1));
         own_logsumexp[r] = logsumexp[token[r]], own_mean[r] = mean[token[r]];
       }
       Pair<T> query[kGroups][2], grad[kGroups][2];
@@ -347,7 +347,7 @@ __global__ void __launch_bounds__(kThreads) pooled_bias_kernel(
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         if (first + n * kTile >= p.pooled_width) break;
-        const int64_t pooled = p.pooled_token(picture, head, u, clamp(first + n * kTile + g, p.pooled_width - 1));
+        const int64_t pooled = p.pooled_token(image, head, u, clamp(first + n * kTile + g, p.pooled_width - 1));
         Pair<T> key[kGroups], value[kGroups];
         load_channels(key, p.pooled_key, pooled, p.channels, t);
         load_channels(value, p.pooled_value, pooled, p.channels, t);

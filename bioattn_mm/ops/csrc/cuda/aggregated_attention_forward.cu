@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads, kGroups <= 4 ? 2 : 1) forward_kernel
   float highest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
   for (int first = 0; first < p.tiles(); first += kTiles) {
     const auto token = [&](int row) {
-      return PooledTile(p, first + row / kTile).token(p, place.picture, place.head, row % kTile);
+      return PooledTile(p, first + row / kTile).token(p, place.image, place.head, row % kTile);
     };
     __syncthreads();
     stage<kKeys, kGroups, kThreads>(p.pooled_key, p.channels, token, [&](int row, int channel, const Pair<T>& pair) {
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads, kGroups <= 4 ? 2 : 1) forward_kernel
     float products[2] = {0, 0};
     if (inside) {
       Pair<T> key[kGroups];
-      load_channels(key, p.key, p.token(place.picture, place.head, i, j), p.channels, t);
+      load_channels(key, p.key, p.token(place.image, place.head, i, j), p.channels, t);
 #pragma unroll
       for (int c = 0; c < kGroups; ++c)
         products[0] += dot(query[c][0], key[c]), products[1] += dot(query[c][1], key[c]);
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kThreads, kGroups <= 4 ? 2 : 1) forward_kernel
   for_windows(p, place, [&](int i, int j, bool inside, const int (&offsets)[2]) {
     if (!inside) return;
     Pair<T> value[kGroups];
-    load_channels(value, p.value, p.token(place.picture, place.head, i, j), p.channels, t);
+    load_channels(value, p.value, p.token(place.image, place.head, i, j), p.channels, t);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float weight = offsets[r] >= 0 ? own_weights[r][offsets[r]] : 0;

@@ -15,7 +15,7 @@ using at::Tensor;
 
 constexpr int kThreads = 256;
 
-// One row of tokens for each blockIdx.x, counted through all pictures; blockIdx.y and threadIdx.x give the element.
+// One row of tokens for each blockIdx.x, counted through all images; blockIdx.y and threadIdx.x give the element.
 dim3 blocks_for(const WindowSizes& s, int64_t last_size) {
   const int64_t elements = s.width * s.heads * last_size;
   return dim3(s.batch * s.height, (elements + kThreads - 1) / kThreads);

@@ -1,0 +1,137 @@
+"""Loading weights into a backbone: the authors' released files, files of this package, and what does not fit."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from ..errors import InputError
+from .files import read_state_dict
+
+# What an ImageNet checkpoint has and a backbone does not.
+CLASSIFIER_PREFIXES = ('head.', 'head_dist.', 'fc.', 'fc_norm.')
+
+
+class ReleasedBackbone(Protocol):
+    """What a backbone says of the files that it can be loaded from; see `models.backbones.Backbone`."""
+
+    released_names: Sequence[tuple[str, str | Callable[[re.Match], str]]]
+    released_values: Mapping[str, Callable[[Tensor], Tensor]]
+    optional_weights: Sequence[str]
+
+
+def rename_released(backbone: ReleasedBackbone | type[ReleasedBackbone], name: str) -> str:
+    """Map a name of the authors' released file to the name here; names of this package stay."""
+    for pattern, replacement in backbone.released_names:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def match_backbone(
+    backbone: ReleasedBackbone | type[ReleasedBackbone], state_dict: dict[str, Tensor], own: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Bring a backbone's weights into the names and shapes of this package.
+
+    Args:
+        backbone: The backbone or its class.
+        state_dict: The weights under the names of the authors' release or of this package.
+        own: The backbone's own state dict.
+
+    Returns:
+        The weights that the backbone has, under its names, and the names of `state_dict` that it has not.
+    """
+    weights, unused = {}, []
+    for name, value in state_dict.items():
+        own_name = rename_released(backbone, name)
+        for pattern, convert in backbone.released_values.items():
+            if re.search(pattern, name):
+                value = convert(value)
+        if own_name in own:
+            # The authors keep singleton axes in some parameters, (heads, 1, d) for (heads, d).
+            same_values = value.squeeze().shape == own[own_name].squeeze().shape
+            weights[own_name] = value.reshape(own[own_name].shape) if same_values else value
+        else:
+            unused.append(name)
+    return weights, unused
+
+
+def load_backbone(backbone: nn.Module, path: str, prefix: str = '') -> tuple[list[str], list[str]]:
+    """Load a checkpoint into a backbone: the authors' ImageNet file, or any checkpoint of this package.
+
+    Args:
+        backbone: Receives the weights; its `released_names`, `released_values` and `optional_weights` say what the
+            file may look like.
+        path: Checkpoint file or URL.
+        prefix: Take only the entries under this prefix, such as 'backbone.' of a whole detector. A file whose
+            entries are all under 'backbone.' or other parts of a model is recognised without it.
+
+    Returns:
+        The names of the file, as they stand there without `module.` and prefix, that were not used; and the names
+        of the backbone that the file lacks, whose values stay.
+
+    Raises:
+        InputError: The file cannot be read, or its weights are of another system or variant.
+    """
+    state_dict = read_state_dict(path)
+    if not prefix and any(name.startswith('backbone.') for name in state_dict):
+        prefix = 'backbone.'
+    if prefix:
+        prefix = prefix.rstrip('.') + '.'
+        state_dict = {n.removeprefix(prefix): v for n, v in state_dict.items() if n.startswith(prefix)}
+        if not state_dict:
+            raise InputError(f'{path} has no weights under the prefix {prefix!r}')
+
+    own = backbone.state_dict()
+    weights, unused = match_backbone(backbone, state_dict, own)
+    kept = [
+        name
+        for name in own
+        if name not in weights and any(re.search(pattern, name) for pattern in backbone.optional_weights)
+    ]
+    unknown = [name for name in unused if not name.startswith(CLASSIFIER_PREFIXES)]
+    check_fit(path, weights, {name: value for name, value in own.items() if name not in kept}, unknown)
+    backbone.load_state_dict(weights, strict=False)
+    return unused, kept
+
+
+def first_of(names: list[str]) -> str:
+    """The first names of a list, for a message of one line."""
+    return ', '.join(names[:3]) + (', ...' if len(names) > 3 else '')
+
+
+def check_fit(
+    path: str,
+    weights: dict[str, Tensor],
+    own: dict[str, Tensor],
+    unknown: list[str] | None = None,
+    strict: bool = False,
+) -> None:
+    """Raise an `InputError` that names the keys and shapes by which `weights` do not fit the model `own`.
+
+    Args:
+        path: The file, for the message.
+        weights: Its weights.
+        own: The state dict of the model.
+        unknown: What the file has and the model does not; by default the names of `weights` that `own` lacks.
+        strict: These alone are an error, too.
+    """
+    if unknown is None:
+        unknown = [name for name in weights if name not in own]
+    missing = [name for name in own if name not in weights]
+    mismatched = [
+        f'{name} (file {tuple(value.shape)}, model {tuple(own[name].shape)})'
+        for name, value in weights.items()
+        if name in own and value.shape != own[name].shape
+    ]
+    if missing or mismatched or (strict and unknown):
+        problems = [
+            f'{len(names)} {kind}: {first_of(names)}'
+            for kind, names in (
+                ('of another shape', mismatched),
+                ('missing in the file', missing),
+                ('unknown to the model', unknown),
+            )
+            if names
+        ]
+        raise InputError(f'{path} is not a checkpoint of this model; {"; ".join(problems)}')

@@ -1,0 +1,1 @@
+"""What the command-line tools share: their arguments, the config of a run, miniature runs, and reports."""

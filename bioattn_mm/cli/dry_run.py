@@ -1,0 +1,201 @@
+"""The first step of a training, to see that the rest would run, and what it would be."""
+
+import math
+import resource
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from datetime import timedelta
+
+import torch
+from mmengine.config import Config
+from mmengine.dist import get_world_size, is_main_process
+from mmengine.hooks import Hook
+from mmengine.registry import RUNNERS
+from mmengine.runner import EpochBasedTrainLoop, Runner
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..engine.ema import unwrapped
+from ..engine.sync_batch_norm import CPUSyncBatchNorm
+from ..errors import InputError
+from .readable_log import groups_table, optimizer_groups, readable_log
+
+
+class _Done(Exception):
+    """Ends a training after the dry run's step."""
+
+
+class DryRunHook(Hook):
+    """Times the first training step and the prediction for one validation image, and ends the run.
+
+    Attributes:
+        step_seconds: Time of the step, without loading the images.
+        val_seconds: Time of the prediction, None where the config validates nothing.
+        loss: Loss of the step.
+    """
+
+    priority = 'LOWEST'
+
+    def __init__(self) -> None:
+        self.step_seconds = self.loss = math.nan
+        self.val_seconds: float | None = None
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
+        self._start = _now()
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+        self.step_seconds = _now() - self._start
+        self.loss = outputs['loss'].item()
+        if not math.isfinite(self.loss):
+            raise InputError(f'the loss of the first training step is {self.loss}')
+        if runner.val_loop is not None:
+            self._predict(runner)
+        raise _Done
+
+    @torch.no_grad()
+    def _predict(self, runner: Runner) -> None:
+        """Predict for one validation image as validation would, and hand the result to the metric."""
+        batch = next(iter(runner.val_dataloader))
+        runner.model.eval()
+        start = _now()
+        outputs = runner.model.val_step(batch)
+        self.val_seconds = _now() - start
+        runner.val_evaluator.process(data_samples=outputs, data_batch=batch)
+
+
+def dry_run(config: Config) -> None:
+    """Build everything as a training would, take one step, predict for one validation image, and print a report.
+
+    The run writes into a temporary folder, which is removed. In a distributed run every process takes part and the
+    first one prints.
+
+    Args:
+        config: As for the training itself; changed in place.
+
+    Raises:
+        InputError: Something fails that would fail in the training, too.
+    """
+    hook = DryRunHook()
+    config.log_level = 'ERROR'
+    with tempfile.TemporaryDirectory(prefix='dry_run_') as folder, warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        config.work_dir = folder
+        try:
+            runner_type = RUNNERS.get(config.runner_type) if 'runner_type' in config else Runner
+            runner = runner_type.from_cfg(config)
+            runner.register_hook(hook)
+            with readable_log(runner):
+                runner.train()
+        except _Done:
+            pass
+        except (InputError, OSError):
+            raise
+        except Exception as error:
+            reason = (str(error).strip() or 'no message').splitlines()[0]
+            raise InputError(f'the run would fail: {type(error).__name__}: {reason}') from error
+    if is_main_process():
+        for name, text in report(runner, hook):
+            print(f'{name:<22}{text}')
+        print(groups_table(optimizer_groups(unwrapped(runner.model), runner.optim_wrapper)))
+
+
+def report(runner: Runner, hook: DryRunHook) -> list[tuple[str, str]]:
+    """What the long run would be: pairs of a name and a text."""
+    config, model = runner.cfg, unwrapped(runner.model)
+    backbone = getattr(model, 'backbone', None)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    num_trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    rows = [
+        ('config', str(config.filename)),
+        ('model', f'{type(model).__name__} with {type(backbone).__name__}, {num_parameters / 1e6:.1f} M parameters, '
+         f'{num_trained / 1e6:.1f} M of them trained'),
+        ('weights', initial_weights(runner, backbone)),
+        *schedule(runner, hook),
+        ('seed', f'{runner.seed}'
+         + ('' if config.get('randomness', {}).get('seed') is not None else ' (drawn: every run draws another)')),
+        ('pixel values', pixel_normalisation(config)),
+        ('normalisation layers', normalisation_layers(model)),
+    ]  # fmt: skip
+    bias_modes = {module.bias_mode for module in model.modules() if hasattr(module, 'bias_mode')}
+    if bias_modes:
+        rows.append(('position bias', ', '.join(sorted(bias_modes))))
+    rows += [
+        ('first step', f'{hook.step_seconds:.2f} s, loss {hook.loss:.4g}'),
+        ('validation image', 'none' if hook.val_seconds is None else f'{hook.val_seconds:.2f} s'),
+        ('peak memory', peak_memory()),
+    ]
+    return rows
+
+
+def initial_weights(runner: Runner, backbone: nn.Module | None) -> str:
+    """What the files that the run starts from gave."""
+    if runner.cfg.get('load_from'):
+        return f'{"resumed from" if runner.cfg.get("resume") else "all of"} {runner.cfg.load_from}'
+    return getattr(backbone, 'loaded_weights', None) or 'random'
+
+
+def schedule(runner: Runner, hook: DryRunHook) -> list[tuple[str, str]]:
+    """How many images and iterations there are, and how long they would take."""
+    loop, loader = runner.train_loop, runner.train_dataloader
+    num_images, batch_size = len(loader.dataset), loader.batch_sampler.batch_size
+    accumulated = getattr(runner.optim_wrapper, '_accumulative_counts', 1)
+    images = (
+        f'{batch_size * get_world_size() * accumulated} of {num_images:,}: {batch_size} a process x '
+        f'{get_world_size()} processes x {accumulated} accumulated iterations'
+    )
+    if isinstance(loop, EpochBasedTrainLoop):
+        iterations = f'{loop.max_iters:,}: {loop.max_epochs} epochs of {len(loader):,}'
+        length, unit = loop.max_epochs, 'epochs'
+    else:
+        iterations = f'{loop.max_iters:,}: {loop.max_iters * batch_size * get_world_size() / num_images:.1f} epochs'
+        length, unit = loop.max_iters, 'iterations'
+    rows = [('images per step', images), ('iterations', iterations)]
+    seconds = loop.max_iters * hook.step_seconds
+    if hook.val_seconds is not None:
+        num_val = len(runner.val_dataloader.dataset)
+        rows.append(('validation', f'{num_val:,} images after every {loop.val_interval:,} {unit}'))
+        seconds += length // loop.val_interval * num_val * hook.val_seconds / get_world_size()
+    # The first step also allocates memory and chooses algorithms.
+    duration = f'{timedelta(seconds=round(seconds))} at the speed of the first step, which is slower than later ones'
+    rows.append(('estimated duration', duration))
+    return rows
+
+
+def pixel_normalisation(config: Config) -> str:
+    """Mean and standard deviation that pixel values are normalised by."""
+    preprocessor = config.model.get('data_preprocessor') or {}
+    if not preprocessor.get('mean'):
+        return 'not normalised'
+    order = 'RGB' if preprocessor.get('bgr_to_rgb') or preprocessor.get('to_rgb') else 'BGR'
+    return f'{order}, mean {list(preprocessor.mean)}, standard deviation {list(preprocessor.std)}'
+
+
+def normalisation_layers(model: nn.Module) -> str:
+    """Kinds of normalisation layers and how many there are; a single process has BatchNorm in place of SyncBN."""
+    kinds = {
+        'SyncBN': (nn.SyncBatchNorm, CPUSyncBatchNorm),
+        'BatchNorm': _BatchNorm,
+        'LayerNorm': nn.LayerNorm,
+        'GroupNorm': nn.GroupNorm,
+    }
+    counts = Counter()
+    for module in model.modules():
+        counts.update([name for name, kind in kinds.items() if isinstance(module, kind)][:1])
+    return ', '.join(f'{count} {name}' for name, count in counts.most_common()) or 'none'
+
+
+def peak_memory() -> str:
+    """The most memory that the process has had, of its GPU where there is one."""
+    if torch.cuda.is_available():
+        return f'{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB of the GPU'
+    unit = 1 if sys.platform == 'darwin' else 1024  # kibibytes on Linux
+    return f'{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30:.1f} GiB, on the CPU'
+
+
+def _now() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()

@@ -1,0 +1,115 @@
+"""Overrides on the command line, default work dirs, and configs whose model cannot be built."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+from mmengine.config import Config
+
+from bioattn_mm.cli.command_line import add_cfg_options, merge_options
+from bioattn_mm.cli.config import default_work_dir
+from bioattn_mm.cli.model_check import check_initial_weights, state_dict_of
+from bioattn_mm.errors import InputError
+
+from ..tools.running import ROOT
+
+UPERNET = ROOT / 'configs/transnext/upernet_micro_ade20k.py'
+
+
+def parsed(*options: str) -> dict:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_cfg_options(parser)
+    return parser.parse_args(['--cfg-options', *options]).cfg_options
+
+
+def test_options() -> None:
+    options = parsed('a.b=(1,2)', 'c=text', 'd.0.e=None', 'f=1e-3')
+    assert options == {'a.b': (1, 2), 'c': 'text', 'd.0.e': None, 'f': 1e-3}
+    config = Config(dict(a=dict(b=3), d=[dict(e=1)]))
+    merge_options(config, options)
+    assert config.to_dict() == dict(a=dict(b=(1, 2)), c='text', d=[dict(e=None)], f=1e-3)
+
+
+@pytest.mark.parametrize(
+    ('option', 'message'),
+    [
+        ('max_iters', "expected KEY=VALUE, got 'max_iters'"),
+        ('=3', "expected KEY=VALUE, got '=3'"),
+        ('a={b:3}', "a dict is no value, got 'a={b:3}': set its entries one by one, a.NAME=VALUE"),
+        ('a=[(1,2]', "brackets that do not match in 'a=[(1,2]'"),
+    ],
+)
+def test_malformed_options(option: str, message: str) -> None:
+    with pytest.raises(argparse.ArgumentError) as error:
+        parsed(option)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ('key', 'value', 'message'),
+    [
+        ('model', 'x', 'would replace a dict with the entries type, depth: set one of them, model.NAME=VALUE'),
+        ('steps.5.type', 'x', 'leads nowhere in this config: list index out of range'),
+        ('steps.first.type', 'x', 'leads nowhere in this config'),
+        ('model.depth.x', 1, 'leads nowhere in this config'),
+    ],
+)
+def test_options_that_lead_nowhere(key: str, value: object, message: str) -> None:
+    config = Config(dict(model=dict(type='M', depth=3), steps=[dict(type='a')]))
+    with pytest.raises(InputError) as error:
+        merge_options(config, {key: value})
+    assert f'--cfg-options {key}={value} {message}' in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_dict_may_be_switched_off() -> None:
+    config = Config(dict(backbone=dict(init_cfg=dict(type='Pretrained'))))
+    merge_options(config, {'backbone.init_cfg': None})
+    assert config.backbone.init_cfg is None
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (
+            {'model.backbone.depth': 3},
+            r"TransNeXt.__init__\(\) got an unexpected keyword argument 'depth', it takes arch, bias_mode, ",
+        ),
+        (
+            {'model.decode_heads': 3},
+            r"unexpected keyword argument 'decode_heads', it takes backbone, decode_head, neck",
+        ),
+        ({'model.type': 'Segmenter'}, 'Segmenter is not in the mmseg::model registry'),
+    ],
+)
+def test_models_that_cannot_be_built(options: dict, message: str) -> None:
+    config = Config.fromfile(UPERNET)
+    merge_options(config, options)
+    with pytest.raises(
+        InputError, match=f'the model of .*upernet_micro_ade20k.py cannot be built: .*{message}'
+    ) as error:
+        state_dict_of(config)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_the_message_of_the_package_stays() -> None:
+    config = Config.fromfile(UPERNET)
+    config.model.backbone.arch = 'huge'
+    with pytest.raises(InputError, match='^arch must be one of micro'):
+        state_dict_of(config)
+
+
+def test_weights_that_nobody_publishes(tmp_path: Path) -> None:
+    config = Config.fromfile(ROOT / 'configs/vars/upernet_deit_tiny_vars_s_ade20k.py')
+    config.model.backbone.init_cfg.checkpoint = str(tmp_path / 'weights.pth')
+    with pytest.raises(InputError, match=r'no ImageNet weights at .*weights.pth \(nobody publishes .* mmpretrain'):
+        check_initial_weights(config)
+    (tmp_path / 'weights.pth').touch()
+    check_initial_weights(config)
+    check_initial_weights(Config.fromfile(UPERNET))  # a URL is left to the download
+
+
+def test_work_dirs_do_not_collide() -> None:
+    assert default_work_dir(str(UPERNET), mini=False) == 'work_dirs/transnext/upernet_micro_ade20k'
+    assert default_work_dir('configs/vars/a.py', mini=True) == 'work_dirs/vars/a_mini'
+    assert default_work_dir('/elsewhere/own.py', mini=False) == 'work_dirs/own'

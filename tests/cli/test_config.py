@@ -1,0 +1,58 @@
+"""What the command line makes of a config."""
+
+import argparse
+import inspect
+
+import pytest
+from mmengine.config import Config
+
+from bioattn_mm.cli import config as run_config
+from bioattn_mm.cli.bias_mode import DEFAULT_IMG_SIZE, set_bias_mode
+from bioattn_mm.errors import InputError
+from bioattn_mm.models import TransNeXt
+
+
+def load(root, monkeypatch: pytest.MonkeyPatch, name: str, *, options: dict | None = None, **kwargs) -> dict:
+    """The backbone of `load_config` with these options of the command line."""
+    monkeypatch.setattr(run_config, 'check_data', lambda *args: None)
+    config = str(root / f'configs/transnext/{name}.py')
+    args = argparse.Namespace(config=config, mini=False, cfg_options=options, launcher='none')
+    return run_config.load_config(args, ('test_dataloader',), **kwargs).model.backbone
+
+
+@pytest.mark.parametrize('name', ['mask_rcnn_micro_coco', 'dino_5scale_base_coco', 'upernet_small_ade20k'])
+def test_multi_scale_testing_extrapolates(root, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    assert load(root, monkeypatch, name).bias_mode == 'interpolate'
+    assert load(root, monkeypatch, name, tta=True).bias_mode == 'extrapolate'
+
+
+def test_the_command_line_wins_over_the_settings_of_multi_scale_testing(root, monkeypatch) -> None:
+    name = 'mask2former_tiny_ade20k'
+    assert load(root, monkeypatch, name, tta=True, bias_mode='interpolate').bias_mode == 'interpolate'
+    options = {'model.backbone.bias_mode': 'interpolate'}
+    assert load(root, monkeypatch, name, tta=True, options=options).bias_mode == 'interpolate'
+
+
+@pytest.mark.parametrize(
+    ('name', 'pool_size'), [('upernet_tiny_ade20k', (16, 16)), ('mask_rcnn_tiny_coco', (25, 25))]
+)
+def test_linear_mode_has_the_pooled_grid_of_training(root, monkeypatch, name: str, pool_size: tuple) -> None:
+    backbone = load(root, monkeypatch, name, bias_mode='linear')
+    assert (backbone.bias_mode, backbone.pool_size) == ('extrapolate', pool_size)
+
+
+def test_pooled_grid_of_an_oblong_and_of_no_training_size() -> None:
+    config = Config(dict(model=dict(backbone=dict(type='TransNeXt', img_size=(224, 480)))))
+    set_bias_mode(config, 'linear')
+    assert config.model.backbone.pool_size == (7, 15)
+    set_bias_mode(config, 'interpolate')
+    assert config.model.backbone.pool_size is None
+    assert inspect.signature(TransNeXt).parameters['img_size'].default == DEFAULT_IMG_SIZE
+    config = Config(dict(model=dict(backbone=dict(type='TransNeXt'))))
+    set_bias_mode(config, 'linear')
+    assert config.model.backbone.pool_size == (16, 16)
+
+
+def test_bias_mode_of_another_backbone() -> None:
+    with pytest.raises(InputError, match='--bias-mode is for configs with a bioattn_mm.TransNeXt backbone'):
+        set_bias_mode(Config(dict(model=dict(backbone=dict(type='ResNet')))), 'linear')

@@ -1,0 +1,87 @@
+"""What `--mini` makes of a config."""
+
+import pytest
+from mmengine.config import Config
+
+from bioattn_mm.cli.mini import make_mini
+from bioattn_mm.errors import InputError
+
+
+@pytest.fixture
+def config(root) -> Config:
+    return Config.fromfile(root / 'configs/transnext/upernet_base_ade20k.py')
+
+
+def test_data_sizes_and_schedule_shrink_and_the_architecture_stays(config: Config) -> None:
+    mini = make_mini(config)
+    for dataloader in (mini.train_dataloader, mini.val_dataloader, mini.test_dataloader):
+        assert dataloader.dataset.data_root == 'data/mini/ADEChallengeData2016'
+    crop = next(t for t in mini.train_dataloader.dataset.pipeline if t.type == 'RandomCrop')
+    resize = next(t for t in mini.test_dataloader.dataset.pipeline if t.type == 'Resize')
+    assert crop.crop_size == (128, 128)
+    assert tuple(resize.scale) == (512, 128)
+    assert mini.model.data_preprocessor.size == (128, 128)
+    assert mini.model.test_cfg == dict(mode='slide', crop_size=(128, 128), stride=(85, 85))
+    assert mini.train_cfg.max_iters == mini.param_scheduler[-1].end <= 300
+
+    assert mini.model.backbone.arch == 'base'
+    assert mini.model.decode_head.channels == 512
+    assert mini.model.backbone.init_cfg is None
+    assert mini.model.backbone.drop_path_rate == 0
+    assert 'SyncBN' not in mini.pretty_text
+
+
+def test_the_given_config_is_left_as_it_was(config: Config) -> None:
+    before = config.pretty_text
+    make_mini(config)
+    assert config.pretty_text == before
+
+
+def test_paths_inside_the_data_root_move_with_it(config: Config) -> None:
+    config.val_evaluator.ann_file = 'data/ade/ADEChallengeData2016/annotations.json'
+    config.val_evaluator.other_file = 'data/ade/ADEChallengeData2016b/annotations.json'
+    mini = make_mini(config)
+    assert mini.val_evaluator.ann_file == 'data/mini/ADEChallengeData2016/annotations.json'
+    assert mini.val_evaluator.other_file == config.val_evaluator.other_file
+
+
+def test_small_numbers_under_size_keys_are_no_pixels(config: Config) -> None:
+    config.model.anchors = dict(scales=[8], stride=(4, 8, 16, 32, 64))
+    assert make_mini(config).model.anchors == dict(scales=[8], stride=(4, 8, 16, 32, 64))
+
+
+def test_counts_and_rates_of_detectors(root) -> None:
+    config = Config.fromfile(root / 'configs/transnext/mask_rcnn_tiny_coco.py')
+    mini = make_mini(config)
+    assert mini.model.train_cfg.rcnn.sampler.num == mini.model.test_cfg.rpn.max_per_img == 64
+    assert mini.model.rpn_head.anchor_generator == config.model.rpn_head.anchor_generator
+    assert mini.val_evaluator.ann_file == 'data/mini/coco/annotations/instances_val2017.json'
+    assert mini.optim_wrapper.optimizer.lr == 1e-3
+
+    config = Config.fromfile(root / 'configs/transnext/dino_5scale_tiny_coco.py')
+    mini = make_mini(config)
+    assert mini.model.num_queries == 300
+    assert mini.model.test_cfg.max_per_img == 64
+    assert [(scheduler.begin, scheduler.end) for scheduler in mini.param_scheduler] == [(0, 20), (140, 200)]
+    assert mini.model.encoder == config.model.encoder
+    resize = mini.train_dataloader.dataset.pipeline[4].transforms[0][0]
+    assert (tuple(resize.scales[0]), tuple(resize.scales[-1])) == ((120, 333), (200, 333))
+    assert mini.optim_wrapper.optimizer.lr == 2e-4
+    assert mini.optim_wrapper.paramwise_cfg.custom_keys.backbone.lr_mult == 1.0
+
+    mini = make_mini(Config.fromfile(root / 'configs/transnext/mask2former_tiny_ade20k.py'))
+    assert mini.model.decode_head.num_queries == 64
+    assert [(scheduler.begin, scheduler.end) for scheduler in mini.param_scheduler] == [(0, 20), (20, 200)]
+    assert mini.optim_wrapper.optimizer.lr == 2e-4
+
+
+def test_one_rate_for_all_parameters(root) -> None:
+    config = Config.fromfile(root / 'configs/gab/upernet_vit_small_ade20k.py')
+    assert config.optim_wrapper.paramwise_cfg.layer_decay_rate < 1
+    assert make_mini(config).optim_wrapper.paramwise_cfg.layer_decay_rate == 1.0
+
+
+def test_dataset_without_a_miniature(config: Config) -> None:
+    config.train_dataloader.dataset.type = 'CityscapesDataset'
+    with pytest.raises(InputError, match='no miniature of CityscapesDataset: expected one of ADE20KDataset'):
+        make_mini(config)

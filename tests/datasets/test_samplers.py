@@ -1,0 +1,77 @@
+"""The same sample of a run whoever makes it: any worker, any number of processes, before or after an interruption."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from mmengine.dataset import BaseDataset, pseudo_collate
+from torch.utils.data import DataLoader
+
+from bioattn_mm.datasets.samplers import SeededInfiniteSampler, SeededSampler, SeedSample, seed_everything
+
+
+def draw(results: dict) -> dict:
+    """What a pipeline may draw from."""
+    return dict(index=results['sample_idx'], drawn=(random.random(), np.random.rand(), torch.rand(()).item()))
+
+
+class Numbers(BaseDataset):
+    def load_data_list(self) -> list[dict]:
+        return [dict(number=number) for number in range(5)]
+
+
+def dataset() -> Numbers:
+    return Numbers(pipeline=[SeedSample(), draw], serialize_data=True)
+
+
+def batches(sampler: SeededInfiniteSampler | SeededSampler, num_workers: int, count: int) -> list[dict]:
+    # From another state each time, as that of a worker or of a run that was resumed.
+    seed_everything(np.random.SeedSequence().generate_state(1)[0])
+    loader = DataLoader(sampler.dataset, 2, sampler=sampler, num_workers=num_workers, collate_fn=pseudo_collate)
+    return [batch for _, batch in zip(range(count), loader)]
+
+
+@pytest.mark.parametrize('sampler', [SeededInfiniteSampler, SeededSampler])
+def test_any_number_of_workers(sampler: type) -> None:
+    expected = batches(sampler(dataset(), seed=3), 0, 3)
+    for num_workers in (1, 2):
+        assert batches(sampler(dataset(), seed=3), num_workers, 3) == expected
+    assert batches(sampler(dataset(), seed=4), 0, 3) != expected
+
+
+def test_after_samples_that_were_skipped() -> None:
+    expected = batches(SeededInfiniteSampler(dataset(), seed=3), 0, 6)
+    resumed = SeededInfiniteSampler(dataset(), seed=3)
+    resumed.skip(4)
+    assert batches(resumed, 2, 4) == expected[2:]
+
+
+def test_every_epoch_draws_anew() -> None:
+    infinite = batches(SeededInfiniteSampler(dataset(), shuffle=False, seed=3), 0, 5)
+    draws = {drawn for batch in infinite for drawn in zip(*batch['drawn'])}
+    assert len(draws) == 10
+    sampler = SeededSampler(dataset(), shuffle=False, seed=3)
+    first = batches(sampler, 0, 3)
+    sampler.set_epoch(1)
+    second = batches(sampler, 0, 3)
+    assert [batch['index'] for batch in first] == [batch['index'] for batch in second]
+    assert all(a['drawn'] != b['drawn'] for a, b in zip(first, second))
+
+
+def test_two_processes_make_the_samples_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def first_samples(rank: int, world_size: int) -> list[dict]:
+        monkeypatch.setattr('mmengine.dataset.sampler.get_dist_info', lambda: (rank, world_size))
+        sampler = SeededInfiniteSampler(dataset(), seed=3)
+        return [sampler.dataset[index] for _, index in zip(range(8 // world_size), sampler)]
+
+    ranks = first_samples(0, 2), first_samples(1, 2)
+    assert [sample for pair in zip(*ranks) for sample in pair] == first_samples(0, 1)
+
+
+def test_an_index_without_a_seed_changes_nothing() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(())
+    torch.manual_seed(5)
+    SeedSample()(dict(sample_idx=2))
+    assert torch.rand(()) == expected
