@@ -46,11 +46,11 @@ def main() -> None:
     print(f'{torch.get_num_threads()} threads, fastest of {args.repeats}\n')
     print('| tokens | pass | dense formula | bioattn_mm | faster | less memory |')
     print('| --- | --- | --- | --- | --- | --- |')
-    num_heads, head_channels = ConViT.arch_settings[args.arch].values()
+    embed_dims, _, num_heads = ConViT.arch_settings[args.arch].values()
     for height, width in args.grids:
-        dense, factorised = (cls(num_heads * head_channels, num_heads).to(args.device) for cls in (DenseGPSA, GPSA))
+        dense, factorised = (cls(embed_dims, num_heads).to(args.device) for cls in (DenseGPSA, GPSA))
         factorised.load_state_dict(dense.state_dict())
-        x = torch.randn(1, height, width, num_heads * head_channels, device=args.device)
+        x = torch.randn(1, height, width, embed_dims, device=args.device)
         for name, run in (('forward', forward), ('forward + backward', training)):
             row(f'{height} x {width} | {name}', *(run(layer, x, args) for layer in (dense, factorised)))
 

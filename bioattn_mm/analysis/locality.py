@@ -9,7 +9,6 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from ..layers import GPSA, AggregatedAttention, GaussianBias, PeripheralAttention
 from ..layers.attention_maps import AttentionMap, Recording, whole_attention
 from ..layers.peripheral_attention import GRID_STEP
 
@@ -130,7 +129,7 @@ def measure_attention(recording: Recording, num_queries: int | None = None) -> d
         places = queries // recording.grid[1], queries % recording.grid[1]
         whole = whole_attention(maps)
         measures = dict(nonlocality=nonlocality(whole, *places))
-        if isinstance(recording.layer, AggregatedAttention):
+        if 'pooled' in maps:
             measures['pooled_share'] = maps['pooled'].weights.double().sum((-2, -1)).mean(0)
         else:
             for name in list(maps)[:-1]:
@@ -146,28 +145,24 @@ def measure_attention(recording: Recording, num_queries: int | None = None) -> d
 
 @torch.no_grad()
 def measure_parameters(recording: Recording) -> dict[str, list]:
-    """What a layer's parameters say of its locality, whatever the image, by name, a value for each head.
+    """What a layer's parameters say about its locality, independent of the image: lists by name, a value per head.
 
-    `gate`, the share of position in ConViT's GPSA, sigmoid(g); `gaussian_amplitude` (A, which GAB squares) and
-    `gaussian_sigma` in tokens, which all heads share; of PerViT `region`, the one of the REGIONS with the largest
-    mean, these means (`mean_REGION`) and `position_nonlocality_release`, on the grid of the input.
+    The backbone's `head_parameters` of the layer. Where a layer has a position-based attention (PerViT), also
+    `region`, the one of the REGIONS with the largest mean, these means (`mean_REGION`), and
+    `position_nonlocality_release`, on the grid of the input.
     """
     layer = recording.layer
-    if isinstance(layer, GPSA):
-        return dict(gate=layer.gating_param.sigmoid().tolist())
-    if isinstance(layer, PeripheralAttention):
+    parameters = recording.backbone.head_parameters(layer)
+    if hasattr(layer, 'position_attention'):
         embedding = recording.inputs[1]
         means = region_means(layer.position_attention(recording.grid, embedding))
         reach = position_nonlocality(layer.position_attention(recording.grid, embedding))
-        return dict(
+        parameters.update(
             region=[REGIONS[index] for index in means.nan_to_num(-1).argmax(1).tolist()],
             **{f'mean_{region}': column for region, column in zip(REGIONS, means.T.tolist())},
             position_nonlocality_release=reach.tolist(),
         )
-    gaussian = next((module for module in layer.modules() if isinstance(module, GaussianBias)), None)
-    if gaussian is None:
-        return {}
-    return dict(gaussian_amplitude=[gaussian.amplitude.item()], gaussian_sigma=[gaussian.sigma.item()])
+    return parameters
 
 
 def measure_model(recordings: Iterable[list[Recording]], num_queries: int | None = None) -> list[dict]:

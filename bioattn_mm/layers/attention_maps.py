@@ -1,15 +1,13 @@
-"""Seeing what attention layers attend to: their weights for chosen queries, in any model that has these layers.
+"""Attention weights of chosen queries, in every attention layer of a backbone.
 
 Each attention layer has a method `attention_maps(..., queries)` beside its `forward`, with the same inputs, that
-returns named weights. `record_attention` runs a model and gives the layers their own inputs again. It works through
-hooks that are there during this one forward pass, so what is not asked for costs nothing.
+returns named weights. `record_attention` runs a backbone once and keeps each layer's inputs; `Recording.maps` then
+computes the weights of the queries asked for. Training and inference pay nothing for it.
 """
 
 from dataclasses import dataclass
-from functools import singledispatch
 
 import torch
-from timm.layers import Attention
 from torch import Tensor, nn
 
 Grid = tuple[int, int]
@@ -82,6 +80,7 @@ class Recording:
         inputs: Positional arguments of its forward.
         keywords: Keyword arguments.
         grid: (height, width) of its tokens.
+        backbone: The backbone that the layer is in.
     """
 
     name: str
@@ -89,65 +88,44 @@ class Recording:
     inputs: tuple
     keywords: dict
     grid: Grid
+    backbone: nn.Module
 
     @torch.no_grad()
     def maps(self, queries: Tensor) -> AttentionMaps:
         """The layer's weights for some of its tokens, without gradients.
 
         Args:
-            queries: Their places in the row-major order of the grid, int64 (queries,).
+            queries: Their indices in the row-major order of the grid, int64 (queries,).
         """
-        return maps_of(self.layer, self, queries)
-
-
-@singledispatch
-def maps_of(layer: nn.Module, recording: Recording, queries: Tensor) -> AttentionMaps:
-    """Weights of any layer; other libraries' classes are registered with this function."""
-    return layer.attention_maps(*recording.inputs, **recording.keywords, queries=queries)
-
-
-@maps_of.register
-def maps_of_attention_with_class_token(layer: Attention, recording: Recording, queries: Tensor) -> AttentionMaps:
-    """timm's attention, as ConViT's last blocks have it: what is missing to a sum of 1 goes to the class token."""
-    (x,) = recording.inputs
-    query, key, _ = layer.qkv(x).unflatten(-1, (3, layer.num_heads, -1)).permute(2, 0, 3, 1, 4)
-    query, key = layer.q_norm(query), layer.k_norm(key)
-    prefix = x.shape[1] - recording.grid[0] * recording.grid[1]
-    weights = (query[:, :, prefix + queries] @ key.transpose(-2, -1) * layer.scale).softmax(-1)
-    return dict(attention=AttentionMap.of_grid(weights[..., prefix:], recording.grid))
-
-
-def has_maps(layer: nn.Module) -> bool:
-    """Whether a module is a layer that `record_attention` records."""
-    return hasattr(layer, 'attention_maps') or maps_of.dispatch(type(layer)) is not maps_of.dispatch(object)
+        return self.backbone.attention_maps(self, queries)
 
 
 @torch.no_grad()
-def record_attention(model: nn.Module, x: Tensor) -> list[Recording]:
-    """Run a model, and keep what goes into each of its attention layers.
+def record_attention(backbone: nn.Module, x: Tensor) -> list[Recording]:
+    """Run a backbone, and keep what goes into each of its attention layers.
 
     Args:
-        model: A backbone, in eval mode.
+        backbone: One of this package's, in eval mode.
         x: Its input, (B, 3, H, W).
 
     Returns:
         One recording for each attention layer, in the order in which they ran.
     """
     inputs = []
-    names = {module: name for name, module in model.named_modules() if has_maps(module)}
+    names = {layer: name for name, layer in backbone.attention_layers().items()}
 
     def keep(layer: nn.Module, positional: tuple, keywords: dict) -> None:
         inputs.append((layer, positional, keywords))
 
     handles = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer in names]
     try:
-        outputs = model(x)
+        outputs = backbone(x)
     finally:
         for handle in handles:
             handle.remove()
     output_grids = [tuple(output.shape[2:]) for output in outputs]
     return [
-        Recording(names[layer], layer, positional, keywords, _grid_of(positional, output_grids))
+        Recording(names[layer], layer, positional, keywords, _grid_of(positional, output_grids), backbone)
         for layer, positional, keywords in inputs
     ]
 

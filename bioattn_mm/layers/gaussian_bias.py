@@ -34,6 +34,10 @@ class GaussianBias(nn.Module):
         self.amplitude = nn.Parameter(torch.tensor(float(amplitude)))
         self.sigma = nn.Parameter(torch.tensor(float(sigma)))
 
+    def head_parameters(self) -> dict[str, list[float]]:
+        """A (which enters the bias squared) and sigma in tokens; all heads share them."""
+        return dict(gaussian_amplitude=[self.amplitude.item()], gaussian_sigma=[self.sigma.item()])
+
     def forward(self, grid: tuple[int, int]) -> Tensor:
         """The bias between all tokens of a grid (height, width): float32 or float64 (H * W, H * W)."""
         return bias_of_pairs(self.table(grid), grid)

@@ -114,6 +114,10 @@ class GaussianRelPosAttention(RelPosAttention):
         maps = dict(Gaussian=gaussian.softmax(-1)[None, None], **maps_of_product(content, bias))
         return {name: AttentionMap.of_grid(weights, grid) for name, weights in maps.items()}
 
+    def head_parameters(self) -> dict[str, list[float]]:
+        """Those of the Gaussian, see `GaussianBias`."""
+        return self.rel_pos.gaussian.head_parameters()
+
     def _query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, H, W, C) to three of (B, heads, H * W, d)."""
         qkv = self.qkv(x).flatten(1, 2).unflatten(-1, (3, self.num_heads, self.head_dim))

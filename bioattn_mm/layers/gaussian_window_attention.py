@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from mmpretrain.models.utils import ShiftWindowMSA, WindowMSA
 from torch import Tensor
 
-from .attention_maps import AttentionMap, AttentionMaps, Recording, maps_of, maps_of_product
+from .attention_maps import AttentionMap, AttentionMaps, Grid, maps_of_product
 from .gaussian_bias import GaussianBias, bias_of_queries
 
 
@@ -58,12 +58,21 @@ class GaussianWindowMSA(WindowMSA):
         )
 
 
-@maps_of.register
-def maps_of_shifted_windows(layer: ShiftWindowMSA, recording: Recording, queries: Tensor) -> AttentionMaps:
-    """Maps of the window that each query is in; a window may reach into the padding, beyond the grid."""
-    grid, size, shift = recording.grid, layer.window_size, layer.shift_size
+def shifted_window_maps(layer: ShiftWindowMSA, x: Tensor, grid: Grid, queries: Tensor) -> AttentionMaps:
+    """Attention weights of some queries for the tokens of their windows, for analysis.
+
+    Args:
+        layer: mmpretrain's layer around a `GaussianWindowMSA`.
+        x: Its input, (B, H * W, C).
+        grid: (H, W).
+        queries: Indices of the queries in the row-major order of the grid, int64 (queries,).
+
+    Returns:
+        Maps by the names of `GaussianWindowMSA.query_maps`; a window may reach into the padding, beyond the grid.
+    """
+    size, shift = layer.window_size, layer.shift_size
     padded = tuple(-(-length // size) * size for length in grid)
-    tokens = recording.inputs[0].unflatten(1, grid)
+    tokens = x.unflatten(1, grid)
     tokens = F.pad(tokens, (0, 0, 0, padded[1] - grid[1], 0, padded[0] - grid[0]))
 
     # Windows are a regular grid on the map that is rolled by the shift.

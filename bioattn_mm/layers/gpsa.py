@@ -102,6 +102,10 @@ class GPSA(nn.Module):
         maps = dict(content=content, position=position, attention=attention)
         return {name: AttentionMap.of_grid(weights, grid) for name, weights in maps.items()}
 
+    def head_parameters(self) -> dict[str, list[float]]:
+        """The gate of each head, sigmoid(g): the share of position in its attention."""
+        return dict(gate=self.gating_param.sigmoid().tolist())
+
     def _query_key(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(B, H, W, C) to two of (B, heads, H * W, d)."""
         return self.qk(x).flatten(1, 2).unflatten(-1, (2, self.num_heads, -1)).transpose(1, 3).unbind(2)

@@ -31,6 +31,7 @@ from bioattn_mm.layers import (
     SparseReconstructionAttention,
 )
 from bioattn_mm.layers.attention_maps import Recording
+from bioattn_mm.models.backbones import Backbone
 
 Grid = tuple[int, int]
 
@@ -48,7 +49,7 @@ def places_of(grid: Grid) -> tuple[Tensor, Tensor]:
 
 
 def record(layer: nn.Module, x: Tensor, *inputs: nn.Module) -> Recording:
-    return Recording('layer', layer, (x, *inputs), {}, tuple(x.shape[1:3]))
+    return Recording('layer', layer, (x, *inputs), {}, tuple(x.shape[1:3]), Backbone(1, (0,)))
 
 
 def test_nonlocality_of_uniform_attention() -> None:

@@ -72,7 +72,7 @@ def test_saved_by_aggregated_attention() -> None:
 @pytest.mark.parametrize('name', ['mask2former_micro_ade20k', 'dino_4scale_micro_coco'])
 def test_models_with_queries(name: str) -> None:
     config = make_mini(Config.fromfile(ROOT / 'configs' / 'transnext' / f'{name}.py'))
-    config.model.backbone.arch = dict(channels=(48, 96, 192, 384), num_heads=(2, 4, 8, 16), depths=(1, 1, 1, 1))
+    config.model.backbone.arch = dict(embed_dims=(48, 96, 192, 384), num_heads=(2, 4, 8, 16), depths=(1, 1, 1, 1))
     network = Network(config)
     images = random_images(1, (128, 192), 'cpu')
     small, large = (activation_bytes(network, p) for p in (images[..., :128], images))

@@ -15,13 +15,16 @@ from bioattn_mm.registry import MODELS
 
 TOOLS = Path(__file__).parents[2] / 'tools' / 'analysis'
 BACKBONES = dict(
-    TransNeXt=dict(arch=dict(channels=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 1, 1))),
-    GABSwin=dict(arch=dict(channels=8, depths=(2, 2, 2, 2), num_heads=(1, 2, 2, 2)), window_size=4),
-    ConViT=dict(arch=dict(num_heads=4, head_channels=4), local_up_to_layer=3, out_indices=(3,)),
-    PerViT=dict(arch=dict(channels=(4, 8, 8, 12), stem_channels=(4, 4, 4), num_heads=2), out_indices=(1,)),
-    GABViT=dict(arch=dict(channels=16, num_heads=2), out_indices=(1, 2)),
+    TransNeXt=dict(arch=dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 1, 1))),
+    GABSwin=dict(arch=dict(embed_dims=8, depths=(2, 2, 2, 2), num_heads=(1, 2, 2, 2)), window_size=4),
+    ConViT=dict(arch=dict(embed_dims=16, num_layers=12, num_heads=4), local_up_to_layer=3, out_indices=(3,)),
+    PerViT=dict(
+        arch=dict(embed_dims=(4, 8, 8, 12), depths=(2, 2, 6, 2), stem_channels=(4, 4, 4), num_heads=2),
+        out_indices=(1,),
+    ),
+    GABViT=dict(arch=dict(embed_dims=16, num_layers=12, num_heads=2), out_indices=(1, 2)),
     VARS=dict(
-        arch=dict(block='deit', depths=[12], channels=[8], num_heads=[2], feature_ratio=1),
+        arch=dict(block='deit', embed_dims=[8], depths=[12], num_heads=[2], feature_ratio=1),
         attention='vars_sd',
         out_indices=(1,),
         num_steps=2,
@@ -232,4 +235,4 @@ def test_refuses_another_backbone_and_an_empty_folder(images: Path, tmp_path: Pa
     assert line.startswith(f'error: no images in {tmp_path / "empty"}: expected files that end in .jpg')
     config.write_text(config.read_text().replace('bioattn_mm.GABViT', 'mmdet.ResNet'))
     line = refused(monkeypatch, capsys, 'locality', config, '--out', tmp_path / 'out')
-    assert 'has the backbone mmdet.ResNet: expected one of ConViT, GABSwin' in line
+    assert 'has the backbone mmdet.ResNet: expected one of bioattn_mm' in line

@@ -2,7 +2,7 @@
 _base_ = '../../configs/transnext/dino_4scale_micro_coco.py'
 model = dict(
     num_queries=20,
-    backbone=dict(arch=dict(_delete_=True, channels=(24, 48, 48, 48), num_heads=(1, 2, 2, 2), depths=(1, 1, 1, 1))),
+    backbone=dict(arch=dict(_delete_=True, embed_dims=(24, 48, 48, 48), num_heads=(1, 2, 2, 2), depths=(1, 1, 1, 1))),
     neck=dict(in_channels=[48, 48, 48]),
     encoder=dict(num_layers=1),
     decoder=dict(num_layers=1),

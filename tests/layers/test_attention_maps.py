@@ -23,8 +23,6 @@ from bioattn_mm.layers import (
 from bioattn_mm.layers.attention_maps import (
     AttentionMap,
     AttentionMaps,
-    Recording,
-    maps_of,
     record_attention,
     whole_attention,
 )
@@ -253,7 +251,7 @@ def test_shifted_windows(grid: tuple[int, int], shift: int) -> None:
     """Windows of 3 x 3, some of them in the padding, and across the border of the rolled map."""
     from mmpretrain.models.utils import ShiftWindowMSA
 
-    from bioattn_mm.layers.gaussian_window_attention import GaussianWindowMSA
+    from bioattn_mm.layers.gaussian_window_attention import GaussianWindowMSA, shifted_window_maps
 
     layer = randomized(
         ShiftWindowMSA(
@@ -261,7 +259,7 @@ def test_shifted_windows(grid: tuple[int, int], shift: int) -> None:
         )
     )
     x, queries = tokens(grid).flatten(1, 2), torch.arange(grid[0] * grid[1])
-    maps = maps_of(layer, Recording('', layer, (x, grid), {}, grid), queries)
+    maps = shifted_window_maps(layer, x, grid, queries)
     assert list(maps) == ['Gaussian', 'content', 'position', 'attention']
     for values in maps.values():
         sums = values.weights.sum((-2, -1))
@@ -277,13 +275,15 @@ def test_shifted_windows(grid: tuple[int, int], shift: int) -> None:
     torch.testing.assert_close(layer.w_msa.proj(output), layer(x, grid))
 
 
-@every_grid
-def test_attention_with_a_class_token(grid: tuple[int, int]) -> None:
-    layer, x = randomized(Attention(CHANNELS, HEADS)), torch.randn(2, 1 + grid[0] * grid[1], CHANNELS).double()
-    queries = some_queries(grid)
-    weights = maps_of(layer, Recording('', layer, (x,), {}, grid), queries)['attention'].weights.flatten(3)
+@torch.no_grad()
+def test_attention_with_a_class_token() -> None:
+    model = MODELS.build(dict(type='bioattn_mm.ConViT', **BACKBONES['ConViT'])).eval()
+    recording = record_attention(model, torch.randn(2, 3, 48, 112))[-1]
+    (x,), layer = recording.inputs, randomized(recording.layer).float()
+    queries = some_queries(recording.grid)
+    weights = recording.maps(queries)['attention'].weights.flatten(3)
     weights = torch.cat((1 - weights.sum(-1, keepdim=True), weights), -1)
-    value = layer.qkv(x).chunk(3, -1)[2].unflatten(-1, (HEADS, -1)).transpose(1, 2)
+    value = layer.qkv(x).chunk(3, -1)[2].unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
     output = layer.proj((weights @ value).transpose(1, 2).flatten(2))
     torch.testing.assert_close(output, layer(x)[:, 1 + queries])
 
@@ -295,12 +295,12 @@ def test_distances() -> None:
 
 
 BACKBONES = dict(
-    TransNeXt=dict(arch=dict(channels=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 2, 1))),
-    GABSwin=dict(arch=dict(channels=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))),
-    ConViT=dict(arch=dict(num_heads=2, head_channels=4), out_indices=(10, 11)),
-    PerViT=dict(arch=dict(channels=(4, 8, 8, 12), stem_channels=(4, 4, 4), num_heads=2)),
-    GABViT=dict(arch=dict(channels=16, num_heads=2)),
-    VARS=dict(arch=dict(block='rvt', depths=[10, 2], channels=[8, 16], num_heads=[2, 2], feature_ratio=1)),
+    TransNeXt=dict(arch=dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 2, 1))),
+    GABSwin=dict(arch=dict(embed_dims=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))),
+    ConViT=dict(arch=dict(embed_dims=8, num_layers=12, num_heads=2), out_indices=(10, 11)),
+    PerViT=dict(arch=dict(embed_dims=(4, 8, 8, 12), depths=(2, 2, 6, 2), stem_channels=(4, 4, 4), num_heads=2)),
+    GABViT=dict(arch=dict(embed_dims=16, num_layers=12, num_heads=2)),
+    VARS=dict(arch=dict(block='rvt', embed_dims=[8, 16], depths=[10, 2], num_heads=[2, 2], feature_ratio=1)),
 )
 
 

@@ -27,24 +27,26 @@ PLAIN = dict(strides=(16,) * 4, num_stages=12, blocks=12)
 PYRAMID = dict(strides=(4, 8, 16, 32), num_stages=4)
 CASES = dict(
     TransNeXt=Case(
-        dict(channels=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 2, 1)),
+        dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 2, 1)),
         out_channels=(8, 16, 24, 32),
         blocks=5,
         **PYRAMID,
     ),
     GABSwin=Case(
-        dict(channels=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8)),
+        dict(embed_dims=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8)),
         out_channels=(16, 32, 64, 128),
         blocks=8,
         **PYRAMID,
     ),
-    ConViT=Case(dict(num_heads=2, head_channels=4), out_channels=(8,) * 4, **PLAIN),
+    ConViT=Case(dict(embed_dims=8, num_layers=12, num_heads=2), out_channels=(8,) * 4, **PLAIN),
     PerViT=Case(
-        dict(channels=(4, 8, 8, 12), stem_channels=(4, 4, 4), num_heads=2), out_channels=(8, 8, 12, 12), **PLAIN
+        dict(embed_dims=(4, 8, 8, 12), depths=(2, 2, 6, 2), stem_channels=(4, 4, 4), num_heads=2),
+        out_channels=(8, 8, 12, 12),
+        **PLAIN,
     ),
-    GABViT=Case(dict(channels=16, num_heads=2), out_channels=(16,) * 4, **PLAIN),
+    GABViT=Case(dict(embed_dims=16, num_layers=12, num_heads=2), out_channels=(16,) * 4, **PLAIN),
     VARS=Case(
-        dict(block='rvt', depths=[12], channels=[8], num_heads=[2], feature_ratio=1),
+        dict(block='rvt', embed_dims=[8], depths=[12], num_heads=[2], feature_ratio=1),
         out_channels=(8,) * 4,
         **PLAIN,
     ),

@@ -12,7 +12,7 @@ from bioattn_mm.models import ConViT
 from tests import parity
 
 VECTORS = sorted(path.stem for path in parity.FOLDER.glob('convit_*.json'))
-SMALL = dict(num_heads=2, head_channels=4)
+SMALL = dict(embed_dims=8, num_layers=12, num_heads=2)
 
 
 def pretrained(path) -> dict:
@@ -115,7 +115,7 @@ def test_checkpoint_of_another_pretraining_size(tmp_path) -> None:
     ('options', 'message'),
     [
         (dict(arch='huge'), 'arch must be one of tiny, tiny-plus, small, small-plus, base, base-plus or a dict'),
-        (dict(arch=dict(num_heads=2)), 'arch as a dict needs the keys head_channels, num_heads'),
+        (dict(arch=dict(num_heads=2)), 'arch as a dict needs the keys embed_dims, num_heads, num_layers'),
         (dict(local_up_to_layer=13), 'local_up_to_layer must be 0 to 12, got 13'),
     ],
 )

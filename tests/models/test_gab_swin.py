@@ -11,7 +11,7 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.layers import GaussianBias
 from bioattn_mm.models import GABSwin
 
-SMALL = dict(channels=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))
+SMALL = dict(embed_dims=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))
 HOST = dict(embed_dims=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))
 
 
@@ -74,8 +74,8 @@ def test_without_amplitude_it_is_the_plain_swin(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize('arch', ['tiny', 'small', 'base'])
 def test_names_and_shapes_are_those_of_mmdet(arch: str) -> None:
-    settings = dict(GABSwin.arch_settings[arch])
-    host = MMDetSwin(embed_dims=settings.pop('channels'), **settings)
+    settings = GABSwin.arch_settings[arch]
+    host = MMDetSwin(**settings)
     backbone = GABSwin(arch)
     own = {name: value.shape for name, value in backbone.state_dict().items() if 'gaussian' not in name}
     assert own == {name: value.shape for name, value in host.state_dict().items()}
@@ -178,7 +178,7 @@ def test_is_built_without_memory() -> None:
     ('options', 'message'),
     [
         (dict(arch='huge'), 'arch must be one of tiny, small, base or a dict'),
-        (dict(arch=dict(channels=16)), 'arch as a dict needs the keys channels, depths, num_heads'),
+        (dict(arch=dict(embed_dims=16)), 'arch as a dict needs the keys depths, embed_dims, num_heads'),
         (dict(arch={**SMALL, 'depths': (2, 2)}), r'depths of arch needs 4 values, got \(2, 2\)'),
         (dict(arch={**SMALL, 'num_heads': (3, 3, 3, 3)}), 'channels must be a multiple of num_heads, got 16 and 3'),
         (dict(sigma=0.0), 'sigma must be positive, got 0.0'),

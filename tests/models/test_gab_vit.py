@@ -9,7 +9,7 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.layers import GaussianBias
 from bioattn_mm.models import GABViT
 
-SMALL = dict(channels=16, num_heads=2)
+SMALL = dict(embed_dims=16, num_layers=12, num_heads=2)
 
 
 def pretrained(path) -> dict:
@@ -48,7 +48,7 @@ def test_without_amplitude_it_is_the_model_of_timm(arch: str, tmp_path) -> None:
 @torch.no_grad()
 def test_without_amplitude_it_is_the_model_of_timm_at_other_sizes() -> None:
     host = randomized(timm.create_model('vit_relpos_small_patch16_224', depth=2, embed_dim=32, num_heads=2)).eval()
-    backbone = GABViT(dict(channels=32, num_heads=2), amplitude=0.0, out_indices=(1,)).eval()
+    backbone = GABViT(dict(embed_dims=32, num_layers=12, num_heads=2), amplitude=0.0, out_indices=(1,)).eval()
     backbone.load_state_dict(host.state_dict(), strict=False)
     host.set_input_size((96, 160))
     image = torch.randn(2, 3, 96, 160)
@@ -132,8 +132,11 @@ def test_file_that_lacks_more_than_gaussians(tmp_path) -> None:
     ('options', 'message'),
     [
         (dict(arch='huge'), 'arch must be one of small, medium, base or a dict'),
-        (dict(arch=dict(num_heads=2)), 'arch as a dict needs the keys channels, num_heads'),
-        (dict(arch=dict(channels=10, num_heads=4)), 'channels must be a multiple of num_heads, got 10 and 4'),
+        (dict(arch=dict(num_heads=2)), 'arch as a dict needs the keys embed_dims, num_heads, num_layers'),
+        (
+            dict(arch=dict(embed_dims=10, num_layers=12, num_heads=4)),
+            'channels must be a multiple of num_heads, got 10 and 4',
+        ),
         (dict(sigma=-1.0), 'sigma must be positive, got -1.0'),
     ],
 )

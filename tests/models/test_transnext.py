@@ -11,7 +11,7 @@ from bioattn_mm.models import TransNeXt
 from tests import parity
 
 VECTORS = sorted(path.stem for path in parity.FOLDER.glob('transnext_*.json'))
-SMALL = dict(channels=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 2, 1))
+SMALL = dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 2, 1))
 
 
 def save_release(path, variant: str) -> str:
@@ -159,7 +159,7 @@ def test_checkpoint_that_cannot_be_downloaded() -> None:
     ('options', 'message'),
     [
         (dict(arch='huge'), "arch must be one of micro, tiny, small, base or a dict, got 'huge'"),
-        (dict(arch=dict(channels=(8, 8, 8, 8))), 'arch as a dict needs the keys channels, depths, num_heads'),
+        (dict(arch=dict(embed_dims=(8, 8, 8, 8))), 'arch as a dict needs the keys depths, embed_dims, num_heads'),
         (dict(arch={**SMALL, 'depths': (1, 1)}), r'depths of arch needs 4 values, got \(1, 1\)'),
         (
             dict(arch={**SMALL, 'num_heads': (3, 2, 3, 4)}),

@@ -22,9 +22,9 @@ ATTENTIONS = {
     'vars_sd': 'vars_sd',
 }
 KINDS = sorted(ATTENTIONS.values())
-SMALL = dict(block='rvt', depths=[10, 2], channels=[8, 16], num_heads=[2, 4], feature_ratio=2)
-SMALL_DEIT = dict(block='deit', depths=[12], channels=[8], num_heads=[2], feature_ratio=1)
-SMALL_GFNET = dict(block='gfnet', depths=[12], channels=[8], num_heads=[2], feature_ratio=2)
+SMALL = dict(block='rvt', embed_dims=[8, 16], depths=[10, 2], num_heads=[2, 4], feature_ratio=2)
+SMALL_DEIT = dict(block='deit', embed_dims=[8], depths=[12], num_heads=[2], feature_ratio=1)
+SMALL_GFNET = dict(block='gfnet', embed_dims=[8], depths=[12], num_heads=[2], feature_ratio=2)
 HOSTS = pytest.mark.parametrize('arch', [SMALL, SMALL_DEIT, SMALL_GFNET], ids=['rvt', 'deit', 'gfnet'])
 ANY_ATTENTION = pytest.mark.parametrize('attention', KINDS)
 
@@ -225,11 +225,13 @@ def test_checkpoint_of_another_attention(tmp_path) -> None:
     ('options', 'message'),
     [
         (dict(arch='huge'), 'arch must be one of rvt-tiny, rvt-small, deit-tiny, gfnet-tiny or a dict'),
-        (dict(arch=dict(num_heads=2)), 'arch as a dict needs the keys block, channels, depths'),
+        (dict(arch=dict(num_heads=2)), 'arch as a dict needs the keys block, depths, embed_dims'),
         (dict(arch={**SMALL, 'block': 'swin'}), "block of arch must be one of rvt, deit, gfnet, got 'swin'"),
-        (dict(arch={**SMALL, 'depths': [12]}), 'depths, channels and num_heads of arch must be lists of one or two'),
-        (dict(arch={**SMALL, 'depths': [8, 2]}), 'depths of the sum 12'),
-        (dict(arch={**SMALL, 'channels': [8, 12]}), 'the second of channels of arch must be a multiple of the first'),
+        (dict(arch={**SMALL, 'depths': [12]}), 'embed_dims, depths and num_heads of arch must be lists of one or'),
+        (
+            dict(arch={**SMALL, 'embed_dims': [8, 12]}),
+            'the second of embed_dims of arch must be a multiple of',
+        ),
         (
             dict(arch={**SMALL, 'num_heads': [3, 4]}, attention='vars_d'),
             'channels must be a multiple of num_heads, got 8 and 3',

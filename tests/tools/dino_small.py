@@ -4,7 +4,7 @@ channels = 64
 feedforward_channels = 128
 num_heads = 4
 model = dict(
-    backbone=dict(arch=dict(_delete_=True, channels=(24, 48, 48, 48), num_heads=(1, 2, 2, 2), depths=(1, 1, 1, 1))),
+    backbone=dict(arch=dict(_delete_=True, embed_dims=(24, 48, 48, 48), num_heads=(1, 2, 2, 2), depths=(1, 1, 1, 1))),
     neck=dict(in_channels=[48, 48, 48], out_channels=channels, norm_cfg=dict(num_groups=8)),
     encoder=dict(
         num_layers=2,

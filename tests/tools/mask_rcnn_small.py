@@ -2,7 +2,7 @@
 _base_ = '../../configs/transnext/mask_rcnn_micro_coco.py'
 channels = 32
 model = dict(
-    backbone=dict(arch=dict(_delete_=True, channels=(24, 48, 48, 48), num_heads=(1, 2, 2, 2), depths=(1, 1, 1, 1))),
+    backbone=dict(arch=dict(_delete_=True, embed_dims=(24, 48, 48, 48), num_heads=(1, 2, 2, 2), depths=(1, 1, 1, 1))),
     neck=dict(in_channels=[24, 48, 48, 48], out_channels=channels),
     rpn_head=dict(in_channels=channels, feat_channels=channels),
     roi_head=dict(

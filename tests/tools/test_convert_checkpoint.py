@@ -21,7 +21,7 @@ from bioattn_mm.models import TransNeXt
 from tests import parity
 
 ROOT = Path(__file__).parents[2]
-CHANNELS = {variant: settings['channels'] for variant, settings in TransNeXt.arch_settings.items()}
+CHANNELS = {variant: settings['embed_dims'] for variant, settings in TransNeXt.arch_settings.items()}
 Shapes = dict[str, tuple[int, ...]]
 
 # The names and shapes of the authors' files, written down from mmdet 2.28 and 3.0 and mmseg 0.30 and 1.0.

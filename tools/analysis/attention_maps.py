@@ -20,14 +20,13 @@ import numpy as np
 import torch
 from matplotlib.patches import Rectangle
 from rich.progress import track
-from torch import nn
 
 from bioattn_mm.analysis.command_line import check_out, parse, read_config
 from bioattn_mm.analysis.images import ImageReader, PreparedImage, find_images, stride_of
 from bioattn_mm.analysis.models import build_backbone
 from bioattn_mm.cli.command_line import run_tool
 from bioattn_mm.errors import InputError
-from bioattn_mm.layers import GPSA, record_attention
+from bioattn_mm.layers import record_attention
 from bioattn_mm.layers.attention_maps import Recording
 
 TABLE = 'attention_maps.json'
@@ -92,7 +91,7 @@ def main() -> None:
         out.mkdir(parents=True, exist_ok=True)
         drawing = f'{number:03d}_{path.stem}.png'
         title = f'{recording.name} of {Path(args.config).stem}\n{Path(weights).name}'
-        draw(out / drawing, title, image, panels, heads, place, stride, gates_of(recording.layer))
+        draw(out / drawing, title, image, panels, heads, place, stride, gates_of(recording))
         about = dict(image=str(path), drawing=drawing, query=list(query), token=list(place))
         results.append(dict(about, **numbers_of(recording, panels)))
     about = dict(config=args.config, weights=weights, layer=recording.name)
@@ -127,9 +126,9 @@ def find_token(recording: Recording, image: PreparedImage, query: list[int]) -> 
     return tuple(position // stride for position in pixel), stride
 
 
-def gates_of(layer: nn.Module) -> list[float] | None:
-    """Share of position of each head of ConViT's GPSA."""
-    return layer.gating_param.sigmoid().tolist() if isinstance(layer, GPSA) else None
+def gates_of(recording: Recording) -> list[float] | None:
+    """Share of position of each head, where the layer has gates (ConViT's GPSA)."""
+    return recording.backbone.head_parameters(recording.layer).get('gate')
 
 
 def panels_of(recording: Recording, place: tuple[int, int], stride: int) -> list[Panel]:
@@ -223,8 +222,8 @@ def mark(axis: plt.Axes, place: tuple[int, int], stride: int) -> None:
 def numbers_of(recording: Recording, panels: list[Panel]) -> dict:
     """What the drawing shows as numbers: of each map an array (heads, R, C) and the rectangle that it covers."""
     numbers = dict(grid=list(recording.grid), maps=[])
-    if gates_of(recording.layer):
-        numbers['gates'] = gates_of(recording.layer)
+    if gates_of(recording):
+        numbers['gates'] = gates_of(recording)
     for panel in panels:
         # JSON has no NaN.
         values = [[[None if v != v else float(f'{v:.6g}') for v in row] for row in head] for head in panel.values]

@@ -1,83 +1,52 @@
-"""What all backbones share: blocks, checkpoints, frozen stages, checks of arguments and input."""
+"""What all backbones share: checkpoints, frozen stages, layer depths, analysis, checks of arguments.
+
+A new backbone subclasses `PlainBackbone` (one stride) or `HierarchicalBackbone` (stages of growing stride) and says
+in its own file everything that the rest of the package needs to know of it; see docs/adding_a_backbone.md.
+"""
 
 import re
 from collections.abc import Callable
 
-import torch
+import numpy as np
 from mmengine.logging import print_log
 from mmengine.model import BaseModule
-from timm.layers import DropPath, trunc_normal_
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from ...checkpoints import load_backbone
 from ...errors import InputError
+from ...layers.attention_maps import AttentionMaps, Recording
+from .blocks import run_block
 
 MIN_INPUT_SIZE = 32
 
 
-class Block(nn.Module):
-    """Pre-norm transformer block: `x + DropPath(attn(LN(x)))`, then `x + DropPath(mlp(LN(x)))`.
-
-    Args:
-        channels: Input and output channels.
-        attn: Attention; its input has the shape of the block's.
-        mlp: The second branch, the same.
-        drop_path: Probability to leave a branch out in training.
-    """
-
-    def __init__(self, channels: int, attn: nn.Module, mlp: nn.Module, drop_path: float) -> None:
-        super().__init__()
-        self.norm1 = nn.LayerNorm(channels, eps=1e-6)
-        self.attn = attn
-        self.norm2 = nn.LayerNorm(channels, eps=1e-6)
-        self.mlp = mlp
-        self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Tokens with the channels last, (B, H, W, C) or (B, N, C), to the same shape."""
-        x = x + self.drop_path(self.attn(self.norm1(x)))
-        return x + self.drop_path(self.mlp(self.norm2(x)))
-
-
-def run_block(block: nn.Module, x: Tensor, with_cp: bool) -> Tensor:
-    """Apply a block; `with_cp` recomputes its activations in the backward pass instead of keeping them."""
-    if with_cp and torch.is_grad_enabled():
-        return checkpoint(block, x, use_reentrant=False)
-    return block(x)
-
-
-def init_linear(module: nn.Module) -> None:
-    """Initial values of a linear layer, the same in every backbone; other modules stay as they are."""
-    if isinstance(module, nn.Linear):
-        trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
-
-
 class Backbone(BaseModule):
-    """Base of the backbones: (B, 3, H, W) to a tuple of (B, C_i, H_i, W_i), for any H, W >= 32.
+    """Base of the backbones: (B, 3, H, W) to a tuple of feature maps (B, C_i, H_i, W_i), for any H, W >= 32.
 
     Stages are counted from 0; in a plain backbone every block is a stage of its own.
 
     Args:
-        num_stages: Stages there are.
+        num_stages: Number of stages.
         out_indices: Stages whose outputs are returned.
         frozen_stages: Stages up to and including this one, and what comes before them, get no gradients and stay in
             eval mode; -1 freezes none.
         init_cfg: `dict(type='Pretrained', checkpoint=FILE)` takes a file of the authors' release, or one of this
             package, as it is. Other values are mmengine's.
+
+    Attributes:
+        arch_settings: Variants by name; a dict given as `arch` must have the same keys.
+        released_names: Pairs of a regular expression and its replacement that turn the names in the authors' released
+            files into the names here, applied in order. Names of this package must pass unchanged.
+        released_values: Functions that turn values of the released files into the values here, by a regular
+            expression that matches the name in the file.
+        optional_weights: Regular expressions of parameters and buffers that a checkpoint may lack.
+        loaded_weights: The file that `init_weights` loaded and how well it fitted, for the log.
     """
 
-    # Variants by name: what `arch` may be, and the settings that a dict in its place must have.
     arch_settings: dict[str, dict]
-    # Names in the authors' released files -> names here: regular expressions and replacements, applied in order.
     released_names: tuple[tuple[str, str | Callable[[re.Match], str]], ...] = ()
-    # Values in the released files -> values here, by a regular expression of the name in the file.
     released_values: dict[str, Callable[[Tensor], Tensor]] = {}
-    # Names of parameters and buffers, as regular expressions, that a checkpoint may lack.
     optional_weights: tuple[str, ...] = ()
-    # The file that `init_weights` loaded, which of its entries were not used, and what it lacks.
     loaded_weights: str | None = None
 
     def __init__(
@@ -97,7 +66,7 @@ class Backbone(BaseModule):
 
     @classmethod
     def parse_arch(cls, arch: str | dict) -> dict:
-        """The settings of a variant; a dict is checked for the keys and lengths that the variants have."""
+        """Return the settings of a variant; a dict is checked for the keys and lengths of `arch_settings`."""
         variants = cls.arch_settings
         if isinstance(arch, str):
             if arch not in variants:
@@ -112,10 +81,10 @@ class Backbone(BaseModule):
         return arch
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Features of the stages `out_indices`.
+        """Compute the feature maps of the stages `out_indices`.
 
         Args:
-            x: Image, (B, 3, H, W) with H, W >= 32.
+            x: Images, (B, 3, H, W) with H, W >= 32.
 
         Returns:
             (B, C_i, H_i, W_i) for each of `out_indices`.
@@ -130,9 +99,59 @@ class Backbone(BaseModule):
         """What `forward` returns for an input of the right shape."""
         raise NotImplementedError
 
+    def block_modules(self) -> list[nn.Module]:
+        """The transformer blocks, in the order in which they run; FSDP shards each as a unit."""
+        raise NotImplementedError
+
+    def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
+        """Depth of a parameter, for layer-wise learning rates; as mmpretrain's backbones define it.
+
+        Args:
+            param_name: Name of the parameter, with the prefix.
+            prefix: What comes before the names of the backbone's own parameters, such as 'backbone.'.
+
+        Returns:
+            The depth (0 before the first block, n for the n-th block, one more after the last block), and the number
+            of depths.
+        """
+        num_layers = len(self.block_modules()) + 2
+        if not param_name.startswith(prefix):
+            return num_layers - 1, num_layers
+        return self._depth_of(param_name.removeprefix(prefix)), num_layers
+
+    def _depth_of(self, name: str) -> int:
+        """Depth of the parameter of this name in the backbone."""
+        raise NotImplementedError
+
     def stage_modules(self, stage: int) -> list[nn.Module]:
         """The modules that `frozen_stages` freezes with this stage."""
         raise NotImplementedError
+
+    def attention_layers(self) -> dict[str, nn.Module]:
+        """Attention layers that analysis can look into, by their names in the backbone.
+
+        By default the modules inside the backbone that have a method `attention_maps`.
+        """
+        layers = {name: module for name, module in self.named_modules() if hasattr(module, 'attention_maps')}
+        del layers['']  # the backbone itself
+        return layers
+
+    def attention_maps(self, recording: Recording, queries: Tensor) -> AttentionMaps:
+        """Attention weights of some tokens in one of the `attention_layers`.
+
+        Args:
+            recording: The layer and what went into it.
+            queries: Indices of the tokens in the row-major order of the layer's grid, int64 (queries,).
+        """
+        return recording.layer.attention_maps(*recording.inputs, **recording.keywords, queries=queries)
+
+    def head_parameters(self, layer: nn.Module) -> dict[str, list[float]]:
+        """Learned numbers that describe the heads of one of the `attention_layers`, by name.
+
+        Each list has a value for each head, or one that all heads share. By default what the layer's own method
+        `head_parameters` returns, nothing if it has none.
+        """
+        return layer.head_parameters() if hasattr(layer, 'head_parameters') else {}
 
     def init_weights(self) -> None:
         """Load the checkpoint of `init_cfg`; log which of its entries were not used, and what it lacks."""
@@ -165,3 +184,106 @@ class Backbone(BaseModule):
                 f'expected an input of (B, 3, H, W) with H and W of at least {MIN_INPUT_SIZE} pixels, '
                 f'got {tuple(x.shape)}'
             )
+
+
+class HierarchicalBackbone(Backbone):
+    """Base of backbones whose `stages` have `blocks` each."""
+
+    def block_modules(self) -> list[nn.Module]:
+        return [block for stage in self.stages for block in stage.blocks]
+
+    def _depth_of(self, name: str) -> int:
+        if not name.startswith('stages.'):
+            return 0 if name.startswith('patch_embed.') else len(self.block_modules()) + 1
+        _, stage, module, index, *_ = name.split('.')
+        blocks_before = sum(len(stage.blocks) for stage in self.stages[: int(stage)])
+        if module == 'blocks':
+            return blocks_before + int(index) + 1
+        if module == 'patch_embed':  # before the stage's blocks
+            return blocks_before + 1 if int(stage) else 0
+        return blocks_before + len(self.stages[int(stage)].blocks)
+
+
+class PlainBackbone(Backbone):
+    """Base of backbones that are one sequence of blocks on a grid of tokens.
+
+    Every block is a stage of its own. Blocks after the last output are not built: unused parameters break
+    DistributedDataParallel. A subclass sets `blocks`, `num_built` of them, and `norm`, which is applied to the output
+    of the last block alone.
+
+    Args:
+        num_layers: Number of blocks of the whole network.
+        out_indices: Blocks (counted from 0) whose outputs are returned.
+        frozen_stages: Blocks up to and including this one are frozen, and the embedding before them; -1 freezes none.
+        with_cp: Recompute each block's activations in the backward pass to save memory.
+        init_cfg: As in `Backbone`.
+
+    Attributes:
+        num_built: Number of blocks that are built.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        out_indices: tuple[int, ...],
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        init_cfg: dict | list | None = None,
+    ) -> None:
+        super().__init__(num_layers, out_indices, frozen_stages, init_cfg)
+        self.num_layers = num_layers
+        self.num_built = max(self.out_indices) + 1
+        self.with_cp = with_cp
+        self.norm = nn.Identity()
+
+    def drop_path_rates(self, last: float) -> list[float]:
+        """Stochastic depth of each block that is built: from 0, linearly, to `last` in the network's last block."""
+        return np.linspace(0, last, self.num_layers)[: self.num_built].tolist()
+
+    def final_norm(self, embed_dims: int) -> nn.Module:
+        """LayerNorm for the output of the last block, or nothing if that block is not built."""
+        return nn.LayerNorm(embed_dims, eps=1e-6) if self.num_built == self.num_layers else nn.Identity()
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Turn images, (B, 3, H, W), into a grid of tokens, (B, H', W', C)."""
+        raise NotImplementedError
+
+    def before_block(self, x: Tensor, index: int) -> Tensor:
+        """Change the tokens before block `index`: insert a class token, or halve the grid. By default unchanged."""
+        return x
+
+    def run_block(self, block: nn.Module, x: Tensor) -> Tensor:
+        """Apply one of the blocks."""
+        return run_block(block, x, self.with_cp)
+
+    def forward_features(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Feature maps after the blocks `out_indices`."""
+        x = self.embed(x)
+        outputs = []
+        for index, block in enumerate(self.blocks):
+            x = self.before_block(x, index)
+            if x.dim() == 4:
+                grid = x.shape[1:3]
+            x = self.run_block(block, x)
+            if index in self.out_indices:
+                output = self.norm(x) if index == self.num_layers - 1 else x
+                if x.dim() == 3:  # a class token comes before those of the grid
+                    output = output[:, 1:].unflatten(1, grid)
+                outputs.append(output.permute(0, 3, 1, 2).contiguous())
+        return tuple(outputs)
+
+    def embedding_modules(self) -> list[nn.Module]:
+        """What comes before the first block, and is frozen with it."""
+        raise NotImplementedError
+
+    def stage_modules(self, stage: int) -> list[nn.Module]:
+        return [*(self.embedding_modules() if stage == 0 else ()), *self.blocks[stage : stage + 1]]
+
+    def block_modules(self) -> list[nn.Module]:
+        return list(self.blocks)
+
+    def _depth_of(self, name: str) -> int:
+        module, _, rest = name.partition('.')
+        if module == 'blocks':
+            return int(rest.partition('.')[0]) + 1
+        return self.num_built + 1 if module == 'norm' else 0

@@ -1,22 +1,22 @@
 """ConViT: Improving Vision Transformers with Soft Convolutional Inductive Biases (d'Ascoli et al., ICML 2021)."""
 
-import numpy as np
 import torch
-from timm.layers import Attention, Mlp, PatchEmbed, to_2tuple, trunc_normal_
+from timm.layers import Attention, Mlp, to_2tuple, trunc_normal_
 from torch import Tensor, nn
 
 from ...errors import InputError
 from ...layers import GPSA, PositionEmbedding
+from ...layers.attention_maps import AttentionMap, AttentionMaps, Recording
 from ...registry import MODELS
-from .base import Backbone, Block, init_linear, run_block
+from .base import PlainBackbone
+from .blocks import Block, init_linear, patch_embedding
 
-DEPTH = 12
 PATCH_SIZE = 16
 MLP_RATIO = 4
 
 
 @MODELS.register_module()
-class ConViT(Backbone):
+class ConViT(PlainBackbone):
     """Plain backbone of stride 16: gated positional self-attention (GPSA), then plain self-attention.
 
     Any input size: images are padded at the bottom and right to a multiple of 16 pixels, the absolute position
@@ -24,7 +24,7 @@ class ConViT(Backbone):
 
     Args:
         arch: 'tiny', 'small' or 'base' (48 channels a head), their variants 'tiny-plus', 'small-plus' and
-            'base-plus' (64 channels a head), or a dict with `num_heads` and `head_channels`.
+            'base-plus' (64 channels a head), or a dict with `embed_dims`, `num_layers` and `num_heads`.
         pretrain_size: Image size of the pre-training, int or (height, width) in pixels: the grid of the absolute
             position embedding.
         out_indices: Blocks (counted from 0) whose outputs are returned; the final LayerNorm is applied to the last
@@ -43,12 +43,12 @@ class ConViT(Backbone):
     """
 
     arch_settings = {
-        'tiny': dict(num_heads=4, head_channels=48),
-        'tiny-plus': dict(num_heads=4, head_channels=64),
-        'small': dict(num_heads=9, head_channels=48),
-        'small-plus': dict(num_heads=9, head_channels=64),
-        'base': dict(num_heads=16, head_channels=48),
-        'base-plus': dict(num_heads=16, head_channels=64),
+        'tiny': dict(embed_dims=192, num_layers=12, num_heads=4),
+        'tiny-plus': dict(embed_dims=256, num_layers=12, num_heads=4),
+        'small': dict(embed_dims=432, num_layers=12, num_heads=9),
+        'small-plus': dict(embed_dims=576, num_layers=12, num_heads=9),
+        'base': dict(embed_dims=768, num_layers=12, num_heads=16),
+        'base-plus': dict(embed_dims=1024, num_layers=12, num_heads=16),
     }
     # timm's files have the same names.
     released_names = ((r'^pos_embed$', 'pos_embed.weight'),)
@@ -65,64 +65,64 @@ class ConViT(Backbone):
         frozen_stages: int = -1,
         init_cfg: dict | list | None = None,
     ) -> None:
-        super().__init__(DEPTH, out_indices, frozen_stages, init_cfg)
         settings = self.parse_arch(arch)
-        num_heads = settings['num_heads']
-        channels = num_heads * settings['head_channels']
-        if not 0 <= local_up_to_layer <= DEPTH:
-            raise InputError(f'local_up_to_layer must be 0 to {DEPTH}, got {local_up_to_layer}')
-        self.out_channels = (channels,) * len(self.out_indices)
+        embed_dims, num_layers, num_heads = (settings[key] for key in ('embed_dims', 'num_layers', 'num_heads'))
+        super().__init__(num_layers, out_indices, frozen_stages, with_cp, init_cfg)
+        if not 0 <= local_up_to_layer <= num_layers:
+            raise InputError(f'local_up_to_layer must be 0 to {num_layers}, got {local_up_to_layer}')
+        self.out_channels = (embed_dims,) * len(self.out_indices)
         self.local_up_to_layer = local_up_to_layer
-        self.with_cp = with_cp
 
-        self.patch_embed = PatchEmbed(
-            None, PATCH_SIZE, embed_dim=channels, flatten=False, output_fmt='NHWC', dynamic_img_pad=True
-        )
-        self.pos_embed = PositionEmbedding(channels, tuple(size // PATCH_SIZE for size in to_2tuple(pretrain_size)))
-        # Blocks after the last output are not built: unused parameters break DistributedDataParallel.
-        drop_path_rates = np.linspace(0, drop_path_rate, DEPTH)[: max(self.out_indices) + 1].tolist()
+        self.patch_embed = patch_embedding(embed_dims, PATCH_SIZE)
+        self.pos_embed = PositionEmbedding(embed_dims, tuple(size // PATCH_SIZE for size in to_2tuple(pretrain_size)))
         self.blocks = nn.ModuleList(
             Block(
-                channels,
-                GPSA(channels, num_heads, locality_strength)
+                embed_dims,
+                GPSA(embed_dims, num_heads, locality_strength)
                 if index < local_up_to_layer
-                else Attention(channels, num_heads),
-                Mlp(channels, MLP_RATIO * channels),
+                else Attention(embed_dims, num_heads),
+                Mlp(embed_dims, MLP_RATIO * embed_dims),
                 rate,
             )
-            for index, rate in enumerate(drop_path_rates)
+            for index, rate in enumerate(self.drop_path_rates(drop_path_rate))
         )
-        if len(self.blocks) > local_up_to_layer:
-            self.cls_token = nn.Parameter(trunc_normal_(torch.empty(1, 1, channels), std=0.02))
-        self.norm = nn.LayerNorm(channels, eps=1e-6) if len(self.blocks) == DEPTH else nn.Identity()
+        if self.num_built > local_up_to_layer:
+            self.cls_token = nn.Parameter(trunc_normal_(torch.empty(1, 1, embed_dims), std=0.02))
+        self.norm = self.final_norm(embed_dims)
         self.apply(_init_module)
         self.train(self.training)
 
-    def forward_features(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Features after the blocks `out_indices`, all of stride 16 (sizes rounded up)."""
-        x = self.pos_embed(self.patch_embed(x))
-        grid = x.shape[1:3]
-        outputs = []
-        for index, block in enumerate(self.blocks):
-            if index == self.local_up_to_layer:
-                x = torch.cat((self.cls_token.expand(len(x), -1, -1), x.flatten(1, 2)), dim=1)
-            x = run_block(block, x, self.with_cp)
-            if index in self.out_indices:
-                output = self.norm(x) if index == DEPTH - 1 else x
-                if index >= self.local_up_to_layer:
-                    output = output[:, 1:].unflatten(1, grid)
-                outputs.append(output.permute(0, 3, 1, 2).contiguous())
-        return tuple(outputs)
+    def embed(self, x: Tensor) -> Tensor:
+        return self.pos_embed(self.patch_embed(x))
 
-    def stage_modules(self, stage: int) -> list[nn.Module]:
-        first = [self.patch_embed, self.pos_embed] if stage == 0 else []
-        return [*first, *self.blocks[stage : stage + 1]]
+    def before_block(self, x: Tensor, index: int) -> Tensor:
+        """Flatten the grid and prepend the class token before the first block without GPSA."""
+        if index != self.local_up_to_layer:
+            return x
+        return torch.cat((self.cls_token.expand(len(x), -1, -1), x.flatten(1, 2)), dim=1)
+
+    def embedding_modules(self) -> list[nn.Module]:
+        return [self.patch_embed, self.pos_embed]
 
     def train(self, mode: bool = True) -> 'ConViT':
         super().train(mode)
-        if self.frozen_stages >= self.local_up_to_layer and len(self.blocks) > self.local_up_to_layer:
+        if self.frozen_stages >= self.local_up_to_layer and self.num_built > self.local_up_to_layer:
             self.cls_token.requires_grad_(False)
         return self
+
+    def attention_layers(self) -> dict[str, nn.Module]:
+        """The blocks' attention: GPSA, then timm's."""
+        return {f'blocks.{index}.attn': block.attn for index, block in enumerate(self.blocks)}
+
+    def attention_maps(self, recording: Recording, queries: Tensor) -> AttentionMaps:
+        """As in `Backbone`. In blocks with a class token, what the weights lack to a sum of 1 goes to that token."""
+        layer = recording.layer
+        if isinstance(layer, GPSA):
+            return super().attention_maps(recording, queries)
+        (x,) = recording.inputs
+        query, key, _ = layer.qkv(x).unflatten(-1, (3, layer.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        weights = (query[:, :, 1 + queries] @ key.transpose(-2, -1) * layer.scale).softmax(-1)
+        return dict(attention=AttentionMap.of_grid(weights[..., 1:], recording.grid))
 
 
 def _init_module(module: nn.Module) -> None:

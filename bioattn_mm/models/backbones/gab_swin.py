@@ -7,21 +7,23 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from ...layers.arguments import channels_of_head
+from ...layers.attention_maps import AttentionMaps, Recording
 from ...registry import MODELS
-from .base import Backbone, init_linear, run_block
+from .base import HierarchicalBackbone
+from .blocks import init_linear, run_block
 
 NUM_STAGES = 4
 PATCH_SIZE = 4
 
 
 @MODELS.register_module()
-class GABSwin(Backbone):
+class GABSwin(HierarchicalBackbone):
     """Four-stage backbone: mmpretrain's Swin Transformer with a Gaussian bias in every window attention.
 
     Any input size: maps are padded at the bottom and right to whole patches and windows.
 
     Args:
-        arch: 'tiny', 'small' or 'base', or a dict with `channels` (of the first stage), `depths` and `num_heads`.
+        arch: 'tiny', 'small' or 'base', or a dict with `embed_dims` (of the first stage), `depths` and `num_heads`.
         window_size: Height and width of the windows, in tokens.
         sigma: Initial standard deviation of the Gaussians, in tokens; None for half a window. The paper's main text
             does not print initial values.
@@ -42,9 +44,9 @@ class GABSwin(Backbone):
     """
 
     arch_settings = dict(
-        tiny=dict(channels=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24)),
-        small=dict(channels=96, depths=(2, 2, 18, 2), num_heads=(3, 6, 12, 24)),
-        base=dict(channels=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32)),
+        tiny=dict(embed_dims=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24)),
+        small=dict(embed_dims=96, depths=(2, 2, 18, 2), num_heads=(3, 6, 12, 24)),
+        base=dict(embed_dims=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32)),
     )
     # The index is a constant that mmpretrain keeps with the weights.
     optional_weights = (r'\.gaussian\.', r'^norm\d\.', r'\.relative_position_index$')
@@ -77,17 +79,17 @@ class GABSwin(Backbone):
         super().__init__(NUM_STAGES, out_indices, frozen_stages, init_cfg)
         settings = self.parse_arch(arch)
         num_stages = max(self.out_indices) + 1
-        channels = [settings['channels'] * 2**stage for stage in range(num_stages)]
-        self.out_channels = tuple(channels[stage] for stage in self.out_indices)
+        embed_dims = [settings['embed_dims'] * 2**stage for stage in range(num_stages)]
+        self.out_channels = tuple(embed_dims[stage] for stage in self.out_indices)
         self.with_cp = with_cp
 
         sigma = window_size / 2 if sigma is None else sigma
         drop_path_rates = np.linspace(0, drop_path_rate, sum(settings['depths'])).tolist()
-        self.patch_embed = _patch_embed(channels[0])
+        self.patch_embed = _patch_embed(embed_dims[0])
         # Stages after the last output are not built: unused parameters break DistributedDataParallel.
         self.stages = nn.ModuleList(
             _stage(
-                embed_dims=channels[stage],
+                embed_dims=embed_dims[stage],
                 depth=settings['depths'][stage],
                 num_heads=settings['num_heads'][stage],
                 window_size=window_size,
@@ -98,7 +100,7 @@ class GABSwin(Backbone):
             for stage in range(num_stages)
         )
         for stage in self.out_indices:
-            self.add_module(f'norm{stage}', nn.LayerNorm(channels[stage]))
+            self.add_module(f'norm{stage}', nn.LayerNorm(embed_dims[stage]))
         self.apply(_init_module)
         self.train(self.training)
 
@@ -122,23 +124,39 @@ class GABSwin(Backbone):
         modules += self.stages[stage : stage + 1]
         return modules + ([self.get_submodule(f'norm{stage}')] if stage in self.out_indices else [])
 
+    def attention_layers(self) -> dict[str, nn.Module]:
+        """mmpretrain's layers that cut a map into shifted windows, around the window attention."""
+        return {
+            f'stages.{i}.blocks.{j}.attn': block.attn
+            for i, stage in enumerate(self.stages)
+            for j, block in enumerate(stage.blocks)
+        }
+
+    def attention_maps(self, recording: Recording, queries: Tensor) -> AttentionMaps:
+        from ...layers.gaussian_window_attention import shifted_window_maps
+
+        return shifted_window_maps(recording.layer, recording.inputs[0], recording.grid, queries)
+
+    def head_parameters(self, layer: nn.Module) -> dict[str, list[float]]:
+        return layer.w_msa.gaussian.head_parameters()
+
     @classmethod
     def parse_arch(cls, arch: str | dict) -> dict:
         settings = super().parse_arch(arch)
         for stage, num_heads in enumerate(settings['num_heads']):
-            channels_of_head(settings['channels'] * 2**stage, num_heads)
+            channels_of_head(settings['embed_dims'] * 2**stage, num_heads)
         return settings
 
 
 # mmpretrain is not imported at the top: it takes seconds, and the other backbones do not need it.
 
 
-def _patch_embed(channels: int) -> nn.Module:
+def _patch_embed(embed_dims: int) -> nn.Module:
     """mmpretrain's (B, 3, H, W) to tokens, (B, N, C), and their grid."""
     from mmpretrain.models.backbones.swin_transformer import PatchEmbed
 
     norm_cfg = dict(type='LN')
-    return PatchEmbed(embed_dims=channels, kernel_size=PATCH_SIZE, stride=PATCH_SIZE, norm_cfg=norm_cfg)
+    return PatchEmbed(embed_dims=embed_dims, kernel_size=PATCH_SIZE, stride=PATCH_SIZE, norm_cfg=norm_cfg)
 
 
 def _stage(attn_cfgs: dict, **kwargs) -> nn.Module:

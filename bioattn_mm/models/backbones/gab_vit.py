@@ -2,17 +2,15 @@
 
 from functools import partial
 
-import numpy as np
-from timm.layers import PatchEmbed
 from timm.models.vision_transformer_relpos import RelPosBlock
 from torch import Tensor, nn
 
 from ...layers import GaussianRelPosAttention
 from ...layers.arguments import channels_of_head
 from ...registry import MODELS
-from .base import Backbone, init_linear, run_block
+from .base import PlainBackbone
+from .blocks import init_linear, patch_embedding
 
-DEPTH = 12
 PATCH_SIZE = 16
 # What timm's models start from: each branch is scaled by a learned vector.
 LAYER_SCALE = 1e-6
@@ -23,7 +21,7 @@ class GABBlock(RelPosBlock):
 
     def __init__(
         self,
-        channels: int,
+        embed_dims: int,
         num_heads: int,
         drop_path: float,
         sigma: float,
@@ -31,12 +29,12 @@ class GABBlock(RelPosBlock):
         bias_in_kernel: bool,
     ) -> None:
         norm_layer = partial(nn.LayerNorm, eps=1e-6)
-        super().__init__(channels, num_heads, init_values=LAYER_SCALE, drop_path=drop_path, norm_layer=norm_layer)
-        self.attn = GaussianRelPosAttention(channels, num_heads, sigma, amplitude, bias_in_kernel)
+        super().__init__(embed_dims, num_heads, init_values=LAYER_SCALE, drop_path=drop_path, norm_layer=norm_layer)
+        self.attn = GaussianRelPosAttention(embed_dims, num_heads, sigma, amplitude, bias_in_kernel)
 
 
 @MODELS.register_module()
-class GABViT(Backbone):
+class GABViT(PlainBackbone):
     """Plain backbone of stride 16: timm's `vit_relpos_*_patch16_224` with a Gaussian bias in every attention.
 
     Any input size: images are padded at the bottom and right to a multiple of 16 pixels, and the relative positions
@@ -46,7 +44,7 @@ class GABViT(Backbone):
     the last output is, like the others, what its block gives.
 
     Args:
-        arch: 'small', 'medium' or 'base', or a dict with `channels` and `num_heads`.
+        arch: 'small', 'medium' or 'base', or a dict with `embed_dims`, `num_layers` and `num_heads`.
         sigma: Initial standard deviation of the Gaussians, in patches. The paper's main text does not print initial
             values; its fits of learned biases lie at 4 to 7 patches.
         amplitude: Initial A of eq. 3, not in the paper's main text either. 0 gives timm's model, without gradients
@@ -66,9 +64,9 @@ class GABViT(Backbone):
     """
 
     arch_settings = dict(
-        small=dict(channels=384, num_heads=6),
-        medium=dict(channels=512, num_heads=8),
-        base=dict(channels=768, num_heads=12),
+        small=dict(embed_dims=384, num_layers=12, num_heads=6),
+        medium=dict(embed_dims=512, num_layers=12, num_heads=8),
+        base=dict(embed_dims=768, num_layers=12, num_heads=12),
     )
     optional_weights = (r'\.gaussian\.',)
 
@@ -84,34 +82,21 @@ class GABViT(Backbone):
         frozen_stages: int = -1,
         init_cfg: dict | list | None = None,
     ) -> None:
-        super().__init__(DEPTH, out_indices, frozen_stages, init_cfg)
         settings = self.parse_arch(arch)
-        channels, num_heads = settings['channels'], settings['num_heads']
-        channels_of_head(channels, num_heads)
-        self.out_channels = (channels,) * len(self.out_indices)
-        self.with_cp = with_cp
-
-        self.patch_embed = PatchEmbed(
-            None, PATCH_SIZE, embed_dim=channels, flatten=False, output_fmt='NHWC', dynamic_img_pad=True
-        )
-        # Blocks after the last output are not built: unused parameters break DistributedDataParallel.
-        drop_path_rates = np.linspace(0, drop_path_rate, DEPTH)[: max(self.out_indices) + 1].tolist()
+        embed_dims, num_heads = settings['embed_dims'], settings['num_heads']
+        super().__init__(settings['num_layers'], out_indices, frozen_stages, with_cp, init_cfg)
+        channels_of_head(embed_dims, num_heads)
+        self.out_channels = (embed_dims,) * len(self.out_indices)
+        self.patch_embed = patch_embedding(embed_dims, PATCH_SIZE)
         self.blocks = nn.ModuleList(
-            GABBlock(channels, num_heads, rate, sigma, amplitude, bias_in_kernel) for rate in drop_path_rates
+            GABBlock(embed_dims, num_heads, rate, sigma, amplitude, bias_in_kernel)
+            for rate in self.drop_path_rates(drop_path_rate)
         )
         self.apply(init_linear)
         self.train(self.training)
 
-    def forward_features(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Features after the blocks `out_indices`, all of stride 16 (sizes rounded up)."""
-        x = self.patch_embed(x)
-        outputs = []
-        for index, block in enumerate(self.blocks):
-            x = run_block(block, x, self.with_cp)
-            if index in self.out_indices:
-                outputs.append(x.permute(0, 3, 1, 2).contiguous())
-        return tuple(outputs)
+    def embed(self, x: Tensor) -> Tensor:
+        return self.patch_embed(x)
 
-    def stage_modules(self, stage: int) -> list[nn.Module]:
-        first = [self.patch_embed] if stage == 0 else []
-        return [*first, *self.blocks[stage : stage + 1]]
+    def embedding_modules(self) -> list[nn.Module]:
+        return [self.patch_embed]

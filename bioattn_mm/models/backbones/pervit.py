@@ -11,11 +11,9 @@ from ...errors import InputError
 from ...layers import DistanceEmbedding, PeripheralAttention
 from ...layers.arguments import channels_of_head
 from ...registry import MODELS
-from .base import Backbone, init_linear, run_block
+from .base import PlainBackbone
+from .blocks import init_linear
 
-# Blocks of each of the four widths.
-DEPTHS = (2, 2, 6, 2)
-DEPTH = sum(DEPTHS)
 STRIDE = 16
 MLP_RATIO = 4
 
@@ -51,15 +49,15 @@ class PerViTBlock(nn.Module):
 
 
 @MODELS.register_module()
-class PerViT(Backbone):
+class PerViT(PlainBackbone):
     """Plain backbone of stride 16 with multi-head peripheral attention; its width grows three times.
 
     Any input size: images are padded at the bottom and right to a multiple of 16 pixels, and distances between
     tokens keep the unit of the pre-training.
 
     Args:
-        arch: 'tiny', 'small' or 'medium', or a dict with `channels` (four widths, for 2, 2, 6 and 2 blocks),
-            `stem_channels` (of the first three convolutions) and `num_heads`.
+        arch: 'tiny', 'small' or 'medium', or a dict with `embed_dims` (four widths), `depths` (blocks of each
+            width), `stem_channels` (of the first three convolutions) and `num_heads`.
         out_indices: Blocks (counted from 0) whose outputs are returned; the final LayerNorm is applied to the last
             block's alone. Blocks after the last of these are not built.
         position_init: How the position-based attention starts (table 5): 'peripheral' from local in the first block
@@ -79,9 +77,13 @@ class PerViT(Backbone):
     """
 
     arch_settings = {
-        'tiny': dict(channels=(128, 192, 224, 280), stem_channels=(48, 64, 96), num_heads=4),
-        'small': dict(channels=(272, 320, 368, 464), stem_channels=(64, 128, 192), num_heads=8),
-        'medium': dict(channels=(312, 468, 540, 684), stem_channels=(64, 192, 256), num_heads=12),
+        'tiny': dict(embed_dims=(128, 192, 224, 280), depths=(2, 2, 6, 2), stem_channels=(48, 64, 96), num_heads=4),
+        'small': dict(
+            embed_dims=(272, 320, 368, 464), depths=(2, 2, 6, 2), stem_channels=(64, 128, 192), num_heads=8
+        ),
+        'medium': dict(
+            embed_dims=(312, 468, 540, 684), depths=(2, 2, 6, 2), stem_channels=(64, 192, 256), num_heads=12
+        ),
     }
     released_names = (
         (r'^conv_layers\.conv_layers\.', 'stem.'),
@@ -105,49 +107,41 @@ class PerViT(Backbone):
         frozen_stages: int = -1,
         init_cfg: dict | list | None = None,
     ) -> None:
-        super().__init__(DEPTH, out_indices, frozen_stages, init_cfg)
         settings = self.parse_arch(arch)
-        num_heads = settings['num_heads']
+        num_heads, depths = settings['num_heads'], settings['depths']
+        super().__init__(sum(depths), out_indices, frozen_stages, with_cp, init_cfg)
         # Widths before the first block and after each one.
-        widths = np.repeat(settings['channels'], DEPTHS).tolist()
+        widths = np.repeat(settings['embed_dims'], depths).tolist()
         widths.append(widths[-1])
         self.out_channels = tuple(widths[index + 1] for index in self.out_indices)
-        self.with_cp = with_cp
 
         self.stem = _stem(3, *settings['stem_channels'], widths[0])
         self.distance_embedding = DistanceEmbedding(num_heads)
-        # Blocks after the last output are not built: unused parameters break DistributedDataParallel.
-        drop_path_rates = np.linspace(0, drop_path_rate, DEPTH)[: max(self.out_indices) + 1].tolist()
+        cache_bytes = cache_mebibytes * 2**20 // self.num_layers
         self.blocks = nn.ModuleList(
-            PerViTBlock(widths[index], widths[index + 1], num_heads, rate, cache_mebibytes * 2**20 // DEPTH)
-            for index, rate in enumerate(drop_path_rates)
+            PerViTBlock(widths[index], widths[index + 1], num_heads, rate, cache_bytes)
+            for index, rate in enumerate(self.drop_path_rates(drop_path_rate))
         )
-        self.norm = nn.LayerNorm(widths[-1], eps=1e-6) if len(self.blocks) == DEPTH else nn.Identity()
+        self.norm = self.final_norm(widths[-1])
         self.blocks.apply(init_linear)
         self._init_position(position_init)
         self.train(self.training)
 
-    def forward_features(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Features after the blocks `out_indices`, all of stride 16 (sizes rounded up)."""
+    def embed(self, x: Tensor) -> Tensor:
         x = F.pad(x, (0, -x.shape[3] % STRIDE, 0, -x.shape[2] % STRIDE))
-        x = self.stem(x).permute(0, 2, 3, 1)
-        outputs = []
-        for index, block in enumerate(self.blocks):
-            x = run_block(partial(block, distance_embedding=self.distance_embedding), x, self.with_cp)
-            if index in self.out_indices:
-                output = self.norm(x) if index == DEPTH - 1 else x
-                outputs.append(output.permute(0, 3, 1, 2).contiguous())
-        return tuple(outputs)
+        return self.stem(x).permute(0, 2, 3, 1)
 
-    def stage_modules(self, stage: int) -> list[nn.Module]:
-        first = [self.stem, self.distance_embedding] if stage == 0 else []
-        return [*first, *self.blocks[stage : stage + 1]]
+    def run_block(self, block: nn.Module, x: Tensor) -> Tensor:
+        return super().run_block(partial(block, distance_embedding=self.distance_embedding), x)
+
+    def embedding_modules(self) -> list[nn.Module]:
+        return [self.stem, self.distance_embedding]
 
     @classmethod
     def parse_arch(cls, arch: str | dict) -> dict:
         settings = super().parse_arch(arch)
-        for channels in settings['channels']:  # of the blocks that are not built, too
-            channels_of_head(channels, settings['num_heads'])
+        for embed_dims in settings['embed_dims']:
+            channels_of_head(embed_dims, settings['num_heads'])
         return settings
 
     def _init_position(self, position_init: str) -> None:
@@ -158,7 +152,7 @@ class PerViT(Backbone):
             return
         # The embedding R falls with the distance; its bias has no effect, as the first instance norm subtracts it.
         nn.init.constant_(self.distance_embedding.proj.weight, -0.02)
-        depth = np.linspace(0, 1, DEPTH) if position_init == 'peripheral' else np.zeros(DEPTH)
+        depth = np.linspace(0, position_init == 'peripheral', self.num_layers)
         for block, share in zip(self.blocks, depth.tolist()):
             block.attn.position.init_as_local(norm_weight=3 + (0.01 - 3) * share, norm_bias=-5 + (4 + 5) * share)
 

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from ...layers import AggregatedAttention, ConvGLU, LengthScaledAttention, LogCPB
 from ...registry import MODELS
-from .base import Backbone, Block, init_linear, run_block
+from .base import HierarchicalBackbone
+from .blocks import Block, init_linear, run_block
 
 STRIDES = (4, 8, 16, 32)
 MLP_RATIOS = (8, 8, 4, 4)
@@ -19,10 +20,10 @@ SR_RATIOS = (8, 4, 2, 1)
 class PatchEmbed(nn.Module):
     """Overlapping patch embedding as in PVTv2: strided convolution and LayerNorm."""
 
-    def __init__(self, in_channels: int, channels: int, patch_size: int, stride: int) -> None:
+    def __init__(self, in_channels: int, embed_dims: int, patch_size: int, stride: int) -> None:
         super().__init__()
-        self.proj = nn.Conv2d(in_channels, channels, patch_size, stride, padding=patch_size // 2)
-        self.norm = nn.LayerNorm(channels)
+        self.proj = nn.Conv2d(in_channels, embed_dims, patch_size, stride, padding=patch_size // 2)
+        self.norm = nn.LayerNorm(embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) to (B, H', W', C')."""
@@ -32,11 +33,11 @@ class PatchEmbed(nn.Module):
 class Stage(nn.Module):
     """Patch embedding, blocks, and the LayerNorm of the stage's output."""
 
-    def __init__(self, patch_embed: PatchEmbed, blocks: list[Block], channels: int, with_cp: bool) -> None:
+    def __init__(self, patch_embed: PatchEmbed, blocks: list[Block], embed_dims: int, with_cp: bool) -> None:
         super().__init__()
         self.patch_embed = patch_embed
         self.blocks = nn.ModuleList(blocks)
-        self.norm = nn.LayerNorm(channels, eps=1e-6)
+        self.norm = nn.LayerNorm(embed_dims, eps=1e-6)
         self.with_cp = with_cp
 
     def forward(self, x: Tensor) -> Tensor:
@@ -48,11 +49,11 @@ class Stage(nn.Module):
 
 
 @MODELS.register_module()
-class TransNeXt(Backbone):
+class TransNeXt(HierarchicalBackbone):
     """Four-stage backbone with aggregated attention, for any input size.
 
     Args:
-        arch: 'micro', 'tiny', 'small' or 'base', or a dict with `channels`, `num_heads` and `depths`, four each.
+        arch: 'micro', 'tiny', 'small' or 'base', or a dict with `embed_dims`, `num_heads` and `depths`, four each.
         bias_mode: Position bias at sizes not trained on: 'extrapolate' computes it for the actual coordinates,
             'interpolate' resizes the bias of `img_size`.
         pretrain_size: Image size of the pre-training, the unit of the relative coordinates: int or (height, width)
@@ -71,10 +72,10 @@ class TransNeXt(Backbone):
     """
 
     arch_settings = dict(
-        micro=dict(channels=(48, 96, 192, 384), num_heads=(2, 4, 8, 16), depths=(2, 2, 15, 2)),
-        tiny=dict(channels=(72, 144, 288, 576), num_heads=(3, 6, 12, 24), depths=(2, 2, 15, 2)),
-        small=dict(channels=(72, 144, 288, 576), num_heads=(3, 6, 12, 24), depths=(5, 5, 22, 5)),
-        base=dict(channels=(96, 192, 384, 768), num_heads=(4, 8, 16, 32), depths=(5, 5, 23, 5)),
+        micro=dict(embed_dims=(48, 96, 192, 384), num_heads=(2, 4, 8, 16), depths=(2, 2, 15, 2)),
+        tiny=dict(embed_dims=(72, 144, 288, 576), num_heads=(3, 6, 12, 24), depths=(2, 2, 15, 2)),
+        small=dict(embed_dims=(72, 144, 288, 576), num_heads=(3, 6, 12, 24), depths=(5, 5, 22, 5)),
+        base=dict(embed_dims=(96, 192, 384, 768), num_heads=(4, 8, 16, 32), depths=(5, 5, 23, 5)),
     )
     released_names = (
         (r'^patch_embed(\d)\.', lambda m: f'stages.{int(m[1]) - 1}.patch_embed.'),
@@ -103,26 +104,26 @@ class TransNeXt(Backbone):
     ) -> None:
         super().__init__(len(STRIDES), out_indices, frozen_stages, init_cfg)
         settings = self.parse_arch(arch)
-        self.out_channels = tuple(settings['channels'][stage] for stage in self.out_indices)
+        self.out_channels = tuple(settings['embed_dims'][stage] for stage in self.out_indices)
 
         drop_path_rates = np.linspace(0, drop_path_rate, sum(settings['depths'])).tolist()
         self.stages = nn.ModuleList()
         in_channels = 3
         for stage in range(len(STRIDES)):
-            channels, num_heads = settings['channels'][stage], settings['num_heads'][stage]
+            embed_dims, num_heads = settings['embed_dims'][stage], settings['num_heads'][stage]
             depth = settings['depths'][stage]
-            patch_embed = PatchEmbed(in_channels, channels, *((7, 4) if stage == 0 else (3, 2)))
+            patch_embed = PatchEmbed(in_channels, embed_dims, *((7, 4) if stage == 0 else (3, 2)))
             blocks = [
                 Block(
-                    channels,
-                    _attention(stage, channels, num_heads, bias_mode, pretrain_size, img_size, pool_size),
-                    ConvGLU(channels, MLP_RATIOS[stage]),
+                    embed_dims,
+                    _attention(stage, embed_dims, num_heads, bias_mode, pretrain_size, img_size, pool_size),
+                    ConvGLU(embed_dims, MLP_RATIOS[stage]),
                     drop_path_rates.pop(0),
                 )
                 for _ in range(depth)
             ]
-            self.stages.append(Stage(patch_embed, blocks, channels, with_cp))
-            in_channels = channels
+            self.stages.append(Stage(patch_embed, blocks, embed_dims, with_cp))
+            in_channels = embed_dims
         self.apply(_init_module)
         self.train(self.training)
 
@@ -141,7 +142,7 @@ class TransNeXt(Backbone):
 
 def _attention(
     stage: int,
-    channels: int,
+    embed_dims: int,
     num_heads: int,
     bias_mode: str,
     pretrain_size: int | tuple[int, int],
@@ -157,8 +158,8 @@ def _attention(
         pool_size = train_pooled_grid = to_2tuple(pool_size)
     position_bias = LogCPB(num_heads, pretrain_grid, bias_mode, train_grid, train_pooled_grid)
     if sr_ratio == 1:
-        return LengthScaledAttention(channels, num_heads, position_bias)
-    return AggregatedAttention(channels, num_heads, position_bias, sr_ratio, pool_size)
+        return LengthScaledAttention(embed_dims, num_heads, position_bias)
+    return AggregatedAttention(embed_dims, num_heads, position_bias, sr_ratio, pool_size)
 
 
 def _init_module(module: nn.Module) -> None:

@@ -14,9 +14,9 @@ from ...layers import (
     SparseReconstructionAttention,
 )
 from ...registry import MODELS
-from .base import Backbone, Block, init_linear, run_block
+from .base import PlainBackbone
+from .blocks import Block, init_linear
 
-DEPTH = 12
 STRIDE = 16
 STEM_CHANNELS = 32
 MLP_RATIO = 4
@@ -72,7 +72,7 @@ class SingleResidualBlock(Block):
 
 
 @MODELS.register_module()
-class VARS(Backbone):
+class VARS(PlainBackbone):
     """Backbone of stride 16 (RVT-Ti: 16 and 32) whose attention reconstructs its input from few dictionary entries.
 
     Any input size: images are padded at the bottom and right to a multiple of 16 pixels, and static dictionaries
@@ -87,8 +87,8 @@ class VARS(Backbone):
             tables: RVT's convolutional stem, a position embedding and no class token, which a static dictionary has
             no place for. They are not in the release; their heads and numbers of random features are chosen here to
             give the paper's numbers of parameters with VARS-SD (5.8 M and 10.4 M, here 5.8 M and 10.5 M). A dict with
-            `block` ('rvt', 'deit' or 'gfnet'), `depths`, `channels` and `num_heads` (lists, a value for each stride)
-            and `feature_ratio` (random features for each channel of a head); 'vars_s' has no heads and features.
+            `block` ('rvt', 'deit' or 'gfnet'), `embed_dims`, `depths` and `num_heads` (lists, a value per stride) and
+            `feature_ratio` (random features for each channel of a head); 'vars_s' has no heads and features.
         attention: 'vars_s' (static dictionary), 'vars_d' (dynamic dictionary), 'vars_sd' (both), or the baselines
             'performer' and 'softmax'.
         num_steps: Steps of the recurrence after the first; the baselines have none.
@@ -107,10 +107,10 @@ class VARS(Backbone):
     """
 
     arch_settings = {
-        'rvt-tiny': dict(block='rvt', depths=[10, 2], channels=[192, 384], num_heads=[6, 12], feature_ratio=2),
-        'rvt-small': dict(block='rvt', depths=[12], channels=[384], num_heads=[6], feature_ratio=2),
-        'deit-tiny': dict(block='deit', depths=[12], channels=[192], num_heads=[6], feature_ratio=1),
-        'gfnet-tiny': dict(block='gfnet', depths=[12], channels=[256], num_heads=[16], feature_ratio=2),
+        'rvt-tiny': dict(block='rvt', embed_dims=[192, 384], depths=[10, 2], num_heads=[6, 12], feature_ratio=2),
+        'rvt-small': dict(block='rvt', embed_dims=[384], depths=[12], num_heads=[6], feature_ratio=2),
+        'deit-tiny': dict(block='deit', embed_dims=[192], depths=[12], num_heads=[6], feature_ratio=1),
+        'gfnet-tiny': dict(block='gfnet', embed_dims=[256], depths=[12], num_heads=[16], feature_ratio=2),
     }
     # With VARS-S, `kernel`, `v` and `proj` belong to the block, with VARS-SD to its attention.
     released_names = (
@@ -142,71 +142,69 @@ class VARS(Backbone):
         init_cfg: dict | list | None = None,
     ) -> None:
         settings = self.parse_arch(arch)
-        depths = settings['depths']
+        embed_dims, depths = settings['embed_dims'], settings['depths']
+        num_layers = sum(depths)
         if out_indices is None:
-            out_indices = (depths[0] - 1, DEPTH - 1) if len(depths) == 2 else (3, 7, 9, 11)
-        super().__init__(DEPTH, out_indices, frozen_stages, init_cfg)
+            out_indices = (depths[0] - 1, num_layers - 1) if len(depths) == 2 else (3, 7, 9, 11)
+        super().__init__(num_layers, out_indices, frozen_stages, with_cp, init_cfg)
         if attention not in ATTENTIONS:
             raise InputError(f'attention must be one of {", ".join(ATTENTIONS)}, got {attention!r}')
         # Blocks from this one on have stride 32.
-        self.pool_before = depths[0] if len(depths) == 2 else DEPTH
+        self.pool_before = depths[0]
         levels = np.repeat(range(len(depths)), depths).tolist()
-        self.out_channels = tuple(settings['channels'][levels[index]] for index in self.out_indices)
-        self.with_cp = with_cp
+        self.out_channels = tuple(embed_dims[levels[index]] for index in self.out_indices)
 
-        channels = settings['channels']
         grid = tuple(-(-size // STRIDE) for size in to_2tuple(pretrain_size))
         self.stem = nn.Sequential(
             nn.Conv2d(3, STEM_CHANNELS, 7, stride=2, padding=2),
             nn.BatchNorm2d(STEM_CHANNELS),
             nn.MaxPool2d(3, stride=2, padding=1),
-            nn.Conv2d(STEM_CHANNELS, channels[0], 4, stride=4),
+            nn.Conv2d(STEM_CHANNELS, embed_dims[0], 4, stride=4),
         )
         # RVT has no position embedding: the zero padding of its depth-wise convolutions tells positions.
-        self.pos_embed = nn.Identity() if settings['block'] == 'rvt' else PositionEmbedding(channels[0], grid)
-        # Blocks after the last output are not built: unused parameters break DistributedDataParallel.
-        drop_path_rates = np.linspace(0, drop_path_rate, DEPTH)[: max(self.out_indices) + 1].tolist()
+        self.pos_embed = nn.Identity() if settings['block'] == 'rvt' else PositionEmbedding(embed_dims[0], grid)
         self.blocks = nn.ModuleList()
-        for level, rate in zip(levels, drop_path_rates):
+        for level, rate in zip(levels, self.drop_path_rates(drop_path_rate)):
             level_grid = grid if level == 0 else tuple(-(-length // 2) for length in grid)
             self.blocks.append(_block(settings, level, attention, level_grid, num_steps, sparsity, rate))
-        if len(self.blocks) > self.pool_before:
-            self.pool = nn.Conv2d(channels[0], channels[1], 3, stride=2, padding=1, groups=channels[0])
+        if self.num_built > self.pool_before:
+            self.pool = nn.Conv2d(embed_dims[0], embed_dims[1], 3, stride=2, padding=1, groups=embed_dims[0])
         self.apply(init_linear)
         self.train(self.training)
 
-    def forward_features(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Features after the blocks `out_indices`, of stride 16, with RVT-Ti also 32 (sizes rounded up)."""
+    def embed(self, x: Tensor) -> Tensor:
         x = F.pad(x, (0, -x.shape[3] % STRIDE, 0, -x.shape[2] % STRIDE))
-        x = self.pos_embed(self.stem(x).permute(0, 2, 3, 1))
-        outputs = []
-        for index, block in enumerate(self.blocks):
-            if index == self.pool_before:
-                x = self.pool(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-            x = run_block(block, x, self.with_cp)
-            if index in self.out_indices:
-                outputs.append(x.permute(0, 3, 1, 2).contiguous())
-        return tuple(outputs)
+        return self.pos_embed(self.stem(x).permute(0, 2, 3, 1))
+
+    def before_block(self, x: Tensor, index: int) -> Tensor:
+        """Halve the grid before the first block of stride 32."""
+        if index != self.pool_before:
+            return x
+        return self.pool(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+
+    def embedding_modules(self) -> list[nn.Module]:
+        return [self.stem, self.pos_embed]
 
     def stage_modules(self, stage: int) -> list[nn.Module]:
-        first = [self.stem, self.pos_embed] if stage == 0 else []
-        if stage == self.pool_before and len(self.blocks) > stage:
-            first.append(self.pool)
-        return [*first, *self.blocks[stage : stage + 1]]
+        pool = [self.pool] if stage == self.pool_before and hasattr(self, 'pool') else []
+        return [*pool, *super().stage_modules(stage)]
+
+    def _depth_of(self, name: str) -> int:
+        return self.pool_before + 1 if name.startswith('pool.') else super()._depth_of(name)
 
     @classmethod
     def parse_arch(cls, arch: str | dict) -> dict:
         settings = super().parse_arch(arch)
         if settings['block'] not in BLOCKS:
             raise InputError(f'block of arch must be one of {", ".join(BLOCKS)}, got {settings["block"]!r}')
-        depths, channels, num_heads = (settings[key] for key in ('depths', 'channels', 'num_heads'))
-        if not len(depths) == len(channels) == len(num_heads) or len(depths) not in (1, 2) or sum(depths) != DEPTH:
+        embed_dims, depths, num_heads = (settings[key] for key in ('embed_dims', 'depths', 'num_heads'))
+        if not len(embed_dims) == len(depths) == len(num_heads) or len(depths) not in (1, 2):
             raise InputError(
-                f'depths, channels and num_heads of arch must be lists of one or two values, depths of the sum '
-                f'{DEPTH}, got {depths}, {channels} and {num_heads}'
+                'embed_dims, depths and num_heads of arch must be lists of one or two values, one per stride, got '
+                f'{embed_dims}, {depths} and {num_heads}'
             )
-        if len(channels) == 2 and channels[1] % channels[0]:
-            raise InputError(f'the second of channels of arch must be a multiple of the first, got {channels}')
+        if len(embed_dims) == 2 and embed_dims[1] % embed_dims[0]:
+            raise InputError(f'the second of embed_dims of arch must be a multiple of the first, got {embed_dims}')
         return settings
 
 
@@ -220,28 +218,28 @@ def _block(
     drop_path: float,
 ) -> Block:
     """A block of one of the hosts; `level` is 0 or 1, the place in the lists of the settings."""
-    channels, num_heads = settings['channels'][level], settings['num_heads'][level]
+    embed_dims, num_heads = settings['embed_dims'][level], settings['num_heads'][level]
     feature_ratio = settings['feature_ratio']
     # Without a `sparsity` the layer takes its own default.
     recurrence = dict(num_steps=num_steps) if sparsity is None else dict(num_steps=num_steps, sparsity=sparsity)
     if attention == 'softmax':
-        attn = SoftmaxAttention(channels, num_heads)
+        attn = SoftmaxAttention(embed_dims, num_heads)
     elif attention == 'performer':
-        attn = PerformerAttention(channels, num_heads, feature_ratio)
+        attn = PerformerAttention(embed_dims, num_heads, feature_ratio)
     elif attention == 'vars_s':
-        attn = ConvolutionalSparseReconstruction(channels, grid, **recurrence)
+        attn = ConvolutionalSparseReconstruction(embed_dims, grid, **recurrence)
     else:
         static_grid = grid if attention == 'vars_sd' else None
         attn = SparseReconstructionAttention(
-            channels, num_heads, static_grid, feature_ratio=feature_ratio, **recurrence
+            embed_dims, num_heads, static_grid, feature_ratio=feature_ratio, **recurrence
         )
 
-    hidden_channels = MLP_RATIO * channels
-    mlp = ConvMlp(channels, hidden_channels) if settings['block'] == 'rvt' else Mlp(channels, hidden_channels)
+    hidden_channels = MLP_RATIO * embed_dims
+    mlp = ConvMlp(embed_dims, hidden_channels) if settings['block'] == 'rvt' else Mlp(embed_dims, hidden_channels)
     block_type = SingleResidualBlock if settings['block'] == 'gfnet' else Block
-    block = block_type(channels, attn, mlp, drop_path)
+    block = block_type(embed_dims, attn, mlp, drop_path)
     if attention == 'vars_s':
         # Its input is not normalised, and BatchNorm takes the place of LayerNorm.
         block.norm1 = nn.Identity()
-        block.norm2 = TokenBatchNorm(channels)
+        block.norm2 = TokenBatchNorm(embed_dims)
     return block

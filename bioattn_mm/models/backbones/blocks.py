@@ -1,0 +1,53 @@
+"""Parts that several backbones are built of."""
+
+import torch
+from timm.layers import DropPath, PatchEmbed, trunc_normal_
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block: `x + DropPath(attn(LN(x)))`, then `x + DropPath(mlp(LN(x)))`.
+
+    Args:
+        embed_dims: Width of the tokens.
+        attn: Attention; takes and returns tokens of the block's shape.
+        mlp: Feed-forward network; the same.
+        drop_path: Probability of skipping a branch in training (stochastic depth).
+    """
+
+    def __init__(self, embed_dims: int, attn: nn.Module, mlp: nn.Module, drop_path: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(embed_dims, eps=1e-6)
+        self.attn = attn
+        self.norm2 = nn.LayerNorm(embed_dims, eps=1e-6)
+        self.mlp = mlp
+        self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Tokens with the channels last, (B, H, W, C) or (B, N, C), to the same shape."""
+        x = x + self.drop_path(self.attn(self.norm1(x)))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+
+def run_block(block: nn.Module, x: Tensor, with_cp: bool) -> Tensor:
+    """Apply a block; `with_cp` recomputes its activations in the backward pass instead of keeping them."""
+    if with_cp and torch.is_grad_enabled():
+        return checkpoint(block, x, use_reentrant=False)
+    return block(x)
+
+
+def patch_embedding(embed_dims: int, patch_size: int) -> PatchEmbed:
+    """timm's patch embedding, (B, 3, H, W) to (B, H', W', C).
+
+    The image is padded at the bottom and right to whole patches.
+    """
+    return PatchEmbed(None, patch_size, embed_dim=embed_dims, flatten=False, output_fmt='NHWC', dynamic_img_pad=True)
+
+
+def init_linear(module: nn.Module) -> None:
+    """Initialise a linear layer as all backbones here do; leaves other modules alone."""
+    if isinstance(module, nn.Linear):
+        trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
