@@ -1,0 +1,149 @@
+"""docs/adding_a_backbone.md: one file is all that a backbone needs, and the page shows that file."""
+
+import json
+import re
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS, init_default_scope
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+from bioattn_mm.engine.strategies import ParamwiseFSDPStrategy
+from bioattn_mm.models.backbones import Backbone
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
+CONFIG = FOLDER / 'upernet_toy.py'
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of `toy_vit.py` is where Python looks for modules, as a user's own folder is."""
+    monkeypatch.syspath_prepend(FOLDER)
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    config = Config.fromfile(CONFIG)
+    init_default_scope(config.default_scope)
+    return MODELS.build(config.model)
+
+
+@pytest.fixture
+def run_tool(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Runs a tool in this process, in the workplace."""
+
+    def run(tool: str, *args: object) -> None:
+        monkeypatch.chdir(workplace)
+        monkeypatch.setattr(sys, 'argv', [str(ROOT / 'tools' / tool), *map(str, args)])
+        runpy.run_path(sys.argv[0], run_name='__main__')
+
+    return run
+
+
+@pytest.fixture
+def group_of_one() -> Iterator[None]:
+    """A process group with this process alone."""
+    torch.distributed.init_process_group('gloo', store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_the_page_shows_the_file() -> None:
+    (code,) = re.findall(r'```python\n(.*?)```', (ROOT / 'docs/adding_a_backbone.md').read_text(), flags=re.DOTALL)
+    assert code == (FOLDER / 'toy_vit.py').read_text()
+
+
+def released_file(backbone: Backbone, path: Path) -> dict:
+    """A file as the authors would have released it, with a classifier."""
+    weights = {}
+    for name, value in backbone.state_dict().items():
+        name = re.sub(r'^blocks\.(\d+)', lambda m: f'layer{int(m[1]) + 1}', name)
+        name = name.replace('patch_embed.proj.', 'embed.').replace('.slope', '.log_slope')
+        weights[name] = torch.rand_like(value) - 1 if name.endswith('log_slope') else torch.randn_like(value)
+    torch.save(dict(model={**weights, 'head.weight': torch.zeros(10, 24)}), path)
+    return weights
+
+
+def test_loads_the_released_file(model: nn.Module, tmp_path: Path) -> None:
+    backbone = model.backbone
+    released = released_file(backbone, tmp_path / 'toy.pth')
+    backbone.init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'toy.pth'))
+    backbone.init_weights()
+    torch.testing.assert_close(backbone.blocks[3].attn.slope.data, released['layer4.attn.log_slope'].exp())
+    torch.testing.assert_close(backbone.patch_embed.proj.weight.data, released['embed.weight'])
+    assert backbone.loaded_weights.endswith('not used: head.weight')
+
+
+def test_a_subclass_loads_it_too(model: nn.Module, tmp_path: Path) -> None:
+    released = released_file(model.backbone, tmp_path / 'toy.pth')
+    subclass = type('Renamed', (type(model.backbone),), {})
+    backbone = subclass(init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'toy.pth')))
+    backbone.init_weights()
+    torch.testing.assert_close(backbone.patch_embed.proj.weight.data, released['embed.weight'])
+
+
+def test_freezes(model: nn.Module) -> None:
+    backbone = type(model.backbone)(frozen_stages=1).train()
+    frozen = [backbone.patch_embed, *backbone.blocks[:2]]
+    assert not any(
+        parameter.requires_grad or module.training for module in frozen for parameter in module.parameters()
+    )
+    assert all(parameter.requires_grad for parameter in backbone.blocks[2:].parameters())
+
+
+def test_learns_at_the_rate_of_each_layer(model: nn.Module) -> None:
+    config = Config.fromfile(CONFIG)
+    optimizer = build_optim_wrapper(model, config.optim_wrapper).optimizer
+    rates = {
+        id(group['params'][0]): group['lr'] / config.optim_wrapper.optimizer.lr for group in optimizer.param_groups
+    }
+    backbone = model.backbone
+    assert rates[id(backbone.norm.weight)] == rates[id(model.decode_head.conv_seg.weight)] == 1
+    for index, block in enumerate(backbone.blocks):
+        assert rates[id(block.attn.slope)] == pytest.approx(0.5 ** (4 - index))
+    assert rates[id(backbone.patch_embed.proj.weight)] == pytest.approx(0.5**5)
+
+
+def test_each_block_is_a_unit_of_fsdp(model: nn.Module, group_of_one: None) -> None:
+    strategy = ParamwiseFSDPStrategy(
+        model_wrapper=dict(type='MMFullyShardedDataParallel', device_id='cpu', sharding_strategy='NO_SHARD')
+    )
+    sharded = strategy._wrap_model(model)
+    units = FullyShardedDataParallel.fsdp_modules(sharded)
+    assert units[1:] == list(sharded.module.backbone.blocks)
+
+
+def test_analysis_looks_into_it(run_tool: Callable, tmp_path: Path) -> None:
+    run_tool(
+        'analysis/attention_maps.py', CONFIG, '--mini', '--max-images', 1, '--layer', 2, '--out', tmp_path / 'maps'
+    )
+    document = json.loads((tmp_path / 'maps/attention_maps.json').read_text())
+    assert document['layer'] == 'blocks.2.attn'
+    (weights,) = document['images'][0]['maps']
+    assert weights['name'] == 'attention' and len(weights['values']) == 2
+    run_tool('analysis/locality.py', CONFIG, '--mini', '--max-images', 1, '--out', tmp_path / 'locality')
+    heads = json.loads((tmp_path / 'locality/locality.json').read_text())['heads']
+    assert [head['slope'] for head in heads] == pytest.approx([0.01, 0.1] * 4)
+    # The steeper slope reaches less far.
+    assert all(far['nonlocality'] > near['nonlocality'] for far, near in zip(heads[::2], heads[1::2]))
+
+
+def test_trains_and_exports(run_tool: Callable, workplace: Path, tmp_path: Path) -> None:
+    options = ('train_cfg.max_iters=2', 'train_cfg.val_interval=2', 'val_dataloader.dataset.indices=2')
+    run_tool('train.py', CONFIG, '--mini', '--work-dir', tmp_path, '--cfg-options', *options)
+    (checkpoint,) = tmp_path.glob('iter_2.pth')
+    for package in ('mmdeploy', 'onnx', 'onnxruntime'):
+        pytest.importorskip(package, reason=f'{package} is not installed: make setup EXTRA=deploy')
+    run_tool(
+        'export.py', CONFIG, checkpoint, '--mini', '--verify', '--out', tmp_path / 'exported',
+        '--deploy-cfg', ROOT / 'configs/deploy/segmentation_onnxruntime_dynamic.py',
+    )  # fmt: skip
+    assert (tmp_path / 'exported/end2end.onnx').is_file()

@@ -1,0 +1,120 @@
+"""A plain backbone whose attention prefers near tokens."""
+
+import torch
+import torch.nn.functional as F
+from timm.layers import Mlp
+from torch import Tensor, nn
+
+from bioattn_mm.layers.attention_maps import AttentionMap, AttentionMaps
+from bioattn_mm.models.backbones import PlainBackbone
+from bioattn_mm.models.backbones.blocks import Block, init_linear, patch_embedding
+from bioattn_mm.registry import MODELS
+
+PATCH_SIZE = 16
+
+
+class NearAttention(nn.Module):
+    """Multi-head attention whose logits fall with the squared distance of query and key, at a learned rate per head.
+
+    `-s |i - j|^2 = 2 s i.j - s |j|^2 - s |i|^2`, and the softmax over the keys j cancels the last term: the bias is a
+    dot product, so that it needs three more channels in queries and keys instead of a matrix of all pairs.
+
+    Args:
+        embed_dims: Width of the tokens.
+        num_heads: Attention heads.
+    """
+
+    def __init__(self, embed_dims: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.scale = (embed_dims // num_heads) ** -0.5
+        self.qkv = nn.Linear(embed_dims, 3 * embed_dims)
+        self.slope = nn.Parameter(torch.linspace(0.01, 0.1, num_heads))
+        self.proj = nn.Linear(embed_dims, embed_dims)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, H, W, C) to the same shape."""
+        query, key, value = self._query_key_value(x)
+        output = F.scaled_dot_product_attention(query, key, value, scale=1.0)
+        return self.proj(output.transpose(1, 2).reshape(x.shape))
+
+    def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
+        """Weights of some queries, for analysis.
+
+        Args:
+            x: (B, H, W, C).
+            queries: Their indices in the row-major order of the grid, int64 (queries,).
+        """
+        query, key, _ = self._query_key_value(x)
+        weights = (query[:, :, queries] @ key.transpose(-2, -1)).softmax(-1)
+        return dict(attention=AttentionMap.of_grid(weights, tuple(x.shape[1:3])))
+
+    def head_parameters(self) -> dict[str, list[float]]:
+        """The slope of each head."""
+        return dict(slope=self.slope.tolist())
+
+    def _query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, H, W, C) to (B, heads, H * W, d + 3) twice and (B, heads, H * W, d)."""
+        query, key, value = self.qkv(x).flatten(1, 2).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        rows, columns = (torch.arange(length, device=x.device, dtype=x.dtype) for length in x.shape[1:3])
+        place = torch.stack(torch.meshgrid(rows, columns, indexing='ij'), -1).flatten(0, 1)  # (H * W, 2)
+        slope = self.slope[:, None, None]
+        of_query = torch.cat((2 * slope * place, -slope.expand(-1, len(place), 1)), -1)  # (heads, H * W, 3)
+        of_key = torch.cat((place, place.square().sum(-1, keepdim=True)), -1)  # (H * W, 3)
+        query = torch.cat((query * self.scale, of_query.expand(len(x), -1, -1, -1)), -1)
+        key = torch.cat((key, of_key.expand(len(x), self.num_heads, -1, -1)), -1)
+        return query, key, value
+
+
+@MODELS.register_module()
+class ToyViT(PlainBackbone):
+    """Plain backbone of stride 16 with `NearAttention`.
+
+    Args:
+        arch: 'tiny', or a dict with `embed_dims`, `num_layers` and `num_heads`.
+        out_indices: Blocks (counted from 0) whose outputs are returned.
+        drop_path_rate: Stochastic depth of the last block; it rises linearly from 0.
+        frozen_stages: Blocks up to and including this one are frozen; -1 freezes none.
+        with_cp: Recompute each block's activations in the backward pass to save memory.
+        init_cfg: `dict(type='Pretrained', checkpoint=FILE)` takes a file of the release as it is.
+
+    Attributes:
+        out_channels: Channels of each output.
+    """
+
+    arch_settings = dict(tiny=dict(embed_dims=24, num_layers=4, num_heads=2))
+    # The release counts blocks from 1 and keeps the rates as logarithms.
+    released_names = (
+        (r'^embed\.', 'patch_embed.proj.'),
+        (r'^layer(\d+)\.', lambda m: f'blocks.{int(m[1]) - 1}.'),
+        (r'\.log_slope$', '.slope'),
+    )
+    released_values = {r'\.log_slope$': torch.exp}
+
+    def __init__(
+        self,
+        arch: str | dict = 'tiny',
+        out_indices: tuple[int, ...] = (0, 1, 2, 3),
+        drop_path_rate: float = 0.0,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        init_cfg: dict | list | None = None,
+    ) -> None:
+        settings = self.parse_arch(arch)
+        embed_dims = settings['embed_dims']
+        super().__init__(settings['num_layers'], out_indices, frozen_stages, with_cp, init_cfg)
+        self.out_channels = (embed_dims,) * len(self.out_indices)
+        self.patch_embed = patch_embedding(embed_dims, PATCH_SIZE)
+        self.blocks = nn.ModuleList(
+            Block(embed_dims, NearAttention(embed_dims, settings['num_heads']), Mlp(embed_dims, 2 * embed_dims), rate)
+            for rate in self.drop_path_rates(drop_path_rate)
+        )
+        self.norm = self.final_norm(embed_dims)
+        self.apply(init_linear)
+        self.train(self.training)
+
+    def embed(self, x: Tensor) -> Tensor:
+        return self.patch_embed(x)
+
+    def embedding_modules(self) -> list[nn.Module]:
+        return [self.patch_embed]
