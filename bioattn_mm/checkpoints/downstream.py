@@ -1,4 +1,4 @@
-"""The authors' whole detectors and segmentors, from their names to those of this package.
+"""Converting the authors' whole detectors and segmentors to the names of this package.
 
 TransNeXt's were trained with mmdet 2.28 (Mask R-CNN), mmdet 3.0 (DINO), mmseg 0.30 (UperNet) and mmseg 1.0
 (Mask2Former). Their backbones have the names of the ImageNet release, under `backbone.`. Their heads have the names
@@ -33,7 +33,7 @@ _ATTENTION = rf'attn\.(in_proj_{_PARAM}|out_proj\.{_PARAM})'
 _DEFORMABLE = rf'(sampling_offsets|attention_weights|value_proj|output_proj)\.{_PARAM}'
 _REST_OF_LAYER = rf'(ffn\.layers\.(0\.0|1)|norms\.\d)\.{_PARAM}'
 
-# Today's names of each framework's neck and heads: what is none of these is refused.
+# Today's names of each framework's neck and heads; other entries are refused.
 HEADS = {
     'Mask R-CNN': [
         rf'neck\.(lateral|fpn)_convs\.\d\.conv\.{_PARAM}',
@@ -67,12 +67,12 @@ HEADS = {
     ],
 }
 
-# Entries that are understood and left out, and why.
+# Entries that are recognised and left out, and why.
 LEFT_OUT = {
-    # mmcv 1 saves buffers that torch would not.
-    r'backbone\.relative_(pos_index|coords_table)\d': 'tables that are computed here for the size of the image',
+    # mmcv 1 saves buffers that are registered as not persistent.
+    r'backbone\.relative_(pos_index|coords_table)\d': 'tables that are computed here for the size of each image',
     r'data_preprocessor\.(mean|std)': 'set by the config',
-    # mmcv 1 keeps two sets where it averages weights.
+    # mmcv 1 saves two sets of weights if an averaging hook runs.
     r'ema_\w+': 'the second set of weights of an averaging hook (EMA); the set that mmdet and mmseg load is kept',
 }
 EMA_STATE_DICTS = ('ema_state_dict', 'model_ema')
@@ -80,15 +80,15 @@ EMA_STATE_DICTS = ('ema_state_dict', 'model_ema')
 
 @dataclass
 class Conversion:
-    """What became of a file.
+    """A converted file.
 
     Attributes:
         framework: 'Mask R-CNN', 'DINO', 'UperNet' or 'Mask2Former'.
         variant: 'micro', 'tiny', 'small' or 'base'.
         weights: The weights under the names of this package.
         dataset_meta: Classes and palette where the file has them, in mmengine's form.
-        counts: How many entries are of the 'backbone', the 'neck' and the 'heads'.
-        left_out: Entries that are not in `weights`, by the reason.
+        counts: Numbers of entries of the 'backbone', the 'neck' and the 'heads'.
+        left_out: Names of the entries that are not in `weights`, by the reason.
     """
 
     framework: str
@@ -158,7 +158,7 @@ def _refuse_other_kinds(path: str, state_dict: dict[str, Tensor]) -> None:
 
 
 def _entries_without_weights(checkpoint: dict) -> dict[str, list[str]]:
-    """What a file has beside weights, by the reason why it is left out."""
+    """Names of the entries that are not weights, by the reason why they are left out."""
     key = find_weights_key(checkpoint)
     meta = checkpoint.get('meta') if isinstance(checkpoint.get('meta'), dict) else {}
     beside = [

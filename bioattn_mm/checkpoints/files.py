@@ -11,12 +11,12 @@ from ..errors import InputError
 from ..files import atomic_write
 from .unpickling import HOLDS_CODE, code_refused, refused_class
 
-# Where in a checkpoint file the weights may be, in this order; else the file is a bare state dict.
+# Keys of a checkpoint under which its weights may be, in this order; without any it is a bare state dict.
 WEIGHTS_KEYS = ('state_dict', 'model', 'model_ema')
 
 
 def read_checkpoint(path: str) -> object:
-    """Read a checkpoint file or URL as it is, but for the code that a pickle may run (see `unpickling`).
+    """Read a checkpoint file or URL, refusing code in its pickle (see `unpickling`).
 
     Raises:
         InputError: The file is missing, cannot be read, or holds a class that mmengine does not write.
@@ -48,7 +48,7 @@ def find_weights_key(checkpoint: object) -> str | None:
 
 
 def weights_of(path: str, checkpoint: object) -> dict[str, Tensor]:
-    """The weights of a checkpoint that was read from `path`, without the `module.` of a parallel wrapper.
+    """Return the weights of a checkpoint that was read from `path`, without the prefix `module.` of parallel wrappers.
 
     Raises:
         InputError: It holds no weights.
@@ -64,10 +64,10 @@ def weights_of(path: str, checkpoint: object) -> dict[str, Tensor]:
 
 
 def read_state_dict(path: str) -> dict[str, Tensor]:
-    """Read the weights of a checkpoint file or URL, wherever in the file they are.
+    """Read the weights of a checkpoint file or URL.
 
     Accepts a bare state dict, or one under `state_dict`, `model` or `model_ema` (in this order), with or without
-    the `module.` of a parallel wrapper.
+    the prefix `module.` of a parallel wrapper.
 
     Raises:
         InputError: The file is missing, is no checkpoint, or holds no weights.
@@ -76,6 +76,6 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
 
 
 def write_checkpoint(checkpoint: dict, path: Path) -> None:
-    """Write a file that is there whole or not at all."""
+    """Write a checkpoint atomically: an interrupted write leaves an earlier file as it was."""
     with atomic_write(path) as file:
         torch.save(checkpoint, file)

@@ -1,4 +1,4 @@
-"""Loading weights into a backbone: the authors' released files, files of this package, and what does not fit."""
+"""Loading weights into a backbone, from the authors' released files or files of this package."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..errors import InputError
 from .files import read_state_dict
 
-# What an ImageNet checkpoint has and a backbone does not.
+# Entries of an ImageNet checkpoint that belong to the classifier.
 CLASSIFIER_PREFIXES = ('head.', 'head_dist.', 'fc.', 'fc_norm.')
 
 
@@ -39,7 +39,7 @@ def match_backbone(
         own: The backbone's own state dict.
 
     Returns:
-        The weights that the backbone has, under its names, and the names of `state_dict` that it has not.
+        The weights under the backbone's names, and the names of `state_dict` that the backbone does not have.
     """
     weights, unused = {}, []
     for name, value in state_dict.items():
@@ -48,7 +48,7 @@ def match_backbone(
             if re.search(pattern, name):
                 value = convert(value)
         if own_name in own:
-            # The authors keep singleton axes in some parameters, (heads, 1, d) for (heads, d).
+            # Some released parameters have singleton axes, such as (heads, 1, d) for (heads, d).
             same_values = value.squeeze().shape == own[own_name].squeeze().shape
             weights[own_name] = value.reshape(own[own_name].shape) if same_values else value
         else:
@@ -63,12 +63,12 @@ def load_backbone(backbone: nn.Module, path: str, prefix: str = '') -> tuple[lis
         backbone: Receives the weights; its `released_names`, `released_values` and `optional_weights` say what the
             file may look like.
         path: Checkpoint file or URL.
-        prefix: Take only the entries under this prefix, such as 'backbone.' of a whole detector. A file whose
-            entries are all under 'backbone.' or other parts of a model is recognised without it.
+        prefix: Take only the entries with this prefix. Not needed for a whole detector or segmentor, whose
+            'backbone.' is recognised.
 
     Returns:
-        The names of the file, as they stand there without `module.` and prefix, that were not used; and the names
-        of the backbone that the file lacks, whose values stay.
+        The names in the file (without `module.` and prefix) that were not used, and the names of the backbone's
+        weights that the file lacks and that keep their values.
 
     Raises:
         InputError: The file cannot be read, or its weights are of another system or variant.

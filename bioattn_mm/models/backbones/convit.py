@@ -29,8 +29,8 @@ class ConViT(PlainBackbone):
             position embedding.
         out_indices: Blocks (counted from 0) whose outputs are returned; the final LayerNorm is applied to the last
             block's alone. Blocks after the last of these are not built.
-        local_up_to_layer: The first blocks, this many, have GPSA; the class token joins after them.
-        locality_strength: Sharpness of GPSA's convolutional initialisation.
+        local_up_to_layer: Number of blocks with GPSA, the first ones; the class token is inserted after them.
+        locality_strength: How local the convolutional initialisation of GPSA is.
         drop_path_rate: Stochastic depth of the last block; it rises linearly from 0.
         with_cp: Recompute each block's activations in the backward pass to save memory.
         frozen_stages: Blocks up to and including this one are frozen, and the patch embedding with them; -1 freezes
@@ -126,7 +126,7 @@ class ConViT(PlainBackbone):
 
 
 def _init_module(module: nn.Module) -> None:
-    """The release's initial values; `nn.Module.apply` comes to a module after its children."""
+    """The release's initial values; `nn.Module.apply` visits a module after its children."""
     init_linear(module)
     if isinstance(module, GPSA):
         module.init_as_convolution()

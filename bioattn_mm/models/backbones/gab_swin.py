@@ -36,8 +36,8 @@ class GABSwin(HierarchicalBackbone):
         frozen_stages: Stages up to and including this one are frozen, and the patch embedding with them; -1 freezes
             none.
         init_cfg: `dict(type='Pretrained', checkpoint=FILE)` takes a file of the Swin authors' release, one with the
-            names of mmdet, mmseg and mmpretrain, or one of this package, as it is. What a file lacks of the Gaussians
-            and of the outputs' LayerNorms (an ImageNet file has none of them) stays at its initial values.
+            names of mmdet, mmseg and mmpretrain, or one of this package, as it is. The Gaussians and the LayerNorms of
+            the outputs keep their initial values if the file lacks them, as ImageNet files do.
 
     Attributes:
         out_channels: Channels of each output.
@@ -48,9 +48,9 @@ class GABSwin(HierarchicalBackbone):
         small=dict(embed_dims=96, depths=(2, 2, 18, 2), num_heads=(3, 6, 12, 24)),
         base=dict(embed_dims=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32)),
     )
-    # The index is a constant that mmpretrain keeps with the weights.
+    # mmpretrain saves the index, a constant, with the weights.
     optional_weights = (r'\.gaussian\.', r'^norm\d\.', r'\.relative_position_index$')
-    # The names of the Swin authors; those of mmdet, mmseg and mmpretrain are the names here.
+    # From the names of the Swin authors; those of mmdet, mmseg and mmpretrain are the names here.
     released_names = (
         (r'^layers\.', 'stages.'),
         (r'^patch_embed\.proj\.', 'patch_embed.projection.'),
@@ -58,8 +58,8 @@ class GABSwin(HierarchicalBackbone):
         (r'\.mlp\.fc1\.', '.ffn.layers.0.0.'),
         (r'\.mlp\.fc2\.', '.ffn.layers.1.'),
     )
-    # The input channels of Swin's patch merging are (column, row, channel) of each 2 x 2 patches in the authors' code
-    # and (channel, row, column) in OpenMMLab's.
+    # Patch merging flattens 2 x 2 patches in the order (column, row, channel) in the authors' code, and in the order
+    # (channel, row, column) in OpenMMLab's.
     released_values = {
         r'^layers\.\d\.downsample\.': lambda value: value.unflatten(-1, (2, 2, -1)).transpose(-1, -3).flatten(-3)
     }

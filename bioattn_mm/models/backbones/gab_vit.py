@@ -12,7 +12,7 @@ from .base import PlainBackbone
 from .blocks import init_linear, patch_embedding
 
 PATCH_SIZE = 16
-# What timm's models start from: each branch is scaled by a learned vector.
+# Initial value of the learned scale of each branch, as in timm's models.
 LAYER_SCALE = 1e-6
 
 
@@ -40,8 +40,7 @@ class GABViT(PlainBackbone):
     Any input size: images are padded at the bottom and right to a multiple of 16 pixels, and the relative positions
     are those of the actual grid. There is no absolute position embedding and no class token.
 
-    These ViTs have no final LayerNorm: the classifier normalises the mean of the tokens (timm's `fc_norm`), so that
-    the last output is, like the others, what its block gives.
+    There is no final LayerNorm: in these ViTs it belongs to the classifier (timm's `fc_norm`).
 
     Args:
         arch: 'small', 'medium' or 'base', or a dict with `embed_dims`, `num_layers` and `num_heads`.
@@ -56,8 +55,8 @@ class GABViT(PlainBackbone):
             instead of storing it for all pairs of tokens: saves memory at large inputs, compiles at the first.
         frozen_stages: Blocks up to and including this one are frozen, and the patch embedding with them; -1 freezes
             none.
-        init_cfg: `dict(type='Pretrained', checkpoint=FILE)` takes timm's file as it is, whose lack of Gaussians
-            leaves them at their initial values, or one of this package.
+        init_cfg: `dict(type='Pretrained', checkpoint=FILE)` takes timm's file as it is (the Gaussians, which it
+            lacks, keep their initial values), or one of this package.
 
     Attributes:
         out_channels: Channels of each output.

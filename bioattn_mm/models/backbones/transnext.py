@@ -163,11 +163,11 @@ def _attention(
 
 
 def _init_module(module: nn.Module) -> None:
-    """The authors' initial values, but for the biases of the patch embeddings, which theirs start at 0.
+    """The authors' initial values, except that the biases of the patch embeddings are not 0.
 
-    With these at 0, an untrained model turns the zero padding of a batch into exact zeros. Their l2 normalisation has
-    the gradient 1 / eps and their LayerNorm 1 / sqrt(eps), which makes the gradient norm about 10^10 times larger.
-    `nn.Module.apply` comes to a module after its children, so that the patch embedding's value is the one that stays.
+    With zero biases, an untrained model turns the zero padding of a batch into exact zeros. At zero, l2 normalisation
+    has the gradient 1 / eps and LayerNorm 1 / sqrt(eps), which makes the gradient norm about 10^10 times larger.
+    `nn.Module.apply` visits a module after its children: the patch embedding's value replaces the convolution's.
     """
     init_linear(module)
     if isinstance(module, nn.Conv2d):

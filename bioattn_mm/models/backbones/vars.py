@@ -27,7 +27,7 @@ BLOCKS = ('rvt', 'deit', 'gfnet')
 class TokenBatchNorm(nn.Module):
     """BatchNorm of tokens with the channels last.
 
-    Not a subclass of BatchNorm, which a conversion to SyncBatchNorm would replace as a whole.
+    Holds a BatchNorm instead of inheriting from it: converting the model to SyncBatchNorm replaces subclasses.
     """
 
     def __init__(self, channels: int) -> None:
@@ -73,20 +73,20 @@ class SingleResidualBlock(Block):
 
 @MODELS.register_module()
 class VARS(PlainBackbone):
-    """Backbone of stride 16 (RVT-Ti: 16 and 32) whose attention reconstructs its input from few dictionary entries.
+    """Backbone of stride 16 (RVT-Ti: 16 and 32) whose attention is a sparse reconstruction of its input.
 
     Any input size: images are padded at the bottom and right to a multiple of 16 pixels, and static dictionaries
     are resized to the actual grid. All attentions but 'softmax' are linear in the number of tokens.
 
-    The classifiers normalise the mean of the tokens, so that the last output is, like the others, what its block
-    gives.
+    There is no final LayerNorm: in these networks it belongs to the classifier.
 
     Args:
-        arch: The host. 'rvt-tiny' (10 blocks of width 192, then 2 of width 384 and stride 32) and 'rvt-small' (12
-            blocks of width 384) are the authors' release. 'deit-tiny' and 'gfnet-tiny' are those of the paper's
-            tables: RVT's convolutional stem, a position embedding and no class token, which a static dictionary has
-            no place for. They are not in the release; their heads and numbers of random features are chosen here to
-            give the paper's numbers of parameters with VARS-SD (5.8 M and 10.4 M, here 5.8 M and 10.5 M). A dict with
+        arch: The host network. 'rvt-tiny' (10 blocks of width 192, then 2 of width 384 and stride 32) and 'rvt-small'
+            (12 blocks of width 384) are those of the authors' release. 'deit-tiny' and 'gfnet-tiny' are those of the
+            paper's tables, with RVT's convolutional stem, a position embedding, and no class token (a static
+            dictionary is a grid and has no entry for it). They are not in the release: numbers of heads and random
+            features are chosen here to give the paper's numbers of parameters with VARS-SD (5.8 M and 10.4 M, here
+            5.8 M and 10.5 M). A dict with
             `block` ('rvt', 'deit' or 'gfnet'), `embed_dims`, `depths` and `num_heads` (lists, a value per stride) and
             `feature_ratio` (random features for each channel of a head); 'vars_s' has no heads and features.
         attention: 'vars_s' (static dictionary), 'vars_d' (dynamic dictionary), 'vars_sd' (both), or the baselines

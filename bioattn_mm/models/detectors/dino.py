@@ -8,10 +8,10 @@ from ...registry import MODELS
 
 
 class ReferencePointHead(MLP):
-    """The query positions from encoded boxes, of which it reads every second frequency.
+    """MLP from encoded reference boxes to query positions, on every second frequency of the encoding.
 
-    The decoder encodes each of the four coordinates with `embed_dims` features, sines and cosines in turn. Every
-    second frequency of them is the encoding with half as many features.
+    The decoder encodes each of the four coordinates of a box as `embed_dims` alternating sines and cosines. Keeping
+    every second frequency gives the encoding with half as many, which mmdet 3.0 to 3.3 use.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -24,9 +24,9 @@ class ReferencePointHead(MLP):
 class CompatibleDINO(DINO):
     """mmdet's DINO, for checkpoints of mmdet 3.0 to 3.3 and with the size that papers print.
 
-    onedl-mmdetection encodes reference points with twice as many features, which makes the decoder's
-    `ref_point_head` 131072 parameters larger and refuses those checkpoints. Where mmdet is the original one, this is
-    its DINO. Arguments: mmdet's.
+    onedl-mmdetection encodes reference points with twice as many features. Its decoder's `ref_point_head` is 131072
+    parameters larger and does not fit those checkpoints. With the original mmdet, this class changes nothing. The
+    arguments are mmdet's.
     """
 
     def _init_layers(self) -> None:

@@ -1,4 +1,4 @@
-"""Feature pyramid of a plain backbone, without lateral or top-down connections."""
+"""Feature pyramid for plain backbones, without lateral or top-down connections."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from ...registry import MODELS
 
 
 class Downsample(nn.Module):
-    """Max pooling of cells of `factor` x `factor`; the last ones may be smaller, so that sizes are rounded up."""
+    """Max pooling with kernel and stride `factor`; output sizes are rounded up."""
 
     def __init__(self, factor: int) -> None:
         super().__init__()
@@ -25,28 +25,29 @@ class Downsample(nn.Module):
 
 @MODELS.register_module()
 class SimpleFeaturePyramid(BaseModule):
-    """Maps of many strides out of maps of one or two: transposed convolutions up, max pooling down.
+    """Feature maps of several strides from those of one or two: transposed convolutions up, max pooling down.
 
-    Source: Exploring Plain Vision Transformer Backbones for Object Detection (Li et al., ECCV 2022), section 3:
-    every level is made from the backbone's last map. With one input a level instead, level i is made from input i,
-    as segmentation heads on plain transformers do it; and `sources` says it of a backbone of two strides.
+    Source: Exploring Plain Vision Transformer Backbones for Object Detection (Li et al., ECCV 2022), section 3. There
+    every level is computed from the backbone's last feature map (`in_channels` is an int). Segmentation heads on
+    plain backbones use feature maps of several depths instead (`in_channels` is a sequence).
 
     Args:
-        in_channels: Channels of the last map, from which all levels are made; or a sequence with the channels of
-            each map of the backbone.
+        in_channels: Channels of the last feature map, from which all levels are computed; or a sequence with the
+            channels of each feature map.
         out_channels: Channels of every level.
-        scales: Size of each level in that of its input: powers of two.
-        stride: Stride of the inputs in pixels; a sequence where it is not the same for all of them.
-        sources: Input, counted from 0, of each level. None: with a sequence of channels, level i has input i.
-        head_strides: Strides that the head expects of the levels in pixels, to be checked; None checks nothing.
+        scales: Size of each level relative to its input: powers of two.
+        stride: Stride of the inputs in pixels; a sequence if they differ.
+        sources: Index of the input of each level. None: the last feature map, or with a sequence of channels, input i
+            for level i.
+        head_strides: Strides in pixels that the head expects, to be checked; None checks nothing.
         init_cfg: mmengine's.
 
     Attributes:
         strides: Strides of the levels in pixels.
 
     Raises:
-        InputError: A scale is no power of two, inputs and levels do not go together, or the strides are not the
-            head's.
+        InputError: A scale is not a power of two, the numbers of inputs and levels do not fit, or the strides are not
+            the head's.
     """
 
     def __init__(
@@ -88,11 +89,11 @@ class SimpleFeaturePyramid(BaseModule):
         )
 
     def forward(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Levels of the pyramid.
+        """Compute the levels of the pyramid.
 
         Args:
-            inputs: Maps of the backbone, (B, C_i, H_i, W_i): as many as `in_channels` has values, or with an int any
-                number, of which the last is taken.
+            inputs: Feature maps of the backbone, (B, C_i, H_i, W_i): as many as `in_channels` has values; if it is an
+                int, any number, of which the last is used.
 
         Returns:
             (B, out_channels, H_i * scale, W_i * scale) for each scale, sizes rounded up.
@@ -100,7 +101,7 @@ class SimpleFeaturePyramid(BaseModule):
         if self.from_last:
             inputs = inputs[-1:]
         elif len(inputs) != max(self.sources) + 1:
-            raise InputError(f'expected {max(self.sources) + 1} maps, as in_channels says, got {len(inputs)}')
+            raise InputError(f'expected {max(self.sources) + 1} feature maps, as in in_channels, got {len(inputs)}')
         return tuple(level(inputs[source]) for level, source in zip(self.levels, self.sources))
 
 
