@@ -140,7 +140,7 @@ def _profile_step(rank: int, port: int, path: str, results: multiprocessing.Simp
     if config.default_scope == 'mmdet':
         # Small images do for this, but not smaller than DINO has queries.
         resize = dict(type='Resize', scale=(384, 256), keep_ratio=False)
-        mini.train_dataloader.dataset.pipeline = [*pipeline[:3], resize, pipeline[-1]]
+        mini.train_dataloader.dataset.pipeline = [*pipeline[:2], resize, pipeline[-1]]
     model, batch = model_and_batch(config, mini, mini.train_dataloader.batch_size)
     parallel = MMDistributedDataParallel(model, broadcast_buffers=False)
     optim_wrapper = build_optim_wrapper(parallel, dict(type='OptimWrapper', optimizer=dict(type='SGD', lr=0.0)))

@@ -6,7 +6,6 @@ library's scope the config runs in, so no `custom_imports` is needed.
 
 from importlib import import_module
 
-from mmengine.registry import DATA_SAMPLERS as MMENGINE_DATA_SAMPLERS
 from mmengine.registry import FUNCTIONS as MMENGINE_FUNCTIONS
 from mmengine.registry import HOOKS as MMENGINE_HOOKS
 from mmengine.registry import LOOPS as MMENGINE_LOOPS
@@ -42,7 +41,7 @@ FUNCTIONS = Registry(
     'function',
     parent=MMENGINE_FUNCTIONS,
     scope='bioattn_mm',
-    locations=['bioattn_mm.engine.randomness', 'bioattn_mm.engine.sharding'],
+    locations=['bioattn_mm.engine.sharding'],
 )
 MODEL_WRAPPERS = Registry(
     'model wrapper',
@@ -57,10 +56,7 @@ TRANSFORMS = Registry(
     'transform',
     parent=MMENGINE_TRANSFORMS,
     scope='bioattn_mm',
-    locations=[f'bioattn_mm.datasets.{name}' for name in ('transforms', 'samplers', 'corruption')],
-)
-DATA_SAMPLERS = Registry(
-    'data sampler', parent=MMENGINE_DATA_SAMPLERS, scope='bioattn_mm', locations=['bioattn_mm.datasets.samplers']
+    locations=[f'bioattn_mm.datasets.{name}' for name in ('transforms', 'corruption')],
 )
 OPTIM_WRAPPER_CONSTRUCTORS = Registry(
     'optimizer wrapper constructor',

@@ -20,6 +20,7 @@ from bioattn_mm.cli.model_check import check_initial_weights, state_dict_of
 from bioattn_mm.cli.pipelines import name_host_transforms
 from bioattn_mm.cli.readable_log import readable_log
 from bioattn_mm.engine.checkpoints import latest_checkpoint
+from bioattn_mm.engine.randomness import warn_if_unseeded
 from bioattn_mm.engine.strategies import set_strategy
 from bioattn_mm.errors import InputError
 
@@ -117,6 +118,7 @@ def main() -> None:
     name_host_transforms(runner.cfg)
     runner.dump_config()
     runner.logger.info(f'seed: {runner.seed}' + ('' if args.seed is None else ', as asked for'))
+    warn_if_unseeded(runner)
     with readable_log(runner):
         runner.train()
 

@@ -1,6 +1,7 @@
 """The miniature run: any config of the repository on generated data, in minutes on two CPU cores."""
 
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from mmengine.config import Config
@@ -14,25 +15,40 @@ MINI_FOLDERS = dict(ADE20KDataset=ade20k.FOLDER, CocoDataset=coco.FOLDER)
 
 # The miniature images are about a quarter of the real ones' size, so every size in pixels is divided by this.
 SIZE_DIVISOR = 4
-# Keys whose values are sizes in pixels, where they are this large; smaller ones are grid or anchor sizes.
-SIZE_KEYS = ('scale', 'scales', 'img_scale', 'img_size', 'crop_size', 'size', 'max_size', 'stride')
+# Smaller sizes are not of images.
 MIN_PIXEL_SIZE = 128
-# Keys that count queries, sampled regions and predictions of an image, and the most there are in a miniature run,
-# whose small images hold few objects.
-COUNT_KEYS = ('num_queries', 'num', 'max_per_img')
+# Decoder queries, sampled regions and predictions of an image: the miniature ones hold few objects.
 MAX_COUNT = 64
-
-MAX_ITERS = 200
-WARMUP_ITERS = 20
-BATCH_SIZE = 2
-# From random weights; the configs' own rates are for fine-tuning pre-trained ones. Decoders of queries learn slower.
-LEARNING_RATE = 1e-3
-QUERY_LEARNING_RATE = 2e-4
 # DINO's encoder chooses positions of the feature maps as queries, and only the chosen ones learn. Untrained, it
 # chooses blindly: with 64 it misses most objects and learns nothing in 200 iterations (AP50 0.0 %). The smallest
 # miniature image, 120 x 120, has 309 positions at strides 8 to 64.
 MAX_DINO_QUERIES = 300
-# DINO's boxes are the last thing to be learned, so its rate stays high for longer.
+
+# Paths in a config, where '*' stands for any number of keys and indices: 'model.*.max_per_img' includes
+# 'model.test_cfg.rcnn.max_per_img', and '*pipeline.*' the steps inside of dataset wrappers and of other steps.
+PIXEL_SIZES = (
+    *(f'*pipeline.*.{key}' for key in ('scale', 'scales', 'img_scale', 'crop_size', 'size', 'max_size')),
+    'model.data_preprocessor.size',
+    'model.data_preprocessor.batch_augments.*.size',
+    'model.*.img_size',
+    'model.test_cfg.crop_size',
+    'model.test_cfg.stride',
+)
+COUNTS = (
+    'model.*.num_queries',
+    'model.train_cfg.*.num',  # sampled regions; in Cascade R-CNN, of several heads
+    'model.*.max_per_img',
+    'tta_model.*.max_per_img',
+)
+RATE_FACTORS = ('optim_wrapper.paramwise_cfg.*.lr_mult', 'optim_wrapper.paramwise_cfg.layer_decay_rate')
+
+MAX_ITERS = 200
+WARMUP_ITERS = 20
+BATCH_SIZE = 2
+# For random weights; the configs' own rates fine-tune pre-trained ones. Decoders with queries take a lower one.
+LEARNING_RATE = 1e-3
+QUERY_LEARNING_RATE = 2e-4
+# DINO learns its boxes last, so its rate stays high for longer.
 DINO_DECAY_BEGIN = 140
 SEED = 0
 
@@ -51,20 +67,19 @@ def make_mini(config: Config, mini_root: str = MINI_ROOT) -> Config:
     """
     roots = _mini_roots(config, ('train_dataloader', 'val_dataloader', 'test_dataloader'), mini_root)
 
-    def shrink(key: str, value: object) -> object:
+    def shrink(path: str, value: object) -> object:
         if isinstance(value, str):
             return 'BN' if value == 'SyncBN' else _move(value, roots)
-        if key in ('lr_mult', 'layer_decay_rate'):
-            return 1.0
-        if key in COUNT_KEYS:
+        if _is_one_of(path, PIXEL_SIZES):
+            return _divide(value)
+        if _is_one_of(path, COUNTS):
             return min(value, MAX_COUNT)
-        return _divide(value) if key in SIZE_KEYS else value
+        return 1.0 if _is_one_of(path, RATE_FACTORS) else value
 
-    original = config
     config = Config(_map_values(config.to_dict(), shrink), filename=config.filename)
     is_dino = 'num_queries' in config.model
     if is_dino:
-        config.model.num_queries = min(original.model.num_queries, MAX_DINO_QUERIES)
+        config.model.num_queries = min(config.model.num_queries, MAX_DINO_QUERIES)
     config.pop('sync_bn', None)
     config.model.pop('pretrained', None)
     config.model.backbone.init_cfg = None
@@ -72,7 +87,7 @@ def make_mini(config: Config, mini_root: str = MINI_ROOT) -> Config:
         config.model.backbone.drop_path_rate = 0.0
 
     config.train_dataloader.update(batch_size=BATCH_SIZE, num_workers=2, persistent_workers=True)
-    config.train_dataloader.sampler = dict(type='bioattn_mm.SeededInfiniteSampler', shuffle=True)
+    config.train_dataloader.sampler = dict(type='InfiniteSampler', shuffle=True)
     for dataloader in (config.val_dataloader, config.test_dataloader):
         dataloader.update(num_workers=1, persistent_workers=False)
     config.train_cfg = dict(type='IterBasedTrainLoop', max_iters=MAX_ITERS, val_interval=MAX_ITERS // 2)
@@ -99,20 +114,20 @@ def with_mini_test_data(config: Config, mini_root: str = MINI_ROOT) -> Config:
     """
     roots = _mini_roots(config, ('test_dataloader',), mini_root)
 
-    def move(key: str, value: object) -> object:
+    def move(path: str, value: object) -> object:
         return _move(value, roots) if isinstance(value, str) else value
 
     return Config(_map_values(config.to_dict(), move), filename=config.filename)
 
 
 def ensure_mini_data(mini_root: str = MINI_ROOT) -> None:
-    """Draw the miniature datasets where they are not there yet; ones made with other arguments are kept."""
+    """Draw the miniature datasets unless both folders exist, whatever arguments they were made with."""
     if not all((Path(mini_root) / folder).exists() for folder in MINI_FOLDERS.values()):
         make_mini_datasets(mini_root)
 
 
 def _mini_roots(config: Config, dataloaders: tuple[str, ...], mini_root: str) -> dict[str, str]:
-    """The data roots of some dataloaders, each with the folder of its miniature, which may be itself."""
+    """Folder of the miniature by data root, for the datasets of some dataloaders."""
     roots = {}
     for dataset in find_datasets([config[dataloader] for dataloader in dataloaders]):
         if dataset['type'] not in MINI_FOLDERS:
@@ -121,18 +136,25 @@ def _mini_roots(config: Config, dataloaders: tuple[str, ...], mini_root: str) ->
     return roots
 
 
-def _map_values(node: object, function: Callable[[str, object], object], key: str = '') -> object:
-    """A copy of nested dicts and lists with every value replaced by `function(key, value)`."""
-    node = function(key, node)
+def _map_values(node: object, function: Callable[[str, object], object], path: str = '') -> object:
+    """A copy of nested dicts and lists with every value replaced by `function(path, value)`.
+
+    A path is the keys and indices to a value with dots between them, as for `--cfg-options`.
+    """
+    node = function(path, node)
     if isinstance(node, dict):
-        return {name: _map_values(value, function, name) for name, value in node.items()}
+        return {key: _map_values(value, function, f'{path}.{key}' if path else key) for key, value in node.items()}
     if isinstance(node, list):
-        return [_map_values(value, function) for value in node]
+        return [_map_values(value, function, f'{path}.{index}') for index, value in enumerate(node)]
     return node
 
 
+def _is_one_of(path: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(path, pattern) for pattern in patterns)
+
+
 def _move(path: str, roots: dict[str, str]) -> str:
-    """Replace the data root that `path` is or lies in, if any."""
+    """Replace the data root that `path` is or lies in; another path stays as it is."""
     for old_root, new_root in roots.items():
         if path.rstrip('/') == old_root or path.startswith(f'{old_root}/'):
             return new_root + path.rstrip('/')[len(old_root) :]

@@ -1,23 +1,22 @@
-"""Random augmentation that depends on the run's seed and the sample's place in the run, and on nothing else.
+"""Random augmentation that depends on the run's seed and the sample's place in the run alone.
 
-Workers of a data loader have random states of their own, which no checkpoint holds. Here a sampler gives each index
-the seed of all that is drawn for its sample. The same sample is then made by whichever worker, of however many, in a
-run that was interrupted and in one that was not.
+The workers of a data loader have random states that no checkpoint holds. So the sampler hands each index on with a
+seed, and the pipeline starts by seeding all generators with it. A sample is then the same whichever worker makes it,
+however many there are, and whether or not the run was interrupted.
 """
 
 import random
 from collections.abc import Iterator
 
-import mmengine.dataset
 import numpy as np
 import torch
 from mmcv.transforms import BaseTransform
-
-from ..registry import DATA_SAMPLERS, TRANSFORMS
+from mmengine.dataset import Compose, DefaultSampler, InfiniteSampler
+from torch.utils.data import DataLoader
 
 
 def seed_everything(*numbers: int) -> None:
-    """Seed Python's, NumPy's and PyTorch's generators, those of the GPUs too, by several whole numbers together."""
+    """Seed the generators of Python, NumPy and PyTorch (CPU and GPUs) by several non-negative integers together."""
     first, second, third = np.random.SeedSequence(numbers).generate_state(3).tolist()
     random.seed(first)
     np.random.seed(second)
@@ -25,49 +24,68 @@ def seed_everything(*numbers: int) -> None:
 
 
 class SeededIndex(int):
-    """Index of a sample in its dataset.
-
-    Args:
-        index: The index.
-        seed: What `SeedSample` seeds the rest of the pipeline by, whole numbers from 0 on.
-    """
+    """Index of a sample in its dataset, with the non-negative integers to seed its augmentation by."""
 
     def __new__(cls, index: int, seed: tuple[int, ...]) -> 'SeededIndex':
         self = super().__new__(cls, index)
         self.seed = seed
         return self
 
-    def __getnewargs__(self) -> tuple:  # for the way to a worker
+    def __getnewargs__(self) -> tuple:  # pickled on its way to a worker
         return int(self), self.seed
 
 
-@DATA_SAMPLERS.register_module()
-class SeededInfiniteSampler(mmengine.dataset.InfiniteSampler):
-    """mmengine's, with indices that `SeedSample` understands: their seed is the place in the endless sequence."""
+class SeededInfiniteSampler(InfiniteSampler):
+    """mmengine's `InfiniteSampler` with seeded indices: by the run's seed and the place in the endless sequence."""
 
     def _infinite_indices(self) -> Iterator[SeededIndex]:
         for place, index in enumerate(super()._infinite_indices()):
             yield SeededIndex(index, (self.seed, place))
 
 
-@DATA_SAMPLERS.register_module()
-class SeededSampler(mmengine.dataset.DefaultSampler):
-    """mmengine's, with indices that `SeedSample` understands: their seed is the epoch and the index."""
+class SeededSampler(DefaultSampler):
+    """mmengine's `DefaultSampler` with seeded indices: by the run's seed, the epoch and the index."""
 
     def __iter__(self) -> Iterator[SeededIndex]:
         for index in super().__iter__():
             yield SeededIndex(index, (self.seed, self.epoch, index))
 
 
-@TRANSFORMS.register_module()
 class SeedSample(BaseTransform):
-    """Seed what the rest of a training pipeline draws; the first transform of one.
-
-    It changes nothing where the sampler is not one of this package, or the dataset chooses the index by itself.
-    """
+    """Seed what the rest of the pipeline draws, if the index of the sample has a seed."""
 
     def transform(self, results: dict) -> dict:
         seed = getattr(results.get('sample_idx'), 'seed', None)
         if seed is not None:
             seed_everything(*seed)
         return results
+
+
+def seed_samples(dataloader: DataLoader) -> list[str]:
+    """Make the sampler of a data loader seed its indices, and the pipeline of its dataset start with `SeedSample`.
+
+    Args:
+        dataloader: Of mmengine's Runner; its workers have not started.
+
+    Returns:
+        What cannot be seeded and why, for a message; empty if all samples are seeded.
+    """
+    unseeded = []
+    seeded = {InfiniteSampler: SeededInfiniteSampler, DefaultSampler: SeededSampler}
+    # Not `dataloader.sampler`, which PyTorch ignores where a config has a batch sampler.
+    sampler = getattr(dataloader.batch_sampler, 'sampler', None)
+    if type(sampler) in seeded:
+        # Only methods differ. A data loader does not let its sampler be replaced.
+        sampler.__class__ = seeded[type(sampler)]
+    elif type(sampler) not in seeded.values():
+        unseeded.append(f'samples of {type(sampler).__name__} (InfiniteSampler and DefaultSampler can be seeded)')
+
+    dataset = dataloader.dataset
+    while type(dataset).__name__ == 'MultiImageMixDataset':  # of mmdet and mmseg: hands on the index as it is
+        dataset = dataset.dataset
+    pipeline = getattr(dataset, 'pipeline', None)
+    if not isinstance(pipeline, Compose):
+        unseeded.append(f'samples of {type(dataset).__name__} (it does not hand the seeds on to a pipeline)')
+    elif not any(isinstance(step, SeedSample) for step in pipeline.transforms):
+        pipeline.transforms.insert(0, SeedSample())
+    return unseeded

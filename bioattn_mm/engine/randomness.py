@@ -1,37 +1,59 @@
-"""Randomness that a resumed run repeats: what is drawn depends on the seed, the rank and the step alone."""
+"""Randomness that a resumed run repeats: draws depend on the seed, the rank, the iteration and the sample alone."""
 
+import logging
 import os
 import signal
 import threading
 
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
+from mmengine.logging import print_log
 from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch.utils.data import get_worker_info
 
-from ..datasets.samplers import seed_everything
-from ..registry import FUNCTIONS, HOOKS, LOOPS
+from ..datasets.samplers import seed_everything, seed_samples
+from ..registry import HOOKS, LOOPS
 
 
 @HOOKS.register_module()
-class RandomnessHook(Hook):
-    """Seed every iteration by the run's seed, the rank and the number of the iteration.
+class SeedingHook(Hook):
+    """Seed everything that training draws, so that a resumed run draws what an uninterrupted one does.
 
-    Stochastic depth, samplers of regions and noise on boxes are then the same in a run that was resumed and in one
-    that was not. The samplers of `bioattn_mm.datasets.samplers` do the same for the data.
+    What the model draws (stochastic depth, sampled regions, noise on boxes) is seeded in each iteration, what
+    augmentation draws for each sample (see `bioattn_mm.datasets.samplers`). One line of the log names what cannot be
+    seeded; the training goes on.
     """
 
     priority = 'VERY_HIGH'
+
+    def before_train(self, runner: Runner) -> None:
+        # mmengine starts the workers at the first iteration.
+        runner.train_dataloader.worker_init_fn = start_worker
+        unseeded = seed_samples(runner.train_dataloader)
+        if type(runner.train_loop) is EpochBasedTrainLoop:
+            unseeded.append(
+                'the rest of an epoch after --resume (set train_cfg.type to bioattn_mm.ResumableEpochBasedTrainLoop)'
+            )
+        if unseeded:
+            print_log(f'a resumed run will not repeat: {"; ".join(unseeded)}', 'current', logging.WARNING)
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
         seed_everything(runner.seed, get_rank(), runner.iter)
 
 
-@FUNCTIONS.register_module()
-def seed_worker(worker: int) -> None:
-    """Start a worker process of a data loader: seeded by the loader and the rank, ended by its parent alone.
+def warn_if_unseeded(runner: Runner) -> None:
+    """Log a warning if a run has no `SeedingHook`, as with a config whose `custom_hooks` replaced it."""
+    if not any(isinstance(hook, SeedingHook) for hook in runner.hooks):
+        runner.logger.warning(
+            'random draws are not seeded, so a resumed run will not repeat them: inherit '
+            "configs/_base_/runtimes/seeded.py, or add dict(type='bioattn_mm.SeedingHook') to custom_hooks"
+        )
 
-    A SIGTERM to all processes of a job must not end the workers before the run has saved its checkpoint.
+
+def start_worker(worker: int) -> None:
+    """Prepare a worker process of a data loader: seed it by loader and rank, and let its parent alone end it.
+
+    A job scheduler sends SIGTERM to all processes. The workers must outlive it, for the run to save its checkpoint.
     """
     seed_everything(get_worker_info().seed, get_rank())
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -39,7 +61,7 @@ def seed_worker(worker: int) -> None:
 
 
 def _wait_for_parent() -> None:
-    """End the process when its parent tells it to, with a SIGTERM."""
+    """End the process at a SIGTERM that its parent sent."""
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
         pass
     os._exit(0)
@@ -47,12 +69,12 @@ def _wait_for_parent() -> None:
 
 @LOOPS.register_module()
 class ResumableEpochBasedTrainLoop(EpochBasedTrainLoop):
-    """mmengine's, except that it goes on in the middle of an epoch: batches that were trained on are passed over."""
+    """mmengine's `EpochBasedTrainLoop`, which can be resumed within an epoch: it skips the batches trained on."""
 
     def run_epoch(self) -> None:
-        """Train on what is left of this epoch."""
+        """Train on the remaining batches of this epoch."""
         trained = self._iter - self._epoch * len(self.dataloader)
-        if not 0 <= trained < len(self.dataloader):  # another number of processes has made epochs shorter or longer
+        if not 0 <= trained < len(self.dataloader):  # resumed with another number of processes or batch size
             trained = 0
         self.runner.call_hook('before_train_epoch')
         self.runner.model.train()

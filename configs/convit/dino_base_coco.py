@@ -2,6 +2,6 @@
 # Weights: the authors' ImageNet-1k release, fetched when training starts.
 _base_ = './dino_tiny_coco.py'
 model = dict(
-    backbone=dict(arch='base', init_cfg=dict(checkpoint=_base_.checkpoints.base)),
+    backbone=dict(arch='base', init_cfg=dict(checkpoint='https://dl.fbaipublicfiles.com/convit/convit_base.pth')),
     neck=dict(in_channels=768),
 )

@@ -2,6 +2,6 @@
 # Weights: the authors' ImageNet-1k release, fetched when training starts.
 _base_ = './mask2former_tiny_ade20k.py'
 model = dict(
-    backbone=dict(arch='base', init_cfg=dict(checkpoint=_base_.checkpoints.base)),
+    backbone=dict(arch='base', init_cfg=dict(checkpoint='https://dl.fbaipublicfiles.com/convit/convit_base.pth')),
     neck=dict(in_channels=[768] * 4),
 )

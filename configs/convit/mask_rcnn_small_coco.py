@@ -2,7 +2,7 @@
 # Weights: the authors' ImageNet-1k release, fetched when training starts.
 _base_ = './mask_rcnn_tiny_coco.py'
 model = dict(
-    backbone=dict(arch='small', init_cfg=dict(checkpoint=_base_.checkpoints.small)),
+    backbone=dict(arch='small', init_cfg=dict(checkpoint='https://dl.fbaipublicfiles.com/convit/convit_small.pth')),
     neck=dict(in_channels=432),
 )
-optim_wrapper = dict(paramwise_cfg=dict(layer_decay_rate=_base_.layer_decay_rate))
+optim_wrapper = dict(paramwise_cfg=dict(layer_decay_rate=0.9))

@@ -3,7 +3,6 @@
 # Weights: Swin's ImageNet-1k release, without Gaussians, fetched when training starts.
 _base_ = [
     '../_base_/models/mask_rcnn.py',
-    '../_base_/backbones/gab.py',
     '../_base_/datasets/coco_instance_multi_scale.py',
     '../_base_/schedules/adamw_3x.py',
     '../_base_/runtimes/mmdet.py',
@@ -13,8 +12,15 @@ model = dict(
         type='bioattn_mm.GABSwin',
         arch='small',
         drop_path_rate=0.2,
-        init_cfg=dict(type='Pretrained', checkpoint=_base_.checkpoints.swin_small),
+        init_cfg=dict(
+            type='Pretrained',
+            checkpoint='https://github.com/SwinTransformer/storage/releases/download/v1.0.0/swin_small_patch4_window7_224.pth',
+        ),
     ),
     neck=dict(in_channels=[96, 192, 384, 768]),
 )
-optim_wrapper = dict(paramwise_cfg=dict(custom_keys=_base_.no_decay))
+optim_wrapper = dict(
+    paramwise_cfg=dict(
+        custom_keys={name: dict(decay_mult=0.0) for name in ('gaussian', 'relative_position_bias_table', 'norm')}
+    )
+)

@@ -1,20 +1,23 @@
 # Mask R-CNN with GABViT-Small on COCO, 12 epochs.
 # Weights: timm's ImageNet-1k release of the host without Gaussians, fetched when training starts.
-_base_ = ['../_base_/plain/mask_rcnn.py', '../_base_/backbones/gab.py']
+_base_ = '../_base_/recipes/plain_mask_rcnn_coco.py'
 model = dict(
-    data_preprocessor=_base_.vit_normalisation,
+    data_preprocessor=dict(mean=[127.5] * 3, std=[127.5] * 3),
     backbone=dict(
         type='bioattn_mm.GABViT',
         arch='small',
         drop_path_rate=0.1,
-        init_cfg=dict(type='Pretrained', checkpoint=_base_.checkpoints.vit_small),
+        init_cfg=dict(
+            type='Pretrained',
+            checkpoint='https://github.com/rwightman/pytorch-image-models/releases/download/v0.1-tpu-weights/vit_relpos_small_patch16_224-sw-ec2778b4.pth',
+        ),
     ),
     neck=dict(in_channels=384),
 )
 optim_wrapper = dict(
     paramwise_cfg=dict(
-        layer_decay_rate=_base_.layer_decay_rate,
-        new_parameters=_base_.new_parameters,
-        custom_keys=dict(gaussian=_base_.no_decay.gaussian),
+        layer_decay_rate=0.9,
+        new_parameters=['gaussian'],
+        custom_keys=dict(gaussian=dict(decay_mult=0.0)),
     ),
 )

@@ -2,6 +2,6 @@
 # Weights: the authors' ImageNet-1k release, to be put into checkpoints/ by hand.
 _base_ = './mask2former_tiny_ade20k.py'
 model = dict(
-    backbone=dict(arch='small', drop_path_rate=0.1, init_cfg=dict(checkpoint=_base_.checkpoints.small)),
+    backbone=dict(arch='small', drop_path_rate=0.1, init_cfg=dict(checkpoint='checkpoints/pervit_small.pth')),
     neck=dict(in_channels=[320, 368, 464, 464]),
 )

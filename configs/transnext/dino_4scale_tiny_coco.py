@@ -1,29 +1,30 @@
 # DINO of four scales with TransNeXt-Tiny on COCO, 12 epochs (TransNeXt).
 # Weights: the authors' ImageNet-1k release, fetched when training starts.
-_base_ = [
-    '../_base_/models/dino.py',
-    '../_base_/backbones/transnext.py',
-    '../_base_/datasets/coco_detection.py',
-    '../_base_/schedules/dino_12e.py',
-    '../_base_/runtimes/mmdet.py',
-]
+_base_ = '../_base_/recipes/dino_coco.py'
 model = dict(
     backbone=dict(
         type='bioattn_mm.TransNeXt',
         arch='tiny',
-        # As the authors train and test: the bias of this size, resized to the image's.
+        # As the authors train and test: the position bias of this image size, resized to the actual one.
         bias_mode='interpolate',
         img_size=800,
         out_indices=(1, 2, 3),
         drop_path_rate=0.3,
-        init_cfg=dict(type='Pretrained', checkpoint=_base_.checkpoints.tiny),
+        init_cfg=dict(
+            type='Pretrained',
+            checkpoint='https://huggingface.co/DaiShiResearch/transnext-tiny-224-1k/resolve/main/transnext_tiny_224_1k.pth',
+        ),
     ),
     neck=dict(in_channels=[144, 288, 576]),
 )
 # Multi-scale testing extrapolates the position bias.
 tta_overrides = dict(model=dict(backbone=dict(bias_mode='extrapolate')))
-# All of the backbone learns at a tenth of the rate. In the release, patch_embed4 and norm4 do not: a slip, it seems.
+# The whole backbone learns at a tenth of the rate. In the authors' configs, patch_embed4 and norm4 do not, by mistake
+# as it seems.
 optim_wrapper = dict(
     optimizer=dict(weight_decay=0.05),
-    paramwise_cfg=dict(custom_keys=_base_.no_decay, flat_decay_mult=0.0),
+    paramwise_cfg=dict(
+        custom_keys={name: dict(decay_mult=0.0) for name in ('attn.scale', 'window_bias', 'position_bias', 'norm')},
+        flat_decay_mult=0.0,
+    ),
 )

@@ -3,6 +3,12 @@
 # Weights: the authors' ImageNet-1k release, fetched when training starts.
 _base_ = './mask_rcnn_tiny_coco.py'
 model = dict(
-    backbone=dict(arch='base', drop_path_rate=0.6, init_cfg=dict(checkpoint=_base_.checkpoints.base)),
+    backbone=dict(
+        arch='base',
+        drop_path_rate=0.6,
+        init_cfg=dict(
+            checkpoint='https://huggingface.co/DaiShiResearch/transnext-base-224-1k/resolve/main/transnext_base_224_1k.pth'
+        ),
+    ),
     neck=dict(in_channels=[96, 192, 384, 768]),
 )

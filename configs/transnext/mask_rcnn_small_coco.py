@@ -2,5 +2,11 @@
 # Weights: the authors' ImageNet-1k release, fetched when training starts.
 _base_ = './mask_rcnn_tiny_coco.py'
 model = dict(
-    backbone=dict(arch='small', drop_path_rate=0.5, init_cfg=dict(checkpoint=_base_.checkpoints.small)),
+    backbone=dict(
+        arch='small',
+        drop_path_rate=0.5,
+        init_cfg=dict(
+            checkpoint='https://huggingface.co/DaiShiResearch/transnext-small-224-1k/resolve/main/transnext_small_224_1k.pth'
+        ),
+    ),
 )

@@ -2,7 +2,7 @@
 # Weights: those of a segmentor trained with upernet_small_ade20k.
 _base_ = './upernet_small_ade20k.py'
 model = dict(
-    # Near the mean size of the scaled images (TransNeXt's release).
+    # As the authors' configs: near the mean size of the scaled images.
     backbone=dict(img_size=800),
     test_cfg=dict(mode='whole'),
 )

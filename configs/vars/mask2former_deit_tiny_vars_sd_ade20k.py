@@ -2,5 +2,5 @@
 # Weights: nobody publishes any; pre-train the backbone on ImageNet first.
 _base_ = './mask2former_deit_tiny_vars_s_ade20k.py'
 model = dict(
-    backbone=dict(attention='vars_sd', init_cfg=dict(checkpoint=_base_.checkpoints.deit_tiny_vars_sd)),
+    backbone=dict(attention='vars_sd', init_cfg=dict(checkpoint='checkpoints/vars_deit_tiny_vars_sd.pth')),
 )

@@ -1,6 +1,6 @@
 # Mask R-CNN with VARS-S in RVT-Ti on COCO, 12 epochs.
 # Weights: nobody publishes any; pre-train the backbone on ImageNet first.
-_base_ = ['../_base_/plain/mask_rcnn.py', '../_base_/backbones/vars.py']
+_base_ = ['../_base_/recipes/plain_mask_rcnn_coco.py', '../_base_/backbones/vars.py']
 model = dict(
     backbone=dict(
         type='bioattn_mm.VARS',
@@ -8,7 +8,7 @@ model = dict(
         attention='vars_s',
         out_indices=(9, 11),
         drop_path_rate=0.1,
-        init_cfg=dict(type='Pretrained', checkpoint=_base_.checkpoints.rvt_tiny_vars_s),
+        init_cfg=dict(type='Pretrained', checkpoint='checkpoints/vars_rvt_tiny_vars_s.pth'),
     ),
     neck=dict(in_channels=[192, 384], stride=[16, 32], sources=[0, 0, 0, 1, 1], scales=(4, 2, 1, 1, 0.5)),
 )

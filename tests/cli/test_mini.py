@@ -45,9 +45,35 @@ def test_paths_inside_the_data_root_move_with_it(config: Config) -> None:
     assert mini.val_evaluator.other_file == config.val_evaluator.other_file
 
 
-def test_small_numbers_under_size_keys_are_no_pixels(config: Config) -> None:
-    config.model.anchors = dict(scales=[8], stride=(4, 8, 16, 32, 64))
-    assert make_mini(config).model.anchors == dict(scales=[8], stride=(4, 8, 16, 32, 64))
+def test_only_sizes_in_pixels_shrink(config: Config) -> None:
+    """Not what has such a name elsewhere, and not small numbers."""
+    unchanged = dict(scales=[256], stride=(128, 128), size=512, num=1000)
+    config.model.decode_head.update(unchanged)
+    config.train_dataloader.dataset.pipeline.append(dict(type='Grid', size=(7, 7)))
+    mini = make_mini(config)
+    assert {key: mini.model.decode_head[key] for key in unchanged} == unchanged
+    assert mini.train_dataloader.dataset.pipeline[-1].size == (7, 7)
+
+
+def test_configs_of_other_datasets_and_heads(config: Config) -> None:
+    """Inside of dataset wrappers, of other steps, and of lists of heads."""
+    dataset = config.train_dataloader.dataset
+    mosaic = dict(type='MultiImageMixDataset', dataset=dataset, pipeline=[dict(type='Mosaic', img_scale=(640, 640))])
+    config.train_dataloader.dataset = dict(type='RepeatDataset', dataset=dict(datasets=[mosaic, dataset]))
+    config.model.data_preprocessor.batch_augments = [dict(type='BatchSyncRandomResize', size=(640, 640))]
+    config.model.train_cfg = dict(rcnn=[dict(sampler=dict(num=512)), dict(sampler=dict(num=32))])
+    config.model.decode_head.img_size = (768, 768)
+    config.model.roi_head = dict(bbox_head=[dict(test_cfg=dict(max_per_img=100))])
+    mini = make_mini(config)
+    mosaic, dataset = mini.train_dataloader.dataset.dataset.datasets
+    assert mosaic.pipeline[0].img_scale == (160, 160)
+    for pipeline in (mosaic.dataset.pipeline, dataset.pipeline):
+        assert next(step for step in pipeline if step.type == 'RandomCrop').crop_size == (128, 128)
+    assert [resize.scale for resize in mini.tta_pipeline[1].transforms[0]][:2] == [(256, 64), (384, 96)]
+    assert mini.model.data_preprocessor.batch_augments[0].size == (160, 160)
+    assert [head.sampler.num for head in mini.model.train_cfg.rcnn] == [64, 32]
+    assert mini.model.decode_head.img_size == (192, 192)
+    assert mini.model.roi_head.bbox_head[0].test_cfg.max_per_img == 64
 
 
 def test_counts_and_rates_of_detectors(root) -> None:
@@ -64,7 +90,7 @@ def test_counts_and_rates_of_detectors(root) -> None:
     assert mini.model.test_cfg.max_per_img == 64
     assert [(scheduler.begin, scheduler.end) for scheduler in mini.param_scheduler] == [(0, 20), (140, 200)]
     assert mini.model.encoder == config.model.encoder
-    resize = mini.train_dataloader.dataset.pipeline[4].transforms[0][0]
+    resize = mini.train_dataloader.dataset.pipeline[3].transforms[0][0]
     assert (tuple(resize.scales[0]), tuple(resize.scales[-1])) == ((120, 333), (200, 333))
     assert mini.optim_wrapper.optimizer.lr == 2e-4
     assert mini.optim_wrapper.paramwise_cfg.custom_keys.backbone.lr_mult == 1.0

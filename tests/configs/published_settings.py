@@ -281,7 +281,7 @@ SETTINGS = [
     # Normalisation layers.
     (ALL, 'batch norm over all GPUs', False, 'mmdet'),
     (UPERNET, 'batch norm over all GPUs', True, 'transnext'),
-    (r'vars/', 'batch norm over all GPUs', True, 'chosen'),
+    (r'(pervit|vars)/', 'batch norm over all GPUs', True, 'chosen'),
     # The pyramid of plain backbones: its strides. The heads of the others take the backbone's.
     (r'(convit|pervit|vars)/mask_rcnn|gab/mask_rcnn_vit', 'pyramid', (4, 8, 16, 32, 64), 'vitdet'),
     (r'(convit|pervit|vars)/dino|gab/dino_vit', 'pyramid', (8, 16, 32, 64), 'chosen'),

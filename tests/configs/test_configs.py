@@ -3,12 +3,14 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import DATASETS, MODELS, init_default_scope
+from PIL import Image
 
 from bioattn_mm.errors import InputError
 
@@ -166,12 +168,52 @@ def test_says_where_its_weights_come_from(path: Path) -> None:
     comment = next(line for line in (ROOT / path).read_text().splitlines() if line.startswith('# Weights: '))
     if 'trained with' in comment:  # a config for testing
         return
-    # What the config says, what the tools print, and the name of the file agree.
+    # What the config says, what the tools print where the file is missing, and the name of the file agree.
     fetched = checkpoint.startswith('https://')
     unpublished = 'deit_tiny' in path.stem or path.stem.split('_')[-2] == 's' and 'rvt_tiny' in path.stem
-    assert ('fetched when training starts' in comment) == ('fetched' in config.weights_source) == fetched
-    assert ('nobody publishes' in comment) == ('nobody publishes' in config.weights_source) == unpublished
-    assert ('by hand' in comment) == ('by hand' in config.weights_source) == (not fetched and not unpublished)
+    assert ('fetched when training starts' in comment) == ('weights_source' not in config) == fetched
+    assert ('nobody publishes' in comment) == unpublished
+    assert ('by hand' in comment) == (not fetched and not unpublished)
+
+
+# What mmengine's Runner reads, what OpenMMLab's tools read (the data sets' names, the pipelines), and what this
+# package's tools read: `tta_overrides`, `weights_source`.
+KEYS = set(
+    'model train_dataloader val_dataloader test_dataloader train_cfg val_cfg test_cfg val_evaluator test_evaluator '
+    'optim_wrapper param_scheduler auto_scale_lr default_hooks custom_hooks default_scope env_cfg visualizer '
+    'log_processor log_level load_from resume sync_bn '
+    'dataset_type data_root train_pipeline test_pipeline tta_pipeline tta_model '
+    'tta_overrides weights_source'.split()
+)
+
+
+@pytest.mark.parametrize('path', CONFIGS, ids=lambda path: f'{path.parent.name}/{path.stem}')
+def test_has_no_other_keys_than_those_of_a_run(path: Path) -> None:
+    assert set(Config.fromfile(ROOT / path)) <= KEYS
+
+
+@pytest.mark.parametrize('path', CONFIGS[::7], ids=lambda path: f'{path.parent.name}/{path.stem}')
+def test_a_dumped_config_is_the_config(path: Path, tmp_path: Path) -> None:
+    config = Config.fromfile(ROOT / path)
+    config.dump(tmp_path / 'config.py')
+    assert Config.fromfile(tmp_path / 'config.py').to_dict() == config.to_dict()
+
+
+def test_labels_of_ade20k_begin_at_0_and_unlabelled_pixels_are_ignored(tmp_path: Path) -> None:
+    """The data set says so, so that `LoadAnnotations` needs no (deprecated) `reduce_zero_label`."""
+    init_default_scope('mmseg')
+    for folder in ('images', 'annotations'):
+        (tmp_path / folder / 'training').mkdir(parents=True)
+    Image.new('RGB', (2, 2)).save(tmp_path / 'images/training/0.jpg')
+    Image.fromarray(np.array([[0, 1], [150, 255]], np.uint8)).save(tmp_path / 'annotations/training/0.png')
+    dataset = read('upernet_tiny_ade20k').train_dataloader.dataset
+    dataset.update(data_root=str(tmp_path))
+    label_maps = []
+    for arguments in ({}, dict(reduce_zero_label=True)):
+        assert 'reduce_zero_label' not in dataset.pipeline[1]
+        pipeline = [dataset.pipeline[0], {**dataset.pipeline[1], **arguments}]
+        label_maps.append(DATASETS.build({**dataset, 'pipeline': pipeline})[0]['gt_seg_map'])
+    assert label_maps[0].tolist() == label_maps[1].tolist() == [[255, 0], [149, 255]]
 
 
 def test_leaf_configs_repeat_nothing() -> None:

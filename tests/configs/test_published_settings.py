@@ -18,7 +18,7 @@ CONFIGS = sorted(
     f'{path.parent.name}/{path.stem}' for path in ROOT.glob('configs/[!_]*/*.py') if path.parent.name != 'deploy'
 )
 # Transforms that neither change an image nor choose one.
-UNCHANGING = ('SeedSample', 'LoadImageFromFile', 'LoadAnnotations', 'PackDetInputs', 'PackSegInputs')
+UNCHANGING = ('LoadImageFromFile', 'LoadAnnotations', 'PackDetInputs', 'PackSegInputs')
 
 
 @cache

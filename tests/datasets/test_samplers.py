@@ -5,10 +5,10 @@ import random
 import numpy as np
 import pytest
 import torch
-from mmengine.dataset import BaseDataset, pseudo_collate
-from torch.utils.data import DataLoader
+from mmengine.dataset import BaseDataset, DefaultSampler, InfiniteSampler, RepeatDataset, pseudo_collate
+from torch.utils.data import DataLoader, RandomSampler, Sampler
 
-from bioattn_mm.datasets.samplers import SeededInfiniteSampler, SeededSampler, SeedSample, seed_everything
+from bioattn_mm.datasets.samplers import SeededInfiniteSampler, SeedSample, seed_everything, seed_samples
 
 
 def draw(results: dict) -> dict:
@@ -22,17 +22,18 @@ class Numbers(BaseDataset):
 
 
 def dataset() -> Numbers:
-    return Numbers(pipeline=[SeedSample(), draw], serialize_data=True)
+    return Numbers(pipeline=[draw], serialize_data=True)
 
 
-def batches(sampler: SeededInfiniteSampler | SeededSampler, num_workers: int, count: int) -> list[dict]:
+def batches(sampler: InfiniteSampler | DefaultSampler, num_workers: int, count: int) -> list[dict]:
     # From another state each time, as that of a worker or of a run that was resumed.
     seed_everything(np.random.SeedSequence().generate_state(1)[0])
     loader = DataLoader(sampler.dataset, 2, sampler=sampler, num_workers=num_workers, collate_fn=pseudo_collate)
+    assert seed_samples(loader) == []
     return [batch for _, batch in zip(range(count), loader)]
 
 
-@pytest.mark.parametrize('sampler', [SeededInfiniteSampler, SeededSampler])
+@pytest.mark.parametrize('sampler', [InfiniteSampler, DefaultSampler])
 def test_any_number_of_workers(sampler: type) -> None:
     expected = batches(sampler(dataset(), seed=3), 0, 3)
     for num_workers in (1, 2):
@@ -41,17 +42,17 @@ def test_any_number_of_workers(sampler: type) -> None:
 
 
 def test_after_samples_that_were_skipped() -> None:
-    expected = batches(SeededInfiniteSampler(dataset(), seed=3), 0, 6)
-    resumed = SeededInfiniteSampler(dataset(), seed=3)
+    expected = batches(InfiniteSampler(dataset(), seed=3), 0, 6)
+    resumed = InfiniteSampler(dataset(), seed=3)
     resumed.skip(4)
     assert batches(resumed, 2, 4) == expected[2:]
 
 
 def test_every_epoch_draws_anew() -> None:
-    infinite = batches(SeededInfiniteSampler(dataset(), shuffle=False, seed=3), 0, 5)
+    infinite = batches(InfiniteSampler(dataset(), shuffle=False, seed=3), 0, 5)
     draws = {drawn for batch in infinite for drawn in zip(*batch['drawn'])}
     assert len(draws) == 10
-    sampler = SeededSampler(dataset(), shuffle=False, seed=3)
+    sampler = DefaultSampler(dataset(), shuffle=False, seed=3)
     first = batches(sampler, 0, 3)
     sampler.set_epoch(1)
     second = batches(sampler, 0, 3)
@@ -63,7 +64,8 @@ def test_two_processes_make_the_samples_of_one(monkeypatch: pytest.MonkeyPatch) 
     def first_samples(rank: int, world_size: int) -> list[dict]:
         monkeypatch.setattr('mmengine.dataset.sampler.get_dist_info', lambda: (rank, world_size))
         sampler = SeededInfiniteSampler(dataset(), seed=3)
-        return [sampler.dataset[index] for _, index in zip(range(8 // world_size), sampler)]
+        data = Numbers(pipeline=[SeedSample(), draw], serialize_data=True)
+        return [data[index] for _, index in zip(range(8 // world_size), sampler)]
 
     ranks = first_samples(0, 2), first_samples(1, 2)
     assert [sample for pair in zip(*ranks) for sample in pair] == first_samples(0, 1)
@@ -75,3 +77,28 @@ def test_an_index_without_a_seed_changes_nothing() -> None:
     torch.manual_seed(5)
     SeedSample()(dict(sample_idx=2))
     assert torch.rand(()) == expected
+
+
+def test_twice_is_as_once() -> None:
+    data = dataset()
+    loader = DataLoader(data, sampler=DefaultSampler(data))
+    assert seed_samples(loader) == seed_samples(loader) == []
+    assert [type(step).__name__ for step in data.pipeline.transforms] == ['SeedSample', 'function']
+
+
+class EverySecond(InfiniteSampler):
+    """A sampler of a user's."""
+
+
+@pytest.mark.parametrize('sampler', [EverySecond, RandomSampler])
+def test_names_a_sampler_that_cannot_be_seeded(sampler: type[Sampler]) -> None:
+    data = dataset()
+    (reason,) = seed_samples(DataLoader(data, sampler=sampler(data)))
+    assert reason.startswith(f'samples of {sampler.__name__} (InfiniteSampler and DefaultSampler can be seeded)')
+
+
+def test_names_a_dataset_that_drops_the_seeds() -> None:
+    data = RepeatDataset(dataset(), times=2)
+    assert seed_samples(DataLoader(data, sampler=DefaultSampler(data))) == [
+        'samples of RepeatDataset (it does not hand the seeds on to a pipeline)'
+    ]

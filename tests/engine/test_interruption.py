@@ -22,10 +22,10 @@ def interruptible(name: str) -> Config:
     config = small_config(name, STEPS)
     config.model.backbone.drop_path_rate = 0.3
     config.default_hooks.checkpoint.interval = INTERVAL
-    config.custom_hooks = [dict(type='bioattn_mm.ShardableEMAHook', momentum=0.1)]
+    config.custom_hooks.append(dict(type='bioattn_mm.ShardableEMAHook', momentum=0.1))
     if name == 'mask_rcnn':
         config.train_cfg = dict(type='bioattn_mm.ResumableEpochBasedTrainLoop', max_epochs=4, val_interval=1000)
-        config.train_dataloader.sampler.type = 'bioattn_mm.SeededSampler'
+        config.train_dataloader.sampler.type = 'DefaultSampler'
         config.default_hooks.checkpoint.update(by_epoch=True, interval=1)
         config.model.train_cfg.rcnn.sampler.num = 16
     return config
@@ -79,7 +79,7 @@ def test_full_disk_leaves_the_last_checkpoint(workplace: Path) -> None:
     folder = new_folder(workplace, 'full_disk')
     config = interruptible('upernet')
     config.train_cfg.max_iters = INTERVAL
-    config.custom_hooks = []
+    config.custom_hooks.pop()
     assert run_ranks(train, config, folder=folder) == [0], reasons(folder)
     config.train_cfg.max_iters = STEPS
     size = (folder / 'iter_3.pth').stat().st_size

@@ -19,7 +19,7 @@ EMA = dict(type='bioattn_mm.ShardableEMAHook', momentum=0.1)
 def comparable(name: str, world_size: int, accumulative_counts: int = 1) -> Config:
     config = small_config(name, STEPS * accumulative_counts)
     make_comparable(config, world_size, accumulative_counts)
-    config.custom_hooks = [EMA]
+    config.custom_hooks.append(EMA)
     return config
 
 
@@ -54,7 +54,7 @@ def test_two_processes_with_half_the_batch(
     folder = new_folder(workplace, f'{name}_{strategy}_{accumulative_counts}')
     config = comparable(name, 2, accumulative_counts)
     if accumulative_counts > 1:  # an average over steps, not over iterations
-        config.custom_hooks = []
+        config.custom_hooks.pop()
     codes = run_ranks(train, config, 'pytorch', strategy, folder=folder, world_size=2)
     assert codes == [0, 0], reasons(folder)
     checkpoint = weights_file(folder / f'iter_{STEPS * accumulative_counts}.pth')

@@ -91,7 +91,7 @@ def make_comparable(config: Config, world_size: int, accumulative_counts: int = 
     config.train_dataloader.pop('batch_sampler', None)
     pipeline = config.train_dataloader.dataset.pipeline
     config.train_dataloader.dataset.pipeline = [
-        *pipeline[:3], dict(type='Resize', scale=(96, 64), keep_ratio=False), pipeline[-1],
+        *pipeline[:2], dict(type='Resize', scale=(96, 64), keep_ratio=False), pipeline[-1],
     ]  # fmt: skip
     if config.default_scope == 'mmseg':
         norm = dict(type='GN', num_groups=4)

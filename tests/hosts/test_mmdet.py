@@ -57,7 +57,7 @@ def trained(place: Path, python: Callable) -> Path:
         '-m', 'bioattn_mm', 'mmdet/.mim/tools/train.py', MASK_RCNN, '--work-dir', 'trained', '--cfg-options',
         'model.backbone.init_cfg=None', 'train_cfg.max_epochs=1', 'env_cfg.mp_cfg.mp_start_method=spawn',
         'train_dataloader.num_workers=1', 'val_dataloader.num_workers=0', 'val_dataloader.persistent_workers=False',
-        'train_dataloader.dataset.pipeline.3.scale=(256,128)', 'val_dataloader.dataset.pipeline.1.scale=(256,128)',
+        'train_dataloader.dataset.pipeline.2.scale=(256,128)', 'val_dataloader.dataset.pipeline.1.scale=(256,128)',
     )  # fmt: skip
     # Neither process has imported mmdet before mmcv.ops was there.
     assert 'without mmcv.ops' not in process.stderr

@@ -1,6 +1,8 @@
-# PerViT in any framework: the authors' ImageNet weights by variant, to be put into `checkpoints` by hand.
-checkpoints = {arch: f'checkpoints/pervit_{arch}.pth' for arch in ('tiny', 'small', 'medium')}
+# What every config with PerViT shares.
+# Printed where the file of weights that a config names is missing.
 weights_source = (
     "the authors' ImageNet-1k release: download it by way of https://github.com/juhongm999/pervit, in a browser, and "
     'put it there by hand'
 )
+# The stem has batch norm, and a GPU sees two images at a time: take the statistics over all GPUs.
+sync_bn = 'torch'

@@ -1,25 +1,22 @@
 # ADE20K, 150 classes, crops of 512 x 512. Download ADEChallengeData2016 from the MIT Scene Parsing Benchmark.
 dataset_type = 'ADE20KDataset'
 data_root = 'data/ade/ADEChallengeData2016'
-crop_size = (512, 512)
-image_scale = (2048, 512)
 
 train_pipeline = [
-    dict(type='bioattn_mm.SeedSample'),
     dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations', reduce_zero_label=True),
-    dict(type='RandomResize', scale=image_scale, ratio_range=(0.5, 2.0), keep_ratio=True),
-    dict(type='RandomCrop', crop_size=crop_size, cat_max_ratio=0.75),
+    dict(type='LoadAnnotations'),
+    dict(type='RandomResize', scale=(2048, 512), ratio_range=(0.5, 2.0), keep_ratio=True),
+    dict(type='RandomCrop', crop_size=(512, 512), cat_max_ratio=0.75),
     dict(type='RandomFlip', prob=0.5),
     dict(type='PhotoMetricDistortion'),
     dict(type='PackSegInputs'),
 ]
 test_pipeline = [
     dict(type='LoadImageFromFile'),
-    dict(type='Resize', scale=image_scale, keep_ratio=True),
-    # Annotations are loaded after the resize: the prediction is resized back and compared at their size. mmseg's
-    # inference API finds and drops this step by its name.
-    dict(type='LoadAnnotations', reduce_zero_label=True),
+    dict(type='Resize', scale=(2048, 512), keep_ratio=True),
+    # After the resize, which must not change the annotations: predictions are resized to their size and compared.
+    # mmseg's inference API, which has no annotations, removes the step of this name.
+    dict(type='LoadAnnotations'),
     dict(type='PackSegInputs'),
 ]
 # Multi-scale and flip testing of whole images: `tools/test.py --tta`.
@@ -33,7 +30,7 @@ tta_pipeline = [
                 for ratio in (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
             ],
             [dict(type='RandomFlip', prob=prob, direction='horizontal') for prob in (0.0, 1.0)],
-            [dict(type='LoadAnnotations', reduce_zero_label=True)],
+            [dict(type='LoadAnnotations')],
             [dict(type='PackSegInputs')],
         ],
     ),
@@ -44,8 +41,7 @@ train_dataloader = dict(
     batch_size=2,
     num_workers=4,
     persistent_workers=True,
-    worker_init_fn=dict(type='bioattn_mm.seed_worker'),
-    sampler=dict(type='bioattn_mm.SeededInfiniteSampler', shuffle=True),
+    sampler=dict(type='InfiniteSampler', shuffle=True),
     dataset=dict(
         type=dataset_type,
         data_root=data_root,

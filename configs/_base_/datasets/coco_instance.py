@@ -1,22 +1,19 @@
 # COCO 2017, 80 classes, boxes and masks. Download the images and annotations from https://cocodataset.org.
 dataset_type = 'CocoDataset'
 data_root = 'data/coco'
-image_scale = (1333, 800)
 
 train_pipeline = [
-    dict(type='bioattn_mm.SeedSample'),
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
-    dict(type='Resize', scale=image_scale, keep_ratio=True),
+    dict(type='Resize', scale=(1333, 800), keep_ratio=True),
     dict(type='RandomFlip', prob=0.5),
     dict(type='PackDetInputs'),
 ]
-meta_keys = ('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')
-# Without annotations: the metric reads the annotation file, and mmdet's inference API takes images alone.
+# No annotations are loaded: the metric reads the annotation file, and mmdet's inference API has only the image.
 test_pipeline = [
     dict(type='LoadImageFromFile'),
-    dict(type='Resize', scale=image_scale, keep_ratio=True),
-    dict(type='PackDetInputs', meta_keys=meta_keys),
+    dict(type='Resize', scale=(1333, 800), keep_ratio=True),
+    dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
 ]
 
 # Multi-scale and flip testing: `tools/test.py --tta`.
@@ -28,7 +25,7 @@ tta_pipeline = [
         transforms=[
             [dict(type='Resize', scale=scale, keep_ratio=True) for scale in ((1333, 600), (1333, 800), (2000, 1000))],
             [dict(type='RandomFlip', prob=prob, direction='horizontal') for prob in (0.0, 1.0)],
-            [dict(type='PackDetInputs', meta_keys=(*meta_keys, 'flip', 'flip_direction'))],
+            [dict(type='PackDetInputs')],
         ],
     ),
 ]
@@ -38,8 +35,7 @@ train_dataloader = dict(
     batch_size=2,
     num_workers=4,
     persistent_workers=True,
-    worker_init_fn=dict(type='bioattn_mm.seed_worker'),
-    sampler=dict(type='bioattn_mm.SeededSampler', shuffle=True),
+    sampler=dict(type='DefaultSampler', shuffle=True),
     batch_sampler=dict(type='AspectRatioBatchSampler'),
     dataset=dict(
         type=dataset_type,

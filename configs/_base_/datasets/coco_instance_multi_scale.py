@@ -1,23 +1,27 @@
-# COCO 2017, boxes and masks, with the multi-scale crops of DETR, which Swin trains on.
+# COCO 2017, boxes and masks, with the multi-scale crops of DETR, which Swin's Mask R-CNN trains on.
 _base_ = './coco_instance.py'
-multi_scale_resize = dict(
-    type='RandomChoiceResize', scales=[(short_side, 1333) for short_side in range(480, 801, 32)], keep_ratio=True
-)
-multi_scale_crop = dict(type='RandomCrop', crop_type='absolute_range', crop_size=(384, 600), allow_negative_crop=True)
-
 train_pipeline = [
-    dict(type='bioattn_mm.SeedSample'),
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
     dict(type='RandomFlip', prob=0.5),
     dict(
         type='RandomChoice',
         transforms=[
-            [multi_scale_resize],
+            [
+                dict(
+                    type='RandomChoiceResize',
+                    scales=[(short_side, 1333) for short_side in range(480, 801, 32)],
+                    keep_ratio=True,
+                ),
+            ],
             [
                 dict(type='RandomChoiceResize', scales=[(400, 1333), (500, 1333), (600, 1333)], keep_ratio=True),
-                multi_scale_crop,
-                multi_scale_resize,
+                dict(type='RandomCrop', crop_type='absolute_range', crop_size=(384, 600), allow_negative_crop=True),
+                dict(
+                    type='RandomChoiceResize',
+                    scales=[(short_side, 1333) for short_side in range(480, 801, 32)],
+                    keep_ratio=True,
+                ),
             ],
         ],
     ),

@@ -1,12 +1,12 @@
 # DINO of four scales, mmdet's settings; a config adds the backbone and the `in_channels` of the neck.
-# The neck appends one scale to those of the backbone; another `num_levels` is to be set in all four places.
-num_levels = 4
+# For another number of scales, set `num_feature_levels`, `num_outs` and both `num_levels`. The neck makes the last
+# scale from the one before; the others are the backbone's.
 model = dict(
     type='bioattn_mm.CompatibleDINO',
     num_queries=900,
     with_box_refine=True,
     as_two_stage=True,
-    num_feature_levels=num_levels,
+    num_feature_levels=4,
     data_preprocessor=dict(
         type='DetDataPreprocessor',
         mean=[123.675, 116.28, 103.53],
@@ -20,12 +20,12 @@ model = dict(
         out_channels=256,
         act_cfg=None,
         norm_cfg=dict(type='GN', num_groups=32),
-        num_outs=num_levels,
+        num_outs=4,
     ),
     encoder=dict(
         num_layers=6,
         layer_cfg=dict(
-            self_attn_cfg=dict(embed_dims=256, num_levels=num_levels, dropout=0.0),
+            self_attn_cfg=dict(embed_dims=256, num_levels=4, dropout=0.0),
             ffn_cfg=dict(embed_dims=256, feedforward_channels=2048, ffn_drop=0.0),
         ),
     ),
@@ -34,7 +34,7 @@ model = dict(
         return_intermediate=True,
         layer_cfg=dict(
             self_attn_cfg=dict(embed_dims=256, num_heads=8),
-            cross_attn_cfg=dict(embed_dims=256, num_levels=num_levels, dropout=0.0),
+            cross_attn_cfg=dict(embed_dims=256, num_levels=4, dropout=0.0),
             ffn_cfg=dict(embed_dims=256, feedforward_channels=2048, ffn_drop=0.0),
         ),
         post_norm_cfg=None,

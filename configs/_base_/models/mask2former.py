@@ -1,5 +1,4 @@
 # Mask2Former for semantic segmentation, mmseg's settings; a config adds the backbone and the head's `in_channels`.
-num_classes = 150
 model = dict(
     type='EncoderDecoder',
     data_preprocessor=dict(
@@ -17,7 +16,7 @@ model = dict(
         strides=[4, 8, 16, 32],
         feat_channels=256,
         out_channels=256,
-        num_classes=num_classes,
+        num_classes=150,
         num_queries=100,
         num_transformer_feat_level=3,
         align_corners=False,
@@ -54,8 +53,8 @@ model = dict(
             use_sigmoid=False,
             loss_weight=2.0,
             reduction='mean',
-            # The last class is 'no object'.
-            class_weight=[1.0] * num_classes + [0.1],
+            # 150 classes, and 'no object'.
+            class_weight=[1.0] * 150 + [0.1],
         ),
         loss_mask=dict(type='mmdet.CrossEntropyLoss', use_sigmoid=True, reduction='mean', loss_weight=5.0),
         loss_dice=dict(

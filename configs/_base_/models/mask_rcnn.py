@@ -1,5 +1,4 @@
 # Mask R-CNN with FPN, mmdet's settings; a config adds the backbone and the `in_channels` of the neck.
-featmap_strides = [4, 8, 16, 32]
 model = dict(
     type='MaskRCNN',
     data_preprocessor=dict(
@@ -15,9 +14,7 @@ model = dict(
         type='RPNHead',
         in_channels=256,
         feat_channels=256,
-        anchor_generator=dict(
-            type='AnchorGenerator', scales=[8], ratios=[0.5, 1.0, 2.0], strides=[*featmap_strides, 64]
-        ),
+        anchor_generator=dict(type='AnchorGenerator', scales=[8], ratios=[0.5, 1.0, 2.0], strides=[4, 8, 16, 32, 64]),
         bbox_coder=dict(type='DeltaXYWHBBoxCoder', target_means=[0.0] * 4, target_stds=[1.0] * 4),
         loss_cls=dict(type='CrossEntropyLoss', use_sigmoid=True, loss_weight=1.0),
         loss_bbox=dict(type='L1Loss', loss_weight=1.0),
@@ -28,7 +25,7 @@ model = dict(
             type='SingleRoIExtractor',
             roi_layer=dict(type='RoIAlign', output_size=7, sampling_ratio=0),
             out_channels=256,
-            featmap_strides=featmap_strides,
+            featmap_strides=[4, 8, 16, 32],
         ),
         bbox_head=dict(
             type='Shared2FCBBoxHead',
@@ -45,7 +42,7 @@ model = dict(
             type='SingleRoIExtractor',
             roi_layer=dict(type='RoIAlign', output_size=14, sampling_ratio=0),
             out_channels=256,
-            featmap_strides=featmap_strides,
+            featmap_strides=[4, 8, 16, 32],
         ),
         mask_head=dict(
             type='FCNMaskHead',
@@ -78,7 +75,7 @@ model = dict(
         rcnn=dict(score_thr=0.05, nms=dict(type='nms', iou_threshold=0.5), max_per_img=100, mask_thr_binary=0.5),
     ),
 )
-# mmdet merges the boxes of several views of an image, not their masks.
+# In multi-scale and flip testing, mmdet merges the boxes of all views of an image, but no masks.
 tta_overrides = dict(
     model=dict(roi_head=dict(mask_head=None, mask_roi_extractor=None)), test_evaluator=dict(metric='bbox')
 )

@@ -1,5 +1,4 @@
 # UperNet with an auxiliary FCN head; a config adds the backbone and the `in_channels` of both heads.
-norm_cfg = dict(type='SyncBN', requires_grad=True)
 model = dict(
     type='EncoderDecoder',
     data_preprocessor=dict(
@@ -18,7 +17,7 @@ model = dict(
         channels=512,
         dropout_ratio=0.1,
         num_classes=150,
-        norm_cfg=norm_cfg,
+        norm_cfg=dict(type='SyncBN', requires_grad=True),
         align_corners=False,
         loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0),
     ),
@@ -30,12 +29,12 @@ model = dict(
         concat_input=False,
         dropout_ratio=0.1,
         num_classes=150,
-        norm_cfg=norm_cfg,
+        norm_cfg=dict(type='SyncBN', requires_grad=True),
         align_corners=False,
         loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=0.4),
     ),
     train_cfg=dict(),
-    # Single-scale testing slides a window of the training size; `tools/test.py --tta` tests whole images.
+    # At one scale, a window of the training size slides over the image; `tools/test.py --tta` takes whole images.
     test_cfg=dict(mode='slide', crop_size=(512, 512), stride=(341, 341)),
 )
 tta_overrides = dict(model=dict(test_cfg=dict(mode='whole')))

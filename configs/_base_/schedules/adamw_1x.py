@@ -11,7 +11,6 @@ train_cfg = dict(type='bioattn_mm.ResumableEpochBasedTrainLoop', max_epochs=12, 
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 default_hooks = dict(
-    randomness=dict(type='bioattn_mm.RandomnessHook'),
     logger=dict(type='LoggerHook', interval=50),
     checkpoint=dict(type='bioattn_mm.AtomicCheckpointHook', interval=1, max_keep_ckpts=3, save_best='coco/bbox_mAP'),
     visualization=dict(type='DetVisualizationHook'),

@@ -1,6 +1,6 @@
 # DINO's 12 epochs: no warm-up, a tenth of the rate after epoch 11, gradients clipped, a slower backbone.
-# Steps are of 8 x 2 images, as in mmdet; TransNeXt's release accumulates two of 8 x 1, each with loss normalisers of
-# its own, to save memory.
+# A step takes 8 GPUs x 2 images, as in mmdet. TransNeXt's authors accumulate two of 8 x 1 to save memory, where each
+# half normalizes its losses by itself.
 _base_ = './adamw_1x.py'
 optim_wrapper = dict(
     constructor='bioattn_mm.CombinedRulesConstructor',

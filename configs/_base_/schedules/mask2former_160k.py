@@ -14,7 +14,7 @@ optim_wrapper = dict(
         norm_decay_mult=0.0,
     ),
 )
-# mmseg's and TransNeXt's, with `save_best`.
+# As mmseg and TransNeXt's authors validate.
 train_cfg = dict(val_interval=5000)
 default_hooks = dict(checkpoint=dict(interval=5000))
 param_scheduler = [dict(type='PolyLR', eta_min=0.0, power=0.9, by_epoch=False, begin=0, end=160000)]
