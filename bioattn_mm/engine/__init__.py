@@ -1,1 +1,1 @@
-"""What a Runner needs on top of mmengine: input checks, the miniature run, contact sheets."""
+"""What a Runner takes: hooks, averaged weights (EMA), strategies, optimizer constructors and randomness."""

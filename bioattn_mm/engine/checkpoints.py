@@ -1,7 +1,6 @@
-"""Checkpoints of a run: there whole or not at all, and one of the moment when the run is told to end."""
+"""Checkpoints of a run: written atomically, and one more when the run is told to end."""
 
 import re
-import shutil
 import signal
 from pathlib import Path
 
@@ -9,24 +8,29 @@ import torch
 from mmengine.dist import all_reduce, get_world_size, is_main_process
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
-from mmengine.runner import Runner
+from mmengine.runner import BaseLoop, Runner
 
-from ..files import PARTIAL, atomic_write
+from ..files import PARTIAL, atomic_write, remove
 from ..registry import HOOKS
 
-# Iterations after which several processes tell each other of a SIGTERM; it makes the CPU wait for the GPU.
-AGREE_INTERVAL = 10
+# Iterations between two exchanges of whether a process got a SIGTERM; each exchange makes the CPU wait for the GPU.
+SIGTERM_INTERVAL = 10
+ATOMIC_BACKEND = 'bioattn_mm.atomic'
 
 
+@register_backend(ATOMIC_BACKEND)
 class AtomicFileBackend(LocalBackend):
-    """mmengine's access to local files, except that a file gets its name once all of it is on the disk."""
+    """mmengine's local file backend with atomic writing."""
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
-        """Write a file, or raise `OSError` and leave what was there as it was.
+        """Write a file; if that fails, an older one stays as it was.
 
         Args:
-            obj: What to write.
-            filepath: Where; folders are made.
+            obj: The content.
+            filepath: The file; missing folders are created.
+
+        Raises:
+            OSError: The file cannot be written.
         """
         path = Path(filepath)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,50 +40,63 @@ class AtomicFileBackend(LocalBackend):
 
 @HOOKS.register_module()
 class AtomicCheckpointHook(CheckpointHook):
-    """mmengine's, except that a run that ends at any moment leaves a whole checkpoint to go on from.
+    """mmengine's hook for runs that may be killed at any moment: they always leave a complete checkpoint.
 
-    Files are written under another name first; what `max_keep_ckpts` or a better metric makes superfluous is removed
-    when its successor is there. On SIGTERM, by which Slurm, Kubernetes and torchrun announce that they end a job, a
-    checkpoint is saved after the current step of the optimizer, and the process ends with exit code 143.
+    Local files are written under a temporary name and then renamed. A FlexibleRunner leaves the writing to its
+    strategy: those of this package do the same. Checkpoints that `max_keep_ckpts` or a better metric supersedes are
+    removed after their successor was written. On SIGTERM, which Slurm, Kubernetes and torchrun send before they
+    kill a job, a checkpoint is saved after the current optimizer step and the process exits with code 143.
 
     The arguments are those of mmengine's hook.
     """
 
+    def before_run(self, runner: Runner) -> None:
+        super().before_run(runner)
+        self.got_sigterm = self.any_got_sigterm = False
+        # mmengine calls no hook when training fails, so the signal handler is put back around the loop.
+        loop = runner._train_loop
+        if isinstance(loop, BaseLoop):
+            loop.run = lambda: self._run_with_handler(loop)
+
+    def _run_with_handler(self, loop: BaseLoop) -> object:
+        """Run a training loop; SIGTERM is handled by this hook meanwhile."""
+        del loop.run  # the class's own again
+        handler = signal.signal(signal.SIGTERM, self._on_sigterm)
+        try:
+            return loop.run()
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+
     def before_train(self, runner: Runner) -> None:
-        # For whatever writes: this hook, and the strategies, which choose the backend themselves.
-        register_backend('local', AtomicFileBackend, force=True, prefixes='')
         super().before_train(runner)
+        if isinstance(self.file_backend, LocalBackend):
+            self.backend_args = dict(backend=ATOMIC_BACKEND)
         self.file_backend = LateRemoval(self.file_backend)
-        if is_main_process() and Path(self.out_dir).is_dir():
+        if is_main_process():
             for partial in Path(self.out_dir).glob(f'.*{PARTIAL}'):
-                shutil.rmtree(partial) if partial.is_dir() else partial.unlink()
-        self.told_to_end = self.all_told_to_end = False
+                remove(partial)
         self._progress = {}
-        self._old_handler = signal.signal(signal.SIGTERM, self._on_sigterm)
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         super().after_train_iter(runner, batch_idx, data_batch, outputs)
-        if runner.iter % (AGREE_INTERVAL if get_world_size() > 1 else 1) == 0:
-            told = torch.tensor(self.told_to_end, dtype=torch.int32)
-            all_reduce(told, 'max')
-            self.all_told_to_end = bool(told)
-        # Gradients that are being accumulated are in no checkpoint. DeepSpeed keeps its own count of them.
+        if runner.iter % (SIGTERM_INTERVAL if get_world_size() > 1 else 1) == 0:
+            got_sigterm = torch.tensor(self.got_sigterm, dtype=torch.int32)
+            all_reduce(got_sigterm, 'max')
+            self.any_got_sigterm = bool(got_sigterm)
+        # Not before the optimizer's step: checkpoints do not hold accumulated gradients. DeepSpeed's wrapper has no
+        # `should_update`, DeepSpeed itself counts.
         should_update = getattr(runner.optim_wrapper, 'should_update', lambda: True)
-        if self.all_told_to_end and should_update():
+        if self.any_got_sigterm and should_update():
             self._save_now(runner)
             raise SystemExit(128 + signal.SIGTERM)
 
-    def after_train(self, runner: Runner) -> None:
-        super().after_train(runner)
-        signal.signal(signal.SIGTERM, self._old_handler)
-
     def _on_sigterm(self, *_: object) -> None:
-        self.told_to_end = True
+        self.got_sigterm = True
 
     def _save_now(self, runner: Runner) -> None:
-        """Save after this iteration, in the middle of an epoch as well."""
+        """Save a checkpoint after this iteration, also in the middle of an epoch."""
         filename = f'iter_{runner.iter + 1}.pth'
-        runner.logger.info(f'Told to end by SIGTERM: saving {filename}; go on from it with --resume')
+        runner.logger.info(f'Got SIGTERM: saving {filename}; continue from it with --resume')
         runner.save_checkpoint(
             self.out_dir,
             filename,
@@ -94,9 +111,9 @@ class AtomicCheckpointHook(CheckpointHook):
             (Path(runner.work_dir) / 'last_checkpoint').write_text(path)
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
-        # After a validation that is the best so far, mmengine saves the last checkpoint again. The loop counts one
-        # iteration or epoch further by then, and FlexibleRunner writes that into the file, whatever `meta` says: a
-        # resumed run would leave an iteration out.
+        # mmengine saves the last checkpoint again after the best validation so far. By then the loop has counted one
+        # iteration or epoch further, and FlexibleRunner writes that number into the file instead of those in `meta`:
+        # a resumed run would skip an iteration.
         self._progress = dict(epoch=step, iter=runner.iter) if self.by_epoch else dict(epoch=runner.epoch, iter=step)
         super()._save_checkpoint_with_step(runner, step, meta)
         self._progress = {}
@@ -115,10 +132,10 @@ class AtomicCheckpointHook(CheckpointHook):
 
 
 class LateRemoval:
-    """A file backend that removes files when told a second time.
+    """A file backend that only marks what it is told to remove; `remove_marked` removes it.
 
     Args:
-        backend: The backend that it stands for.
+        backend: The file backend that does everything else.
     """
 
     def __init__(self, backend: LocalBackend) -> None:
@@ -137,17 +154,18 @@ class LateRemoval:
         self._marked.append((self._backend.rmtree, path))
 
     def remove_marked(self, keep: set[str | None]) -> None:
-        """Remove what is marked, except for what has been written again since."""
-        for remove, path in self._marked:
+        """Remove what is marked, except for the paths in `keep`, which have been written again since."""
+        for remove_now, path in self._marked:
             if path not in keep:
-                remove(path)
+                remove_now(path)
         self._marked.clear()
 
 
 def latest_checkpoint(work_dir: str | Path) -> str | None:
-    """The checkpoint that a run in this folder goes on from, None if there is none.
+    """The checkpoint to resume a run of this folder from, None if there is none.
 
-    It is what the file `last_checkpoint` names; where a run was killed before it could write that, the newest.
+    It is the one that the file `last_checkpoint` names. If the run was killed before it wrote that file, it is the
+    newest checkpoint of the folder.
     """
     work_dir = Path(work_dir)
     pointer = work_dir / 'last_checkpoint'

@@ -6,21 +6,21 @@ import torch
 from mmengine.dist import all_reduce, is_main_process
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
 from ..datasets.skipping import SkippingPipeline, leaf_datasets
 from ..errors import InputError
 from ..registry import HOOKS
+from .ema import unwrapped
 
 
 @HOOKS.register_module()
 class CompileBackboneHook(Hook):
     """Compile the model's backbone with `torch.compile` before the first step.
 
-    Only the backbone, because the losses of detectors are full of shapes that depend on the data. The parameters keep
-    their names, so that checkpoints are the same with and without it. Each input size is compiled for itself; beyond
-    PyTorch's limit of recompilations, new sizes run without.
+    Only the backbone, because shapes in the losses of detectors depend on the data. The parameters keep their names,
+    so that checkpoints are the same with and without this hook. Each input size is compiled separately; beyond
+    PyTorch's limit of recompilations, new sizes run uncompiled.
 
     Args:
         backend: Compiler backend of `torch.compile`.
@@ -30,7 +30,7 @@ class CompileBackboneHook(Hook):
         self.backend = backend
 
     def before_train(self, runner: Runner) -> None:
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        model = unwrapped(runner.model)
         if not hasattr(model, 'backbone'):
             raise InputError(f'--compile compiles the backbone of a model, and {type(model).__name__} has none')
         model.backbone.compile(backend=self.backend, dynamic=False)
@@ -39,16 +39,15 @@ class CompileBackboneHook(Hook):
 
 @HOOKS.register_module()
 class SkipBadDataHook(Hook):
-    """Train without the samples whose image or annotation cannot be used, instead of ending.
+    """Skip training samples whose image or annotation cannot be used, instead of ending with an error.
 
-    Another sample, drawn at random, takes the place of a bad one. Bad are those for which
-    `bioattn_mm.CheckedLoadImageFromFile` or `bioattn_mm.CheckedLoadAnnotations` raise their error. Each is logged
-    with its file and counts once, whichever worker process of whichever rank met it and however often. Workers read
-    ahead: the last ones may not have been needed. Only training skips: the metric of a part of the images would be
-    another metric.
+    A sample is bad if `bioattn_mm.CheckedLoadImageFromFile` or `bioattn_mm.CheckedLoadAnnotations` raises an error
+    for it; another one, drawn at random, takes its place. Each bad sample is logged with its file and counted once,
+    however many workers and ranks meet it. Workers read ahead, so that a few of them may not have been needed yet.
+    Validation and test skip nothing: a metric over some of the images would be a different metric.
 
     Args:
-        interval: Iterations after which those that are new are logged.
+        interval: Iterations between two logs of newly found bad samples.
 
     Raises:
         InputError: In `before_train`, if the pipeline of the training data has neither of the transforms.
@@ -58,7 +57,7 @@ class SkipBadDataHook(Hook):
         self.interval = interval
 
     def before_train(self, runner: Runner) -> None:
-        # The worker processes start at the first step.
+        # The worker processes start later, at the first step, and inherit the changed pipeline.
         self.datasets = list(leaf_datasets(runner.train_dataloader.dataset))
         for dataset in self.datasets:
             dataset.pipeline = SkippingPipeline(dataset.pipeline, len(dataset), dataset.max_refetch)
@@ -73,7 +72,7 @@ class SkipBadDataHook(Hook):
         self.log_count()
 
     def log_new_ones(self) -> bool:
-        """Log the samples that were found bad since the last call, in any process; return whether there were any."""
+        """Log the samples that any process has found bad since the last call; return whether there were any."""
         any_new = False
         for dataset, logged in zip(self.datasets, self.logged):
             bad = dataset.pipeline.bad.clone()
@@ -87,6 +86,6 @@ class SkipBadDataHook(Hook):
         return any_new
 
     def log_count(self) -> None:
-        """Log how many samples were found bad, in all processes."""
+        """Log how many samples all processes together have found bad."""
         count = sum(int(logged.sum()) for logged in self.logged)
         print_log(f'bad training samples skipped: {count} of {sum(map(len, self.datasets))}', 'current')

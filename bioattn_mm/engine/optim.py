@@ -1,4 +1,4 @@
-"""Learning rate and weight decay by parameter."""
+"""Learning rate and weight decay of each parameter."""
 
 import logging
 
@@ -9,29 +9,30 @@ from torch import nn
 from ..errors import InputError
 from ..registry import OPTIM_WRAPPER_CONSTRUCTORS
 
+BACKBONE = 'backbone.'
+
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class CombinedRulesConstructor(DefaultOptimWrapperConstructor):
-    """mmengine's constructor, except that every rule of `paramwise_cfg` that fits a parameter counts.
+    """mmengine's constructor, except that all rules of `paramwise_cfg` that match a parameter apply.
 
-    In mmengine the longest custom key in a parameter's name hides the other rules, so that
-    `custom_keys=dict(backbone=dict(lr_mult=0.1))` puts the weight decay back on the backbone's norms, whatever
-    `norm_decay_mult` says. Here `lr_mult` and `decay_mult` of all matching keys multiply each other and what the
-    rules for norms, biases and so on have set.
+    In mmengine the longest custom key in a parameter's name replaces the other rules:
+    `custom_keys=dict(backbone=dict(lr_mult=0.1))` turns the weight decay of the backbone's norms on again, whatever
+    `norm_decay_mult` says. Here `lr_mult` and `decay_mult` of all matching keys are multiplied with each other and
+    with the rules for norms, biases and so on.
 
     Args:
         optim_wrapper_cfg (dict): Config of the optimizer wrapper.
-        paramwise_cfg (dict, optional): As in mmengine's constructor; custom keys hold `lr_mult` and `decay_mult`.
-            Besides:
+        paramwise_cfg (dict, optional): As in mmengine's constructor; custom keys have `lr_mult` and `decay_mult`.
+            In addition:
 
-            - `layer_decay_rate` (float): for a plain backbone, whose layers are `model.backbone.blocks`. Each block
-              learns at the rate of the block after it times this; what comes before the blocks, at that of the
-              first block times this. By default 1: no decay.
-            - `new_parameters` (list[str]): parts of names. These parameters learn at the optimizer's own rate,
-              whatever lowers that of the backbone: the pre-trained weights do not have them.
+            - `layer_decay_rate` (float): factor of the learning rate from each layer of the backbone to the one
+              before it, with the layers of its method `get_layer_depth`, as in mmpretrain. Default: 1.
+            - `new_parameters` (list[str]): parts of names of parameters that are not pre-trained. They get the
+              optimizer's learning rate; no other rule lowers it.
 
     Raises:
-        InputError: There is a `layer_decay_rate`, and the backbone has no `blocks`.
+        InputError: There is a `layer_decay_rate`, and the backbone has no `get_layer_depth`.
     """
 
     def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
@@ -39,16 +40,20 @@ class CombinedRulesConstructor(DefaultOptimWrapperConstructor):
         self.custom_keys = self.paramwise_cfg.get('custom_keys', {})
         self.layer_decay_rate = self.paramwise_cfg.get('layer_decay_rate', 1.0)
         self.new_parameters = self.paramwise_cfg.get('new_parameters', [])
-        # Empty, but there: without any rule mmengine does not call `add_params`.
+        # mmengine must not apply the custom keys, but calls `add_params` only if there is some rule.
         self.paramwise_cfg = {**self.paramwise_cfg, 'custom_keys': {}}
 
     def add_params(self, params: list[dict], module: nn.Module, prefix: str = '', **kwargs) -> None:
         """Append one group for every parameter of the module and its children."""
         super().add_params(params, module, prefix=prefix, **kwargs)
-        if prefix:  # a child: its parent goes on
+        if prefix:  # mmengine calls this for every child; the groups are complete after the model's own call
             return
+        if self.layer_decay_rate != 1 and not hasattr(module.backbone, 'get_layer_depth'):
+            raise InputError(
+                f'layer_decay_rate needs a backbone with get_layer_depth, and {type(module.backbone).__name__} has '
+                'none: leave it out of paramwise_cfg'
+            )
         names = {id(parameter): name for name, parameter in module.named_parameters()}
-        layers = layers_to_end(module) if self.layer_decay_rate != 1 else {}
         for group in params:
             name = names[id(group['params'][0])]
             before = dict(group)
@@ -60,46 +65,11 @@ class CombinedRulesConstructor(DefaultOptimWrapperConstructor):
                     ):
                         if multiplier in rule:
                             group[value] = group.get(value, default) * rule[multiplier]
-            if name in layers:
-                group['lr'] = group.get('lr', self.base_lr) * self.layer_decay_rate ** layers[name]
+            if self.layer_decay_rate != 1 and name.startswith(BACKBONE):
+                depth, num_layers = module.backbone.get_layer_depth(name, BACKBONE)
+                group['lr'] = group.get('lr', self.base_lr) * self.layer_decay_rate ** (num_layers - 1 - depth)
             if any(key in name for key in self.new_parameters):
                 group['lr'] = self.base_lr
             if group != before:
                 changed = {key: value for key, value in group.items() if key != 'params'}
                 print_log(f'paramwise_options -- {name}: {changed}', 'current', logging.INFO)
-
-
-def layers_to_end(model: nn.Module) -> dict[str, int]:
-    """Layers from each parameter of a plain backbone to its end, as `layer_decay_rate` counts them.
-
-    1 for the last block, and as many as there are blocks for the first one; one more for what comes before the blocks
-    (patch and position embeddings, the class token). The norm after the last block is not among them.
-
-    Args:
-        model: Its `backbone` has `blocks`.
-
-    Returns:
-        Layers by the parameter's name in the model.
-
-    Raises:
-        InputError: The backbone has no `blocks`.
-    """
-    blocks = getattr(model.backbone, 'blocks', None)
-    if blocks is None:
-        raise InputError(
-            f'layer_decay_rate is for a plain backbone, with `blocks`; {type(model.backbone).__name__} has none: '
-            'leave it out of paramwise_cfg'
-        )
-    layers = {}
-    for name, _ in model.backbone.named_parameters():
-        module, _, rest = name.partition('.')
-        if module == 'blocks':
-            before = int(rest.partition('.')[0])
-        elif module == 'pool':  # of VARS in RVT-Ti: between two blocks
-            before = model.backbone.pool_before
-        elif module == 'norm':
-            continue
-        else:
-            before = -1
-        layers[f'backbone.{name}'] = len(blocks) - before
-    return layers

@@ -1,8 +1,8 @@
-"""Strategies of training: DDP is mmengine's Runner's own; FSDP and DeepSpeed are those of its FlexibleRunner."""
+"""Distributed training with FSDP and DeepSpeed, through mmengine's FlexibleRunner; its Runner does DDP by itself."""
 
-import os
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,11 +15,12 @@ from mmengine.optim import BaseOptimWrapper, build_optim_wrapper
 from mmengine.runner.checkpoint import weights_to_cpu
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy
 
 from ..errors import InputError
-from ..files import partial_path
+from ..files import atomic_path, partial_path
 from ..registry import STRATEGIES
-from .ema import plain
+from .ema import unsharded_name
 from .sync_batch_norm import synchronise_on_cpu
 
 
@@ -27,18 +28,18 @@ def set_strategy(config: Config, path: str) -> None:
     """Merge a strategy, such as `configs/_base_/strategies/fsdp.py`, into the config of a run.
 
     Args:
-        config: Changed in place.
+        config: Config of the run; changed in place.
         path: Config file with `runner_type` and `strategy`.
 
     Raises:
-        InputError: There is no such file, it has no strategy, the strategy needs a package that is not there, or the
-            run has a single process.
+        InputError: The file does not exist or has no strategy, DeepSpeed is needed and not installed, or the run has
+            a single process.
     """
     if not Path(path).is_file():
         raise InputError(f'strategy not found: {path}')
     strategy = Config.fromfile(path)
     if 'strategy' not in strategy or 'runner_type' not in strategy:
-        raise InputError(f'{path} is no strategy: expected a config with runner_type and strategy')
+        raise InputError(f'{path} is not a strategy: expected a config with runner_type and strategy')
     if 'DeepSpeed' in strategy.strategy.type and find_spec('deepspeed') is None:
         raise InputError(f"{path} needs DeepSpeed, which is not installed: pip install 'deepspeed<0.19'")
     if config.get('launcher', 'none') == 'none':
@@ -52,7 +53,7 @@ def set_strategy(config: Config, path: str) -> None:
         _set_deepspeed(config)
     if 'FSDP' in config.strategy.type and not torch.cuda.is_available():
         config.strategy.model_wrapper.device_id = 'cpu'
-        # On the CPU, what PyTorch calls offloading gives tensors whose memory is gone.
+        # mmengine's 'full' offloads to the CPU; for a model on the CPU, PyTorch then returns tensors of freed memory.
         config.strategy.state_dict_cfg = dict(
             state_dict_type='FULL_STATE_DICT',
             state_dict_config=dict(type='FullStateDictConfig', rank0_only=True),
@@ -61,7 +62,7 @@ def set_strategy(config: Config, path: str) -> None:
 
 
 def _set_deepspeed(config: Config) -> None:
-    """Say in DeepSpeed's words what the config says in those of mmengine's optimizer wrappers."""
+    """Translate the options of mmengine's optimizer wrappers to those of DeepSpeed."""
     wrapper, strategy = config.optim_wrapper, config.strategy
     kind = wrapper.pop('type', 'OptimWrapper')
     wrapper.type = 'DeepSpeedOptimWrapper'
@@ -69,28 +70,43 @@ def _set_deepspeed(config: Config) -> None:
         dtype = wrapper.pop('dtype', 'float16')
         wrapper.pop('loss_scale', None)
         if dtype != 'bfloat16':
-            raise InputError(f'with DeepSpeed, mixed precision is bfloat16, got {dtype}: --amp bfloat16')
-        # The weights stay in float32, as with mmengine's wrapper.
+            raise InputError(f'DeepSpeed runs with mixed precision in bfloat16, got {dtype}: use --amp bfloat16')
+        # Autocast: the weights stay in float32, as with mmengine's wrapper.
         strategy.config.torch_autocast = dict(enabled=True, dtype=dtype)
     clip_grad = wrapper.pop('clip_grad', None)
     if clip_grad:
         if clip_grad.get('norm_type', 2) != 2 or 'max_norm' not in clip_grad:
-            raise InputError(f'DeepSpeed clips gradients by their L2 norm; clip_grad is {dict(clip_grad)}')
+            raise InputError(
+                f'DeepSpeed clips gradients by their L2 norm, got clip_grad={dict(clip_grad)}: give max_norm alone'
+            )
         strategy.gradient_clipping = clip_grad.max_norm
     strategy.gradient_accumulation_steps = wrapper.pop('accumulative_counts', 1)
     strategy.train_micro_batch_size_per_gpu = config.train_dataloader.batch_size
 
 
+@contextmanager
+def _atomic_checkpoint(filename: str) -> Iterator[str]:
+    """Context with a temporary path for all ranks to write at; rank 0 renames it when all of them have written."""
+    path = Path(filename)
+    with atomic_path(path) if is_main_process() else nullcontext(partial_path(path)) as temporary:
+        yield str(temporary)
+        barrier()
+    barrier()
+
+
 @STRATEGIES.register_module()
 class ParamwiseFSDPStrategy(FSDPStrategy):
-    """mmengine's, except that `paramwise_cfg` sees the parameters as they are in the model.
+    """mmengine's FSDP strategy with parameter-wise options, one unit per backbone block, and atomic checkpoints.
 
-    FSDP makes a flat shard of every parameter, which `flat_decay_mult` would all take for norms and biases: nothing
-    would decay. The groups are therefore made before the model is sharded.
+    mmengine builds the optimizer after sharding. Each parameter is a flat shard by then, so that `flat_decay_mult`
+    would take all of them for norms and biases, and none would decay. Here the parameter groups are made before.
+
+    The units are what the backbone's `block_modules()` returns; the rest of the model belongs to the outermost unit,
+    and so does all of a backbone without that method. An `auto_wrap_policy` in `model_wrapper` replaces this.
     """
 
     def prepare(self, model: nn.Module | dict, *, optim_wrapper: dict | None = None, **kwargs) -> tuple:
-        """Build, wrap and return what the runner needs; the arguments are mmengine's."""
+        """Build and wrap the model and build the optimizer; arguments and return value are mmengine's."""
         if isinstance(optim_wrapper, dict):
             if optim_wrapper.get('type') == 'AmpOptimWrapper':
                 optim_wrapper.setdefault('use_fsdp', True)
@@ -99,19 +115,32 @@ class ParamwiseFSDPStrategy(FSDPStrategy):
             optim_wrapper = build_optim_wrapper(model, optim_wrapper)
         return super().prepare(model, optim_wrapper=optim_wrapper, **kwargs)
 
+    def _wrap_model(self, model: nn.Module) -> nn.Module:
+        backbone = getattr(model, 'backbone', None)
+        if hasattr(backbone, 'block_modules'):
+            policy = partial(lambda_auto_wrap_policy, lambda_fn=set(backbone.block_modules()).__contains__)
+            default = dict(type='MMFullyShardedDataParallel', auto_wrap_policy=policy)
+            self.model_wrapper = {**default, **(self.model_wrapper or {})}
+        return super()._wrap_model(model)
+
     def build_optim_wrapper(
         self, optim_wrapper: BaseOptimWrapper | dict, model: nn.Module | None = None
     ) -> BaseOptimWrapper:
-        """Give an optimizer of the whole parameters those of the sharded model, which have the same names."""
+        """Replace the parameters of an optimizer that was built before sharding by those of the sharded model."""
         if not isinstance(optim_wrapper, BaseOptimWrapper):
             return super().build_optim_wrapper(optim_wrapper, model)
-        parameters = {plain(name): parameter for name, parameter in model.named_parameters()}
+        parameters = {unsharded_name(name): parameter for name, parameter in model.named_parameters()}
         for group in optim_wrapper.optimizer.param_groups:
             group['params'] = [parameters[self.id_to_name[id(parameter)]] for parameter in group['params']]
         return optim_wrapper
 
+    def save_checkpoint(self, filename: str, **kwargs) -> None:
+        """Save a checkpoint; the arguments are mmengine's."""
+        with _atomic_checkpoint(filename) as temporary:
+            super().save_checkpoint(temporary, **kwargs)
+
     def load_optim_state_dict(self, state_dict: dict) -> None:
-        """Load the optimizer's state; mmengine hands it over in the order of an older PyTorch."""
+        """Load the optimizer's state. mmengine calls PyTorch with the argument order of an older version."""
         optimizer = self.optim_wrapper.optimizer
         self.optim_wrapper.load_state_dict(
             FullyShardedDataParallel.optim_state_dict_to_load(self.model, optimizer, state_dict)
@@ -120,14 +149,15 @@ class ParamwiseFSDPStrategy(FSDPStrategy):
 
 @STRATEGIES.register_module()
 class AtomicDeepSpeedStrategy(DeepSpeedStrategy):
-    """mmengine's, with checkpoints that are there whole or not at all, and that hooks and other tools can read.
+    """mmengine's DeepSpeed strategy with atomic checkpoints that hooks can change and other tools can read.
 
-    A checkpoint is a folder of what DeepSpeed saves. Its `mp_rank_00_model_states.pt` is at the same time an ordinary
-    checkpoint, with `state_dict` and `meta`, which tools/test.py loads. ZeRO stages 1 and 2: with stage 3 no process
+    A checkpoint is the folder that DeepSpeed saves. Its `mp_rank_00_model_states.pt` is also an ordinary checkpoint
+    with `state_dict` and `meta`, which tools/test.py loads. This works for ZeRO stages 1 and 2: in stage 3 no process
     has the whole model.
 
     Args:
-        sync_bn: As in mmengine's other strategies: which library's synchronized batch norm replaces the model's.
+        sync_bn: Whose synchronized batch norm replaces the model's batch norm, 'torch' or 'mmcv', as in mmengine's
+            other strategies.
         **kwargs: Arguments of mmengine's strategy.
     """
 
@@ -136,19 +166,20 @@ class AtomicDeepSpeedStrategy(DeepSpeedStrategy):
         self.sync_bn = sync_bn
 
     def build_model(self, model: nn.Module | dict) -> nn.Module:
-        """Build the model, with synchronized batch norm where it is wanted."""
+        """Build the model, with synchronized batch norm if `sync_bn` is set."""
         model = super().build_model(model)
         model = convert_sync_batchnorm(model, self.sync_bn) if self.sync_bn else model
         return model if torch.cuda.is_available() else synchronise_on_cpu(model)
 
     def _wrap_model(self, model: nn.Module) -> nn.Module:
         wrapper = super()._wrap_model(model)
-        # No business of autograd, which refuses what gloo gathers into views of the parameters.
+        # After the step, DeepSpeed gathers the parameters in place, into views. On gloo that would be recorded by
+        # autograd, which refuses it.
         wrapper.model.step = torch.no_grad()(wrapper.model.step)
         train = wrapper._run_forward
 
         def run_forward(data: dict, mode: str) -> object:
-            # Predictions are in float32, as with mmengine's wrapper: metrics take no others.
+            # Predictions are made without autocast, in float32, as with mmengine's wrapper: metrics need that.
             return train(data, mode) if mode == 'loss' else wrapper.module(**data, mode=mode)
 
         wrapper._run_forward = run_forward
@@ -157,21 +188,19 @@ class AtomicDeepSpeedStrategy(DeepSpeedStrategy):
     def save_checkpoint(
         self, filename: str, *, extra_ckpt: dict | None = None, callback: Callable | None = None, **kwargs
     ) -> None:
-        """Save a folder; the arguments are mmengine's. Hooks change the `state_dict` as in every other strategy."""
+        """Save a checkpoint folder; the arguments are mmengine's.
+
+        mmengine does not call `callback` here, by which hooks change the checkpoint, and DeepSpeed writes the weights
+        under other names.
+        """
         extra = {**(extra_ckpt or {}), 'state_dict': weights_to_cpu(self.model.module.state_dict())}
         if callback is not None:
             callback(extra)
-        path = Path(filename)
-        partial = partial_path(path)
-        super().save_checkpoint(str(partial), extra_ckpt=extra, **kwargs)
-        barrier()
-        if is_main_process():
-            shutil.rmtree(path, ignore_errors=True)
-            os.replace(partial, path)
-        barrier()
+        with _atomic_checkpoint(filename) as temporary:
+            super().save_checkpoint(temporary, extra_ckpt=extra, **kwargs)
 
     def resume(self, filename: str, *, callback: Callable | None = None, **kwargs) -> dict:
-        """Go on from a folder; the arguments are mmengine's."""
+        """Resume from a checkpoint folder; the arguments are mmengine's."""
         with torch.serialization.safe_globals(_deepspeed_classes()):
             checkpoint = super().resume(filename, **kwargs)
         if callback is not None:
@@ -180,7 +209,7 @@ class AtomicDeepSpeedStrategy(DeepSpeedStrategy):
 
 
 def _deepspeed_classes() -> list[type]:
-    """What DeepSpeed pickles of itself into the optimizer's state; plain data, like what `unpickling` allows."""
+    """DeepSpeed's classes in its checkpoints of the optimizer. They hold data only and are safe to unpickle."""
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
     from deepspeed.utils.tensor_fragment import fragment_address

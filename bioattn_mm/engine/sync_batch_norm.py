@@ -1,4 +1,4 @@
-"""Synchronized batch norm for processes without a GPU."""
+"""Synchronized batch norm on the CPU."""
 
 import torch
 from mmengine.model import MMDistributedDataParallel
@@ -10,9 +10,9 @@ from ..registry import MODEL_WRAPPERS
 
 
 class CPUSyncBatchNorm(_BatchNorm):
-    """PyTorch's SyncBatchNorm, which is for GPUs alone, over gloo.
+    """Synchronized batch norm over gloo; PyTorch's SyncBatchNorm works on GPUs only.
 
-    The statistics are those of the images of all processes together, which may be of different sizes.
+    The statistics are those of the images of all processes together, whose sizes may differ between processes.
     """
 
     def _check_input_dim(self, x: Tensor) -> None:
@@ -24,18 +24,18 @@ class CPUSyncBatchNorm(_BatchNorm):
         if not self.training or not torch.distributed.is_initialized():
             return super().forward(x)
         axes = [axis for axis in range(x.dim()) if axis != 1]
-        as_x = [1, -1] + [1] * (x.dim() - 2)
+        channel_shape = [1, -1] + [1] * (x.dim() - 2)
         sums = all_reduce(torch.cat([x.sum(axes), x.new_tensor([x.numel() // x.shape[1]])]))
         count = sums[-1].detach()
         mean = sums[:-1] / count
-        centred = x - mean.view(as_x)
-        # In a second step: the mean square less the squared mean would lose digits.
+        centred = x - mean.view(channel_shape)
+        # A second reduction, because the mean square minus the squared mean would lose digits.
         var = all_reduce(centred.square().sum(axes)) / count
         self._update_running_statistics(mean.detach(), var.detach() * count / (count - 1))
         scale = torch.rsqrt(var + self.eps)
         if self.affine:
-            return centred * (scale * self.weight).view(as_x) + self.bias.view(as_x)
-        return centred * scale.view(as_x)
+            return centred * (scale * self.weight).view(channel_shape) + self.bias.view(channel_shape)
+        return centred * scale.view(channel_shape)
 
     def _update_running_statistics(self, mean: Tensor, unbiased_var: Tensor) -> None:
         if not self.track_running_stats:
@@ -47,17 +47,17 @@ class CPUSyncBatchNorm(_BatchNorm):
 
 
 def synchronise_on_cpu(model: nn.Module) -> nn.Module:
-    """Replace SyncBatchNorm in a model, PyTorch's and mmengine's, by one that runs on the CPU; return the model."""
+    """Replace PyTorch's and mmengine's SyncBatchNorm in a model by `CPUSyncBatchNorm`, in place; return the model."""
     for module in model.modules():
         if isinstance(module, nn.SyncBatchNorm):
-            # Parameters, buffers and whoever refers to the module stay as they are.
+            # The object stays the same, so that its parameters, buffers and references to it stay valid.
             module.__class__ = CPUSyncBatchNorm
     return model
 
 
 @MODEL_WRAPPERS.register_module()
 class CPUDistributedDataParallel(MMDistributedDataParallel):
-    """mmengine's wrapper for processes without a GPU, where the model's SyncBN works as well.
+    """mmengine's DDP wrapper for training on the CPU; SyncBatchNorm works there, too.
 
     Args:
         module: The model.

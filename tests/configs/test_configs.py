@@ -12,8 +12,6 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 from PIL import Image
 
-from bioattn_mm.errors import InputError
-
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted(path.relative_to(ROOT) for path in ROOT.glob('configs/[!_]*/*.py') if path.parent.name != 'deploy')
 
@@ -151,14 +149,6 @@ def test_no_weight_decay_on_the_gaussians(name: str) -> None:
     assert gaussians
     assert all(group['weight_decay'] == 0 for group in gaussians.values())
     assert any(group['weight_decay'] > 0 for group in groups.values())
-
-
-def test_layer_decay_needs_blocks() -> None:
-    config = read('mask_rcnn_swin_small_coco', 'gab')
-    config.optim_wrapper.constructor = 'bioattn_mm.CombinedRulesConstructor'
-    config.optim_wrapper.paramwise_cfg.layer_decay_rate = 0.9
-    with pytest.raises(InputError, match='layer_decay_rate is for a plain backbone, with `blocks`; GABSwin has none'):
-        build_optim_wrapper(build(config), config.optim_wrapper)
 
 
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda path: f'{path.parent.name}/{path.stem}')

@@ -1,6 +1,5 @@
 """Runs that are killed, told to end, or out of space go on as if nothing had been."""
 
-import resource
 import signal
 import time
 from pathlib import Path
@@ -8,11 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.fileio import LocalBackend, get_file_backend
+from mmengine.hooks import Hook
+from mmengine.model import BaseModel
+from mmengine.runner import Runner
 
 from bioattn_mm.engine.checkpoints import latest_checkpoint
 
 from .ranks import reasons, run_ranks
-from .trainings import largest_difference, new_folder, resume, small_config, train
+from .trainings import largest_difference, limit_file_size, new_folder, resume, small_config, train
 
 STEPS, INTERVAL = 8, 3
 
@@ -50,7 +53,7 @@ def uninterrupted(workplace: Path) -> dict[str, Path]:
     ('name', 'signal_hook', 'left'),
     [
         ('upernet', dict(name='SIGKILL', after=5), ['iter_3.pth']),
-        ('upernet', dict(name='SIGKILL', after=6, while_saving=True), ['.iter_6.pth.part', 'iter_3.pth']),
+        ('upernet', dict(name='SIGXFSZ', after=6), ['.iter_6.pth.part', 'iter_3.pth']),
         ('upernet', dict(name='SIGTERM', after=5), ['iter_3.pth', 'iter_5.pth']),
         # In the middle of the third epoch.
         ('mask_rcnn', dict(name='SIGTERM', after=5), ['epoch_2.pth', 'iter_5.pth']),
@@ -91,9 +94,7 @@ def test_full_disk_leaves_the_last_checkpoint(workplace: Path) -> None:
 
 
 def resume_with_little_space(config: Config, num_bytes: int) -> None:
-    # A file that grows beyond this fails as on a full disk.
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
+    limit_file_size(num_bytes, signal.SIG_IGN)
     resume(config)
 
 
@@ -107,6 +108,54 @@ def test_a_rank_whose_peer_dies_ends(workplace: Path) -> None:
     assert codes == [1, -signal.SIGKILL]
     assert time.perf_counter() - start < 120
     assert 'Connection closed by peer' in reasons(folder) or 'Timed out' in reasons(folder)
+
+
+class FailingModel(BaseModel):
+    """Raises an error in the second iteration."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.iterations = 0
+
+    def forward(self, inputs: list, mode: str) -> dict:
+        self.iterations += 1
+        if self.iterations > 1:
+            raise RuntimeError('failed')
+        return dict(loss=self.weight.sum())
+
+
+def test_what_is_replaced_is_put_back_after_an_exception(tmp_path: Path) -> None:
+    handler = signal.getsignal(signal.SIGTERM)
+    runner = Runner(
+        FailingModel(),
+        work_dir=str(tmp_path),
+        train_dataloader=dict(dataset=[dict(inputs=0)], sampler=dict(type='InfiniteSampler'), batch_size=1),
+        train_cfg=dict(by_epoch=False, max_iters=2),
+        optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)),
+        default_hooks=dict(
+            checkpoint=dict(type='bioattn_mm.AtomicCheckpointHook', by_epoch=False, interval=1),
+        ),
+        experiment_name=tmp_path.name,
+    )
+    during = []
+    runner.register_hook(HandlerHook(during))
+    with pytest.raises(RuntimeError, match='failed'):
+        runner.train()
+    assert during and during[0] != handler
+    assert signal.getsignal(signal.SIGTERM) == handler
+    assert (tmp_path / 'iter_1.pth').exists()
+    assert type(get_file_backend(str(tmp_path))) is LocalBackend
+
+
+class HandlerHook(Hook):
+    """Notes the handler of SIGTERM in the first iteration."""
+
+    def __init__(self, handlers: list) -> None:
+        self.handlers = handlers
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
+        self.handlers.append(signal.getsignal(signal.SIGTERM))
 
 
 def test_the_same_losses_twice(workplace: Path) -> None:

@@ -6,6 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.dist import get_rank
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+from bioattn_mm.engine.ema import unsharded_name
+from bioattn_mm.engine.strategies import ParamwiseFSDPStrategy
 
 from ..tools.running import scalars
 from .ranks import reasons, run_ranks
@@ -96,6 +102,37 @@ def test_half_precision_learns_what_float32_does(workplace: Path, single: dict[s
     # Of the first process, so of half of the images.
     assert losses == pytest.approx(expected, rel=0.15)
     assert expected[-1] < 0.95 * expected[0]
+
+
+class Toy(nn.Module):
+    """A model whose backbone names its blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(*(nn.Linear(2, 2) for _ in range(3)))
+        self.head = nn.Linear(2, 2)
+
+
+class ToyBackbone(nn.Sequential):
+    def block_modules(self) -> list[nn.Module]:
+        return list(self[1:])
+
+
+def units(backbone: type[nn.Module]) -> None:
+    """Write the names of the FSDP units of a model to a file for each rank."""
+    torch.distributed.init_process_group('gloo')
+    model = Toy()
+    model.backbone = backbone(*model.backbone)
+    strategy = ParamwiseFSDPStrategy(model_wrapper=dict(device_id='cpu'))
+    model = strategy._wrap_model(model)
+    names = [name for name, module in model.named_modules() if isinstance(module, FullyShardedDataParallel)]
+    Path(f'units{get_rank()}.txt').write_text(' '.join(map(unsharded_name, names)))
+
+
+@pytest.mark.parametrize(('backbone', 'expected'), [(ToyBackbone, ' backbone.1 backbone.2'), (nn.Sequential, '')])
+def test_every_block_is_a_unit(tmp_path: Path, backbone: type[nn.Module], expected: str) -> None:
+    assert run_ranks(units, backbone, folder=tmp_path, world_size=2) == [0, 0], reasons(tmp_path)
+    assert [(tmp_path / f'units{rank}.txt').read_text() for rank in range(2)] == [expected] * 2
 
 
 def weights_file(checkpoint: Path) -> Path:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from bioattn_mm.cli.launcher import prepare_process
 from bioattn_mm.cli.mini import make_mini
-from bioattn_mm.engine.checkpoints import AtomicFileBackend, latest_checkpoint
+from bioattn_mm.engine.checkpoints import latest_checkpoint
 from bioattn_mm.engine.strategies import set_strategy
 
 ROOT = Path(__file__).parents[2]
@@ -37,28 +38,35 @@ class FirstSampler(RandomSampler):
 
 @HOOKS.register_module()
 class SignalHook(Hook):
-    """Sends the process a signal after an iteration, or in the middle of writing the next checkpoint."""
+    """Sends the process a signal after an iteration; SIGXFSZ comes in the middle of writing the next checkpoint."""
 
     priority = 'HIGHEST'
 
-    def __init__(self, name: str, after: int, while_saving: bool = False, rank: int = 0) -> None:
-        self.signal, self.after, self.while_saving, self.rank = signal.Signals[name], after, while_saving, rank
+    def __init__(self, name: str, after: int, rank: int = 0) -> None:
+        self.signal, self.after, self.rank = signal.Signals[name], after, rank
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         if runner.iter + 1 != self.after or runner.rank != self.rank:
             return
-        if self.while_saving:
-            AtomicFileBackend.put = self._write_half
+        if self.signal == signal.SIGXFSZ:
+            limit_file_size(next(Path().glob('iter_*.pth')).stat().st_size // 2, signal.SIG_DFL)
         else:
             # All processes of the run get it, as from a job scheduler.
             workers = [str(child.pid) for child in multiprocessing.active_children()]
             subprocess.run(['kill', f'-{self.signal.value}', str(os.getpid()), *workers], check=True)
             time.sleep(0.1)
 
-    def _write_half(self, obj: bytes, filepath: str) -> None:
-        path = Path(filepath)
-        path.with_name(f'.{path.name}.part').write_bytes(obj[: len(obj) // 2])
-        os.kill(os.getpid(), self.signal)
+
+def limit_file_size(num_bytes: int, handler: signal.Handlers) -> None:
+    """Let no file of this process grow beyond a size.
+
+    Args:
+        num_bytes: The size.
+        handler: SIG_IGN to get an `OSError`, as on a full disk; SIG_DFL to be killed by SIGXFSZ.
+    """
+    signal.signal(signal.SIGXFSZ, handler)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
 
 
 def new_folder(workplace: Path, name: str) -> Path:

@@ -8,7 +8,6 @@ strategy = dict(
         # Parameters stay whole from the first forward pass to the end of the backward pass. With FULL_SHARD the ranks
         # wait for each other in every forward pass, and hang where one tests an image in more windows than another.
         sharding_strategy='SHARD_GRAD_OP',
-        auto_wrap_policy=dict(type='bioattn_mm.shard_blocks'),
     ),
     # One file, the same as of every other strategy.
     state_dict_cfg='full',
