@@ -5,5 +5,5 @@ from .version import __version__
 
 __all__ = ['__version__']
 
-# Before anything imports the models of mmdet or mmseg, which need mmcv.ops.
+# The models of mmdet and mmseg import mmcv.ops: this must come before them.
 compat.install()

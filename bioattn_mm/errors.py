@@ -1,4 +1,4 @@
-"""The one exception that means: the user's input, not the program, is at fault."""
+"""The exception for wrong input by the user."""
 
 
 class InputError(ValueError):

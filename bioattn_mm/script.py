@@ -1,7 +1,7 @@
-"""The script of `python -m bioattn_mm SCRIPT`, as the main module.
+"""Main module of `python -m bioattn_mm SCRIPT`; it executes the script.
 
-A process that multiprocessing spawns runs the main module again. It finds this one by its name, and so imports this
-package before the script, as the process that spawned it did.
+A process that multiprocessing spawns imports the main module of its parent by name. This one belongs to the package,
+which is therefore imported before the script there, too.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""mmcv's compiled ops over PyTorch and torchvision, for an mmcv that was installed without them."""
+"""mmcv's compiled ops written in PyTorch and torchvision, for an mmcv that was installed without them."""
 
 from .mmcv_ext import install
 

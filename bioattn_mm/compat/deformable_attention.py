@@ -15,17 +15,16 @@ def ms_deform_attn_forward(
     attn_weight: Tensor,
     im2col_step: int,
 ) -> Tensor:
-    """Weighted sum of values sampled bilinearly from each level; values outside a level count as zero.
+    """Weighted sum of values sampled bilinearly from each level; values outside a level are zero.
 
     Args:
-        value: Values of all levels, one level after the other and each row-major, (B, sum of H * W, heads,
-            d).
+        value: Values of all levels, concatenated, each row-major, (B, sum of H * W, heads, d).
         spatial_shapes: Height and width of each level, int64 (levels, 2).
-        level_start_index: First value of each level, int64 (levels,); the shapes say it too, it is not read.
-        sampling_loc: Sampling points as (x, y), with 0 and 1 the outer edges of the level,
+        level_start_index: First value of each level, int64 (levels,); not used, it follows from the shapes.
+        sampling_loc: Sampling points as (x, y), where 0 and 1 are the outer edges of the level,
             (B, queries, heads, levels, points, 2).
         attn_weight: (B, queries, heads, levels, points).
-        im2col_step: Images per step of the compiled kernel; not needed here.
+        im2col_step: Images per step of the compiled kernel; not used.
 
     Returns:
         (B, queries, heads * d) in the dtype of `value`.
@@ -50,12 +49,12 @@ def ms_deform_attn_backward(
     grad_attn_weight: Tensor,
     im2col_step: int,
 ) -> None:
-    """Gradients of `ms_deform_attn_forward`, which is recomputed one level at a time to bound the memory.
+    """Gradients of `ms_deform_attn_forward`, which is recomputed one level at a time to save memory.
 
     Args:
         value, spatial_shapes, level_start_index, sampling_loc, attn_weight, im2col_step: As in the forward.
         grad_output: (B, queries, heads * d).
-        grad_value, grad_sampling_loc, grad_attn_weight: Written, of the shapes of what they are gradients of.
+        grad_value, grad_sampling_loc, grad_attn_weight: Written in place, with the shapes of their inputs.
     """
     locations, weights = upcast_half(sampling_loc), upcast_half(attn_weight)
     grad_output = upcast_half(grad_output)
@@ -74,13 +73,13 @@ def ms_deform_attn_backward(
 
 def _levels(value: Tensor, spatial_shapes: Tensor) -> list[tuple[Tensor, tuple[int, int]]]:
     """Value (B, H * W, heads, d) and shape (H, W) of each level."""
-    # One copy to the host for all levels: the number of values of a level must be known there.
+    # `split` needs the sizes on the host: one copy for all levels.
     shapes = [tuple(shape) for shape in spatial_shapes.tolist()]
     return list(zip(upcast_half(value).split([height * width for height, width in shapes], dim=1), shapes))
 
 
 def _sample_level(value: Tensor, shape: tuple[int, int], locations: Tensor, weights: Tensor) -> Tensor:
-    """What one level adds to the output.
+    """Weighted sum of the samples of one level.
 
     Args:
         value: (B, H * W, heads, d).
@@ -92,7 +91,7 @@ def _sample_level(value: Tensor, shape: tuple[int, int], locations: Tensor, weig
         (B, queries, heads * d).
     """
     maps = value.permute(0, 2, 3, 1).flatten(0, 1).unflatten(2, shape)
-    # grid_sample has the outer edges at -1 and 1.
+    # In grid_sample the outer edges are at -1 and 1.
     grid = (2 * locations - 1).transpose(1, 2).flatten(0, 1)
     samples = F.grid_sample(maps, grid, mode='bilinear', padding_mode='zeros', align_corners=False)
     weights = weights.transpose(1, 2).flatten(0, 1).unsqueeze(1)

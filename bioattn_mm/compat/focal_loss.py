@@ -5,26 +5,26 @@ from torch import Tensor
 
 from .precision import upcast_half
 
-# The smallest argument of a logarithm, and the smallest base of a negative power.
+# Lower bound of the arguments of logarithms and of the bases of negative powers.
 SMALLEST = torch.finfo(torch.float32).tiny
 
 
 def sigmoid_focal_loss_forward(
     input: Tensor, target: Tensor, weight: Tensor, output: Tensor, gamma: float, alpha: float
 ) -> None:
-    """Focal loss of each class as a two-class problem, with p = sigmoid(input)::
+    """Binary focal loss of each class, with p = sigmoid(input)::
 
         -alpha (1 - p)^gamma log(p)          for the class of the target
         -(1 - alpha) p^gamma log(1 - p)      for the other classes
 
-    As in mmcv, a logarithm is of 1.2e-38 at least, so that the loss stays below 88. mmcv rounds p before it
-    takes 1 - p, which is off for logits above 10 or so and 0 above 17; here 1 - p is exact.
+    As in mmcv, the argument of a logarithm is at least 1.2e-38, so that the loss stays below 88. mmcv computes 1 - p
+    from a rounded p, which is inaccurate for logits above 10 or so and 0 above 17; here 1 - p is sigmoid(-input).
 
     Args:
         input: Logits, (N, C).
-        target: Class of each row, int64 (N,); outside 0 ... C - 1 for background, a row without a class.
-        weight: Weight of the rows of each class, (C,), or empty for none; background rows weigh 1.
-        output: (N, C); written.
+        target: Class of each row, int64 (N,); any value outside 0 ... C - 1 is background.
+        weight: Weight of the rows of each class, (C,), or empty for none; background rows have weight 1.
+        output: Written in place, (N, C).
         gamma: Exponent.
         alpha: Weight of the class of the target.
     """
@@ -44,7 +44,7 @@ def sigmoid_focal_loss_backward(
         input: Logits, (N, C).
         target: As in the forward, int64 (N,).
         weight: As in the forward, (C,) or empty.
-        grad_input: (N, C); written.
+        grad_input: Written in place, (N, C).
         gamma: Exponent.
         alpha: Weight of the class of the target.
     """
@@ -58,13 +58,13 @@ def sigmoid_focal_loss_backward(
 def softmax_focal_loss_forward(
     input: Tensor, target: Tensor, weight: Tensor, output: Tensor, gamma: float, alpha: float
 ) -> None:
-    """Focal loss over exclusive classes, -alpha (1 - p)^gamma log(p), with p the probability of the target.
+    """Focal loss over exclusive classes, -alpha (1 - p)^gamma log(p), where p is the probability of the target.
 
     Args:
-        input: Probabilities (mmcv takes the softmax before), (N, C).
-        target: Class of each row, int64 (N,); rows with a negative class count zero.
+        input: Probabilities (mmcv applies the softmax before), (N, C).
+        target: Class of each row, int64 (N,); the loss of rows with a negative class is 0.
         weight: Weight of the rows of each class, (C,), or empty for none.
-        output: (N,); written.
+        output: Written in place, (N,).
         gamma: Exponent.
         alpha: Weight of the loss.
     """
@@ -88,13 +88,13 @@ def softmax_focal_loss_backward(
         input: Probabilities, (N, C).
         target: As in the forward, int64 (N,).
         weight: As in the forward, (C,) or empty.
-        buff: (N,); written: the derivative by the logarithm of the target's probability.
-        grad_input: (N, C); written.
+        buff: Written in place, (N,): the derivative by the logarithm of the target's probability.
+        grad_input: Written in place, (N, C).
         gamma: Exponent.
         alpha: Weight of the loss.
     """
     p = _target_probability(input, target)
-    # Clamped because 0^(gamma - 1) is infinite for gamma < 1, and the product with log(1) = 0 must be 0.
+    # Clamped, because 0^(gamma - 1) is infinite for gamma < 1, and its product with log(1) = 0 must be 0.
     power = (1 - p).clamp(min=SMALLEST).pow(gamma - 1)
     by_log_p = alpha * (gamma * power * p * _log(p) - (1 - p).pow(gamma))
     by_log_p = torch.where(target >= 0, by_log_p * _row_weights(weight, target, p), 0)
@@ -113,7 +113,7 @@ def _log(probability: Tensor) -> Tensor:
 
 
 def _is_target(input: Tensor, target: Tensor) -> Tensor:
-    """Whether a class is the class of the row, bool (N, C)."""
+    """True in the column of each row's target, bool (N, C)."""
     return target[:, None] == torch.arange(input.size(1), device=input.device)
 
 
@@ -123,7 +123,7 @@ def _target_probability(probabilities: Tensor, target: Tensor) -> Tensor:
 
 
 def _row_weights(weight: Tensor, target: Tensor, like: Tensor) -> Tensor:
-    """Weight of each row, (N,): that of its class, 1 where the class has none."""
+    """Weight of each row, (N,): that of its class, 1 if the class has none."""
     if weight.numel() == 0:
         return like.new_ones(len(target))
     has_weight = (target >= 0) & (target < len(weight))

@@ -1,4 +1,4 @@
-"""`mmcv._ext`, the module of compiled functions that `mmcv.ops` loads, made of functions of this package."""
+"""A stand-in for `mmcv._ext`, the module of compiled functions that `mmcv.ops` loads."""
 
 import sys
 import warnings
@@ -9,23 +9,22 @@ from types import ModuleType
 
 MODULE_NAME = 'mmcv._ext'
 
-# These packages guard their imports of mmcv.ops: imported without the ops, they go on without them.
+# These packages catch the ImportError of mmcv.ops: imported before the stand-in, they work without the ops.
 PACKAGES_USING_OPS = ('mmdet.models', 'mmdet.structures', 'mmseg.models')
 
 
 def install() -> None:
-    """Provide `mmcv._ext` where mmcv has no compiled ops; `import bioattn_mm` calls this.
+    """Provide `mmcv._ext` if mmcv has no compiled ops; `import bioattn_mm` calls this.
 
-    Provided are the functions that Mask R-CNN, DINO, UperNet and Mask2Former reach in training and testing,
-    on CPU and GPU: `nms`, `softnms`, `nms_match`, RoIAlign, RoIPool, multi-scale deformable attention, and
-    the sigmoid and softmax focal losses (`point_sample` is plain PyTorch already). `mmcv.ops` imports as a
-    whole; any other function raises a NotImplementedError when it is called.
+    It provides the functions that Mask R-CNN, DINO, UperNet and Mask2Former use in training and testing, on CPU and
+    GPU: `nms`, `softnms`, `nms_match`, RoIAlign, RoIPool, multi-scale deformable attention, and the sigmoid and
+    softmax focal losses (`point_sample` is plain PyTorch already). All of `mmcv.ops` can be imported; any other
+    function raises a NotImplementedError when it is called.
 
-    Nothing is imported before `mmcv._ext` is. Python asks the last finder of `sys.meta_path`, which this is, only
-    for modules that no other has found: compiled ops come first. A second call does nothing.
+    This only appends a finder to `sys.meta_path`, which Python asks for modules that no other finder has found:
+    compiled ops take precedence, and nothing is imported until `mmcv._ext` is. A second call does nothing.
 
-    Models of mmdet and mmseg import `mmcv.ops` at the head of their files. Those that were imported before do
-    without it, which a RuntimeWarning says.
+    Models of mmdet and mmseg that were imported before work without `mmcv.ops`; a RuntimeWarning says so.
     """
     if Finder in sys.meta_path:
         return
@@ -34,14 +33,13 @@ def install() -> None:
         warnings.warn(
             f'imported before bioattn_mm, and so without mmcv.ops: {", ".join(early)}; import bioattn_mm first',
             RuntimeWarning,
-            # The line that imports bioattn_mm.
-            stacklevel=3,
+            stacklevel=3,  # the line that imports bioattn_mm
         )
     sys.meta_path.append(Finder)
 
 
 class Finder:
-    """Finds and loads `mmcv._ext`, as `importlib.abc.MetaPathFinder` and `importlib.abc.Loader` say."""
+    """Finder and loader of `mmcv._ext`, after `importlib.abc.MetaPathFinder` and `importlib.abc.Loader`."""
 
     @classmethod
     def find_spec(cls, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
@@ -53,7 +51,7 @@ class Finder:
 
     @staticmethod
     def exec_module(module: ModuleType) -> None:
-        # Imported here: torch and torchvision are not needed before, nor where mmcv has its compiled ops.
+        # Imported here, because torch and torchvision take seconds and compiled ops do not need this.
         from . import deformable_attention, focal_loss, nms, roi_align, roi_pool
 
         functions = [
@@ -79,20 +77,19 @@ class Finder:
 
 
 def get_compiler_version() -> str:
-    """Compiler of the ops, for mmcv's report on its environment."""
+    """Compiler of the ops, for mmcv's report of its environment."""
     return 'n/a (ops over PyTorch)'
 
 
 def get_compiling_cuda_version() -> str:
-    """CUDA version of the ops, for mmcv's report on its environment."""
+    """CUDA version of the ops, for mmcv's report of its environment."""
     return 'n/a (ops over PyTorch)'
 
 
 def _missing_function(name: str) -> Callable:
-    """Attribute `name` of the module where it is none of the provided functions.
+    """Stand-in for a function that is not provided; it raises the error only when it is called.
 
-    `mmcv.ops` checks at import that every function of every op is there, so each name gives a function, and
-    the error comes when that is called.
+    `mmcv.ops` checks at import that the functions of all ops exist.
     """
     if name.startswith('_'):
         raise AttributeError(f'module {MODULE_NAME!r} has no attribute {name!r}')
@@ -101,7 +98,7 @@ def _missing_function(name: str) -> Callable:
         import mmcv
 
         raise NotImplementedError(
-            f'the mmcv op {name!r} is not among those that bioattn_mm.compat provides; install mmcv with its '
+            f'bioattn_mm.compat does not provide the mmcv op {name!r}; install mmcv with its '
             'compiled ops, in an environment with torch: MMCV_WITH_OPS=1 pip install --force-reinstall '
             '--no-deps --no-cache-dir --no-build-isolation --no-binary onedl-mmcv '
             f'onedl-mmcv=={mmcv.__version__} (and FORCE_CUDA=1 for CUDA ops where no GPU is present)'

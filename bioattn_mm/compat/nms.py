@@ -13,12 +13,12 @@ NAIVE, LINEAR, GAUSSIAN = range(3)
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
-    """Indices of the boxes that no box with a higher score overlaps by more than a threshold.
+    """Indices of the boxes that remain after non-maximum suppression.
 
     Args:
         boxes: (N, 4), as (x1, y1, x2, y2).
         scores: (N,).
-        iou_threshold: A box goes when its IoU with a kept box is above this.
+        iou_threshold: A box is removed if its IoU with a kept box of higher score is above this.
         offset: Width and height of a box are x2 - x1 + offset and y2 - y1 + offset; 0 or 1.
 
     Returns:
@@ -26,9 +26,9 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
     """
     boxes = upcast_half(boxes)
     if offset:
-        # A box that ends later by the offset has, without it, the width, height and intersections with it.
+        # Moving x2 and y2 by the offset gives the same widths, heights and intersections.
         boxes = boxes + boxes.new_tensor([0, 0, offset, offset])
-    # mmcv takes the threshold in float32: with 0.6, an IoU of exactly 3 / 5 is not above it.
+    # mmcv compares with the threshold in float32: for 0.6, an IoU of exactly 3 / 5 is not above it.
     iou_threshold = ctypes.c_float(iou_threshold).value
     return torchvision.ops.nms(boxes, scores.to(boxes.dtype), iou_threshold)
 
@@ -51,26 +51,25 @@ def softnms(
         linear:    1 - IoU  where IoU >= iou_threshold, else 1
         gaussian:  exp(-IoU^2 / sigma)
 
-    and a box whose score is then below `min_score` is dropped. The box with the highest score is taken
-    whatever its score.
+    and a box whose score is then below `min_score` is dropped. The box with the highest score is always taken.
 
     Args:
         boxes: (N, 4), as (x1, y1, x2, y2).
         scores: (N,).
-        dets: (N, 5); written: the boxes taken, in order, with their lowered scores in the last column. Rows
-            beyond them are left as they are.
-        iou_threshold: Of the naive and linear methods.
-        sigma: Of the gaussian method.
-        min_score: Boxes below it are dropped.
+        dets: Written in place, (N, 5): the boxes taken, in order, with their lowered scores in the last column. The
+            rows after them are not changed.
+        iou_threshold: For the naive and linear methods.
+        sigma: For the gaussian method.
+        min_score: Boxes with a lower score are dropped.
         method: 0 naive, 1 linear, 2 gaussian.
         offset: Width and height of a box are x2 - x1 + offset and y2 - y1 + offset; 0 or 1.
 
     Returns:
         Indices of the boxes taken, int64 (M,).
     """
-    # Boxes [0, taken) are done, the rest wait. Of waiting boxes with the same score the first is taken, and
-    # they wait in mmcv's order: the box taken changes places with the first of the waiting ones, a dropped
-    # box leaves its place to the last one.
+    # Boxes [0, taken) are taken, the rest wait. Of waiting boxes with the same score the first is taken, so that
+    # their order must be mmcv's: the box taken is swapped with the first waiting one, and a dropped box is replaced
+    # by the last one.
     boxes, scores = upcast_half(boxes).clone(), upcast_half(scores).clone()
     indices = torch.arange(len(boxes), device=boxes.device)
     areas = _areas(boxes, offset)
@@ -112,7 +111,7 @@ def nms_match(dets: Tensor, iou_threshold: float) -> list[list[int]]:
 
     Args:
         dets: (N, 5), as (x1, y1, x2, y2, score).
-        iou_threshold: A box joins the group of a kept box when their IoU reaches this.
+        iou_threshold: A box joins the group of a kept box if their IoU is at least this.
 
     Returns:
         Indices of each group by descending score, the kept box first; groups by the score of the kept box.
@@ -137,7 +136,7 @@ def _areas(boxes: Tensor, offset: int) -> Tensor:
 
 
 def _iou(box: Tensor, area: Tensor, boxes: Tensor, areas: Tensor, offset: int) -> Tensor:
-    """IoU of `box` (1, 4) with each of `boxes` (N, 4); NaN between boxes without area."""
+    """IoU of `box` (1, 4) and each of `boxes` (N, 4); NaN for boxes without area."""
     top_left = torch.maximum(box[:, :2], boxes[:, :2])
     bottom_right = torch.minimum(box[:, 2:], boxes[:, 2:])
     width, height = (bottom_right - top_left + offset).clamp(min=0).unbind(1)

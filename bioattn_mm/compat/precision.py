@@ -5,9 +5,9 @@ from torch import Tensor
 
 
 def upcast_half(tensor: Tensor) -> Tensor:
-    """`tensor` in float32 where it is float16 or bfloat16, else itself.
+    """`tensor` in float32 if it is float16 or bfloat16, otherwise unchanged.
 
-    Box coordinates, bilinear weights and sums lose too much in half precision; results are rounded once, when
-    they are written to the caller's tensor.
+    Half precision is too coarse for box coordinates, bilinear weights and sums. Results are rounded once, when they
+    are written to the caller's tensor.
     """
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

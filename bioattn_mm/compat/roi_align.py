@@ -1,4 +1,4 @@
-"""RoIAlign (Mask R-CNN) with average or maximum over the samples of a bin, forward and backward."""
+"""RoIAlign (Mask R-CNN) with the average or maximum over the samples of a bin, forward and backward."""
 
 import torch
 import torchvision  # noqa: F401  (registers torch.ops.torchvision)
@@ -17,7 +17,7 @@ from .roi_bins import (
 # Values of `pool_mode`.
 MAXIMUM, AVERAGE = range(2)
 
-# Where mmcv's CPU kernel starts its search for the maximum: no maximum is below it.
+# Initial maximum of mmcv's CPU kernel, and so the lower bound of all maxima.
 LOWEST_MAXIMUM = -10000
 
 
@@ -34,27 +34,26 @@ def roi_align_forward(
     pool_mode: int,
     aligned: bool,
 ) -> None:
-    """Average or maximum of values that are sampled bilinearly on a regular grid in each bin.
+    """Average or maximum of the values at a regular grid of bilinear samples in each bin.
 
-    Samples more than one pixel outside the image are zero. A bin without samples (in a region without area,
-    with sampling_ratio 0) has the average 0 and the maximum -10000, the value of mmcv's CPU kernel; its CUDA
-    kernel has the lowest float32 there.
+    Samples more than one pixel outside the image are zero. A bin without samples (in a region without area, with
+    sampling_ratio 0) has the average 0 and the maximum -10000 as in mmcv's CPU kernel; mmcv's CUDA kernel gives the
+    lowest float32.
 
     Args:
         input: (B, C, H, W).
         rois: (K, 5), as (index of the image, x1, y1, x2, y2).
-        output: (K, C, aligned_height, aligned_width); written.
-        argmax_y: Of the shape of `output` for the maximum, empty for the average; written: y of the sample
-            that is the maximum, in pixels of `input`, -1 for none.
-        argmax_x: Likewise x.
+        output: Written in place, (K, C, aligned_height, aligned_width).
+        argmax_y: Written in place: y of the sample that is the maximum, in pixels of `input`, -1 for none. It has the
+            shape of `output`, or is empty for the average.
+        argmax_x: The same for x.
         aligned_height: Rows of bins.
         aligned_width: Columns of bins.
-        spatial_scale: From the coordinates of the regions to those of `input`.
-        sampling_ratio: Samples per bin in each direction; 0 for as many as the bin is pixels high or wide,
-            rounded up.
+        spatial_scale: Factor from coordinates of the regions to those of `input`.
+        sampling_ratio: Samples per bin in each direction; 0 for the height or width of the bin in pixels, rounded up.
         pool_mode: 0 maximum, 1 average.
-        aligned: Whether the centre of a pixel is at its index plus 0.5; otherwise at its index, and a region
-            is at least one pixel in size.
+        aligned: Whether pixel centres are at their index plus 0.5. Otherwise they are at their index, and regions
+            have at least the size of one pixel.
     """
     features = upcast_half(input)
     regions = rois.to(features.dtype)
@@ -84,12 +83,12 @@ def roi_align_backward(
     pool_mode: int,
     aligned: bool,
 ) -> None:
-    """Add the gradient of each bin to the pixels around its samples, or around the one that is its maximum.
+    """Add the gradient of each bin to the pixels around its samples, or around the sample with the maximum.
 
     Args:
         grad_output: (K, C, aligned_height, aligned_width).
         rois: As in the forward, (K, 5).
-        argmax_y, argmax_x: As written by the forward.
+        argmax_y, argmax_x: From the forward.
         grad_input: (B, C, H, W); added to.
         aligned_height, aligned_width, spatial_scale, sampling_ratio, pool_mode, aligned: As in the forward.
     """
@@ -118,7 +117,7 @@ def _maximum(
     sampling_ratio: int,
     aligned: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Maximum of each bin, and y and x of the sample that is the maximum, each (K, C, *pooled_size)."""
+    """Maximum of each bin, and y and x of the sample with the maximum, each (K, C, *pooled_size)."""
     batch_size, channels, height, width = features.shape
     # All positions from here on are (y, x).
     corners = regions[:, 1:].unflatten(1, (2, 2)).flip(2) * spatial_scale - (0.5 if aligned else 0.0)
@@ -176,7 +175,7 @@ def _bilinear_neighbours(y: Tensor, x: Tensor, height: int, width: int) -> list[
 
 
 def _linear_neighbours(position: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Pixels before and after a position, and the weight of the latter; outside it is the edge's value."""
+    """Pixels before and after a position, and the weight of the latter; positions are clamped to the image."""
     position = position.clamp(0, length - 1)
     before = position.long()
     return before, (before + 1).clamp(max=length - 1), position - before

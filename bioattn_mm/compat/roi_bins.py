@@ -1,11 +1,11 @@
-"""What RoIAlign and RoIPool have in common where they take the maximum over a bin."""
+"""Functions for the maximum over bins, for RoIAlign and RoIPool."""
 
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-# Bins are pooled in groups whose samples, over all channels, fit this many elements (16 MB in float32).
+# Bins are pooled in chunks with at most this many samples over all channels (16 MB in float32).
 MAX_SAMPLES_PER_CHUNK = 2**22
 
 
@@ -21,11 +21,11 @@ def to_maps(values: Tensor, pooled_size: tuple[int, int]) -> Tensor:
 
 
 def chunks_of_equal_grids(grid_sizes: Tensor, channels: int) -> Iterator[tuple[int, int, Tensor]]:
-    """Split bins into chunks that have the same grid of samples, so that a chunk is one dense tensor.
+    """Split bins into chunks with the same grid of samples, so that the samples of a chunk are one dense tensor.
 
     Args:
         grid_sizes: Rows and columns of samples in each bin, int64 (bins, 2).
-        channels: Number of channels, which bounds the bins in a chunk.
+        channels: Number of channels, which limits the bins of a chunk.
 
     Yields:
         Rows, columns, and the indices of the bins with that grid, int64; bins without samples are left out.
@@ -40,7 +40,7 @@ def chunks_of_equal_grids(grid_sizes: Tensor, channels: int) -> Iterator[tuple[i
 
 
 def first_maximum(samples: Tensor) -> tuple[Tensor, Tensor]:
-    """Maximum over the samples of each bin, and the first sample that has it.
+    """Maximum over the samples of each bin, and the first sample with that value.
 
     Args:
         samples: (bins, samples, C).
@@ -53,10 +53,10 @@ def first_maximum(samples: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def add_to_images(grad_input: Tensor, image: Tensor, pixel: Tensor, grad: Tensor) -> None:
-    """Add gradients of pooled values to the pixels that they came from.
+    """Add gradients of pooled values to the pixels that the values came from.
 
     Args:
-        grad_input: (B, C, H, W) contiguous; added to.
+        grad_input: (B, C, H, W), contiguous; added to.
         image: Image of each region, int64 (K,).
         pixel: Row-major index of the pixel, int64 (K, C, bins).
         grad: (K, C, bins) in the dtype of `grad_input`.

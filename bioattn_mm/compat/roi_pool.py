@@ -1,7 +1,7 @@
 """RoIPool (Fast R-CNN) in mmcv's variant, forward and backward.
 
-It is not torchvision's: in mmcv a region ends at x2 + 1 and y2 + 1, its scaled corners are not rounded, and
-the edges of the bins are.
+It differs from torchvision's: regions end at x2 + 1 and y2 + 1, and the edges of the bins are rounded instead of the
+scaled corners of the regions.
 """
 
 import torch
@@ -25,11 +25,11 @@ def roi_pool_forward(
     Args:
         input: (B, C, H, W).
         rois: (K, 5), as (index of the image, x1, y1, x2, y2).
-        output: (K, C, pooled_height, pooled_width); written.
-        argmax: int32 of the shape of `output`; written: row-major index of the pixel in its image, or -1.
+        output: Written in place, (K, C, pooled_height, pooled_width).
+        argmax: Written in place, int32 of the shape of `output`: row-major index of the pixel in its image, or -1.
         pooled_height: Rows of bins.
         pooled_width: Columns of bins.
-        spatial_scale: From the coordinates of the regions to those of `input`.
+        spatial_scale: Factor from coordinates of the regions to those of `input`.
     """
     if output.numel() == 0:
         return
@@ -72,12 +72,12 @@ def roi_pool_backward(
     pooled_width: int,
     spatial_scale: float,
 ) -> None:
-    """Add the gradient of each bin to the pixel that was its maximum.
+    """Add the gradient of each bin to the pixel with its maximum.
 
     Args:
         grad_output: (K, C, pooled_height, pooled_width).
         rois: As in the forward, (K, 5).
-        argmax: As written by the forward.
+        argmax: From the forward.
         grad_input: (B, C, H, W); added to.
         pooled_height, pooled_width, spatial_scale: As in the forward.
     """

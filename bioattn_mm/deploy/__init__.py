@@ -1,8 +1,8 @@
-"""Export through mmdeploy: importing this package registers what mmdeploy replaces while it traces a model.
+"""Export through mmdeploy: importing this package registers its rewriters, which mmdeploy applies while it traces.
 
-A deploy config that names it, `codebase_config=dict(module=['bioattn_mm.deploy'], ...)` as those of configs/deploy,
-makes mmdeploy's own functions and tools work on the configs of this repository. All that is exported are standard
-operators of ONNX.
+A deploy config imports it with `codebase_config=dict(module=['bioattn_mm.deploy'], ...)`, as those of configs/deploy
+do; mmdeploy's own functions and tools then work with the configs of this repository. Rewriters belong to attention
+layers and to functions of PyTorch and OpenMMLab, not to backbones. Exported graphs have only standard ONNX operators.
 """
 
 from . import (

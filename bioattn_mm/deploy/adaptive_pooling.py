@@ -15,7 +15,7 @@ NAME = 'torch.nn.functional.adaptive_avg_pool2d'
 def adaptive_avg_pool2d__exact(input: Tensor, output_size: int | Grid) -> Tensor:
     """(..., H, W) to (..., H', W').
 
-    mmdeploy's own formula gives all cells one size, rounded down and fixed at export.
+    mmdeploy's own rewriter gives all cells the same size, rounded down and fixed at export.
     """
     with from_sizes(FUNCTION_REWRITER.get_context(NAME).cfg):
         rows, columns = averaging_matrices(input.shape[-2:], _pair(output_size), input.dtype)
@@ -23,7 +23,7 @@ def adaptive_avg_pool2d__exact(input: Tensor, output_size: int | Grid) -> Tensor
 
 
 def averaging_matrices(grid: Grid, pooled_grid: Grid, dtype: torch.dtype) -> list[Tensor]:
-    """For each axis, the weights of the tokens in each cell: (H', H) and (W', W)."""
+    """Weights of the tokens in each pooling cell, for each axis: (H', H) and (W', W)."""
     matrices = []
     for length, pooled_length in zip(grid, pooled_grid):
         start, end = (bound[:, None] for bound in cells(length, pooled_length))
@@ -34,6 +34,6 @@ def averaging_matrices(grid: Grid, pooled_grid: Grid, dtype: torch.dtype) -> lis
 
 
 def cells(length: Length, pooled_length: Length) -> tuple[Tensor, Tensor]:
-    """First token of each cell, and the one after its last: int64 (pooled_length,) each."""
+    """Start and end (exclusive) of each pooling cell along an axis, in tokens: int64 (pooled_length,) each."""
     cell = torch.arange(pooled_length)
     return divide(cell * length, pooled_length), divide((cell + 1) * length + pooled_length - 1, pooled_length)

@@ -1,4 +1,4 @@
-"""TransNeXt's two attentions, in operators of ONNX instead of compiled ones."""
+"""TransNeXt's two attention layers in ONNX operators instead of the compiled ones."""
 
 import torch
 import torch.nn.functional as F
@@ -16,14 +16,14 @@ LENGTH_SCALED = 'bioattn_mm.layers.LengthScaledAttention.forward'
 
 @FUNCTION_REWRITER.register_rewriter(AGGREGATED)
 def aggregated_attention__forward(self: AggregatedAttention, x: Tensor) -> Tensor:
-    """(B, H, W, C) to (B, H, W, C); one Gather brings the tokens of all windows side by side."""
+    """(B, H, W, C) to (B, H, W, C); one Gather collects the tokens of all windows."""
     window_size, num_heads, channels = self.window_size, self.num_heads, self.proj.in_features
     with from_sizes(FUNCTION_REWRITER.get_context(AGGREGATED).cfg):
         batch, height, width = x.shape[:3]
         pooled_grid = self.pooled_grid((height, width))
         index, inside = windows_of_grid(height, width, window_size)
         log_length = (inside.sum(-1) + pooled_grid[0] * pooled_grid[1]).log()
-        outside = inside.log()  # 0, and -inf outside of the image
+        outside = inside.log()  # 0 inside the image, -inf outside
         rows, columns = averaging_matrices((height, width), pooled_grid, x.dtype)
 
     unit_query = unit_vectors(self.q(x).reshape(batch, -1, num_heads, channels // num_heads))
@@ -36,7 +36,7 @@ def aggregated_attention__forward(self: AggregatedAttention, x: Tensor) -> Tenso
     pooled_key, pooled_value = split_heads(self.kv(pooled), 2, num_heads, batch)
 
     def windows(tokens: Tensor) -> Tensor:
-        """(B, heads, N, d) to (B, heads, N, k * k, d), zero outside of the image."""
+        """(B, heads, N, d) to (B, heads, N, k * k, d), zero outside the image."""
         margin = window_size // 2
         tokens = F.pad(tokens.reshape(batch, num_heads, height, width, -1), (0, 0, *[margin] * 4))
         tokens = tokens.reshape(batch, num_heads, -1, channels // num_heads).index_select(2, index)
@@ -54,7 +54,7 @@ def aggregated_attention__forward(self: AggregatedAttention, x: Tensor) -> Tenso
 
 @FUNCTION_REWRITER.register_rewriter(LENGTH_SCALED)
 def length_scaled_attention__forward(self: LengthScaledAttention, x: Tensor) -> Tensor:
-    """(B, H, W, C) to (B, H, W, C), with a number of keys that is read from the input."""
+    """(B, H, W, C) to (B, H, W, C); the number of keys in the scale is read from the input."""
     with from_sizes(FUNCTION_REWRITER.get_context(LENGTH_SCALED).cfg):
         batch, height, width = x.shape[:3]
         log_length = torch.as_tensor(height * width, dtype=x.dtype).log()
@@ -70,21 +70,21 @@ def windows_of_grid(height: Length, width: Length, window_size: int) -> tuple[Te
     """The tokens of every window.
 
     Returns:
-        Their indices in the grid with a margin around it, int64 (N * k * k,), and 1 for those inside the grid, 0 for
-        those in the margin, float32 (N, k * k).
+        Their indices in the grid padded by half a window, int64 (N * k * k,), and a mask, 1 inside the grid and 0 in
+        the padding, float32 (N, k * k).
     """
     rows, columns = (torch.arange(length)[:, None] + torch.arange(window_size) for length in (height, width))
     index = rows[:, None, :, None] * (width + window_size - 1) + columns[:, None]
     rows, columns = (
-        ((places >= window_size // 2) & (places < length + window_size // 2)).float()
-        for places, length in ((rows, height), (columns, width))
+        ((position >= window_size // 2) & (position < length + window_size // 2)).float()
+        for position, length in ((rows, height), (columns, width))
     )
     inside = rows[:, None, :, None] * columns[:, None]
     return index.reshape(-1), inside.reshape(-1, window_size**2)
 
 
 def bias_of_pairs(bias: Tensor, rows: Tensor, grid: Grid, pooled_grid: Grid) -> Tensor:
-    """Spread what `LogCPB` returned over all pairs: (heads, R, W, Pw) to (heads, H * W, Ph * Pw)."""
+    """Bias of every pair of tokens from what `LogCPB` returns: (heads, R, W, Pw) to (heads, H * W, Ph * Pw)."""
     heads = int(bias.shape[0])
     bias = bias.index_select(1, rows.reshape(-1)).reshape(heads, grid[0], pooled_grid[0], grid[1], pooled_grid[1])
     return bias.transpose(2, 3).reshape(heads, grid[0] * grid[1], -1)

@@ -1,4 +1,4 @@
-"""From a config and a checkpoint to the files of a runtime, through mmdeploy."""
+"""Export a config and a checkpoint to the files of a runtime with mmdeploy."""
 
 import hashlib
 import logging
@@ -21,24 +21,24 @@ EXPORTERS = {IR.ONNX.value: torch2onnx, IR.TORCHSCRIPT.value: torch2torchscript}
 
 
 def check_runtime(deploy_config: Config) -> None:
-    """Raise an `InputError` where the runtime that a deploy config exports for is not installed."""
+    """Raise an `InputError` if the runtime that a deploy config exports for is not installed."""
     backend = get_backend(deploy_config).value
     if not get_backend_manager(backend).is_available():
-        raise InputError(f'{backend}, which the deploy config exports for, is not installed')
+        raise InputError(f'the deploy config exports for {backend}, which is not installed: install it first')
 
 
 def inference_checkpoint(path: str, own: dict[str, Tensor]) -> dict:
-    """What inference needs of a checkpoint, as OpenMMLab publishes it.
+    """The part of a checkpoint that inference needs, in the form in which OpenMMLab publishes checkpoints.
 
     Args:
         path: File or URL.
         own: The state dict of the model.
 
     Returns:
-        The model's weights under `state_dict`, and under `meta` the classes and palette, where they are known.
+        The model's weights under `state_dict`, and under `meta` the classes and palette if the checkpoint has them.
 
     Raises:
-        InputError: The file cannot be read, or its weights are of another model.
+        InputError: The file cannot be read, or its weights belong to another model.
     """
     checkpoint = read_checkpoint(path)
     weights = weights_of(path, checkpoint)
@@ -46,13 +46,13 @@ def inference_checkpoint(path: str, own: dict[str, Tensor]) -> dict:
     meta = checkpoint.get('meta') or {}
     return dict(
         meta={key: value for key, value in meta.items() if key == 'dataset_meta'},
-        # A tensor that is a part of a larger one would be saved with all of it.
+        # Cloned, because a view would be saved with the whole tensor that it is a part of.
         state_dict={name: weights[name].clone() for name in own},
     )
 
 
 def publish(checkpoint: dict, folder: Path, name: str) -> Path:
-    """Write a checkpoint to `folder/name-DIGITS.pth`, with the first 8 digits of its SHA-256."""
+    """Write a checkpoint to `folder/name-DIGITS.pth`; DIGITS are the first 8 of its SHA-256."""
     path = folder / f'{name}.pth'
     write_checkpoint(checkpoint, path)
     digits = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
@@ -63,27 +63,27 @@ def export(config: Config, deploy_config: Config, checkpoint: Path, folder: Path
     """Export a model with mmdeploy, and write its `deploy.json`, `pipeline.json` and `detail.json`.
 
     Args:
-        config: Of the model, of mmdet or mmseg.
-        deploy_config: One of mmdeploy, such as those of configs/deploy.
-        checkpoint: File of the whole model, without the state of a training.
-        folder: Where to write.
+        config: Config of the model, for mmdet or mmseg.
+        deploy_config: Config of mmdeploy, such as those of configs/deploy.
+        checkpoint: Weights of the model (see `inference_checkpoint`).
+        folder: Folder to write to.
 
     Returns:
-        The files that the runtime takes.
+        Paths of the files that the runtime loads.
 
     Raises:
-        InputError: mmdeploy cannot export the model; `error.log` in the folder has all of its error.
+        InputError: mmdeploy cannot export the model; `error.log` in the folder has the whole traceback.
     """
     backend, ir = get_backend(deploy_config).value, get_ir_config(deploy_config)
     device = 'cuda:0' if backend == 'tensorrt' else 'cpu'
     image = example_image(config, deploy_config)
     try:
-        # By position: the two functions have different names for the same arguments.
+        # Positional arguments, because the two functions name them differently.
         EXPORTERS[ir.type](image, str(folder), ir.save_file, deploy_config, config, str(checkpoint), device)
     except Exception as error:
         log = folder / 'error.log'
         log.write_text(traceback.format_exc())
-        # PyTorch prints the graph before its reason.
+        # The first line says what failed; a graph may follow.
         reason = [line for line in str(error).splitlines() if line.strip()] or ['']
         raise InputError(f'mmdeploy cannot export this model: {type(error).__name__}: {reason[0]} ({log})') from error
     files = to_backend(
@@ -94,7 +94,7 @@ def export(config: Config, deploy_config: Config, checkpoint: Path, folder: Path
 
 
 def example_image(config: Config, deploy_config: Config) -> np.ndarray:
-    """An image of noise to trace with: of the deploy config's size, or as wide as high as the short side in testing.
+    """A noise image to trace with: of the deploy config's size, or a square with the short side of testing.
 
     Returns:
         uint8 (H, W, 3).
@@ -107,7 +107,7 @@ def scale_in_testing(config: Config) -> tuple[int, int]:
     """`scale` of the one Resize of the test pipeline.
 
     Raises:
-        InputError: There is not just one.
+        InputError: There are none or several.
     """
     resizes = [step for step in config.test_pipeline if step['type'] == 'Resize']
     if len(resizes) != 1:

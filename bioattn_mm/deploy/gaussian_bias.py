@@ -1,4 +1,4 @@
-"""The bias of the Gaussian and of the relative positions, spread over all pairs of tokens."""
+"""Bias of all pairs of tokens from a table of relative positions."""
 
 import torch
 from mmdeploy.core import FUNCTION_REWRITER
@@ -11,7 +11,7 @@ BIAS_OF_PAIRS = 'bioattn_mm.layers.bias_of_pairs'
 
 @FUNCTION_REWRITER.register_rewriter(BIAS_OF_PAIRS)
 def bias_of_pairs__gather(table: Tensor, grid: Grid) -> Tensor:
-    """(..., 2 H - 1, 2 W - 1) to (..., H * W, H * W): ONNX has no sliding views, so each axis is gathered."""
+    """(..., 2 H - 1, 2 W - 1) to (..., H * W, H * W); one Gather for each axis, because ONNX has no strided views."""
     leading = [int(length) for length in table.shape[:-2]]
     with from_sizes(FUNCTION_REWRITER.get_context(BIAS_OF_PAIRS).cfg):
         height, width = grid

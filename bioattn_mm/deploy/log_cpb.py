@@ -17,7 +17,7 @@ FORWARD = 'bioattn_mm.layers.LogCPB.forward'
 
 @FUNCTION_REWRITER.register_rewriter(FORWARD)
 def log_cpb__forward(self: LogCPB, grid: Grid, pooled_grid: Grid) -> tuple[Tensor, Tensor]:
-    """A constant in a graph of one size; else the bias that is resized, or the MLP, is in the graph."""
+    """The bias is a constant in a graph of fixed size; otherwise the graph resizes it or computes it with the MLP."""
     context = FUNCTION_REWRITER.get_context(FORWARD)
     if not is_dynamic_shape(context.cfg):
         with not_traced():
@@ -38,14 +38,14 @@ def log_cpb__forward(self: LogCPB, grid: Grid, pooled_grid: Grid) -> tuple[Tenso
 
 
 def offsets_of_axis(length: Length, pooled_length: Length, pretrain_length: int) -> tuple[Tensor, Tensor]:
-    """Log-spaced coordinates of the offsets along one axis, and where among them that of each pair of tokens is.
+    """Log-spaced coordinates of all offsets along one axis, and the index of each pair's offset among them.
 
     Returns:
         float32 (R, 1) and int64 (length, pooled_length).
     """
     start, end = cells(length, pooled_length)
-    centre = start + end - 1  # doubled, as all offsets here
-    # Cells of one size have centres that are all even or all odd.
+    centre = start + end - 1  # twice the centre: offsets are counted in half tokens
+    # If all cells have the same size, their doubled centres are all even or all odd.
     step = torch.where(torch.as_tensor(length % pooled_length == 0), 2, 1)
     index = divide(2 * torch.arange(length)[:, None] - centre + centre[-1], step)
     offset = torch.arange(-centre[-1], 2 * length - 1 - centre[0], step)

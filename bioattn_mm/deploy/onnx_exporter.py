@@ -1,4 +1,4 @@
-"""torch.onnx.export as mmdeploy's rewriters need it, and operators that it does not have or mmdeploy replaces."""
+"""torch.onnx.export with the exporter that mmdeploy needs, and single operators in standard ONNX."""
 
 from collections.abc import Sequence
 
@@ -13,19 +13,19 @@ EXPORT = 'torch.onnx.export'
 
 @FUNCTION_REWRITER.register_rewriter(EXPORT)
 def export__torchscript(*args, **kwargs) -> None:
-    """Trace with TorchScript: PyTorch's default exporter since 2.9 sees nothing of what mmdeploy rewrites."""
+    """Trace with TorchScript: PyTorch's default exporter since 2.9 ignores mmdeploy's rewriters."""
     FUNCTION_REWRITER.get_context(EXPORT).origin_func(*args, dynamo=False, **kwargs)
 
 
 @SYMBOLIC_REWRITER.register_symbolic('grid_sampler', is_pytorch=True, ir=IR.ONNX)
 def grid_sampler__standard(g, *args):
-    """ONNX's GridSample, which opset 16 has; mmdeploy writes an operator of its own library."""
+    """ONNX's GridSample of opset 16; mmdeploy's rewriter writes an operator of its own library instead."""
     return symbolic_opset16.grid_sampler(g, *args)
 
 
 @SYMBOLIC_REWRITER.register_symbolic('mmcv.ops.roi_align.__self__', backend='onnxruntime')
 def roi_align__standard(g, input, rois, output_size, spatial_scale, sampling_ratio, pool_mode, aligned):
-    """ONNX's RoiAlign, which from opset 16 is mmcv's; what mmdeploy calls for it is no more in PyTorch."""
+    """ONNX's RoiAlign, which equals mmcv's from opset 16; mmdeploy's calls a function that PyTorch has removed."""
 
     def columns(*indices):
         return g.op('Gather', rois, g.op('Constant', value_t=torch.tensor(indices)), axis_i=1)
@@ -47,12 +47,12 @@ def roi_align__standard(g, input, rois, output_size, spatial_scale, sampling_rat
 
 @FUNCTION_REWRITER.register_rewriter('torch.hypot')
 def hypot__square_root(x: Tensor, y: Tensor) -> Tensor:
-    """ONNX has no hypot."""
+    """sqrt(x * x + y * y), because ONNX has no hypot."""
     return torch.sqrt(x * x + y * y)
 
 
 @FUNCTION_REWRITER.register_rewriter('torch.Tensor.unflatten')
 def unflatten__reshape(self: Tensor, dim: int, sizes: Sequence[int | Tensor]) -> Tensor:
-    """ONNX takes the shape of an unflattened tensor for that of the traced one, in whatever reads it."""
+    """Reshape; the exporter would write the traced shape of an unflattened tensor as a constant into the graph."""
     dim = dim % self.dim()
     return self.reshape(*self.shape[:dim], *sizes, *self.shape[dim + 1 :])

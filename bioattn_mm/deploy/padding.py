@@ -1,4 +1,4 @@
-"""Padding to whole patches, by as much as the input needs when the graph runs."""
+"""Padding to whole patches, computed from the size of the input when the graph runs."""
 
 import torch.nn.functional as F
 from mmcv.cnn.bricks.transformer import AdaptivePadding
@@ -10,7 +10,7 @@ FORWARD = 'mmcv.cnn.bricks.transformer.AdaptivePadding.forward'
 
 @FUNCTION_REWRITER.register_rewriter(FORWARD)
 def adaptive_padding__forward(self: AdaptivePadding, x: Tensor) -> Tensor:
-    """mmcv's padding in front of a convolution; its own decides in Python whether any is needed."""
+    """mmcv's padding before a convolution; the original decides in Python, at export, whether to pad."""
     if self.padding != 'corner' or self.kernel_size != self.stride or self.dilation != (1, 1):
         return FUNCTION_REWRITER.get_context(FORWARD).origin_func(self, x)
     bottom, right = (-length % stride for length, stride in zip(x.shape[-2:], self.stride))

@@ -1,4 +1,4 @@
-"""PerViT's peripheral attention: its position-based part once for all queries, instead of in chunks."""
+"""PerViT's peripheral attention, with the position-based part for all queries at once instead of in chunks."""
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ FORWARD = 'bioattn_mm.layers.PeripheralAttention.forward'
 def peripheral_attention__forward(
     self: PeripheralAttention, x: Tensor, distance_embedding: DistanceEmbedding
 ) -> Tensor:
-    """(B, H, W, C) to (B, H, W, C). log Phi_p is a constant in a graph of one size, heads * N * N numbers."""
+    """(B, H, W, C) to (B, H, W, C). In a graph of fixed size, log Phi_p is a constant of heads * N * N numbers."""
     context = FUNCTION_REWRITER.get_context(FORWARD)
     if is_dynamic_shape(context.cfg):
         bias = log_phi_p(self.position, distance_embedding, x.shape[1:3])
@@ -29,10 +29,10 @@ def peripheral_attention__forward(
 
 
 def log_phi_p(position: PeripheralPosition, distance_embedding: DistanceEmbedding, grid: Grid) -> Tensor:
-    """log Phi_p of all pairs of tokens (PerViT, eq. 7-8), (heads, N, N), but for a constant of each query.
+    """log Phi_p of all pairs of tokens (PerViT, eq. 7-8), (heads, N, N), up to a constant for each query.
 
-    The plane of each query's keys, which carry KEY_MARGIN tokens around them less what the first convolution takes,
-    is gathered from the plane of all offsets.
+    The first convolution runs once over the plane of all offsets. The plane of each query's keys, with the margin for
+    the second convolution, is gathered from its output.
     """
     height, width = grid
     plane = position.conv1(distance_embedding(grid)[None])[0]  # (channels, 2 H + 1, 2 W + 1)
@@ -44,7 +44,7 @@ def log_phi_p(position: PeripheralPosition, distance_embedding: DistanceEmbeddin
     hidden = hidden.reshape(height * width, position.conv1.out_channels, height + KEY_MARGIN, width + KEY_MARGIN)
     hidden = position.conv2(F.relu(position.norm1(hidden)))
     norm = position.norm2
-    # Not F.group_norm, which refuses a single token.
+    # torch.group_norm, because F.group_norm raises an error for a single token.
     x = torch.group_norm(hidden, norm.num_groups, norm.weight, norm.bias, norm.eps)
-    # ONNX writes logsigmoid as log(sigmoid(x)), which ends in -inf.
+    # Equal to logsigmoid(x), which the exporter writes as log(sigmoid(x)): -inf for very negative x.
     return -F.softplus(-x).reshape(height * width, norm.num_groups, -1).transpose(0, 1)

@@ -1,4 +1,4 @@
-"""Learned absolute position embedding, resized in the graph where its size is not known."""
+"""Learned absolute position embedding; a graph of dynamic size resizes it."""
 
 from mmdeploy.core import FUNCTION_REWRITER
 from mmdeploy.utils import is_dynamic_shape

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention, written out."""
+"""Scaled dot-product attention in elementary operators."""
 
 import torch
 from mmdeploy.core import FUNCTION_REWRITER
@@ -20,7 +20,7 @@ def scaled_dot_product_attention__formula(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(scale q k^T + mask) v. mmdeploy's own formula divides by a `scale` that is given."""
+    """softmax(scale q k^T + mask) v; mmdeploy's own rewriter divides by `scale` instead of multiplying."""
     if is_causal or enable_gqa:
         raise NotImplementedError('export of scaled_dot_product_attention with is_causal or enable_gqa')
     scale = int(query.shape[-1]) ** -0.5 if scale is None else scale

@@ -1,4 +1,4 @@
-"""What an exported graph knows of its sizes: constants, or numbers that it reads from its input."""
+"""Sizes in an exported graph: constants, or numbers that the graph reads from its input."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -8,16 +8,16 @@ from mmdeploy.utils import is_dynamic_shape
 from mmengine.config import Config
 from torch import Tensor
 
-# A length in pixels or tokens: an integer, or traced, a tensor without dimensions.
+# A length in pixels or tokens: an integer or, while tracing, a 0-dimensional tensor.
 Length = int | Tensor
 Grid = tuple[Length, Length]
 
 
 @contextmanager
 def from_sizes(deploy_config: Config) -> Iterator[None]:
-    """Context for what depends on sizes and parameters alone: in a graph of one input size it becomes constants.
+    """Context for computations from sizes and parameters alone: in a graph of fixed size their results are constants.
 
-    In a graph of any size it is recorded like all the rest.
+    In a graph of dynamic size they are traced like everything else.
     """
     if is_dynamic_shape(deploy_config):
         yield
@@ -28,7 +28,7 @@ def from_sizes(deploy_config: Config) -> Iterator[None]:
 
 @contextmanager
 def not_traced() -> Iterator[None]:
-    """Nothing inside is recorded, and sizes are integers."""
+    """Context that is not traced; sizes are integers in it."""
     state = torch._C._get_tracing_state()
     torch._C._set_tracing_state(None)
     try:
@@ -38,10 +38,10 @@ def not_traced() -> Iterator[None]:
 
 
 def integers(lengths: Iterable[Length]) -> tuple[int, ...]:
-    """Lengths as integers; for `not_traced` alone, because traced ones would silently become constants."""
+    """Lengths as integers; only for use in `not_traced`, because traced lengths would silently become constants."""
     return tuple(int(length) for length in lengths)
 
 
 def divide(number: Length, divisor: Length) -> Tensor:
-    """Quotient, rounded down, of numbers that are not negative: in ONNX one operator for rounding towards zero."""
+    """Integer quotient of non-negative numbers. Rounded towards zero, it is a single operator in ONNX."""
     return torch.div(torch.as_tensor(number), divisor, rounding_mode='trunc')

@@ -1,7 +1,7 @@
-"""VARS in real numbers: Fourier transforms as matrix products, and dictionaries of any size.
+"""VARS attention without complex numbers, which ONNX does not have.
 
-ONNX has no complex numbers. The eager layer's functions stay what they are; their complex tensors become `Complex`,
-pairs of real ones, and the two Fourier transforms that they call become products with cosine and sine matrices.
+The code of the layers is traced as it is, except that its complex tensors become `Complex`, pairs of real tensors,
+and the two Fourier transforms become products with cosine and sine matrices.
 """
 
 import math
@@ -22,7 +22,7 @@ STATIC_COLUMNS = 'bioattn_mm.layers.SparseReconstructionAttention._static_column
 
 
 class Complex(NamedTuple):
-    """What `ConvolutionalSparseReconstruction` uses of a complex tensor."""
+    """A complex tensor as two real ones, with the operations that `ConvolutionalSparseReconstruction` uses."""
 
     real: Tensor
     imag: Tensor
@@ -52,13 +52,13 @@ def rfft2__matrices(x: Tensor) -> Complex:
 
 @FUNCTION_REWRITER.register_rewriter(IRFFT2)
 def irfft2__matrices(spectrum: Complex, s: Grid) -> Tensor:
-    """The real image of a half-spectrum: (..., H, W // 2 + 1) to (..., H, W) = (..., *s)."""
+    """Inverse transform of a half-spectrum: (..., H, W // 2 + 1) to real (..., H, W), with s = (H, W)."""
     with from_sizes(FUNCTION_REWRITER.get_context(IRFFT2).cfg):
         height, width = s
         cos, sin, row_cos, row_sin = fourier_matrices(
             [torch.arange(height), torch.arange(width)], s, spectrum[0].dtype
         )
-        # All columns stand for two, but the first one and, of an even width, the last.
+        # A column counts twice, for the conjugate half, except the first and, for an even width, the last.
         frequency = torch.arange(width // 2 + 1)
         count = torch.where(2 * frequency % width == 0, 1, 2).to(cos.dtype) / (height * width)
         row_cos, row_sin = count[:, None] * row_cos.T, count[:, None] * row_sin.T
@@ -74,25 +74,25 @@ def transform(x: Tensor, matrices: Sequence[Tensor]) -> Complex:
     return Complex(cos @ real + sin @ imag, cos @ imag - sin @ real)
 
 
-def fourier_matrices(places: Sequence[Tensor], grid: Grid, dtype: torch.dtype) -> tuple[Tensor, ...]:
+def fourier_matrices(positions: Sequence[Tensor], grid: Grid, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Cosine and sine of the angles of all frequencies of a grid (H, W) at some rows and columns.
 
     Args:
-        places: int64 (h,) and (w,).
+        positions: Rows (h,) and columns (w,), int64.
         grid: (H, W).
-        dtype: Of what is returned.
+        dtype: Of the matrices.
 
     Returns:
-        Cosine and sine of the vertical ones, (H, h), and of the horizontal ones, (w, W // 2 + 1).
+        Cosine and sine of the vertical angles, (H, h), and of the horizontal angles, (w, W // 2 + 1).
     """
 
-    def waves(frequency: Tensor, place: Tensor, length: Length) -> tuple[Tensor, Tensor]:
-        # Whole turns are taken off while the numbers are exact.
-        angle = (frequency * place % length).to(dtype) * (2 * math.pi / torch.as_tensor(length, dtype=dtype))
+    def waves(frequency: Tensor, position: Tensor, length: Length) -> tuple[Tensor, Tensor]:
+        # Whole turns are removed in integers, where that is exact.
+        angle = (frequency * position % length).to(dtype) * (2 * math.pi / torch.as_tensor(length, dtype=dtype))
         return angle.cos(), angle.sin()
 
-    vertical = waves(torch.arange(grid[0])[:, None], places[0], grid[0])
-    return *vertical, *waves(torch.arange(grid[1] // 2 + 1), places[1][:, None], grid[1])
+    vertical = waves(torch.arange(grid[0])[:, None], positions[0], grid[0])
+    return *vertical, *waves(torch.arange(grid[1] // 2 + 1), positions[1][:, None], grid[1])
 
 
 @FUNCTION_REWRITER.register_rewriter(SPECTRUM)
@@ -101,15 +101,15 @@ def spectrum__matrices(
 ) -> Complex:
     """Half-spectrum of kernels, (..., h, w // 2 + 1, 2), on another grid: (..., H, W // 2 + 1).
 
-    The kernels' tokens keep their places around the centre, at which the waves of the other grid are read.
+    The tokens of the kernels keep their positions around the centre; the frequencies are those of the other grid.
     """
     with from_sizes(FUNCTION_REWRITER.get_context(SPECTRUM).cfg):
         own = Complex(*kernel.to(dtype).unbind(-1))
         spatial = torch.fft.irfft2(own, s=self.grid)
-        places = [(torch.arange(length) + length // 2) % length - length // 2 for length in self.grid]
-        moved = transform(spatial, fourier_matrices(places, grid, dtype))
-        # The layer uses the spectrum itself on its own grid. What in it is not that of real kernels is lost on the
-        # way through them, and added there.
+        positions = [(torch.arange(length) + length // 2) % length - length // 2 for length in self.grid]
+        moved = transform(spatial, fourier_matrices(positions, grid, dtype))
+        # On its own grid the layer uses the learned spectrum itself. Its part that belongs to no real kernel is lost
+        # in `spatial`; it is added on that grid.
         lost = [before - after for before, after in zip(own, torch.fft.rfft2(spatial))]
         rows, columns = (
             (torch.arange(length)[:, None] == torch.arange(own_length)).to(dtype)

@@ -1,4 +1,4 @@
-"""mmdeploy's tasks, taught what the configs of this package have that mmdeploy's code does not expect."""
+"""mmdeploy's tasks, extended for what the configs of this package have and mmdeploy's code does not expect."""
 
 import copy
 
@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 @segmentation.MMSEG_TASK.register_module(Task.SEGMENTATION.value, force=True)
 class Segmentation(segmentation.Segmentation):
-    """mmdeploy's task of mmseg."""
+    """mmdeploy's task for mmseg."""
 
     def __init__(self, model_cfg: Config, deploy_cfg: Config, device: str) -> None:
         super().__init__(known_to_mmdeploy(model_cfg), deploy_cfg, device)
 
     def build_backend_model(self, *args, **kwargs) -> nn.Module:
-        """The exported model, with the preprocessing and postprocessing of the config."""
+        """The exported model with the preprocessing and postprocessing of the config."""
         model = super().build_backend_model(*args, **kwargs)
         model.align_corners = self.model_cfg.model.decode_head.get('align_corners', False)
         return model
@@ -26,9 +26,9 @@ class Segmentation(segmentation.Segmentation):
 
 @segmentation_model.__BACKEND_MODEL.register_module('end2end', force=True)
 class SegmentationModel(segmentation_model.End2EndModel):
-    """mmdeploy's exported segmentor, whose scores go back to the image as mmseg takes them there.
+    """mmdeploy's exported segmentor with the postprocessing of mmseg: remove the padding, resize the scores, argmax.
 
-    mmdeploy takes the best class first, resizes the labels to the image, and with them the padding.
+    mmdeploy takes the argmax first and resizes the labels, including the padding.
     """
 
     def pack_result(self, batch_outputs: Tensor, data_samples: list) -> list:
@@ -40,23 +40,23 @@ class SegmentationModel(segmentation_model.End2EndModel):
 
 @object_detection.MMDET_TASK.register_module(Task.OBJECT_DETECTION.value, force=True)
 class ObjectDetection(object_detection.ObjectDetection):
-    """mmdeploy's task of mmdet, with masks or without."""
+    """mmdeploy's task for mmdet, with or without masks."""
 
     def __init__(self, model_cfg: Config, deploy_cfg: Config, device: str) -> None:
         super().__init__(known_to_mmdeploy(model_cfg), deploy_cfg, device)
 
 
 def known_to_mmdeploy(config: Config) -> Config:
-    """A copy of a config in the words that mmdeploy looks for.
+    """A copy of a config with the names that mmdeploy looks for.
 
-    The transforms of this package do what those of the same name in OpenMMLab do, and name the file that they cannot
-    load. mmdeploy finds the loading transforms by their names, and describes them to its SDK by them.
+    mmdeploy finds the loading transforms by their names and describes them to its SDK by them. The transforms of this
+    package do the same as those without the prefix, and name the file in their errors.
     """
-    # mmdeploy writes into the configs that it gets.
+    # A copy, because mmdeploy changes the configs that it gets.
     config = copy.deepcopy(config)
     for pipeline in (config.test_pipeline, config.test_dataloader.dataset.pipeline):
         for transform in pipeline:
             transform.type = transform.type.removeprefix('bioattn_mm.')
-    # Configs of mmseg have it beside the model, too.
+    # mmseg's own configs have it at the top level, too.
     config.setdefault('data_preprocessor', config.model.data_preprocessor)
     return config

@@ -1,7 +1,7 @@
-"""The last steps of two-stage detectors as mmdet takes them.
+"""The postprocessing of two-stage detectors with the results of mmdet.
 
-mmdeploy's own save time at the price of other results: they suppress proposals across the levels of the pyramid, and
-give all classes of a proposal the box of its best one.
+mmdeploy's own rewriters are faster but give other results: they suppress proposals across pyramid levels, and give
+all classes of a proposal the box of its best class.
 """
 
 import torch
@@ -13,7 +13,7 @@ from mmengine.config import ConfigDict
 from torch import Tensor
 from torchvision.ops import boxes as box_ops
 
-# For TensorRT, mmdeploy has operators of its own.
+# Not for TensorRT, for which mmdeploy has its own operators.
 RPN_HEAD = 'mmdet.models.dense_heads.rpn_head.RPNHead.predict_by_feat'
 BBOX_HEAD = 'mmdet.models.roi_heads.bbox_heads.bbox_head.BBoxHead.predict_by_feat'
 
@@ -30,7 +30,7 @@ def rpn_head__predict_by_feat(
     rescale: bool = False,
     with_nms: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """The proposals of one image, (1, N, 5) with scores, best first, and zeros for their classes, (1, N)."""
+    """Proposals of one image with scores, best first, (1, N, 5), and zeros in place of classes, (1, N)."""
     if not self.use_sigmoid_cls or not with_nms:
         raise NotImplementedError('export of an RPN head with softmax, or without non-maximum suppression')
     cfg = self.test_cfg if cfg is None else cfg
@@ -45,7 +45,7 @@ def rpn_head__predict_by_feat(
             scores, index = scores.topk(cfg.nms_pre)
             deltas, anchors = deltas[index], anchors[index]
         boxes = self.bbox_coder.decode(anchors[None], deltas[None], max_shape=batch_img_metas[0]['img_shape'])
-        # Nothing of score 0 is kept.
+        # `suppress` drops boxes with score 0: those that are too small.
         size = boxes[0, :, 2:] - boxes[0, :, :2]
         scores = scores * (size > cfg.get('min_bbox_size', -1)).all(-1)
         keep = suppress(boxes, scores[None, None], cfg.nms, 0.0, cfg.max_per_img)[:, 2]
@@ -70,25 +70,25 @@ def bbox_head__predict_by_feat(
 
     Args:
         self: The head.
-        rois: (1, N, 5), the index of the image first.
+        rois: (1, N, 5), as (index of the image, x1, y1, x2, y2).
         cls_scores: (1, N, classes + 1), logits.
         bbox_preds: (1, N, 4), or (1, N, 4 * classes).
-        batch_img_metas: `img_shape` of the image.
-        rcnn_test_cfg: Of the model's config.
+        batch_img_metas: A dict with the `img_shape` of the image.
+        rcnn_test_cfg: `test_cfg.rcnn` of the model's config.
         rescale: Not used.
 
     Returns:
         Boxes with scores, (1, D, 5), best first, and classes, (1, D).
     """
     if self.custom_cls_channels:
-        raise NotImplementedError('export of a box head whose loss has an activation of its own')
-    # Proposals without an area only fill the list up.
+        raise NotImplementedError('export of a box head whose loss has its own activation')
+    # Proposals without area only pad the list.
     size = rois[0, :, 3:] - rois[0, :, 1:3]
     scores = cls_scores[0].softmax(-1)[:, :-1] * (size > 0).all(-1)[:, None]
     boxes = self.bbox_coder.decode(rois[..., 1:], bbox_preds, max_shape=batch_img_metas[0]['img_shape'])
     boxes = boxes.reshape(-1, bbox_preds.shape[-1] // 4, 4)
     boxes = (boxes.expand(-1, self.num_classes, 4) if self.reg_class_agnostic else boxes).transpose(0, 1)
-    # ONNX shares boxes between classes, but not between images: each class is one.
+    # ONNX's operator has the same boxes for all classes of an image, so that each class is passed as an image.
     scores = scores.T
     classes, _, index = suppress(
         boxes, scores[:, None], rcnn_test_cfg.nms, rcnn_test_cfg.score_thr, rcnn_test_cfg.max_per_img
@@ -100,21 +100,21 @@ def suppress(boxes: Tensor, scores: Tensor, nms: ConfigDict, score_threshold: fl
     """Non-maximum suppression as ONNX defines it.
 
     Args:
-        boxes: (B, N, 4), corners.
+        boxes: (B, N, 4), as (x1, y1, x2, y2).
         scores: (B, classes, N).
-        nms: Its type and `iou_threshold`.
-        score_threshold: Boxes must score more.
-        limit: The most boxes of a class.
+        nms: Config with `type` and `iou_threshold`.
+        score_threshold: Boxes with at most this score are dropped.
+        limit: Maximum number of boxes for each class.
 
     Returns:
-        (K, 3): index in the batch, class and index of the box of those that are kept, int64.
+        Index in the batch, class and index of the box for each kept box, int64 (K, 3).
     """
     if nms.get('type', 'nms') != 'nms':
         raise NotImplementedError(f'export of non-maximum suppression of the type {nms.type}')
     if torch.onnx.is_in_onnx_export():
         thresholds = torch.tensor([nms.iou_threshold]), torch.tensor([score_threshold])
         return ONNXNMSop.apply(boxes, scores, limit, *thresholds)
-    # TorchScript has torchvision's operator, for one image and class.
+    # In TorchScript, torchvision's operator, which takes one image and class.
     kept = []
     for image in range(boxes.shape[0]):
         for label in range(scores.shape[1]):
@@ -126,9 +126,9 @@ def suppress(boxes: Tensor, scores: Tensor, nms: ConfigDict, score_threshold: fl
 
 
 def best(boxes: Tensor, scores: Tensor, labels: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-    """At most `limit` boxes with the highest scores: (1, N, 5) and labels (1, N).
+    """At most `limit` boxes with the highest scores, (1, N, 5), and their labels, (1, N).
 
-    One without an area and with score 0 comes last, if there is room for it: what follows cannot do with none.
+    If there are fewer, a box without area and with score 0 is added: what follows in the graph needs at least one.
     """
     detections = torch.cat([torch.cat([boxes, scores[:, None]], dim=-1), boxes.new_zeros(1, 5)])
     labels = torch.cat([labels, labels.new_zeros(1)])

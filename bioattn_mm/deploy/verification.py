@@ -1,4 +1,4 @@
-"""An exported model beside the one in PyTorch, on the same images."""
+"""Comparison of an exported model with the one in PyTorch on the same images."""
 
 import contextlib
 import copy
@@ -17,26 +17,26 @@ from torch import Tensor
 
 from .export import scale_in_testing
 
-# Sizes that are whole multiples of this are padded by no config.
+# No config pads images whose sides are multiples of this.
 SIZE_DIVISOR = 32
 NAMES = ('PyTorch', 'exported')
 
 
 class Verification:
-    """Runs both models on the images of a config's test.
+    """Runs both models on the test images of a config.
 
-    All images are resized to the input size of the deploy config, or to one of about 4 : 3 that was not traced,
-    neither of which needs padding: padding is a part of the image to an exported model, and PyTorch's leaves it
-    out. Segmentors take whole images, as exported ones do.
+    All images are resized to the input size of the deploy config, or to about 4 : 3, which is not the traced size.
+    Neither needs padding, which an exported model would take for a part of the image while PyTorch's leaves it
+    out. Segmentors take whole images instead of sliding windows, as exported ones do.
 
     Args:
-        config: Of the model.
-        deploy_config: What it was exported with.
+        config: Config of the model.
+        deploy_config: Config of the export.
         checkpoint: Weights of the model in PyTorch.
-        backend_files: Those of the exported one.
+        backend_files: Files of the exported model.
 
     Attributes:
-        difference: The largest one so far (see `largest_difference`).
+        difference: The largest difference so far (see `largest_difference`).
     """
 
     def __init__(self, config: Config, deploy_config: Config, checkpoint: Path, backend_files: list[str]) -> None:
@@ -48,8 +48,8 @@ class Verification:
                     step.update(scale=tuple(size), keep_ratio=False)
         for stage in ('rpn', 'rcnn'):
             if 'nms' in config.model.test_cfg.get(stage, {}):
-                # One class or level at a time. By default mmcv moves them thousands of pixels apart, where float32
-                # rounds so coarsely that other boxes are suppressed.
+                # One class or level at a time. By default mmcv shifts their boxes thousands of pixels apart and takes
+                # them together, but there float32 rounds so coarsely that other boxes are suppressed.
                 config.model.test_cfg[stage].nms.split_thr = 1
         config.test_dataloader.update(num_workers=0, persistent_workers=False, batch_size=1)
         task = build_task_processor(config, deploy_config, 'cpu')
@@ -71,7 +71,7 @@ class Verification:
 
     @torch.no_grad()
     def run(self) -> Iterator[float]:
-        """Go through the images; the largest difference of each."""
+        """Run both models on each image; yields the largest difference of its predictions."""
         for data in self.dataloader:
             outputs = {name: model.test_step(copy.deepcopy(data)) for name, model in self.models.items()}
             for name, evaluator in self.evaluators.items():
@@ -81,11 +81,11 @@ class Verification:
             yield difference
 
     def metrics(self) -> dict[str, tuple[float, float]]:
-        """Every metric of PyTorch and of the exported model after all images; NaN where one has none."""
-        # The metric of COCO prints its own tables.
+        """Every metric of the PyTorch and of the exported model after all images; NaN if a model has no value."""
+        # COCO's metric prints tables.
         with contextlib.redirect_stdout(io.StringIO()):
             pytorch, exported = (evaluator.evaluate(len(self)) for evaluator in self.evaluators.values())
-        # Without any detection there are none of them.
+        # COCO's metric returns nothing for a model without detections.
         nothing = float('nan')
         return {
             name: (float(pytorch.get(name, nothing)), float(exported.get(name, nothing)))
@@ -94,7 +94,7 @@ class Verification:
 
 
 def dynamic_size(config: Config) -> tuple[int, int]:
-    """(width, height) of about 4 : 3, as high as the short side in testing, whole multiples of SIZE_DIVISOR."""
+    """(width, height) of about 4 : 3 with the short side of testing, rounded up to multiples of SIZE_DIVISOR."""
     height = min(scale_in_testing(config))
     return tuple(-(-side // SIZE_DIVISOR) * SIZE_DIVISOR for side in (4 * height // 3, height))
 
@@ -102,10 +102,10 @@ def dynamic_size(config: Config) -> tuple[int, int]:
 def largest_difference(a: BaseDataElement, b: BaseDataElement, test_cfg: dict) -> float:
     """The largest difference between two predictions for an image.
 
-    Segmentation: of the scores, without a softmax. Detection: of score, corners of the box as shares of the image's
-    longer side, and pixels of the mask as a share of the image's, between each detection and the closest one of its
-    class on the other side. One without a counterpart differs by as much as its score exceeds the lowest that the
-    other side would have kept.
+    Segmentation: the largest difference of the logits. Detection: each detection is compared with the closest one of
+    its class in the other prediction; their difference is the largest among that of the scores, that of the corners
+    relative to the longer side of the image, and the fraction of pixels in which the masks differ. It is at most the
+    amount by which the score exceeds the lowest score that the other prediction would have kept.
     """
     if 'seg_logits' in a:
         return float((a.seg_logits.data - b.seg_logits.data).abs().max())
@@ -115,7 +115,7 @@ def largest_difference(a: BaseDataElement, b: BaseDataElement, test_cfg: dict) -
 
 
 def from_closest(instances: InstanceData, others: InstanceData, side: int, test_cfg: dict) -> float:
-    """The largest difference between a detection and the closest one of its class among the others."""
+    """The largest difference between a detection and the closest of its class among the others."""
     if len(instances) == 0:
         return 0.0
     limit = test_cfg.get('max_per_img', 0)
@@ -136,7 +136,7 @@ def from_closest(instances: InstanceData, others: InstanceData, side: int, test_
 
 
 def mask_distances(masks: Tensor, other_masks: Tensor) -> Tensor:
-    """The share of pixels in which each pair of masks differs: bool (N, H, W) and (M, H, W) to (N, M)."""
+    """Fraction of pixels in which each pair of masks differs: bool (N, H, W) and (M, H, W) to (N, M)."""
     masks, other_masks = masks.flatten(1).float(), other_masks.flatten(1).float()
     common = masks @ other_masks.T
     return (masks.sum(1)[:, None] + other_masks.sum(1) - 2 * common) / masks.shape[1]

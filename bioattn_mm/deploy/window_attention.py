@@ -1,7 +1,7 @@
-"""Shifted windows of mmpretrain's Swin Transformer, in which GABSwin's attention runs.
+"""Shifted windows of mmpretrain's Swin Transformer.
 
-mmdeploy has rewriters for them; with these a model cannot run in PyTorch any more after it was exported, because
-mmdeploy gives the static method `get_attn_mask` back as a plain function.
+mmdeploy's own rewriters for them are not used: after an export they leave the static method `get_attn_mask` as a
+plain function, and the model no longer runs in PyTorch.
 """
 
 import torch
@@ -16,7 +16,7 @@ FORWARD = 'mmpretrain.models.utils.ShiftWindowMSA.forward'
 
 @FUNCTION_REWRITER.register_rewriter(FORWARD)
 def shift_window_msa__forward(self: nn.Module, query: Tensor, hw_shape: Grid) -> Tensor:
-    """(B, H * W, C) to the same, on maps that are padded to whole windows."""
+    """(B, H * W, C) to the same shape; the feature map is padded to whole windows."""
     context = FUNCTION_REWRITER.get_context(FORWARD)
     if not self.pad_small_map:
         return context.origin_func(self, query, hw_shape)
@@ -45,7 +45,7 @@ def to_windows(x: Tensor, batch: Length, grid: Grid, size: int) -> Tensor:
 
 
 def shift_mask(grid: Grid, size: int, shift: int, dtype: torch.dtype) -> Tensor:
-    """-100 between tokens of a window that come from opposite ends of the map, else 0: (windows, N, N)."""
+    """-100 between tokens of a window from opposite ends of the feature map, otherwise 0: (windows, N, N)."""
     rows, columns = (
         (position >= length - size).to(dtype) + (position >= length - shift).to(dtype)
         for position, length in ((torch.arange(length), length) for length in grid)

@@ -48,10 +48,11 @@ class CombinedRulesConstructor(DefaultOptimWrapperConstructor):
         super().add_params(params, module, prefix=prefix, **kwargs)
         if prefix:  # mmengine calls this for every child; the groups are complete after the model's own call
             return
-        if self.layer_decay_rate != 1 and not hasattr(module.backbone, 'get_layer_depth'):
+        backbone = getattr(module, 'backbone', None)
+        if self.layer_decay_rate != 1 and not hasattr(backbone, 'get_layer_depth'):
             raise InputError(
-                f'layer_decay_rate needs a backbone with get_layer_depth, and {type(module.backbone).__name__} has '
-                'none: leave it out of paramwise_cfg'
+                f'layer_decay_rate needs a backbone with get_layer_depth, and {type(backbone).__name__} has none: '
+                'leave it out of paramwise_cfg'
             )
         names = {id(parameter): name for name, parameter in module.named_parameters()}
         for group in params:
@@ -66,7 +67,7 @@ class CombinedRulesConstructor(DefaultOptimWrapperConstructor):
                         if multiplier in rule:
                             group[value] = group.get(value, default) * rule[multiplier]
             if self.layer_decay_rate != 1 and name.startswith(BACKBONE):
-                depth, num_layers = module.backbone.get_layer_depth(name, BACKBONE)
+                depth, num_layers = backbone.get_layer_depth(name, BACKBONE)
                 group['lr'] = group.get('lr', self.base_lr) * self.layer_decay_rate ** (num_layers - 1 - depth)
             if any(key in name for key in self.new_parameters):
                 group['lr'] = self.base_lr

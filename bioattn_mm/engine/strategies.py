@@ -173,8 +173,7 @@ class AtomicDeepSpeedStrategy(DeepSpeedStrategy):
 
     def _wrap_model(self, model: nn.Module) -> nn.Module:
         wrapper = super()._wrap_model(model)
-        # After the step, DeepSpeed gathers the parameters in place, into views. On gloo that would be recorded by
-        # autograd, which refuses it.
+        # With gradients on, autograd refuses what gloo does in the step: gather the parameters in place, into views.
         wrapper.model.step = torch.no_grad()(wrapper.model.step)
         train = wrapper._run_forward
 

@@ -94,7 +94,7 @@ TOOLS = {
     'analysis': ['analysis/locality.py', UPERNET, 'prepared.pth', '--mini', '--out', 'out'],
     'fit': ['analysis/fit_position_bias.py', 'vit_relpos_small_patch16_224', 'prepared.pth', '--out', 'out'],
     'robustness': ['analysis/robustness.py', UPERNET, 'prepared.pth', '--mini', '--out', 'out'],
-    'extrapolation': ['benchmark_extrapolation.py', UPERNET, 'prepared.pth', '--mini', '--out', 'out'],
+    'extrapolation': ['analysis/benchmark_extrapolation.py', UPERNET, 'prepared.pth', '--mini', '--out', 'out'],
     'export': [
         'export.py', UPERNET, 'prepared.pth', '--mini', '--out', 'out',
         '--deploy-cfg', 'configs/deploy/segmentation_torchscript.py',

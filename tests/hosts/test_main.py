@@ -65,5 +65,5 @@ def test_script_missing(place: Path, args: tuple[str]) -> None:
         [sys.executable, '-m', 'bioattn_mm', *args], cwd=place, capture_output=True, text=True, check=False
     )
     assert process.returncode == 2
-    message = f'script not found: {args[0]}; looked for from {place} ' if args else 'the following arguments are req'
+    message = f'script not found: {args[0]}; searched in {place} ' if args else 'the following arguments are req'
     assert process.stderr.splitlines()[-1].startswith(f'python -m bioattn_mm: error: {message}')
