@@ -145,7 +145,7 @@ def test_bad_input(workplace: Path, export: Callable, checkpoint: str, capsys) -
     line = error('none.pth', '--deploy-cfg', SEGMENTATION, '--out', 'new')
     assert line == 'error: checkpoint not found: none.pth'
     line = error(checkpoint, '--deploy-cfg', 'configs/deploy/segmentation_tensorrt-fp16_dynamic.py', '--out', 'new')
-    assert line == 'error: tensorrt, which the deploy config exports for, is not installed'
+    assert line == 'error: the deploy config exports for tensorrt, which is not installed: install it first'
     assert not (workplace / 'new').exists()
 
 

@@ -214,7 +214,7 @@ BAD_INPUT = {
     ),
     'strategy of another kind': (
         ['train.py', CONFIG, '--mini', '--strategy', 'configs/_base_/models/upernet.py'],
-        'error: configs/_base_/models/upernet.py is no strategy: expected a config with runner_type and strategy',
+        'error: configs/_base_/models/upernet.py is not a strategy: expected a config with runner_type and strategy',
     ),
     'strategy of one process': (
         ['train.py', CONFIG, '--mini', '--strategy', 'configs/_base_/strategies/fsdp.py'],
