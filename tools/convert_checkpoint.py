@@ -1,29 +1,30 @@
 #!/usr/bin/env python
-"""Convert a detector or segmentor that the authors of TransNeXt trained to the names of this package."""
+"""Convert the checkpoint of a detector or segmentor released by the authors of TransNeXt to this package's names."""
 
 import argparse
 from pathlib import Path
 
 from bioattn_mm.checkpoints import check_fit, first_of, read_checkpoint, weights_of, write_checkpoint
 from bioattn_mm.checkpoints.downstream import convert
-from bioattn_mm.cli.command_line import add_trust_checkpoint, read_config, run_tool
+from bioattn_mm.cli.command_line import add_trust_checkpoint, run_tool, tool_parser
+from bioattn_mm.cli.config import read_config
 from bioattn_mm.cli.model_check import state_dict_of
 from bioattn_mm.errors import InputError
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog='Example: python tools/convert_checkpoint.py upernet_transnext_tiny_512x512_160k_ade20k_in1k.pth '
-        'upernet_tiny.pth --config configs/transnext/upernet_tiny_ade20k.py',
+    parser = tool_parser(
+        __doc__,
+        'convert_checkpoint.py upernet_transnext_tiny_512x512_160k_ade20k_in1k.pth upernet_tiny.pth '
+        '--config configs/transnext/upernet_tiny_ade20k.py',
     )
     parser.add_argument(
         'input',
         metavar='IN',
-        help='file of the authors or its URL: Mask R-CNN, DINO, UperNet or Mask2Former of mmdet 2 or 3, mmseg 0 or 1',
+        help='released file or its URL: Mask R-CNN, DINO, UperNet or Mask2Former of mmdet 2 or 3, mmseg 0 or 1',
     )
-    parser.add_argument('output', metavar='OUT', help='file to write, for tools/test.py and load_from')
-    parser.add_argument('--config', help="refuse weights that are not all of this config's model, with their shapes")
+    parser.add_argument('output', metavar='OUT', help='file to write, for tools/test.py and load_from of a config')
+    parser.add_argument('--config', help="check that names and shapes are exactly those of this config's model")
     add_trust_checkpoint(parser)
     return parser.parse_args()
 
@@ -36,13 +37,13 @@ def main() -> None:
         raise InputError(f'{output} is there already: name another file')
     if not output.parent.is_dir():
         raise InputError(f'no such folder: {output.parent}')
-    own = state_dict_of(read_config(args.config)) if args.config else None
+    state_dict = state_dict_of(read_config(args.config)) if args.config else None
 
     checkpoint = read_checkpoint(args.input)
     conversion = convert(args.input, checkpoint, weights_of(args.input, checkpoint))
     weights = conversion.weights
-    if own is not None:
-        check_fit(f'{args.input} (for {args.config})', weights, own, strict=True)
+    if state_dict is not None:
+        check_fit(f'{args.input} (for {args.config})', weights, state_dict, strict=True)
     meta = dict(dataset_meta=conversion.dataset_meta) if conversion.dataset_meta else {}
     write_checkpoint(dict(meta=meta, state_dict=weights), output)
 

@@ -7,43 +7,52 @@ import sys
 from pathlib import Path
 
 from mmengine.config import Config
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
-from bioattn_mm.cli.command_line import parse, run_tool
+from bioattn_mm.cli.command_line import (
+    add_checkpoint,
+    add_config,
+    add_config_options,
+    add_out,
+    run_tool,
+    tool_parser,
+)
 from bioattn_mm.cli.config import load_config
 from bioattn_mm.cli.mini import ensure_mini_data, with_mini_test_data
 from bioattn_mm.cli.model_check import state_dict_of
+from bioattn_mm.cli.reports import check_new, print_table
 from bioattn_mm.errors import InputError
 
 DIFFERENT = 1
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog='Example: python tools/export.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth\n'
-        '    --deploy-cfg configs/deploy/segmentation_onnxruntime_dynamic.py --out exported --verify',
+    parser = tool_parser(
+        __doc__,
+        'export.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth '
+        '--deploy-cfg configs/deploy/segmentation_onnxruntime_dynamic.py --out exported --verify',
     )
-    parser.add_argument('config', help='config file of mmdet or mmseg')
-    parser.add_argument('checkpoint', help='checkpoint file of the whole model')
-    parser.add_argument('--deploy-cfg', required=True, metavar='FILE', help="mmdeploy's: one of configs/deploy")
-    parser.add_argument('--out', required=True, metavar='DIR', help='new folder for what is exported')
+    add_config(parser)
+    add_checkpoint(parser)
+    parser.add_argument(
+        '--deploy-cfg', required=True, metavar='FILE', help='config file of mmdeploy, such as those in configs/deploy'
+    )
+    add_out(parser, 'the exported model')
     parser.add_argument(
         '--verify',
         action='store_true',
-        help='run the exported model and PyTorch on the same miniature images; exit code 1 where they differ',
+        help='run the exported model and PyTorch on the same miniature images; exit code 1 if their outputs differ',
     )
     parser.add_argument(
         '--tolerance',
         type=float,
         default=1e-3,
-        help='largest difference of the outputs that --verify allows: of the scores in segmentation; in detection of '
-        "the scores, boxes (as shares of the image's longer side) and masks (of its pixels) (default: %(default)s)",
+        help='largest difference that --verify allows: for segmentation of scores; for detection of scores, '
+        "boxes (as fractions of the image's longer side) and masks (as fractions of its pixels); default: "
+        '%(default)s',
     )
-    return parse(parser)
+    add_config_options(parser)
+    return parser.parse_args()
 
 
 @run_tool
@@ -58,17 +67,15 @@ def main() -> None:
     from mmdeploy.utils import get_root_logger
 
     get_root_logger().setLevel(logging.ERROR)
-    out = Path(args.out)
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise InputError(f'{out} is there already and not empty: name another folder for --out')
+    out = check_new(args.out, '--out')
     deploy_config = read_deploy_config(args.deploy_cfg)
     check_runtime(deploy_config)
-    config = load_config(args, dataloaders=())
+    config = load_config(args.config, mini=args.mini, cfg_options=args.cfg_options)
     if args.verify:
         config = with_mini_test_data(config)
         ensure_mini_data()
     if config.model.get('test_cfg', {}).get('mode') == 'slide':
-        print('The exported model takes whole images; in PyTorch this config slides a window over them.')
+        print('The exported model takes whole images, although this config slides a window over them.')
         config.model.test_cfg = dict(mode='whole')
     weights = inference_checkpoint(args.checkpoint, state_dict_of(config))
 
@@ -93,7 +100,7 @@ def read_deploy_config(path: str) -> Config:
     """Read a config of mmdeploy.
 
     Raises:
-        InputError: The file is missing or is no such config.
+        InputError: The file does not exist, or is no such config.
     """
     if not Path(path).is_file():
         raise InputError(f'deploy config not found: {path}')
@@ -105,11 +112,9 @@ def read_deploy_config(path: str) -> Config:
 
 
 def report(difference: float, metrics: dict[str, tuple[float, float]], tolerance: float) -> None:
-    """Print a table, and end the tool where the outputs differ beyond the tolerance."""
-    table = Table('', 'PyTorch', 'exported')
-    for name, values in metrics.items():
-        table.add_row(name, *(f'{value:.4f}' for value in values))
-    Console().print(table)
+    """Print the metrics of both, and end the tool if the outputs differ by more than the tolerance."""
+    rows = ((name, *(f'{value:.4f}' for value in values)) for name, values in metrics.items())
+    print_table('metrics on the miniature images', ('', 'PyTorch', 'exported'), rows)
     print(f'largest difference of the outputs: {difference:.2e}')
     if not difference <= tolerance:
         print(f'error: the outputs differ by more than the tolerance of {tolerance:g}', file=sys.stderr)

@@ -6,47 +6,65 @@ from pathlib import Path
 
 from mmengine.config import Config, ConfigDict
 from mmengine.dist import is_main_process
-from mmengine.runner import Runner
 
 from bioattn_mm.checkpoints import check_fit, read_state_dict
-from bioattn_mm.cli.bias_mode import BIAS_MODES
-from bioattn_mm.cli.command_line import parse, run_tool
-from bioattn_mm.cli.config import load_config
-from bioattn_mm.cli.contact_sheet import write_contact_sheet
+from bioattn_mm.cli.command_line import (
+    add_checkpoint,
+    add_config,
+    add_config_options,
+    add_launcher,
+    run_tool,
+    tool_parser,
+)
+from bioattn_mm.cli.config import BIAS_MODES, load_config
 from bioattn_mm.cli.model_check import state_dict_of
 from bioattn_mm.cli.pipelines import load_ground_truth
+from bioattn_mm.cli.reports import check_new, write_contact_sheet
+from bioattn_mm.cli.runner import build_runner
 from bioattn_mm.errors import InputError
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog='Example: python tools/test.py configs/transnext/upernet_tiny_ade20k.py '
-        'work_dirs/transnext/upernet_tiny_ade20k_mini/iter_200.pth --mini --show-dir images',
+    parser = tool_parser(
+        __doc__,
+        'test.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth',
+        'test.py configs/transnext/upernet_tiny_ade20k.py iter_200.pth --mini --show-dir images',
     )
-    parser.add_argument('config', help='config file, such as configs/transnext/upernet_tiny_ade20k.py')
-    parser.add_argument('checkpoint', help='checkpoint file of the whole model')
-    parser.add_argument('--work-dir', help='folder for logs; default: test, beside the checkpoint')
+    add_config(parser)
+    add_checkpoint(parser)
+    parser.add_argument('--work-dir', help='folder for logs (default: test, beside the checkpoint)')
     parser.add_argument(
         '--out',
         metavar='PATH',
-        help='write the predictions for offline evaluation: label maps (.png) into the folder PATH for segmentation, '
-        'the pickle PATH (.pkl) for detection',
+        help='write the predictions for offline evaluation: for segmentation label maps (.png) into the folder PATH, '
+        'for detection the pickle file PATH (.pkl)',
     )
-    parser.add_argument('--show-dir', metavar='DIR', help='draw ground truth | prediction of every image into DIR')
+    parser.add_argument(
+        '--show-dir', metavar='DIR', help='draw ground truth and prediction of every image side by side into DIR'
+    )
     parser.add_argument('--tta', action='store_true', help='multi-scale and flip testing, as the config defines it')
     parser.add_argument(
         '--bias-mode',
         choices=BIAS_MODES,
-        help='position bias of TransNeXt at sizes that it was not trained on, instead of what the config says',
+        help="position bias of TransNeXt at sizes that it was not trained on (default: the config's)",
     )
-    return parse(parser)
+    add_config_options(parser)
+    add_launcher(parser)
+    return parser.parse_args()
 
 
 @run_tool
 def main() -> None:
     args = parse_args()
-    config = load_config(args, ('test_dataloader',), args.bias_mode, args.tta)
+    config = load_config(
+        args.config,
+        mini=args.mini,
+        cfg_options=args.cfg_options,
+        dataloaders=('test_dataloader',),
+        bias_mode=args.bias_mode,
+        tta=args.tta,
+        launcher=args.launcher,
+    )
     check_fit(args.checkpoint, read_state_dict(args.checkpoint), state_dict_of(config))
 
     config.load_from = args.checkpoint
@@ -60,7 +78,7 @@ def main() -> None:
     if args.tta:
         set_tta(config)
 
-    metrics = Runner.from_cfg(config).test()
+    metrics = build_runner(config).test()
     if not is_main_process():
         return
 
@@ -72,24 +90,20 @@ def main() -> None:
 
 
 def set_out(config: Config, out: str) -> None:
-    """Write predictions beside the metrics, in the form of the config's library."""
-    path = Path(out)
-    if path.is_file() or (path.is_dir() and any(path.iterdir())):
-        raise InputError(f'{out} is there already: name another path for --out')
+    """Write the predictions in the format of the config's library."""
+    path = check_new(out, '--out')
     if config.default_scope == 'mmseg':
         config.test_evaluator.output_dir = out
         return
     if path.suffix not in ('.pkl', '.pickle'):
-        raise InputError(f'--out of a detection config must end in .pkl, got {out}')
+        raise InputError(f'--out must end in .pkl with a detection config, got {out}')
     evaluators = config.test_evaluator if isinstance(config.test_evaluator, list) else [config.test_evaluator]
     config.test_evaluator = [*evaluators, dict(type='DumpDetResults', out_file_path=out)]
 
 
 def set_show_dir(config: Config, show_dir: str) -> None:
     """Draw every image of the test into a folder."""
-    path = Path(show_dir)
-    if path.is_file() or (path.is_dir() and any(path.iterdir())):
-        raise InputError(f'{show_dir} is there already and not empty: name another folder for --show-dir')
+    check_new(show_dir, '--show-dir')
     hook = config.default_hooks.get('visualization')
     if hook is None:
         raise InputError('--show-dir needs default_hooks.visualization in the config, and this one has none')
@@ -99,13 +113,13 @@ def set_show_dir(config: Config, show_dir: str) -> None:
 
 
 def set_tta(config: Config) -> None:
-    """Test images at several scales and flipped: `tta_model` and `tta_pipeline` of the config."""
+    """Test every image at several scales and flipped, with the config's `tta_model` and `tta_pipeline`."""
     config.model = ConfigDict(**config.tta_model, module=config.model)
     config.test_dataloader.dataset.pipeline = config.tta_pipeline
 
 
 def draw_sheet(show_dir: Path) -> Path:
-    """Tile some of the images that the visualizer wrote below `show_dir`."""
+    """Tile some of the images that the visualizer drew into one file."""
     sheet = show_dir / 'predictions.png'
     images = sorted(path for path in show_dir.rglob('*') if path.suffix in ('.png', '.jpg'))
     write_contact_sheet(images, sheet)

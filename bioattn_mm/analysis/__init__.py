@@ -1,1 +1,1 @@
-"""What the tools of tools/analysis share: models and images of a config, measures, drawing."""
+"""What the tools in tools/analysis compute: a config's backbone, its images, and the measures of a model."""

@@ -1,7 +1,7 @@
 """Multiply-adds of a forward pass, counted operator by operator with PyTorch's `FlopCounterMode`.
 
-mmengine's counter traces a model with TorchScript, which knows sizes as tensors alone; attention here computes with
-them. What PyTorch's counter has no formula for has one in `FORMULAS`.
+mmengine's counter traces a model with TorchScript, where sizes are tensors; the attention layers here compute with
+sizes as ints. `FORMULAS` has the operators that PyTorch's counter has no formula for.
 """
 
 import math
@@ -20,30 +20,35 @@ Shape = tuple[int, ...]
 def count_multiply_adds(network: nn.Module, x: Tensor) -> dict[str, int]:
     """Multiply-adds of one forward pass.
 
-    A multiply-add counts one. Counted are, whatever runs them: convolutions; matrix products; both products of
-    attention, for all pairs of query and key, also those that a mask or the border of the image closes; the second
-    layer of the log-spaced position bias; the sampling of deformable attention, 4 for each value that it
-    interpolates; Fourier transforms, 5/4 N log2 N for N real numbers, half of the 5/2 N log2 N operations that they
-    are usually said to have; and products of complex numbers, 4 each. Biases, norms, activations, softmax, resizing,
-    pooling, and sums and products element by element are not.
+    Each multiply-add counts one. Counted are:
+
+    - convolutions and matrix products
+    - both products of attention, for all pairs of query and key, also masked ones and those outside of the image
+    - the second layer of the log-spaced position bias
+    - sampling in deformable attention: 4 for each interpolated value
+    - Fourier transforms: 5/4 N log2 N for N real numbers, half of the usual estimate of 5/2 N log2 N operations
+    - products of complex numbers: 4 each
+
+    Biases, norms, activations, softmax, resizing, pooling and element-wise arithmetic are not counted.
 
     Args:
-        network: On the CPU, where each of these is an operator of its own. In eval mode, which the caller sets, it
-            keeps what depends on the size alone from one call to the next.
+        network: A module on the CPU, where each of these is a separate operator. In eval mode, which the caller sets,
+            it caches what depends only on the size of the input.
         x: Its input.
 
     Returns:
-        By the module's name in `network`; '' is the whole. A module that is used under several names has the first.
+        Multiply-adds by the module's name in `network`, '' for the whole. A module that is used under several names
+        has the first one.
 
     Raises:
-        InputError: The operators of aggregated attention are not there, whose window would not be counted.
+        InputError: The network has aggregated attention, and its compiled operators, which are counted, do not run.
     """
     has_windows = any(isinstance(module, AggregatedAttention) for module in network.modules())
     if has_windows and choose_backend(x.device, None) == 'reference':
         raise InputError(
             f'multiply-adds are counted at the compiled operators, which do not run here; {HOW_TO_BUILD}'
         )
-    # PyTorch's fast path of attention layers is a single operator.
+    # The fast path of PyTorch's attention layers is a single operator without a formula.
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -57,7 +62,7 @@ def count_multiply_adds(network: nn.Module, x: Tensor) -> dict[str, int]:
     return {'': whole} | {name.removeprefix(f'{root}.'): count for name, count in counts.items() if name != root}
 
 
-# Formulas get shapes in the order of the operator's arguments. PyTorch counts two for a multiply-add.
+# Formulas take the shapes of the operator's arguments, in their order. PyTorch counts a multiply-add as two.
 
 
 def aggregated_attention(
@@ -96,7 +101,7 @@ def inverse_real_fourier_transform(x: Shape, axes: list[int], *_, out_shape: Sha
 
 
 def _transforms(real: Shape, axes: list[int]) -> int:
-    """Of real numbers of a shape over some of its axes."""
+    """Fourier transform of real numbers of a shape along some of its axes."""
     return round(2 * 1.25 * math.prod(real) * math.log2(math.prod(real[axis] for axis in axes)))
 
 
@@ -104,7 +109,7 @@ def complex_products(*_, out_val: Tensor, **__) -> int:
     return 2 * 4 * out_val.numel() if out_val.is_complex() else 0
 
 
-# PyTorch's mark of a formula that gets the tensors.
+# Tells PyTorch to pass the tensors instead of their shapes.
 complex_products._get_raw = True
 
 FORMULAS = {
@@ -116,7 +121,7 @@ FORMULAS = {
 }
 if LIBRARY_IS_LOADED:
     FORMULAS |= {
-        # What is run is the first in inference mode, and the second where autograd has its part.
+        # Inference mode dispatches to the first, autograd to the second.
         torch.ops.bioattn_mm.aggregated_attention: aggregated_attention,
         torch.ops.bioattn_mm.aggregated_attention_forward: aggregated_attention,
         torch.ops.bioattn_mm.sliding_window_qk: sliding_window_qk,

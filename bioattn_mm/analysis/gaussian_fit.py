@@ -12,11 +12,11 @@ def fit_gaussian(values: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
     """Fit `offset + amplitude * exp(-(x - cx)^2 / (2 sx^2) - (y - cy)^2 / (2 sy^2))` by least squares.
 
     Args:
-        values: The map, (H, W); the coordinates (0, 0) are in its middle.
+        values: The map, (H, W); the origin of the coordinates is its middle.
 
     Returns:
-        R^2 and the parameters, by the names of `FIT_COLUMNS`, all NaN where the map is the same everywhere; and the
-        values of the fit, (H, W).
+        R^2 and the parameters, by the names of `FIT_COLUMNS`, all NaN if the map is constant; and the values of the
+        fit, (H, W).
     """
     height, width = values.shape
     y, x = (axis.ravel() for axis in np.mgrid[:height, :width])
@@ -24,11 +24,11 @@ def fit_gaussian(values: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
     spread = np.square(values - values.mean()).sum()
     if spread <= 1e-12 * max(1.0, np.square(values).sum()):
         return dict.fromkeys(FIT_COLUMNS, math.nan), values
-    # A map may fall off from its middle or rise: the better of two starts.
+    # The map may have a peak or a dip: try both as starting points, keep the better fit.
     fits = [_minimize(values.ravel(), x, y, sign * np.ptp(values)) for sign in (1, -1)]
     best = min(fits, key=lambda fit: fit.chisqr)
     parameters = best.params.valuesdict()
-    # lmfit's amplitude is the volume below the Gaussian.
+    # lmfit's amplitude is the volume under the Gaussian.
     peak = parameters['amplitude'] / (2 * math.pi * parameters['sigmax'] * parameters['sigmay'])
     results = (
         1 - best.chisqr / spread,
@@ -43,7 +43,7 @@ def fit_gaussian(values: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
 
 
 def _minimize(values: np.ndarray, x: np.ndarray, y: np.ndarray, peak: float) -> lmfit.model.ModelResult:
-    """One fit with lmfit, from a Gaussian in the middle with this peak."""
+    """Fit once, starting from a Gaussian in the middle with this peak."""
 
     def plane(x: np.ndarray, y: np.ndarray, c: float) -> np.ndarray:
         return np.full(x.shape, c)
@@ -52,10 +52,10 @@ def _minimize(values: np.ndarray, x: np.ndarray, y: np.ndarray, peak: float) -> 
     sigma_x, sigma_y = (axis.max() / 2 for axis in (x, y))
     parameters = model.make_params(
         amplitude=peak * 2 * math.pi * sigma_x * sigma_y,
-        # Outside of the coordinates there are, a fit would be of a tail.
+        # A centre outside of the map would fit the tail of a Gaussian to it.
         centerx=dict(value=0, min=x.min(), max=x.max()),
         centery=dict(value=0, min=y.min(), max=y.max()),
-        # Many times wider than the map is flat.
+        # A Gaussian many times wider than the map is flat, and its width undetermined.
         sigmax=dict(value=sigma_x, min=0.1, max=20 * x.max()),
         sigmay=dict(value=sigma_y, min=0.1, max=20 * y.max()),
         c=values.max() if peak < 0 else values.min(),

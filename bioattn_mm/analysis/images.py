@@ -1,4 +1,4 @@
-"""Images as a config's model sees them."""
+"""Images as a config's test pipeline and data preprocessor hand them to the model."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from mmengine.dataset import Compose
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor
 
-from ..cli.command_line import find_datasets
+from ..cli.pipelines import find_datasets
 from ..errors import InputError
 
 SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp')
@@ -22,8 +22,8 @@ class PreparedImage:
     Attributes:
         path: Its file.
         original_size: (height, width) of the file in pixels.
-        pixels: What was made of it before normalisation, RGB, uint8 (H, W, 3).
-        inputs: The model's input, (1, 3, H', W'), which may be padded at the bottom and right.
+        pixels: The image after the pipeline, before normalisation: RGB, uint8 (H, W, 3).
+        inputs: The model's input, (1, 3, H', W'), normalised and possibly padded at the bottom and right.
     """
 
     path: Path
@@ -33,15 +33,15 @@ class PreparedImage:
 
 
 def find_images(config: Config, folder: str | None, limit: int) -> list[Path]:
-    """The first images of a folder and the folders in it, by name.
+    """The first images of a folder and its subfolders, in the order of their paths.
 
     Args:
-        config: Names the folder of its validation images.
-        folder: Another folder instead.
-        limit: How many at most.
+        config: Config whose folder of validation images is taken if `folder` is None.
+        folder: The folder.
+        limit: Maximum number of images.
 
     Raises:
-        InputError: The folder is not there, or has no images.
+        InputError: The folder does not exist, or has no images.
     """
     path = Path(folder) if folder else _validation_folder(config)
     if not path.is_dir():
@@ -66,19 +66,19 @@ class ImageReader:
     """Reads images through the test pipeline and the data preprocessor of a config.
 
     Args:
-        config: Of a model that runs in mmdet, mmseg or mmpretrain.
-        size: (height, width) in pixels to resize images to, without keeping their shape; None for the pipeline's
-            own resize.
+        config: Config of a model in mmdet, mmseg or mmpretrain.
+        size: (height, width) in pixels that images are resized to, whatever their aspect ratio; None for the
+            pipeline's own resize.
         device: Device of the model's inputs.
 
     Raises:
-        InputError: There is a `size`, and the pipeline has not one resize to replace.
+        InputError: `size` is given, and the pipeline does not have exactly one resize to replace.
     """
 
     def __init__(self, config: Config, size: tuple[int, int] | None = None, device: str = 'cpu') -> None:
         init_default_scope(config.default_scope)
         dataset = next(find_datasets(config.test_dataloader), {})
-        # Images alone have no annotations.
+        # The images may come from a folder without annotations.
         steps = [dict(step) for step in dataset.get('pipeline', []) if not step['type'].endswith('LoadAnnotations')]
         if size is not None:
             resizes = [index for index, step in enumerate(steps) if 'Resize' in step['type']]
@@ -92,7 +92,7 @@ class ImageReader:
         """Read one image.
 
         Raises:
-            InputError: It cannot be decoded.
+            InputError: The file cannot be decoded.
         """
         packed = self.pipeline(dict(img_path=str(path), img_id=0))
         image, sample = packed['inputs'], packed['data_samples']
@@ -103,10 +103,10 @@ class ImageReader:
 
 
 def stride_of(grid: tuple[int, int], size: tuple[int, int]) -> int:
-    """Pixels between the tokens of a layer, a power of two.
+    """Stride of a layer's tokens in pixels, a power of two.
 
     Args:
-        grid: (height, width) of the tokens, those of `size` divided by the stride, rounded up.
+        grid: (height, width) of the token grid: `size` divided by the stride, rounded up.
         size: (height, width) of the model's input in pixels.
 
     Raises:
@@ -115,4 +115,4 @@ def stride_of(grid: tuple[int, int], size: tuple[int, int]) -> int:
     for stride in (2**exponent for exponent in range(10)):
         if all(-(-length // stride) == tokens for length, tokens in zip(size, grid)):
             return stride
-    raise ValueError(f'a grid of {grid} tokens is that of no stride in an image of {size} pixels')
+    raise ValueError(f'no stride gives a grid of {grid} tokens for an image of {size} pixels')

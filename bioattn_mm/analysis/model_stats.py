@@ -1,11 +1,10 @@
-"""What a model costs: its size, and the passes whose FLOPs, time and memory are measured.
+"""Costs of a model: parameters, and the passes whose FLOPs, time and memory are measured.
 
-mmdet and mmseg are imported where they are used: a model needs one of them.
+mmdet and mmseg are imported inside functions: a model needs one of them.
 """
 
 import copy
 import statistics
-import time
 
 import numpy as np
 import torch
@@ -15,28 +14,30 @@ from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import BaseDataElement, InstanceData, PixelData
 from torch import Tensor, nn
 
+from ..cli.runner import now
 from ..errors import InputError
 from .flops import count_multiply_adds
 from .models import SEED
 from .saved_activations import saved_bytes
 
 SCOPES = ('mmdet', 'mmseg')
-# Of the ground truth of a training step: an image of COCO has about 7.
+# Objects in the ground truth of a training step: an image of COCO has about 7.
 NUM_OBJECTS = 7
 
 
 class Network(nn.Module):
-    """A model's forward pass, from normalised images to what its head puts out.
+    """The measured passes of a model with random weights.
 
-    Of a segmentor the logits, resized to the image; of a detector the head's outputs, without post-processing: in
-    two stages the second one's for the regions that the first proposes, masks for 100 of them.
+    The forward pass ends before post-processing: at the logits of a segmentor, resized to the image, or at the head
+    outputs of a detector. The second stage of a two-stage detector runs on the proposals of the first, its mask head
+    on 100 of them.
 
     Args:
-        config: Config of a whole model, of mmdet or mmseg. Its weights are random.
-        backbone_only: The backbone alone, of any library.
+        config: Config of a whole model, of mmdet or mmseg.
+        backbone_only: Take only the backbone, of any library.
 
     Raises:
-        InputError: The whole model of another library.
+        InputError: The whole model is of another library.
     """
 
     def __init__(self, config: Config, backbone_only: bool = False) -> None:
@@ -56,7 +57,7 @@ class Network(nn.Module):
         self.model = revert_sync_batchnorm(model)
 
     def forward(self, x: Tensor) -> object:
-        """(B, 3, H, W) to what the model puts out."""
+        """Normalised images, (B, 3, H, W), to the model's outputs."""
         if self.scope is None:
             return self.model(x)
         samples = [sample_of(x, self.scope) for _ in x]
@@ -65,17 +66,14 @@ class Network(nn.Module):
         return self.model(x, samples, mode='tensor')
 
     def training_forward(self, x: Tensor) -> object:
-        """(B, 3, H, W) to the losses, of a backbone alone to its outputs.
-
-        The ground truth of each image is in vertical stripes: 7 objects of a class, or regions of two classes.
-        """
+        """Normalised images, (B, 3, H, W), to the losses; of only a backbone to its outputs."""
         if self.scope is None:
             return self.model(x)
         return self.model(x, [annotated_sample_of(x, self.scope) for _ in x], mode='loss')
 
 
 def sample_of(x: Tensor, scope: str) -> BaseDataElement:
-    """What goes with an image of a batch, (B, 3, H, W), that was not resized."""
+    """The data sample of an image that was not resized, from a batch (B, 3, H, W)."""
     if scope == 'mmseg':
         from mmseg.structures import SegDataSample as DataSample
     else:
@@ -86,7 +84,7 @@ def sample_of(x: Tensor, scope: str) -> BaseDataElement:
 
 
 def annotated_sample_of(x: Tensor, scope: str) -> BaseDataElement:
-    """The same with ground truth: vertical stripes, of two classes in turn or as many objects of the first class."""
+    """A data sample with ground truth: 7 vertical stripes, of two alternating classes or as objects of one class."""
     sample = sample_of(x, scope)
     height, width = x.shape[2:]
     stripes = torch.arange(width) * NUM_OBJECTS // width
@@ -107,21 +105,22 @@ def annotated_sample_of(x: Tensor, scope: str) -> BaseDataElement:
 
 
 def random_images(batch_size: int, size: tuple[int, int], device: str) -> Tensor:
-    """Normalised images of noise, the same in every run: (B, 3, height, width)."""
+    """Images of Gaussian noise, (B, 3, height, width), the same in every run."""
     generator = torch.Generator().manual_seed(SEED)
     return torch.randn(batch_size, 3, *size, generator=generator).to(device)
 
 
 def num_parameters(module: nn.Module) -> int:
-    """Parameters of a module, each once."""
+    """Number of parameters of a module; shared ones count once."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def multiply_adds(network: Network, image: Tensor) -> tuple[dict[str, int], int]:
-    """Multiply-adds of the forward pass of an image, in eval mode (see `count_multiply_adds`).
+    """Multiply-adds of the forward pass of an image in eval mode (see `count_multiply_adds`).
 
     Returns:
-        Those of an image whose size was seen before, by the module's name; and how many more a size takes once.
+        Multiply-adds by the module's name if the size of the image was seen before, and the additional ones of the
+        first image of a size, whose position biases and the like are then cached.
     """
     network.eval()
     first, later = count_multiply_adds(network, image), count_multiply_adds(network, image)
@@ -129,10 +128,10 @@ def multiply_adds(network: Network, image: Tensor) -> tuple[dict[str, int], int]
 
 
 def activation_bytes(network: Network, x: Tensor) -> int:
-    """Memory of what a training step keeps for its backward pass, in bytes (see `saved_bytes`).
+    """Memory of the activations that a training step saves for its backward pass, in bytes (see `saved_bytes`).
 
     Raises:
-        InputError: A norm has a single value of a channel, which it takes more images to normalise.
+        InputError: A BatchNorm gets a single value per channel: it needs more images.
     """
     network.train()
     try:
@@ -140,20 +139,18 @@ def activation_bytes(network: Network, x: Tensor) -> int:
     except ValueError as error:
         if 'more than 1 value per channel' not in str(error):
             raise
-        raise InputError(f'training takes more than {len(x)} image here: raise --batch-size ({error})') from error
+        raise InputError(f'training needs more than {len(x)} image: raise --batch-size ({error})') from error
 
 
 @torch.no_grad()
 def images_per_second(network: Network, x: Tensor, repeats: int) -> float:
-    """Images per second of the forward pass in eval mode: the median of some passes, after one that warms up."""
+    """Images per second of the forward pass in eval mode: the median of `repeats` passes after a warm-up pass."""
     network.eval()
 
     def seconds() -> float:
-        start = time.perf_counter()
+        start = now()
         network(x)
-        if x.is_cuda:
-            torch.cuda.synchronize()
-        return time.perf_counter() - start
+        return now() - start
 
     seconds()
     return len(x) / statistics.median(seconds() for _ in range(repeats))

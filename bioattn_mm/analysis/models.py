@@ -1,4 +1,4 @@
-"""Backbones of configs."""
+"""The backbone of a config, with the weights of a checkpoint."""
 
 from pathlib import Path
 
@@ -10,21 +10,26 @@ from ..errors import InputError
 from ..models.backbones import Backbone
 from ..registry import MODELS
 
-# Random weights are the same in every run.
-SEED = 0
+SEED = 0  # of random weights
 
 
-def build_backbone(config: Config, checkpoint: str | None = None, device: str = 'cpu') -> tuple[Backbone, str]:
-    """The backbone of a config, in eval mode, without gradients for its parameters.
+def build_backbone(
+    config: Config,
+    checkpoint: str | None = None,
+    device: str = 'cpu',
+    classes: tuple[type[Backbone], ...] = (Backbone,),
+) -> tuple[Backbone, str]:
+    """Build the backbone of a config for analysis: in eval mode, its parameters without gradients.
 
     Args:
         config: Config of a whole model whose backbone is a subclass of `Backbone`.
-        checkpoint: File of the whole model, of its backbone, or of ImageNet. None for the file of the backbone's
-            `init_cfg` where it is a local one, else random weights.
+        checkpoint: File of the whole model, of its backbone, or of ImageNet. None for the file in the backbone's
+            `init_cfg` if it is a local one, else random weights, the same in every run.
         device: Device that the backbone is moved to.
+        classes: Classes that the backbone may have.
 
     Returns:
-        The backbone, and what its weights are, for a user to read.
+        The backbone, and the file of its weights or 'random weights'.
 
     Raises:
         InputError: The config has another backbone, or the checkpoint does not fit it.
@@ -32,10 +37,9 @@ def build_backbone(config: Config, checkpoint: str | None = None, device: str = 
     settings = dict(config.model.get('backbone', {}))
     name = str(settings.pop('type', None))
     backbone_type = MODELS.get(name)
-    if backbone_type is None or not issubclass(backbone_type, Backbone):
-        raise InputError(
-            f'{config.filename} has the backbone {name}: expected one of bioattn_mm or a subclass of one'
-        )
+    if backbone_type is None or not issubclass(backbone_type, classes):
+        expected = ' or '.join(cls.__name__ for cls in classes)
+        raise InputError(f'{config.filename} has the backbone {name}: expected a subclass of {expected}')
     init_cfg = settings.pop('init_cfg', None) or {}
     prefix = ''
     if checkpoint is None and Path(init_cfg.get('checkpoint', '')).is_file():
@@ -44,5 +48,4 @@ def build_backbone(config: Config, checkpoint: str | None = None, device: str = 
     backbone = backbone_type(**settings)
     if checkpoint is not None:
         load_backbone(backbone, checkpoint, prefix)
-    backbone = backbone.to(device).eval().requires_grad_(False)
-    return backbone, 'random weights' if checkpoint is None else checkpoint
+    return backbone.to(device).eval().requires_grad_(False), checkpoint or 'random weights'

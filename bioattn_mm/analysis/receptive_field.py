@@ -1,4 +1,4 @@
-"""Effective receptive field: how much each pixel of an image contributes to the centre of a model's features."""
+"""Effective receptive field: how much each pixel of an image contributes to the central feature of an output."""
 
 from collections.abc import Iterable
 
@@ -8,28 +8,29 @@ from torch import Tensor, nn
 
 from .gaussian_fit import fit_gaussian
 
-# Shares of the whole contribution whose area is measured.
+# The areas that hold these shares of the whole contribution are measured.
 SHARES = (0.2, 0.5, 0.8, 0.99)
-# Below this part of the gradient of another combination of the channels, that of their mean is rounding.
+# If the gradient of the channel mean is below this fraction of that of another combination of the channels, it is
+# rounding noise.
 ROUNDING = 1e-4
-# A Gaussian is fitted to means over blocks of pixels, at most this many along each axis.
+# A Gaussian is fitted to means over blocks of pixels; maximum number of blocks along each axis.
 FIT_LENGTH = 128
 
 
 def center_gradients(model: nn.Module, x: Tensor, alternate: bool = False) -> list[Tensor]:
-    """Gradient of the centre of each output by the image.
+    """Gradient of the central feature of each output with respect to the image.
 
-    Kim et al., BMVC 2023, section 2: the gradient of the central feature, averaged over its channels, with respect to
-    the image, averaged over the colours. In a grid of even length the central feature is the one after the middle.
+    Kim et al., BMVC 2023, section 2: the feature is averaged over its channels, the gradient over the colours of the
+    image. If a feature map has an even length, the feature after the middle is the central one.
 
     Args:
-        model: Maps (B, 3, H, W) to a sequence of outputs (B, C_i, H_i, W_i); in eval mode, so that no image has a
-            part in another's.
+        model: Maps (B, 3, H, W) to a sequence of outputs (B, C_i, H_i, W_i). It must be in eval mode, in which the
+            images of a batch do not influence each other.
         x: Images, (B, 3, H, W).
-        alternate: Every second channel counts with the opposite sign.
+        alternate: Negate every second channel before averaging.
 
     Returns:
-        (B, H, W) for each output.
+        The gradient, (B, H, W), for each output.
     """
     x = x.detach().requires_grad_()
     with torch.enable_grad():
@@ -42,19 +43,17 @@ def center_gradients(model: nn.Module, x: Tensor, alternate: bool = False) -> li
 
 
 def receptive_fields(model: nn.Module, images: Iterable[Tensor]) -> list[np.ndarray]:
-    """Contribution of each pixel to the centre of each output: ReLU of `center_gradients`, averaged over images.
+    """Contribution of each pixel to the central feature: ReLU of `center_gradients`, averaged over images.
 
-    ReLU leaves the pixels that raise the central feature.
-
-    After a LayerNorm whose weights are all equal, that of an untrained model, the mean over the channels is a
-    constant, and what float32 leaves of its gradient would look like a field: it counts as 0.
+    ReLU keeps the pixels that raise the central feature. The field is 0 if the mean over the channels is constant, as
+    after the LayerNorm of an untrained model, whose weights are all equal: the gradient is then rounding noise.
 
     Args:
-        model: As there.
-        images: (1, 3, H, W) each, at least one, all of one size.
+        model: See `center_gradients`.
+        images: At least one image, (1, 3, H, W); all of one size.
 
     Returns:
-        float64 (H, W) for each output.
+        The contributions, float64 (H, W), for each output.
     """
     sums, number, is_constant = 0, 0, []
     for image in images:
@@ -69,32 +68,32 @@ def receptive_fields(model: nn.Module, images: Iterable[Tensor]) -> list[np.ndar
 
 
 def area_fractions(contributions: np.ndarray, shares: tuple[float, ...] = SHARES) -> list[float]:
-    """Fraction of the area that holds a share of the whole contribution: that of the fewest pixels that do.
+    """Fractions of the image's area that hold shares of the whole contribution, in as few pixels as possible.
 
     Args:
-        contributions: (H, W), none negative; all zero gives NaN.
-        shares: Between 0 and 1.
+        contributions: Contribution of each pixel, (H, W), none negative; all zero gives NaN.
+        shares: Shares between 0 and 1.
     """
     ordered = np.sort(contributions, axis=None)[::-1].cumsum()
     if ordered[-1] == 0:
         return [float('nan')] * len(shares)
-    # The last pixel counts for as much of it as is needed.
+    # Interpolated: only the needed part of the last pixel counts.
     number = np.interp(np.array(shares) * ordered[-1], np.append(0, ordered), np.arange(ordered.size + 1))
     return (number / contributions.size).tolist()
 
 
 def fit_field(contributions: np.ndarray) -> dict[str, float]:
-    """Gaussian fit to a receptive field whose largest contribution counts as 1.
+    """Fit a Gaussian to a receptive field, scaled so that its largest contribution is 1.
 
     Args:
-        contributions: (H, W).
+        contributions: Contribution of each pixel, (H, W).
 
     Returns:
-        What `fit_gaussian` does, with lengths in pixels and the centre relative to the image's.
+        R^2 and parameters as of `fit_gaussian`, lengths in pixels, the centre relative to that of the image.
     """
     block = [-(-length // FIT_LENGTH) for length in contributions.shape]
     rows, columns = (length // size for length, size in zip(contributions.shape, block))
-    # Of pixels that make no whole block, as many are left out at one end as at the other.
+    # Pixels beyond whole blocks are cropped equally at both ends.
     top, left = ((length % size) // 2 for length, size in zip(contributions.shape, block))
     blocks = contributions[top : top + rows * block[0], left : left + columns * block[1]]
     blocks = blocks.reshape(rows, block[0], columns, block[1]).mean((1, 3))

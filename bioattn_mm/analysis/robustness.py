@@ -1,81 +1,59 @@
-"""Tests on corrupted images, kept one by one, and what they add up to.
+"""Tests on corrupted images, whose results are kept one by one, and their means.
 
 After Michaelis et al. 2019, "Benchmarking robustness in object detection": the mean performance under corruption
-(mPC), `1 / (corruptions severities) sum P_cs`, and the relative one (rPC), `mPC / P_clean`.
+(mPC), `1 / (corruptions * severities) * sum P_cs`, and the relative one (rPC), `mPC / P_clean`.
 """
 
-import contextlib
 import copy
 import hashlib
 import json
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
-from torch import Tensor
 
-from ..checkpoints import check_fit
-from ..cli.command_line import find_datasets
+from ..cli.pipelines import find_datasets
+from ..cli.reports import write_json
 from ..errors import InputError
-from ..files import atomic_write
+from .evaluation import TrainedModel
 
-# Name and severity under which the test on the images as they are is kept.
+# Corruption and severity of the test on the images as they are.
 CLEAN = ('none', 0)
 
 
-@dataclass
-class Model:
-    """A trained model.
-
-    Attributes:
-        config: Its config.
-        checkpoint: File of its weights.
-        state_dict: The weights.
-    """
-
-    config: Config
-    checkpoint: str
-    state_dict: dict[str, Tensor]
-
-    def describe(self) -> dict[str, str]:
-        """What tells it from others: its files, and hashes of what is in them, the config after all overrides."""
-        return dict(
-            config=str(self.config.filename),
-            checkpoint=self.checkpoint,
-            config_sha256=hashlib.sha256(self.config.pretty_text.encode()).hexdigest(),
-            checkpoint_sha256=hashlib.sha256(Path(self.checkpoint).read_bytes()).hexdigest(),
-        )
-
-
 class Results:
-    """Metrics of each model, corruption and severity, a file for each.
+    """Metrics of each model, corruption and severity, in a file for each, so that an interrupted run can go on.
 
     Args:
-        folder: Where they are kept.
-        models: `Model.describe` of each, by name.
-        corruptions: Those that are asked for.
-        severities: The same.
+        folder: Folder of the files. It may hold earlier results of the same models.
+        models: The models by name.
+        corruptions: Names of all corruptions of the run.
+        severities: All severities of the run.
+
+    Attributes:
+        models: For each model its files and the hashes of their contents, of the config after all overrides.
 
     Raises:
-        InputError: The folder has results of other models, or more than are asked for.
+        InputError: The folder has results of other models, or of corruptions and severities that are not asked for.
     """
 
     def __init__(
-        self, folder: Path, models: dict[str, dict[str, str]], corruptions: list[str], severities: list[int]
+        self, folder: Path, models: dict[str, TrainedModel], corruptions: list[str], severities: list[int]
     ) -> None:
         self.folder = folder
-        self.models = models
-        settings = folder / 'settings.json'
-        if settings.exists():
-            self._check(json.loads(settings.read_text()), corruptions, severities)
+        self.models = {name: _describe(model) for name, model in models.items()}
+        settings = dict(models=self.models, corruptions=list(corruptions), severities=list(severities))
+        path = folder / 'settings.json'
+        if path.exists():
+            self._check(json.loads(path.read_text()), settings)
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(settings, dict(models=models, corruptions=list(corruptions), severities=list(severities)))
+        write_json(path, settings)
 
-    def _check(self, earlier: dict, corruptions: list[str], severities: list[int]) -> None:
+    def _check(self, earlier: dict, settings: dict) -> None:
         hint = 'name another folder for --out'
         for name, description in earlier['models'].items():
             if name not in self.models:
@@ -85,72 +63,68 @@ class Results:
                     raise InputError(
                         f'{self.folder} has results of {name} with another {part} ({description[part]}): {hint}'
                     )
-        for option, asked in (('corruptions', corruptions), ('severities', severities)):
-            missing = [str(value) for value in earlier[option] if value not in asked]
+        for option in ('corruptions', 'severities'):
+            missing = [str(value) for value in earlier[option] if value not in settings[option]]
             if missing:
                 raise InputError(f'{self.folder} has --{option} {" ".join(missing)} too: ask for them, or {hint}')
 
     def load(self, model: str, corruption: str, severity: int) -> dict[str, float] | None:
-        """The metrics of a test, None where it was not done yet."""
+        """The metrics of a test; None if it was not done yet."""
         path = self._path(model, corruption, severity)
-        return json.loads(path.read_text()) if path.exists() else None
+        if not path.exists():
+            return None
+        return {name: math.nan if value is None else value for name, value in json.loads(path.read_text()).items()}
 
     def save(self, model: str, corruption: str, severity: int, metrics: dict[str, float]) -> None:
+        """Keep the metrics of a test."""
         path = self._path(model, corruption, severity)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, metrics)
+        write_json(path, metrics)
 
     def _path(self, model: str, corruption: str, severity: int) -> Path:
         return self.folder / model / f'{corruption}_{severity}.json'
 
 
-def write_whole(path: Path, document: dict) -> None:
-    """Write a JSON file, which is there as a whole or not at all."""
-    with atomic_write(path) as file:
-        file.write((json.dumps(document, indent=1) + '\n').encode())
+def _describe(model: TrainedModel) -> dict[str, str]:
+    return dict(
+        config=str(model.config.filename),
+        checkpoint=model.checkpoint,
+        config_sha256=hashlib.sha256(model.config.pretty_text.encode()).hexdigest(),
+        checkpoint_sha256=hashlib.sha256(Path(model.checkpoint).read_bytes()).hexdigest(),
+    )
 
 
 def measure_corrupted(
-    model: Model, corruption: str, severity: int, work_dir: Path, advance: Callable[[float], None]
+    model: TrainedModel, corruption: str, severity: int, work_dir: Path, advance: Callable[[float], None]
 ) -> dict[str, float]:
     """Test a model on corrupted images of its test set.
 
     Args:
         model: The model.
         corruption: A name that `bioattn_mm.Corrupt` knows, or 'none'.
-        severity: 1 to 5.
+        severity: 1 to 5; 0 for 'none'.
         work_dir: Folder for logs.
-        advance: Is called after each batch with the part of the images in it.
+        advance: Called after each batch with its share of all batches.
 
     Returns:
         The metrics of the config's evaluator.
 
     Raises:
-        InputError: The checkpoint does not fit the config, or the test pipeline loads no images.
+        InputError: The checkpoint does not fit the config, or the test pipeline does not load images in one step.
     """
     config = copy.deepcopy(model.config)
     if (corruption, severity) != CLEAN:
         insert_corruption(config, corruption, severity)
     config.work_dir = str(work_dir)
-    config.log_level = 'WARNING'
-    config.load_from, config.resume = None, False
     config.experiment_name = f'{corruption}_{severity}'
-    runner = Runner.from_cfg(config)
-    check_fit(model.checkpoint, model.state_dict, runner.model.state_dict())
-    runner.model.load_state_dict(model.state_dict)
-    runner.register_hook(_Advance(advance))
-    # COCO's evaluator prints.
-    with open(work_dir / 'evaluation.log', 'a') as log, contextlib.redirect_stdout(log):
-        metrics = runner.test()
-    # Some are numbers of numpy's.
-    return {name: float(value) for name, value in metrics.items()}
+    return model.test(config, _Advance(advance))
 
 
 def insert_corruption(config: Config, corruption: str, severity: int) -> None:
     """Corrupt the images of a config's test set, right after they are loaded.
 
     Raises:
-        InputError: The test pipeline has not one step that loads them.
+        InputError: The test pipeline does not load images in exactly one step.
     """
     for dataset in find_datasets(config.test_dataloader):
         loaders = [i for i, step in enumerate(dataset.get('pipeline', [])) if step['type'].endswith('ImageFromFile')]
@@ -161,7 +135,7 @@ def insert_corruption(config: Config, corruption: str, severity: int) -> None:
 
 
 class _Advance(Hook):
-    """Progress of a test."""
+    """Reports the progress of a test."""
 
     def __init__(self, advance: Callable[[float], None]) -> None:
         self.advance = advance
@@ -178,7 +152,7 @@ def summarize(clean: float, corrupted: dict[tuple[str, int], float]) -> dict[str
         corrupted: Performance by corruption and severity.
 
     Returns:
-        `clean`, `mPC`, and `rPC`, from 0 to 1, NaN where `clean` is 0.
+        `clean`, `mPC`, and `rPC`, a fraction; NaN if `clean` is 0.
     """
     mean = float(np.mean(list(corrupted.values())))
-    return dict(clean=clean, mPC=mean, rPC=mean / clean if clean else float('nan'))
+    return dict(clean=clean, mPC=mean, rPC=mean / clean if clean else math.nan)

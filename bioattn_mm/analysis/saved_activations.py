@@ -1,4 +1,4 @@
-"""Memory of what a forward pass keeps for the backward pass."""
+"""Memory of the activations that a forward pass saves for the backward pass."""
 
 import weakref
 from collections.abc import Callable
@@ -8,19 +8,19 @@ from torch import Tensor, nn
 
 
 def saved_bytes(forward: Callable[[], object], module: nn.Module) -> int:
-    """Memory of the tensors that autograd keeps at the end of a forward pass, in bytes.
+    """Memory of the tensors that autograd holds at the end of a forward pass, in bytes.
 
-    Each storage counts once and as a whole, however many tensors and operators share it. Parameters and buffers of
-    the module are not activations and do not count; the input is one, where it is kept.
+    Each storage counts once and as a whole, however many tensors share it. Parameters and buffers of the module do
+    not count; the input does if autograd saves it.
 
     Args:
-        forward: Runs the pass, with gradients, and returns what the backward pass would start from.
-        module: Whose parameters and buffers do not count.
+        forward: Runs the forward pass with gradients and returns its output.
+        module: The module whose parameters and buffers do not count.
     """
     kept = weakref.WeakSet()
 
     def keep(tensor: Tensor) -> _Kept:
-        # Autograd holds it as long as the tensor itself: what it drops before the end of the pass goes from the set.
+        # Autograd holds the packed object as long as it needs the tensor; then it leaves the weak set, too.
         kept.add(packed := _Kept(tensor))
         return packed
 
@@ -35,8 +35,8 @@ def saved_bytes(forward: Callable[[], object], module: nn.Module) -> int:
 
 
 class _Kept:
-    """A tensor as autograd keeps it."""
+    """A saved tensor, in an object that a `WeakSet` can hold."""
 
     def __init__(self, tensor: Tensor) -> None:
-        # An operator that keeps its own output would never be freed: the output holds the operator, too.
+        # Detached: an operator that saves its own output would otherwise form a reference cycle with it.
         self.tensor = tensor.detach()

@@ -48,7 +48,7 @@ def find_weights_key(checkpoint: object) -> str | None:
 
 
 def weights_of(path: str, checkpoint: object) -> dict[str, Tensor]:
-    """Return the weights of a checkpoint that was read from `path`, without the prefix `module.` of parallel wrappers.
+    """Return the weights of a checkpoint that was read from `path`, without a parallel wrapper's prefix `module.`.
 
     Raises:
         InputError: It holds no weights.

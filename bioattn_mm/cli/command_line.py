@@ -1,32 +1,24 @@
-"""What the tools share: reading configs, checking what they point to, one-line errors."""
+"""The command line of the tools: one-line errors, and the arguments that several tools take."""
 
 import argparse
 import functools
-import os
 import pickle
 import re
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
-from mmengine.config import Config, ConfigDict, DictAction
-from mmengine.utils import is_seq_of
+import torch
+from mmengine.config import DictAction
 
 from ..checkpoints.unpickling import HOLDS_CODE, code_refused, refused_class, trust_checkpoints
 from ..errors import InputError
 
-HOW_TO_GET = dict(
-    ADE20KDataset='download ADEChallengeData2016.zip of the MIT Scene Parsing Benchmark '
-    '(http://data.csail.mit.edu/places/ADEchallenge/ADEChallengeData2016.zip) and unpack it into data/ade',
-    CocoDataset='download the 2017 train and val images and annotations from https://cocodataset.org/#download '
-    'and unpack them into data/coco',
-)
-
 
 def run_tool(main: Callable[[], None]) -> Callable[[], None]:
-    """Decorate a tool's `main`: bad input, or a file system that refuses, ends it with one line and exit code 2.
+    """Decorate a tool's `main`: an `InputError` or `OSError` is printed as one line, and the exit code is 2.
 
-    Whatever reads a checkpoint inside, mmengine's Runner included, refuses code in it (see `unpickling`).
+    While `main` runs, every checkpoint is read without running code in it, also by mmengine's Runner (see
+    `unpickling`).
     """
 
     @functools.wraps(main)
@@ -34,61 +26,56 @@ def run_tool(main: Callable[[], None]) -> Callable[[], None]:
         try:
             with code_refused():
                 main()
-        except pickle.UnpicklingError as error:  # of a checkpoint that a library reads by itself
-            print(f'error: a checkpoint {HOLDS_CODE.format(refused_class(error))}', file=sys.stderr)
-            sys.exit(2)
+        except pickle.UnpicklingError as error:  # of a checkpoint that mmengine, mmdet or mmseg reads
+            refused = refused_class(error)
+            _fail(f'a checkpoint {HOLDS_CODE.format(refused)}' if refused else f'cannot read a checkpoint: {error}')
         except (InputError, OSError) as error:
-            # An error of a data loader's worker arrives with the worker's traceback in its message; its last
-            # line is "module.ErrorClass: message".
-            line = str(error).strip().splitlines()[-1]
-            line = re.sub(r'^([\w.]+\.)?\w*Error: ', '', line)
-            print(f'error: {line}', file=sys.stderr)
-            sys.exit(2)
+            # An error in a data loader's worker arrives with the worker's traceback in its message, whose last line
+            # is "module.ErrorClass: message".
+            _fail(re.sub(r'^([\w.]+\.)?\w*Error: ', '', str(error).strip().splitlines()[-1]))
 
     return run
 
 
-def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Add the arguments of every tool that runs a config, and parse the command line."""
+def _fail(message: str) -> None:
+    """End the process with one line and exit code 2."""
+    print(f'error: {(message.splitlines() or [""])[0]}', file=sys.stderr)
+    sys.exit(2)
+
+
+def tool_parser(description: str, *examples: str) -> argparse.ArgumentParser:
+    """A parser whose help keeps the line breaks of the description and ends with example calls.
+
+    Args:
+        description: The tool's docstring.
+        *examples: Calls without `python tools/`.
+    """
+    title = 'Examples:' if len(examples) > 1 else 'Example:'
+    return argparse.ArgumentParser(
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog='\n'.join([title, *(f'  python tools/{example}' for example in examples)]),
+    )
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Add the config file."""
+    parser.add_argument('config', help='config file, such as configs/transnext/upernet_tiny_ade20k.py')
+
+
+def add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    """Add the checkpoint of a whole model."""
+    parser.add_argument('checkpoint', help='checkpoint file of the whole model')
+
+
+def add_config_options(parser: argparse.ArgumentParser) -> None:
+    """Add what changes a config or lets its checkpoints be read: the keyword arguments of `load_config`."""
     parser.add_argument(
         '--mini',
         action='store_true',
-        help='generated miniature data, images and crops of a quarter of the size; training is 200 iterations of 2 '
-        'images from random weights, with a fixed seed: minutes on a 2-core CPU',
+        help='use the generated miniature datasets, with images and crops of a quarter of the size; training takes '
+        '200 iterations of 2 images from random weights with a fixed seed: minutes on a 2-core CPU',
     )
-    add_cfg_options(parser)
-    add_trust_checkpoint(parser)
-    parser.add_argument(
-        '--launcher',
-        choices=['none', 'pytorch', 'slurm', 'mpi'],
-        default='none',
-        help='job launcher (default: none)',
-    )
-    parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help='set by the pytorch launcher')
-    args = parser.parse_args()
-    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
-    return args
-
-
-class ConfigOptions(DictAction):
-    """mmengine's `KEY=VALUE ...`, with an error of one line for what is no such thing."""
-
-    def __call__(self, parser, namespace, values, option_string=None) -> None:
-        for value in values:
-            key, equals, text = value.partition('=')
-            if not key or not equals:
-                raise argparse.ArgumentError(self, f'expected KEY=VALUE, got {value!r}')
-            if '{' in text:
-                raise argparse.ArgumentError(
-                    self, f'a dict is no value, got {value!r}: set its entries one by one, {key}.NAME=VALUE'
-                )
-            if any(text.count(left) != text.count(right) for left, right in ('()', '[]')):
-                raise argparse.ArgumentError(self, f'brackets that do not match in {value!r}')
-        super().__call__(parser, namespace, values, option_string)
-
-
-def add_cfg_options(parser: argparse.ArgumentParser) -> None:
-    """Add `--cfg-options`."""
     parser.add_argument(
         '--cfg-options',
         nargs='+',
@@ -96,13 +83,7 @@ def add_cfg_options(parser: argparse.ArgumentParser) -> None:
         metavar='KEY=VALUE',
         help='override config values, such as model.backbone.bias_mode=interpolate; applied after --mini',
     )
-
-
-class TrustCheckpoint(argparse.Action):
-    """Lets checkpoints run code as soon as the option is met."""
-
-    def __call__(self, parser, namespace, values, option_string=None) -> None:
-        trust_checkpoints()
+    add_trust_checkpoint(parser)
 
 
 def add_trust_checkpoint(parser: argparse.ArgumentParser) -> None:
@@ -111,85 +92,134 @@ def add_trust_checkpoint(parser: argparse.ArgumentParser) -> None:
         '--trust-checkpoint',
         action=TrustCheckpoint,
         nargs=0,
-        help='read checkpoints that hold other classes than those that mmengine writes; such a file can run any '
-        'program when it is read, so use this only for files from a source that you trust',
+        help='also read checkpoints that hold classes other than those that mmengine writes; reading such a file can '
+        'run any program, so use this only for files from a source that you trust',
     )
 
 
-def merge_options(config: Config, options: dict[str, object] | None) -> None:
-    """Override values of a config with those of `--cfg-options`.
+def add_launcher(parser: argparse.ArgumentParser) -> None:
+    """Add `--launcher`."""
+    parser.add_argument(
+        '--launcher',
+        choices=['none', 'pytorch', 'slurm', 'mpi'],
+        default='none',
+        help='what started the processes of a distributed run (default: none, a single process)',
+    )
+    # torch.distributed.launch appends it, and sets the environment variable LOCAL_RANK, which is what is read.
+    parser.add_argument('--local_rank', '--local-rank', type=int, help=argparse.SUPPRESS)
+
+
+def add_out(parser: argparse.ArgumentParser, content: str) -> None:
+    """Add `--out`, a folder that must not hold the tool's files yet."""
+    parser.add_argument('--out', required=True, metavar='DIR', help=f'folder for {content}; nothing is overwritten')
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add `--device`."""
+    parser.add_argument(
+        '--device',
+        action=Device,
+        default='cuda' if torch.cuda.is_available() else 'cpu',
+        help='device to compute on, such as cpu or cuda:0 (default: the GPU if there is one, else the CPU)',
+    )
+
+
+def add_size(parser: argparse.ArgumentParser, default: tuple[int, int] | None, help: str) -> None:
+    """Add `--size`, the height and width of the input in pixels."""
+    from ..models.backbones.base import MIN_INPUT_SIZE  # takes seconds: it imports all backbones
+
+    parser.add_argument(
+        '--size',
+        action=AtLeast,
+        minimum=MIN_INPUT_SIZE,
+        nargs=2,
+        default=default,
+        metavar=('HEIGHT', 'WIDTH'),
+        help=f'{help} (default: {"{} {}".format(*default) if default else "as the test pipeline resizes images"})',
+    )
+
+
+def add_backbone_arguments(
+    parser: argparse.ArgumentParser, files: str, max_images: int, size: tuple[int, int] | None = None
+) -> None:
+    """Add the arguments of the tools that run a config's backbone on images.
 
     Args:
-        config: Changed in place.
-        options: Values by key, with dots between the keys of nested dicts and the indices of lists.
-
-    Raises:
-        InputError: A key leads through something that is no dict or list, an index is none, or a whole dict would be
-            replaced by a single value.
+        parser: Changed in place.
+        files: What goes into the folder `--out`.
+        max_images: Default of `--max-images`.
+        size: Default of `--size`, (height, width) in pixels; None for the sizes of the config's test pipeline.
     """
-    for key, value in (options or {}).items():
-        old = config
+    add_config(parser)
+    parser.add_argument(
+        'checkpoint',
+        nargs='?',
+        help="checkpoint file of the whole model, of its backbone, or of ImageNet; default: the file in the config's "
+        'init_cfg if it is a local one, else random weights',
+    )
+    add_out(parser, files)
+    parser.add_argument(
+        '--images', metavar='DIR', help="folder of images (default: the validation images of the config's dataset)"
+    )
+    parser.add_argument(
+        '--max-images',
+        action=AtLeast,
+        minimum=1,
+        default=max_images,
+        metavar='N',
+        help=f'take the first N images in the order of their names (default: {max_images})',
+    )
+    add_size(parser, size, 'resize images to this size in pixels, which need not be square')
+    add_config_options(parser)
+    add_device(parser)
+
+
+class AtLeast(argparse.Action):
+    """Stores an int or several, and refuses those below `minimum`."""
+
+    def __init__(self, *args, minimum: int, **kwargs) -> None:
+        super().__init__(*args, type=int, **kwargs)
+        self.minimum = minimum
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        smallest = min(values) if isinstance(values, list) else values
+        if smallest < self.minimum:
+            raise InputError(f'{option_string} must be at least {self.minimum}, got {smallest}')
+        setattr(namespace, self.dest, values)
+
+
+class Device(argparse.Action):
+    """Stores a device on which PyTorch can compute."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
         try:
-            for name in key.split('.'):
-                old = old[int(name)] if isinstance(old, (list, tuple)) else old.get(name)
-                if old is None:
-                    break
-            replaces_dict = isinstance(old, dict) and value is not None
-            if not replaces_dict:
-                config.merge_from_dict({key: value})
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            raise InputError(f'--cfg-options {key}={value} leads nowhere in this config: {error}') from error
-        if replaces_dict:
+            torch.empty(0, device=values)
+        except (RuntimeError, AssertionError) as error:
             raise InputError(
-                f'--cfg-options {key}={value} would replace a dict with the entries {", ".join(old)}: set one of '
-                f'them, {key}.NAME=VALUE'
-            )
+                f'PyTorch has no device {values}: name another with {option_string}, such as cpu'
+            ) from error
+        setattr(namespace, self.dest, values)
 
 
-def read_config(path: str) -> Config:
-    """Read a config file.
+class ConfigOptions(DictAction):
+    """mmengine's `KEY=VALUE ...`, with a one-line error for anything else."""
 
-    Raises:
-        InputError: The file is missing, is no config, or lacks the parts of a runnable one.
-    """
-    if not Path(path).is_file():
-        raise InputError(f'config not found: {path}')
-    if Path(path).suffix not in ('.py', '.yaml', '.yml', '.json'):
-        raise InputError(f'{path} is no config: expected a .py, .yaml or .json file')
-    try:
-        config = Config.fromfile(path)
-    except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
-        raise InputError(f'cannot read the config {path}: {reason}') from error
-    absent = [key for key in ('model', 'default_scope', 'test_dataloader', 'test_evaluator') if key not in config]
-    if absent:
-        raise InputError(f'{path} is no config of a model that can be run: it has no {", ".join(absent)}')
-    return config
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        for value in values:
+            key, equals, text = value.partition('=')
+            if not key or not equals:
+                raise argparse.ArgumentError(self, f'expected KEY=VALUE, got {value!r}')
+            if '{' in text:
+                raise argparse.ArgumentError(
+                    self, f'a value cannot be a dict, got {value!r}: set its entries one by one, {key}.NAME=VALUE'
+                )
+            if any(text.count(left) != text.count(right) for left, right in ('()', '[]')):
+                raise argparse.ArgumentError(self, f'brackets that do not match in {value!r}')
+        super().__call__(parser, namespace, values, option_string)
 
 
-def find_datasets(node: object) -> Iterator[ConfigDict]:
-    """The dataset configs with a `data_root` anywhere inside a dataloader's config (wrappers are looked through)."""
-    if isinstance(node, dict):
-        if 'data_root' in node:
-            yield node
-        for value in node.values():
-            yield from find_datasets(value)
-    elif is_seq_of(node, dict):
-        for value in node:
-            yield from find_datasets(value)
+class TrustCheckpoint(argparse.Action):
+    """Lets checkpoints run code from the moment the option is parsed."""
 
-
-def check_data(config: Config, dataloaders: tuple[str, ...]) -> None:
-    """Raise an `InputError` that names the first data folder or annotation file that is not there."""
-    for dataloader in dataloaders:
-        for dataset in find_datasets(config.get(dataloader)):
-            root = Path(dataset['data_root'])
-            parts = [part for part in dataset.get('data_prefix', {}).values() if isinstance(part, str)]
-            parts += [dataset['ann_file']] if dataset.get('ann_file') else []
-            for path in [root] + [root / part for part in parts]:
-                if not path.exists():
-                    how = HOW_TO_GET.get(dataset['type'], 'set data_root with --cfg-options')
-                    raise InputError(
-                        f'no data for {dataset["type"]} at {path} (looked for from {Path.cwd()}); {how}; '
-                        f'or train without it, on generated miniature data: --mini'
-                    )
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        trust_checkpoints()

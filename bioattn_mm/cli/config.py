@@ -1,59 +1,166 @@
-"""The config of a run, as the command line asks for it."""
+"""The config of a run: read from a file and changed as the command line asks."""
 
-import argparse
 from pathlib import Path
 
 from mmengine.config import Config
+from timm.layers import to_2tuple
 
 from ..errors import InputError
-from .bias_mode import set_bias_mode
-from .command_line import check_data, merge_options, read_config
-from .launcher import prepare_process
+from .distributed import prepare_process
 from .mini import ensure_mini_data, make_mini
-from .pipelines import name_bad_files
+from .pipelines import find_datasets, name_bad_files
+
+HOW_TO_GET = dict(
+    ADE20KDataset='download ADEChallengeData2016.zip of the MIT Scene Parsing Benchmark '
+    '(http://data.csail.mit.edu/places/ADEchallenge/ADEChallengeData2016.zip) and unpack it into data/ade',
+    CocoDataset='download the 2017 train and val images and annotations from https://cocodataset.org/#download '
+    'and unpack them into data/coco',
+)
+# Position biases of TransNeXt.
+BIAS_MODES = ('extrapolate', 'interpolate', 'linear')
+# TransNeXt pools its global tokens to 1/32 of the image.
+POOLED_STRIDE = 32
+# Training size of a config that names none: the default of `TransNeXt`.
+DEFAULT_IMG_SIZE = 512
 
 
 def load_config(
-    args: argparse.Namespace, dataloaders: tuple[str, ...], bias_mode: str | None = None, tta: bool = False
+    path: str,
+    *,
+    mini: bool = False,
+    cfg_options: dict[str, object] | None = None,
+    dataloaders: tuple[str, ...] = (),
+    bias_mode: str | None = None,
+    tta: bool = False,
+    launcher: str = 'none',
 ) -> Config:
-    """Read `args.config` and change it in this order: miniature, multi-scale testing, position bias, other values.
+    """Read a config and apply, in this order: `mini`, `tta`, `bias_mode`, `cfg_options`.
 
-    What the command line says wins over what the config has for multi-scale testing.
-
-    Last, the process joins the others of its launcher if there is no GPU (see `prepare_process`).
+    Images and annotations are loaded with transforms whose errors name the file (see `name_bad_files`).
 
     Args:
-        args: What `command_line.parse` returned; of it `config`, `mini`, `cfg_options` and `launcher`.
-        dataloaders: The dataloaders that the run needs, such as 'test_dataloader'; their data must be there.
+        path: Config file.
+        mini: Make the miniature run of it, and draw the miniature datasets if they are not there yet.
+        cfg_options: Values by dotted key, see `merge_options`.
+        dataloaders: Keys of the dataloaders whose data must exist, such as 'test_dataloader'.
         bias_mode: One of `BIAS_MODES`.
-        tta: Take over the config's `tta_overrides`, what differs in multi-scale and flip testing.
+        tta: Merge the config's `tta_overrides`: values that differ in multi-scale and flip testing.
+        launcher: What started this process, see `prepare_process`.
 
     Raises:
-        InputError: The config cannot be run, has no miniature, no multi-scale testing or no position bias, its data
-            are not there, or the launcher and the machine do not fit.
+        InputError: The config cannot be run, lacks what an argument asks for, its data do not exist, or the machine
+            does not fit the launcher.
     """
-    config = read_config(args.config)
+    config = read_config(path)
     name_bad_files(config)
-    if args.mini:
+    if mini:
         config = make_mini(config)
         ensure_mini_data()
     if tta:
         absent = [key for key in ('tta_model', 'tta_pipeline') if key not in config]
         if absent:
-            raise InputError(f'--tta needs {" and ".join(absent)} in the config, and this one has none')
+            raise InputError(f'multi-scale testing needs {" and ".join(absent)} in the config, {path} has none')
         config.merge_from_dict(config.get('tta_overrides', {}))
     if bias_mode:
         set_bias_mode(config, bias_mode)
-    merge_options(config, args.cfg_options)
+    merge_options(config, cfg_options)
     check_data(config, dataloaders)
-    prepare_process(config, args.launcher)
+    prepare_process(config, launcher)
     return config
 
 
-def default_work_dir(config_path: str, mini: bool) -> str:
-    """Where a run writes by default: `work_dirs`, and below it the place of the config below `configs`.
+def read_config(path: str) -> Config:
+    """Read the config file of a model that can be tested.
 
-    Configs of different systems share file names. A config that lies elsewhere gives its file name alone.
+    Raises:
+        InputError: The file is missing, cannot be read, or lacks parts of such a config.
+    """
+    if not Path(path).is_file():
+        raise InputError(f'config not found: {path}')
+    if Path(path).suffix not in ('.py', '.yaml', '.yml', '.json'):
+        raise InputError(f'{path} is no config: expected a .py, .yaml or .json file')
+    try:
+        config = Config.fromfile(path)
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        raise InputError(f'cannot read the config {path}: {reason}') from error
+    absent = [key for key in ('model', 'default_scope', 'test_dataloader', 'test_evaluator') if key not in config]
+    if absent:
+        raise InputError(f'{path} is no config of a model that can be run: it has no {", ".join(absent)}')
+    return config
+
+
+def set_bias_mode(config: Config, mode: str) -> None:
+    """Set the position bias of a config's TransNeXt backbone to one of `BIAS_MODES`.
+
+    'linear' keeps the pooled grid of the training size, `model.backbone.img_size`, for images of any size, and
+    extrapolates the bias to it (TransNeXt, appendix D.2): 16 x 16 for 512 pixels, 25 x 25 for 800.
+
+    Raises:
+        InputError: The config has another backbone.
+    """
+    backbone = config.model.get('backbone', {})
+    if backbone.get('type') not in ('bioattn_mm.TransNeXt', 'TransNeXt'):
+        raise InputError(
+            f'--bias-mode is for configs with a bioattn_mm.TransNeXt backbone, this one has {backbone.get("type")}'
+        )
+    if mode == 'linear':
+        img_size = to_2tuple(backbone.get('img_size', DEFAULT_IMG_SIZE))
+        backbone.update(bias_mode='extrapolate', pool_size=tuple(max(1, size // POOLED_STRIDE) for size in img_size))
+    else:
+        backbone.update(bias_mode=mode, pool_size=None)
+
+
+def merge_options(config: Config, options: dict[str, object] | None) -> None:
+    """Override values of a config with those of `--cfg-options`.
+
+    Args:
+        config: Changed in place.
+        options: Values by key: names of nested dicts and indices of lists, joined by dots.
+
+    Raises:
+        InputError: A key leads through a value that is neither dict nor list or to an index that a list does not
+            have, or a value would replace a whole dict.
+    """
+    for key, value in (options or {}).items():
+        old = config
+        try:
+            for name in key.split('.'):
+                old = old[int(name)] if isinstance(old, (list, tuple)) else old.get(name)
+                if old is None:
+                    break
+            replaces_dict = isinstance(old, dict) and value is not None
+            if not replaces_dict:
+                config.merge_from_dict({key: value})
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise InputError(f'--cfg-options {key}={value} leads nowhere in this config: {error}') from error
+        if replaces_dict:
+            raise InputError(
+                f'--cfg-options {key}={value} would replace a dict with the entries {", ".join(old)}: set one of '
+                f'them, {key}.NAME=VALUE'
+            )
+
+
+def check_data(config: Config, dataloaders: tuple[str, ...]) -> None:
+    """Raise an `InputError` that names the first data folder or annotation file that does not exist."""
+    for dataset in find_datasets([config.get(dataloader) for dataloader in dataloaders]):
+        root = Path(dataset['data_root'])
+        parts = [part for part in dataset.get('data_prefix', {}).values() if isinstance(part, str)]
+        parts += [dataset['ann_file']] if dataset.get('ann_file') else []
+        for path in [root] + [root / part for part in parts]:
+            if not path.exists():
+                how = HOW_TO_GET.get(dataset['type'], 'set data_root with --cfg-options')
+                raise InputError(
+                    f'no data for {dataset["type"]} at {path} (looked for from {Path.cwd()}); {how}; '
+                    f'or use generated miniature data instead: --mini'
+                )
+
+
+def default_work_dir(config_path: str, mini: bool) -> str:
+    """Folder of a run that names none: `work_dirs`, and below it the config's path below `configs`.
+
+    The path is kept because configs of different systems share file names. Of a config outside of `configs` it is the
+    file name alone.
     """
     path = Path(config_path).resolve().with_suffix('')
     parts = path.parts

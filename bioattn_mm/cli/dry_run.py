@@ -1,10 +1,9 @@
-"""The first step of a training, to see that the rest would run, and what it would be."""
+"""A dry run: the first step of a training, to see whether the rest would run and what it would be."""
 
 import math
 import resource
 import sys
 import tempfile
-import time
 import warnings
 from collections import Counter
 from datetime import timedelta
@@ -13,7 +12,6 @@ import torch
 from mmengine.config import Config
 from mmengine.dist import get_world_size, is_main_process
 from mmengine.hooks import Hook
-from mmengine.registry import RUNNERS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -22,6 +20,7 @@ from ..engine.ema import unwrapped
 from ..engine.sync_batch_norm import CPUSyncBatchNorm
 from ..errors import InputError
 from .readable_log import groups_table, optimizer_groups, readable_log
+from .runner import build_runner, now
 
 
 class _Done(Exception):
@@ -32,8 +31,8 @@ class DryRunHook(Hook):
     """Times the first training step and the prediction for one validation image, and ends the run.
 
     Attributes:
-        step_seconds: Time of the step, without loading the images.
-        val_seconds: Time of the prediction, None where the config validates nothing.
+        step_seconds: Time of the step in seconds, without loading the images.
+        val_seconds: Time of the prediction in seconds; None if the config has no validation.
         loss: Loss of the step.
     """
 
@@ -44,10 +43,10 @@ class DryRunHook(Hook):
         self.val_seconds: float | None = None
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
-        self._start = _now()
+        self._start = now()
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
-        self.step_seconds = _now() - self._start
+        self.step_seconds = now() - self._start
         self.loss = outputs['loss'].item()
         if not math.isfinite(self.loss):
             raise InputError(f'the loss of the first training step is {self.loss}')
@@ -57,26 +56,26 @@ class DryRunHook(Hook):
 
     @torch.no_grad()
     def _predict(self, runner: Runner) -> None:
-        """Predict for one validation image as validation would, and hand the result to the metric."""
+        """Predict for one validation image as the validation loop does, and pass the result to the metric."""
         batch = next(iter(runner.val_dataloader))
         runner.model.eval()
-        start = _now()
+        start = now()
         outputs = runner.model.val_step(batch)
-        self.val_seconds = _now() - start
+        self.val_seconds = now() - start
         runner.val_evaluator.process(data_samples=outputs, data_batch=batch)
 
 
 def dry_run(config: Config) -> None:
-    """Build everything as a training would, take one step, predict for one validation image, and print a report.
+    """Build everything, take one training step, predict for one validation image, and print a report.
 
-    The run writes into a temporary folder, which is removed. In a distributed run every process takes part and the
-    first one prints.
+    The run writes into a temporary folder, which is removed. In a distributed run every process takes part, and the
+    main process prints.
 
     Args:
         config: As for the training itself; changed in place.
 
     Raises:
-        InputError: Something fails that would fail in the training, too.
+        InputError: Something fails; the training would fail, too.
     """
     hook = DryRunHook()
     config.log_level = 'ERROR'
@@ -84,8 +83,7 @@ def dry_run(config: Config) -> None:
         warnings.simplefilter('ignore')
         config.work_dir = folder
         try:
-            runner_type = RUNNERS.get(config.runner_type) if 'runner_type' in config else Runner
-            runner = runner_type.from_cfg(config)
+            runner = build_runner(config)
             runner.register_hook(hook)
             with readable_log(runner):
                 runner.train()
@@ -103,7 +101,7 @@ def dry_run(config: Config) -> None:
 
 
 def report(runner: Runner, hook: DryRunHook) -> list[tuple[str, str]]:
-    """What the long run would be: pairs of a name and a text."""
+    """What the training would be: pairs of a name and a text."""
     config, model = runner.cfg, unwrapped(runner.model)
     backbone = getattr(model, 'backbone', None)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -131,14 +129,14 @@ def report(runner: Runner, hook: DryRunHook) -> list[tuple[str, str]]:
 
 
 def initial_weights(runner: Runner, backbone: nn.Module | None) -> str:
-    """What the files that the run starts from gave."""
+    """Which files the weights come from, and which of their entries the backbone used."""
     if runner.cfg.get('load_from'):
         return f'{"resumed from" if runner.cfg.get("resume") else "all of"} {runner.cfg.load_from}'
     return getattr(backbone, 'loaded_weights', None) or 'random'
 
 
 def schedule(runner: Runner, hook: DryRunHook) -> list[tuple[str, str]]:
-    """How many images and iterations there are, and how long they would take."""
+    """Numbers of images and iterations, and the estimated duration."""
     loop, loader = runner.train_loop, runner.train_dataloader
     num_images, batch_size = len(loader.dataset), loader.batch_sampler.batch_size
     accumulated = getattr(runner.optim_wrapper, '_accumulative_counts', 1)
@@ -165,7 +163,7 @@ def schedule(runner: Runner, hook: DryRunHook) -> list[tuple[str, str]]:
 
 
 def pixel_normalisation(config: Config) -> str:
-    """Mean and standard deviation that pixel values are normalised by."""
+    """Channel order, mean and standard deviation that pixel values are normalised with."""
     preprocessor = config.model.get('data_preprocessor') or {}
     if not preprocessor.get('mean'):
         return 'not normalised'
@@ -174,7 +172,7 @@ def pixel_normalisation(config: Config) -> str:
 
 
 def normalisation_layers(model: nn.Module) -> str:
-    """Kinds of normalisation layers and how many there are; a single process has BatchNorm in place of SyncBN."""
+    """Number of normalisation layers of each kind; a single process has BatchNorm in place of SyncBN."""
     kinds = {
         'SyncBN': (nn.SyncBatchNorm, CPUSyncBatchNorm),
         'BatchNorm': _BatchNorm,
@@ -188,14 +186,8 @@ def normalisation_layers(model: nn.Module) -> str:
 
 
 def peak_memory() -> str:
-    """The most memory that the process has had, of its GPU where there is one."""
+    """Peak memory of the process: on its GPU, if there is one, else in RAM."""
     if torch.cuda.is_available():
         return f'{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB of the GPU'
     unit = 1 if sys.platform == 'darwin' else 1024  # kibibytes on Linux
     return f'{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30:.1f} GiB, on the CPU'
-
-
-def _now() -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter()

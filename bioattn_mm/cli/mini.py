@@ -8,7 +8,7 @@ from mmengine.config import Config
 
 from ..datasets.mini import ade20k, coco, make_mini_datasets
 from ..errors import InputError
-from .command_line import find_datasets
+from .pipelines import find_datasets
 
 MINI_ROOT = 'data/mini'
 MINI_FOLDERS = dict(ADE20KDataset=ade20k.FOLDER, CocoDataset=coco.FOLDER)

@@ -1,4 +1,4 @@
-"""What can be said of a config's model before a Runner builds it."""
+"""Checks of a config's model before a Runner builds it."""
 
 import copy
 import inspect
@@ -14,20 +14,20 @@ from ..errors import InputError
 
 
 def state_dict_of(config: Config) -> dict[str, Tensor]:
-    """Names and shapes of the state dict of a config's model, without memory for the values.
+    """The state dict of a config's model on the meta device: names and shapes without values.
 
     Raises:
-        InputError: The model cannot be built: an unknown type, an unknown argument, a value that does not fit.
+        InputError: The model cannot be built: an unknown type or argument, or a value that does not fit.
     """
     init_default_scope(config.default_scope)
     try:
         with torch.device('meta'):
-            # mmdet writes into the config of a model that it builds.
+            # mmdet changes the config of a model that it builds.
             return MODELS.build(copy.deepcopy(config.model)).state_dict()
     except InputError:
         raise
     except Exception as error:
-        # A KeyError's text is its message in quotes.
+        # str() of a KeyError puts its message in quotes.
         message = str(error.args[0] if isinstance(error, KeyError) else error).strip()
         reason = (message or type(error).__name__).splitlines()[0]
         if 'unexpected keyword argument' in reason:
@@ -36,16 +36,17 @@ def state_dict_of(config: Config) -> dict[str, Tensor]:
 
 
 def _arguments_of_failed_class(error: Exception) -> list[str]:
-    """Arguments of the class that mmengine's `build_from_cfg` called when the error came, the innermost one."""
+    """Arguments of the innermost class that mmengine's `build_from_cfg` was calling when the error was raised."""
     frames = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__)]
     (*_, failed_class) = (variables['obj_cls'] for variables in frames if 'obj_cls' in variables)
     return [name for name in inspect.signature(failed_class).parameters if name not in ('args', 'kwargs')]
 
 
 def check_initial_weights(config: Config) -> None:
-    """Raise an `InputError` where the file that the backbone starts from is not there, and say how to get it.
+    """Raise an `InputError` that says how to get the backbone's pre-trained weights if their file does not exist.
 
-    A URL is left to the download. The config's `weights_source` says where files come from that nobody serves.
+    URLs are not checked. For weights that cannot be downloaded, the config's `weights_source` says where they come
+    from.
     """
     init_cfg = config.model.get('backbone', {}).get('init_cfg')
     if not isinstance(init_cfg, dict) or init_cfg.get('type') != 'Pretrained':

@@ -1,23 +1,26 @@
-"""What the tools change in the pipelines of a config, which name the transforms of mmcv, mmdet and mmseg."""
+"""Changes of a config's datasets and of their pipelines, whose steps name transforms of mmcv, mmdet and mmseg."""
 
 import copy
 from collections.abc import Iterator
 
 from mmengine.config import Config, ConfigDict
 
-from .command_line import find_datasets
-
 LOAD_ANNOTATIONS = 'LoadAnnotations'
 LOADING = ('LoadImageFromFile', LOAD_ANNOTATIONS)
 CHECKED = 'bioattn_mm.Checked'
 
 
+def find_datasets(node: object) -> Iterator[ConfigDict]:
+    """The dataset configs with a `data_root` in dataloader configs, also those inside of dataset wrappers."""
+    return (found for found in _find_dicts(node) if 'data_root' in found)
+
+
 def name_bad_files(config: Config) -> None:
-    """Let all of a config load images and annotations with this package's transforms, whose errors name the file.
+    """Let a config load images and annotations with this package's transforms, whose errors name the file.
 
     `LoadImageFromFile` and `LoadAnnotations` become `bioattn_mm.CheckedLoadImageFromFile` and
-    `bioattn_mm.CheckedLoadAnnotations` with the same arguments, inside of dataset wrappers and of transforms that
-    hold others, too. The configs name the former because mmdet's and mmseg's inference APIs look for them.
+    `bioattn_mm.CheckedLoadAnnotations` with the same arguments, wherever they are in the config. The config files
+    name the former because mmdet's and mmseg's inference APIs look for them.
     """
     for step in _find_dicts(config):
         if step.get('type') in LOADING:
@@ -25,18 +28,18 @@ def name_bad_files(config: Config) -> None:
 
 
 def name_host_transforms(config: Config) -> None:
-    """Undo `name_bad_files`, for a config that is saved: mmdet's and mmseg's inference APIs read it."""
+    """Undo `name_bad_files` in a config that is saved, for mmdet's and mmseg's inference APIs."""
     for step in _find_dicts(config):
         if str(step.get('type')) in [CHECKED + name for name in LOADING]:
             step['type'] = step['type'].removeprefix(CHECKED)
 
 
 def load_ground_truth(config: Config) -> None:
-    """Load the boxes of a detection config's test images, and the masks where its training does, to draw them.
+    """Load the boxes of a detection config's test images to draw them, and the masks if its training loads them.
 
-    The step goes in front of `PackDetInputs`, where boxes and masks are of the size of the file: mmdet draws them on
-    that. A pipeline that loads annotations already, as those of segmentation do, or that packs its images inside of
-    another transform, as multi-scale testing does, stays as it is.
+    The step is inserted before `PackDetInputs`, after the image was resized, so that boxes and masks keep the size of
+    the file: mmdet draws them on that. A pipeline that already loads annotations (segmentation), or that packs its
+    images inside another transform (multi-scale testing), is not changed.
     """
     steps = (step for step in _find_dicts(config.get('train_dataloader')) if _loads_annotations(step))
     load = copy.deepcopy(next(steps, dict(with_bbox=True)))
@@ -53,7 +56,7 @@ def _loads_annotations(step: ConfigDict) -> bool:
 
 
 def _find_dicts(node: object) -> Iterator[ConfigDict]:
-    """All dicts inside of nested dicts and lists, the outer ones first."""
+    """All dicts in nested dicts and lists, each before those inside it."""
     if isinstance(node, (dict, Config)):
         yield node
         for value in node.values():

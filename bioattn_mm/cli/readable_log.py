@@ -1,9 +1,9 @@
-"""A training log that a person can read: one table of the optimizer's groups instead of thousands of lines."""
+"""A short training log: one table of the optimizer's groups instead of lines for every parameter."""
 
 import io
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from mmengine.hooks import Hook
@@ -23,9 +23,9 @@ class OptimizerGroup:
     """Parameters that share a learning rate and a weight decay.
 
     Attributes:
-        lr: Learning rate at its highest, before warm-up and decay.
+        lr: Base learning rate, which the schedule scales.
         weight_decay: Weight decay.
-        num_parameters: Numbers in these tensors.
+        num_parameters: Number of values in all tensors.
         names: Names of the tensors in the model.
     """
 
@@ -36,7 +36,7 @@ class OptimizerGroup:
 
 
 def optimizer_groups(model: nn.Module, optim_wrapper: BaseOptimWrapper) -> list[OptimizerGroup]:
-    """The groups of an optimizer, those with the same values together, the highest learning rate first."""
+    """The parameter groups of an optimizer, merged if their values are equal, by falling learning rate."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups: dict[tuple[float, float], OptimizerGroup] = {}
     for param_group in optim_wrapper.optimizer.param_groups:
@@ -55,13 +55,8 @@ def groups_table(groups: list[OptimizerGroup]) -> str:
         table.add_column(column, justify='right')
     table.add_column('for example', no_wrap=True)
     for group in groups:
-        table.add_row(
-            f'{group.lr:.3g}',
-            f'{group.weight_decay:g}',
-            str(len(group.names)),
-            f'{group.num_parameters:,}',
-            group.names[0],
-        )
+        values = f'{group.lr:.3g}', f'{group.weight_decay:g}', str(len(group.names)), f'{group.num_parameters:,}'
+        table.add_row(*values, group.names[0])
     text = io.StringIO()
     Console(file=text, width=140).print(table)
     return text.getvalue().rstrip()
@@ -76,25 +71,23 @@ class OptimizerGroupsHook(Hook):
 
 @contextmanager
 def readable_log(runner: Runner) -> Iterator[None]:
-    """Context in which a Runner logs the optimizer's groups as one table.
+    """Context in which a Runner logs the optimizer's groups as one table, and no line for every parameter.
 
-    mmengine logs every rule of `paramwise_cfg` for every parameter, and after `init_weights` how each parameter came
-    by its value: thousands of lines. They are kept for `log_level = 'DEBUG'` in the config.
+    mmengine logs each rule of `paramwise_cfg` for every parameter, and after `init_weights` how every parameter was
+    initialised: thousands of lines, which are kept if the config has `log_level = 'DEBUG'`.
     """
     runner.register_hook(OptimizerGroupsHook())
-    logger = MMLogger.get_current_instance()
-    if runner.cfg.get('log_level') == 'DEBUG':
+    with ExitStack() as undo:
+        if runner.cfg.get('log_level') != 'DEBUG':
+            logger = MMLogger.get_current_instance()
+            logger.addFilter(_is_wanted)
+            undo.callback(logger.removeFilter, _is_wanted)
+            # It has no switch, writes past the logger into its files, and FlexibleRunner builds the model only in
+            # `train`: the method is replaced in the class for the duration of the context.
+            undo.callback(setattr, BaseModule, '_dump_init_info', BaseModule._dump_init_info)
+            BaseModule._dump_init_info = lambda module: None
         yield
-        return
 
-    def is_wanted(record: logging.LogRecord) -> bool:
-        return not record.getMessage().startswith('paramwise_options')
 
-    dump_init_info = BaseModule._dump_init_info
-    BaseModule._dump_init_info = lambda module: None
-    logger.addFilter(is_wanted)
-    try:
-        yield
-    finally:
-        BaseModule._dump_init_info = dump_init_info
-        logger.removeFilter(is_wanted)
+def _is_wanted(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith('paramwise_options')

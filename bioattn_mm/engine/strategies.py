@@ -3,12 +3,10 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from mmengine._strategy import DeepSpeedStrategy, FSDPStrategy
-from mmengine.config import Config
 from mmengine.dist import barrier, is_main_process
 from mmengine.model import convert_sync_batchnorm
 from mmengine.optim import BaseOptimWrapper, build_optim_wrapper
@@ -17,71 +15,10 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy
 
-from ..errors import InputError
 from ..files import atomic_path, partial_path
 from ..registry import STRATEGIES
 from .ema import unsharded_name
 from .sync_batch_norm import synchronise_on_cpu
-
-
-def set_strategy(config: Config, path: str) -> None:
-    """Merge a strategy, such as `configs/_base_/strategies/fsdp.py`, into the config of a run.
-
-    Args:
-        config: Config of the run; changed in place.
-        path: Config file with `runner_type` and `strategy`.
-
-    Raises:
-        InputError: The file does not exist or has no strategy, DeepSpeed is needed and not installed, or the run has
-            a single process.
-    """
-    if not Path(path).is_file():
-        raise InputError(f'strategy not found: {path}')
-    strategy = Config.fromfile(path)
-    if 'strategy' not in strategy or 'runner_type' not in strategy:
-        raise InputError(f'{path} is not a strategy: expected a config with runner_type and strategy')
-    if 'DeepSpeed' in strategy.strategy.type and find_spec('deepspeed') is None:
-        raise InputError(f"{path} needs DeepSpeed, which is not installed: pip install 'deepspeed<0.19'")
-    if config.get('launcher', 'none') == 'none':
-        raise InputError(
-            f'--strategy {path} is for several processes: tools/dist_train.sh CONFIG NUMBER --strategy {path}'
-        )
-    config.merge_from_dict(strategy.to_dict())
-    if 'sync_bn' in config:
-        config.strategy.sync_bn = config.sync_bn
-    if 'DeepSpeed' in config.strategy.type:
-        _set_deepspeed(config)
-    if 'FSDP' in config.strategy.type and not torch.cuda.is_available():
-        config.strategy.model_wrapper.device_id = 'cpu'
-        # mmengine's 'full' offloads to the CPU; for a model on the CPU, PyTorch then returns tensors of freed memory.
-        config.strategy.state_dict_cfg = dict(
-            state_dict_type='FULL_STATE_DICT',
-            state_dict_config=dict(type='FullStateDictConfig', rank0_only=True),
-            optim_state_dict_config=dict(type='FullOptimStateDictConfig', rank0_only=True),
-        )
-
-
-def _set_deepspeed(config: Config) -> None:
-    """Translate the options of mmengine's optimizer wrappers to those of DeepSpeed."""
-    wrapper, strategy = config.optim_wrapper, config.strategy
-    kind = wrapper.pop('type', 'OptimWrapper')
-    wrapper.type = 'DeepSpeedOptimWrapper'
-    if kind == 'AmpOptimWrapper':
-        dtype = wrapper.pop('dtype', 'float16')
-        wrapper.pop('loss_scale', None)
-        if dtype != 'bfloat16':
-            raise InputError(f'DeepSpeed runs with mixed precision in bfloat16, got {dtype}: use --amp bfloat16')
-        # Autocast: the weights stay in float32, as with mmengine's wrapper.
-        strategy.config.torch_autocast = dict(enabled=True, dtype=dtype)
-    clip_grad = wrapper.pop('clip_grad', None)
-    if clip_grad:
-        if clip_grad.get('norm_type', 2) != 2 or 'max_norm' not in clip_grad:
-            raise InputError(
-                f'DeepSpeed clips gradients by their L2 norm, got clip_grad={dict(clip_grad)}: give max_norm alone'
-            )
-        strategy.gradient_clipping = clip_grad.max_norm
-    strategy.gradient_accumulation_steps = wrapper.pop('accumulative_counts', 1)
-    strategy.train_micro_batch_size_per_gpu = config.train_dataloader.batch_size
 
 
 @contextmanager

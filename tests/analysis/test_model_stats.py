@@ -140,7 +140,7 @@ def test_table_of_two_models(root: Path, tmp_path: Path, monkeypatch, capsys) ->
 @pytest.mark.parametrize(
     ('args', 'message'),
     [
-        (('--size', 16, 64), '--size must be at least 32 pixels each way, got 16'),
+        (('--size', 16, 64), '--size must be at least 32, got 16'),
         (('--batch-size', 0), '--batch-size must be at least 1, got 0'),
         (('absent.py',), 'config not found: absent.py'),
         (('--cfg-options', 'default_scope=mmpretrain'), 'expected mmdet or mmseg, or add --backbone'),

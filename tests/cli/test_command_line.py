@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
-from bioattn_mm.cli.command_line import add_cfg_options, merge_options
-from bioattn_mm.cli.config import default_work_dir
+from bioattn_mm.cli.command_line import add_config_options
+from bioattn_mm.cli.config import default_work_dir, merge_options
 from bioattn_mm.cli.model_check import check_initial_weights, state_dict_of
 from bioattn_mm.errors import InputError
 
@@ -18,7 +18,7 @@ UPERNET = ROOT / 'configs/transnext/upernet_micro_ade20k.py'
 
 def parsed(*options: str) -> dict:
     parser = argparse.ArgumentParser(exit_on_error=False)
-    add_cfg_options(parser)
+    add_config_options(parser)
     return parser.parse_args(['--cfg-options', *options]).cfg_options
 
 
@@ -35,7 +35,7 @@ def test_options() -> None:
     [
         ('max_iters', "expected KEY=VALUE, got 'max_iters'"),
         ('=3', "expected KEY=VALUE, got '=3'"),
-        ('a={b:3}', "a dict is no value, got 'a={b:3}': set its entries one by one, a.NAME=VALUE"),
+        ('a={b:3}', "a value cannot be a dict, got 'a={b:3}': set its entries one by one, a.NAME=VALUE"),
         ('a=[(1,2]', "brackets that do not match in 'a=[(1,2]'"),
     ],
 )

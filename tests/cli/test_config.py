@@ -1,23 +1,20 @@
 """What the command line makes of a config."""
 
-import argparse
 import inspect
 
 import pytest
 from mmengine.config import Config
 
 from bioattn_mm.cli import config as run_config
-from bioattn_mm.cli.bias_mode import DEFAULT_IMG_SIZE, set_bias_mode
+from bioattn_mm.cli.config import DEFAULT_IMG_SIZE, set_bias_mode
 from bioattn_mm.errors import InputError
 from bioattn_mm.models import TransNeXt
 
 
 def load(root, monkeypatch: pytest.MonkeyPatch, name: str, *, options: dict | None = None, **kwargs) -> dict:
     """The backbone of `load_config` with these options of the command line."""
-    monkeypatch.setattr(run_config, 'check_data', lambda *args: None)
     config = str(root / f'configs/transnext/{name}.py')
-    args = argparse.Namespace(config=config, mini=False, cfg_options=options, launcher='none')
-    return run_config.load_config(args, ('test_dataloader',), **kwargs).model.backbone
+    return run_config.load_config(config, cfg_options=options, **kwargs).model.backbone
 
 
 @pytest.mark.parametrize('name', ['mask_rcnn_micro_coco', 'dino_5scale_base_coco', 'upernet_small_ade20k'])

@@ -14,14 +14,14 @@ from mmdet.models.task_modules import RandomSampler
 from mmdet.registry import TASK_UTILS
 from mmengine.config import Config
 from mmengine.hooks import Hook
-from mmengine.registry import HOOKS, RUNNERS
+from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor
 
-from bioattn_mm.cli.launcher import prepare_process
+from bioattn_mm.cli.distributed import prepare_process, set_strategy
 from bioattn_mm.cli.mini import make_mini
+from bioattn_mm.cli.runner import build_runner
 from bioattn_mm.engine.checkpoints import latest_checkpoint
-from bioattn_mm.engine.strategies import set_strategy
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = dict(upernet='tests/tools/upernet_small.py', mask_rcnn='tests/tools/mask_rcnn_small.py')
@@ -125,8 +125,7 @@ def train(config: Config, launcher: str = 'none', strategy: str | None = None) -
     prepare_process(config, launcher)
     if strategy:
         set_strategy(config, ROOT / f'configs/_base_/strategies/{strategy}.py')
-    runner_type = RUNNERS.get(config.runner_type) if 'runner_type' in config else Runner
-    runner_type.from_cfg(config).train()
+    build_runner(config).train()
 
 
 def resume(config: Config, launcher: str = 'none', strategy: str | None = None) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from bioattn_mm.cli.launcher import prepare_process
+from bioattn_mm.cli.distributed import prepare_process
 from bioattn_mm.errors import InputError
 
 from .running import ROOT, metrics_of_test, run, run_script, scalars

@@ -151,4 +151,4 @@ def test_refuses_what_it_cannot_read(model: str, message: str, tmp_path, monkeyp
 def test_refuses_another_backbone(tmp_path, monkeypatch, capsys) -> None:
     config = write_config(tmp_path / 'config.py', dict(type='bioattn_mm.TransNeXt'))
     line = refused(monkeypatch, capsys, config, 'absent.pth', '--out', tmp_path / 'out')
-    assert line.endswith('has the backbone TransNeXt: expected one of GABViT, GABSwin')
+    assert line.endswith('has the backbone bioattn_mm.TransNeXt: expected a subclass of GABViT or GABSwin')

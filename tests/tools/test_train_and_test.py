@@ -84,7 +84,7 @@ def test_multi_scale_and_flip(workplace: Path, trained: Path) -> None:
 
 def test_accuracy_against_input_size(workplace: Path, trained: Path) -> None:
     arguments = (
-        'benchmark_extrapolation.py', CONFIG, 'trained/iter_120.pth', '--mini', '--out', 'extrapolation',
+        'analysis/benchmark_extrapolation.py', CONFIG, 'trained/iter_120.pth', '--mini', '--out', 'extrapolation',
         '--sizes', '65', '--cfg-options', 'test_dataloader.dataset.indices=4',
     )  # fmt: skip
     process = run(workplace, *arguments)
@@ -98,7 +98,7 @@ def test_accuracy_against_input_size(workplace: Path, trained: Path) -> None:
     assert mmcv.imread(str(workplace / 'extrapolation/plot.png')).std() > 10
     process = run(workplace, *arguments)
     assert process.returncode == 2
-    assert 'extrapolation holds a table already' in process.stderr.splitlines()[-1]
+    assert 'extrapolation/table.csv is there already' in process.stderr.splitlines()[-1]
 
 
 def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, trained: Path) -> None:
@@ -189,7 +189,7 @@ BAD_INPUT = {
         'error: cannot read the checkpoint README.md: ',
     ),
     'checkpoint to measure missing': (
-        ['benchmark_extrapolation.py', CONFIG, 'x.pth', '--mini', '--out', 'new'],
+        ['analysis/benchmark_extrapolation.py', CONFIG, 'x.pth', '--mini', '--out', 'new'],
         'error: checkpoint not found: x.pth',
     ),
     'checkpoint to resume from missing': (
@@ -206,7 +206,7 @@ BAD_INPUT = {
     ),
     'malformed option': (
         ['train.py', CONFIG, '--mini', '--cfg-options', 'model.backbone={arch:tiny}'],
-        "train.py: error: argument --cfg-options: a dict is no value, got 'model.backbone={arch:tiny}'",
+        "train.py: error: argument --cfg-options: a value cannot be a dict, got 'model.backbone={arch:tiny}'",
     ),
     'strategy missing': (
         ['train.py', CONFIG, '--mini', '--strategy', 'none.py'],
@@ -243,7 +243,7 @@ def test_weights_alone_to_resume_from(workplace: Path, monkeypatch, capsys) -> N
     torch.save(dict(state_dict=weights, meta=dict(dataset_meta={})), workplace / 'weights.pth')
     line = call(monkeypatch, capsys, workplace, 'train.py', CONFIG, '--mini', '--resume', 'weights.pth')
     assert line == (
-        'error: weights.pth holds weights and not where a training stood: to start from it, leave out --resume and '
+        'error: weights.pth holds weights but no state of a training: to start from them, leave out --resume and '
         'add --cfg-options load_from=weights.pth'
     )
 

@@ -1,59 +1,61 @@
 #!/usr/bin/env python
 """What a pixel of an image attends to in one layer: the weights of every head, drawn and as numbers.
 
-TransNeXt: the window and the pooled tokens (figure 7 of its paper). PerViT and ConViT: what content and what position
-would give alone, and the attention that the layer makes of both, with ConViT's gates (figure 6; figures 6 and 7).
-GAB: the same, and the Gaussian alone. VARS: the weights after each step of the recurrence, and how strongly each step
-reconstructs each token (figure 5). Panels cover the image, those of windows the window.
+TransNeXt: the window and the pooled tokens (figure 7 of its paper). PerViT and ConViT: the attention that content
+alone and position alone would give, the attention that the layer makes of both, and ConViT's gates (figure 6; figures
+6 and 7). GAB: the same, and the attention of the Gaussian alone. VARS: the weights after each step of the recurrence,
+and how strongly each step reconstructs each token (figure 5). A panel covers the image, or the window of windowed
+attention.
 """
 
 import argparse
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use('Agg')
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from rich.progress import track
 
-from bioattn_mm.analysis.command_line import check_out, parse, read_config
 from bioattn_mm.analysis.images import ImageReader, PreparedImage, find_images, stride_of
 from bioattn_mm.analysis.models import build_backbone
-from bioattn_mm.cli.command_line import run_tool
+from bioattn_mm.cli.command_line import add_backbone_arguments, run_tool, tool_parser
+from bioattn_mm.cli.config import load_config
+from bioattn_mm.cli.reports import Report
 from bioattn_mm.errors import InputError
 from bioattn_mm.layers import record_attention
 from bioattn_mm.layers.attention_maps import Recording
 
 TABLE = 'attention_maps.json'
 PANEL = 1.8  # inches
-# Weights below this are what a mask leaves of them.
+# Weights below this are of masked keys.
 MASKED = 1e-20
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog='Example: python tools/analysis/attention_maps.py configs/transnext/upernet_tiny_ade20k.py '
-        'iter_160000.pth --out maps --layer 2 --query 120 300',
+    parser = tool_parser(
+        __doc__,
+        'analysis/attention_maps.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth --out maps --layer 2 '
+        '--query 120 300',
     )
     parser.add_argument(
-        '--layer', type=int, default=-1, help='number of the attention layer, from 0 or from the end (default: -1)'
+        '--layer',
+        type=int,
+        default=-1,
+        help='number of the attention layer, from 0; negative numbers count from the end (default: -1)',
     )
     parser.add_argument(
         '--query',
         type=int,
         nargs=2,
         metavar=('ROW', 'COLUMN'),
-        help="pixel of the image's file whose attention is drawn (default: the middle)",
+        help='pixel of the image file whose attention is drawn (default: the middle)',
     )
     parser.add_argument('--heads', type=int, nargs='+', metavar='HEAD', help='heads to draw, from 0 (default: all)')
-    return parse(parser, max_images=4)
+    add_backbone_arguments(parser, f'{TABLE} and a drawing of each image', max_images=4)
+    return parser.parse_args()
 
 
 @dataclass
@@ -61,9 +63,9 @@ class Panel:
     """Values of one map and query.
 
     Attributes:
-        name: Of the map.
-        values: One of each head, float32 (heads, R, C), NaN where there are no keys.
-        extent: What they cover in the image in pixels: left, right, bottom, top.
+        name: Name of the map.
+        values: Weights of each head, float32 (heads, R, C); NaN where there are no keys.
+        extent: Left, right, bottom and top edge in the image, in pixels.
     """
 
     name: str
@@ -74,8 +76,9 @@ class Panel:
 @run_tool
 def main() -> None:
     args = parse_args()
-    out = check_out(args.out, (TABLE,))
-    config = read_config(args)
+    report = Report(args.out, TABLE)
+    dataloaders = () if args.images else ('val_dataloader',)
+    config = load_config(args.config, mini=args.mini, cfg_options=args.cfg_options, dataloaders=dataloaders)
     paths = find_images(config, args.images, args.max_images)
     backbone, weights = build_backbone(config, args.checkpoint, args.device)
     reader = ImageReader(config, args.size, args.device)
@@ -88,16 +91,16 @@ def main() -> None:
         place, stride = find_token(recording, image, query)
         panels = panels_of(recording, place, stride)
         heads = choose_heads(panels, args.heads)
-        out.mkdir(parents=True, exist_ok=True)
         drawing = f'{number:03d}_{path.stem}.png'
         title = f'{recording.name} of {Path(args.config).stem}\n{Path(weights).name}'
-        draw(out / drawing, title, image, panels, heads, place, stride, gates_of(recording))
+        figure = draw(title, image, panels, heads, place, stride, gates_of(recording))
+        report.write_figure(drawing, figure)
         about = dict(image=str(path), drawing=drawing, query=list(query), token=list(place))
         results.append(dict(about, **numbers_of(recording, panels)))
     about = dict(config=args.config, weights=weights, layer=recording.name)
-    (out / TABLE).write_text(json.dumps(dict(about, images=results)) + '\n')
+    report.write_json(TABLE, dict(about, images=results), indent=None)
     print(f'{recording.name}, {weights}')
-    print(f'{out / TABLE}  {len(results)} drawings such as {out / drawing}')
+    print(f'{report}  {len(results)} drawings such as {report.path(drawing)}')
 
 
 def choose_layer(recordings: list[Recording], number: int) -> Recording:
@@ -116,12 +119,12 @@ def choose_heads(panels: list[Panel], wanted: list[int] | None) -> list[int]:
 
 
 def find_token(recording: Recording, image: PreparedImage, query: list[int]) -> tuple[tuple[int, int], int]:
-    """Row and column of the token that a pixel of the image's file is in, and the stride in pixels."""
+    """Row and column of the token that covers a pixel of the image file, and the stride of tokens in pixels."""
     height, width = image.original_size
     if not (0 <= query[0] < height and 0 <= query[1] < width):
         raise InputError(f'--query must be a pixel of {image.path}, {height} x {width}, got {query[0]} {query[1]}')
     stride = stride_of(recording.grid, tuple(image.inputs.shape[2:]))
-    # Pixels of the file have their centres half a pixel further.
+    # The centre of a pixel is half a pixel from its corner.
     pixel = (int((q + 0.5) * r / o) for q, r, o in zip(query, image.pixels.shape, image.original_size))
     return tuple(position // stride for position in pixel), stride
 
@@ -132,7 +135,7 @@ def gates_of(recording: Recording) -> list[float] | None:
 
 
 def panels_of(recording: Recording, place: tuple[int, int], stride: int) -> list[Panel]:
-    """The maps of one query, and of VARS how strongly each step reconstructs each token."""
+    """The maps of one query, and for VARS how strongly each step reconstructs each token."""
     height, width = recording.grid
     whole = (0, width * stride, height * stride, 0)
     panels = []
@@ -153,9 +156,9 @@ def panels_of(recording: Recording, place: tuple[int, int], stride: int) -> list
 def window_panel(
     name: str, weights: np.ndarray, rows: np.ndarray, columns: np.ndarray, grid: tuple[int, int], stride: int
 ) -> Panel:
-    """The part of a window, a rectangle, that is inside of the grid and that no mask closes."""
+    """The part of a window, a rectangle, that is inside the grid and not masked."""
     inside = [(0 <= places) & (places < length) for places, length in zip((rows, columns), grid)]
-    # A shifted window may have tokens of both ends of the map; the mask leaves those on the query's side.
+    # A shifted window may wrap around the map; the mask keeps the tokens on the query's side.
     seen = (np.abs(weights).max(0) > MASKED) & inside[0][:, None] & inside[1]
     r, c = np.flatnonzero(seen.any(1)), np.flatnonzero(seen.any(0))
     (top, bottom), (left, right) = ((places.min(), places.max() + 1) for places in (rows[r], columns[c]))
@@ -165,7 +168,6 @@ def window_panel(
 
 
 def draw(
-    path: Path,
     title: str,
     image: PreparedImage,
     panels: list[Panel],
@@ -173,13 +175,14 @@ def draw(
     place: tuple[int, int],
     stride: int,
     gates: list[float] | None,
-) -> None:
-    """Draw a row for each map: the mean over the heads, then each head; the image before the first."""
+) -> Figure:
+    """Draw the image, and a line for each map: the mean over the heads, then each head."""
     height, width = image.pixels.shape[:2]
     lines, columns = len(panels), 2 + (len(heads) if max(len(panel.values) for panel in panels) > 1 else 0)
     panel_height = PANEL * min(2, max(0.5, height / width))
     size = (1.35 * PANEL * columns, (panel_height + 0.35) * lines + 0.6)
-    figure, axes = plt.subplots(lines, columns, figsize=size, squeeze=False)
+    figure = Figure(figsize=size)
+    axes = figure.subplots(lines, columns, squeeze=False)
     figure.subplots_adjust(
         left=0.01, right=1 - 0.3 / columns, bottom=0.15 / size[1], top=1 - 0.8 / size[1], wspace=0.35, hspace=0.3
     )
@@ -201,32 +204,30 @@ def draw(
             show(figure, axis, panel, values, title)
             if is_of_query:
                 mark(axis, place, stride)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    return figure
 
 
-def show(figure: plt.Figure, axis: plt.Axes, panel: Panel, values: np.ndarray, title: str) -> None:
-    """Draw values where they are in the image, with a colour bar from the least to the largest."""
+def show(figure: Figure, axis: Axes, panel: Panel, values: np.ndarray, title: str) -> None:
+    """Draw values at their place in the image, with a colour bar from the smallest to the largest."""
     image = axis.imshow(values, extent=panel.extent, cmap='viridis')
     axis.set_title(title, fontsize=7)
     bar = figure.colorbar(image, cax=axis.inset_axes([1.03, 0, 0.05, 1]), ticks=[*image.get_clim()], format='%.2g')
     bar.ax.tick_params(labelsize=5, length=1, pad=1)
 
 
-def mark(axis: plt.Axes, place: tuple[int, int], stride: int) -> None:
+def mark(axis: Axes, place: tuple[int, int], stride: int) -> None:
     """Outline the token of the query."""
     corner = (place[1] * stride, place[0] * stride)
     axis.add_patch(Rectangle(corner, stride, stride, fill=False, edgecolor='red', linewidth=1.2))
 
 
 def numbers_of(recording: Recording, panels: list[Panel]) -> dict:
-    """What the drawing shows as numbers: of each map an array (heads, R, C) and the rectangle that it covers."""
+    """The drawing in numbers: for each map an array (heads, R, C) and the rectangle in the image that it covers."""
     numbers = dict(grid=list(recording.grid), maps=[])
     if gates_of(recording):
         numbers['gates'] = gates_of(recording)
     for panel in panels:
-        # JSON has no NaN.
-        values = [[[None if v != v else float(f'{v:.6g}') for v in row] for row in head] for head in panel.values]
+        values = [[[float(f'{v:.6g}') for v in row] for row in head] for head in panel.values]
         left, right, bottom, top = map(int, panel.extent)
         numbers['maps'].append(dict(name=panel.name, left=left, top=top, right=right, bottom=bottom, values=values))
     return numbers

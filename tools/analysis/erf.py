@@ -7,43 +7,34 @@ each field the fraction of the image's area that holds 20, 50, 80 and 99 % of it
 """
 
 import argparse
-import csv
-import json
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use('Agg')
-import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
-from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
-from bioattn_mm.analysis.command_line import check_out, name_of, parse, read_config
-from bioattn_mm.analysis.gaussian_fit import FIT_COLUMNS
 from bioattn_mm.analysis.images import ImageReader, find_images
 from bioattn_mm.analysis.models import build_backbone
 from bioattn_mm.analysis.receptive_field import SHARES, area_fractions, fit_field, receptive_fields
-from bioattn_mm.cli.command_line import run_tool
+from bioattn_mm.cli.command_line import add_backbone_arguments, run_tool, tool_parser
+from bioattn_mm.cli.config import load_config
+from bioattn_mm.cli.reports import Report, print_table, unique_name
 from bioattn_mm.errors import InputError
 
 FILES = ('erf.csv', 'erf.json', 'erf.npz', 'erf.png')
 AREAS = tuple(f'area_{100 * share:g}' for share in SHARES)
-COLUMNS = ('model', 'output', 'channels', 'height', 'width', *AREAS, *FIT_COLUMNS)
-# Contributions below this part of the largest one are drawn like it.
+# Contributions below this fraction of the largest one are drawn like it.
 DARKEST = 1e-4
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog='Examples:\n'
-        '  python tools/analysis/erf.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth --out erf\n'
-        '  python tools/analysis/erf.py configs/gab/upernet_vit_small_ade20k.py gab.pth '
+    parser = tool_parser(
+        __doc__,
+        'analysis/erf.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth --out erf',
+        'analysis/erf.py configs/gab/upernet_vit_small_ade20k.py gab.pth '
         '--compare configs/convit/upernet_tiny_ade20k.py convit.pth '
         '--compare configs/pervit/upernet_tiny_ade20k.py --out erf --size 256 384',
     )
@@ -53,28 +44,33 @@ def parse_args() -> argparse.Namespace:
         action='append',
         default=[],
         metavar=('CONFIG', 'CHECKPOINT'),
-        help='another model on the same images, with or without a checkpoint; once for each model',
+        help='another model on the same images, with or without a checkpoint; repeat the option for more models',
     )
-    return parse(parser, max_images=32, size=(224, 224))
+    add_backbone_arguments(parser, ', '.join(FILES), max_images=32, size=(224, 224))
+    return parser.parse_args()
 
 
 @run_tool
 def main() -> None:
     args = parse_args()
-    out = check_out(args.out, FILES)
+    report = Report(args.out, *FILES)
+    models = [(args.config, args.checkpoint)]
     for words in args.compare:
         if len(words) > 2:
             raise InputError(f'--compare takes a config and a checkpoint, got {len(words)} words: {" ".join(words)}')
-    paths = [args.config, *(words[0] for words in args.compare)]
-    checkpoints = [args.checkpoint, *(words[1] if len(words) == 2 else None for words in args.compare)]
-    configs = [read_config(args), *(read_config(args, path) for path in paths[1:])]
+        models.append((words[0], words[1] if len(words) == 2 else None))
+    configs = []
+    for path, _ in models:
+        # Only the images of the first config are used.
+        dataloaders = () if configs or args.images else ('val_dataloader',)
+        configs.append(load_config(path, mini=args.mini, cfg_options=args.cfg_options, dataloaders=dataloaders))
     images = find_images(configs[0], args.images, args.max_images)
 
     rows, fields, weights = [], {}, {}
     with Progress() as progress:
         task = progress.add_task('', total=len(configs) * len(images))
-        for path, config, checkpoint in zip(paths, configs, checkpoints):
-            name = name_of(path, weights)
+        for (path, checkpoint), config in zip(models, configs):
+            name = unique_name(path, weights)
             progress.update(task, description=name)
             backbone, weights[name] = build_backbone(config, checkpoint, args.device)
             reader = ImageReader(config, args.size, args.device)
@@ -83,12 +79,15 @@ def main() -> None:
             for index, (output, field) in enumerate(zip(backbone.out_indices, fields[name])):
                 rows.append(measure(name, output, backbone.out_channels[index], field))
 
-    out.mkdir(parents=True, exist_ok=True)
-    write(out, rows, fields, weights, len(images))
-    draw(out / 'erf.png', rows, fields, weights)
+    report.write_csv('erf.csv', rows)
+    report.write_json('erf.json', dict(weights=weights, images=len(images), fields=rows))
+    arrays = (field for of_model in fields.values() for field in of_model)
+    arrays = {f'{row["model"]}, output {row["output"]}': array for row, array in zip(rows, arrays)}
+    np.savez_compressed(report.path('erf.npz'), **arrays)
+    report.write_figure('erf.png', draw(rows, fields, weights))
     for name, source in weights.items():
-        print_table(f'{name}, {source}', [row for row in rows if row['model'] == name])
-    print('  '.join(str(out / name) for name in FILES))
+        print_fields(f'{name}, {source}', [row for row in rows if row['model'] == name])
+    print(report)
 
 
 def measure(model: str, output: int, channels: int, field: np.ndarray) -> dict:
@@ -100,30 +99,13 @@ def measure(model: str, output: int, channels: int, field: np.ndarray) -> dict:
     )
 
 
-def write(
-    out: Path, rows: list[dict], fields: dict[str, list[np.ndarray]], weights: dict[str, str], images: int
-) -> None:
-    with (out / 'erf.csv').open('w', newline='') as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    # JSON has no NaN.
-    rows = [{key: None if value != value else value for key, value in row.items()} for row in rows]
-    (out / 'erf.json').write_text(json.dumps(dict(weights=weights, images=images, fields=rows), indent=1) + '\n')
-    outputs = {(row['model'], row['output']): None for row in rows}
-    arrays = [field for of_model in fields.values() for field in of_model]
-    np.savez_compressed(
-        out / 'erf.npz', **{f'{model}, output {output}': a for (model, output), a in zip(outputs, arrays)}
-    )
-
-
-def draw(path: Path, rows: list[dict], fields: dict[str, list[np.ndarray]], weights: dict[str, str]) -> None:
-    """Draw one row of fields for each model, logarithmically, with the fitted Gaussians at one and two sigma."""
+def draw(rows: list[dict], fields: dict[str, list[np.ndarray]], weights: dict[str, str]) -> Figure:
+    """Draw a line of fields for each model on a logarithmic scale, with the fitted Gaussians at one and two sigma."""
     columns = max(map(len, fields.values()))
     height, width = next(iter(fields.values()))[0].shape
-    # Of a row: its images, three inches wide, and an inch and a half for the texts.
+    # For each model fields that are three inches wide, and 1.5 inches of text.
     size = (3.2 * columns + 0.8, (3 * height / width + 1.5) * len(fields))
-    figure = plt.figure(figsize=size, layout='constrained')
+    figure = Figure(figsize=size, layout='constrained')
     rows = iter(rows)
     for line, (model, of_model) in zip(figure.subfigures(len(fields), 1, squeeze=False).flat, fields.items()):
         line.suptitle(f'{model}, {Path(weights[model]).name}', fontsize=9)
@@ -140,8 +122,7 @@ def draw(path: Path, rows: list[dict], fields: dict[str, list[np.ndarray]], weig
             axis.set_title(describe(row), fontsize=7)
             axis.tick_params(labelsize=6)
         line.colorbar(image, ax=axes, label='contribution, largest = 1').ax.tick_params(labelsize=6)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    return figure
 
 
 def describe(row: dict) -> str:
@@ -153,7 +134,7 @@ def describe(row: dict) -> str:
     return f'{title}{", ".join(areas[:2])} of the area\n{", ".join(areas[2:])}\n{fit}'
 
 
-def draw_ellipses(axis: plt.Axes, row: dict) -> None:
+def draw_ellipses(axis: Axes, row: dict) -> None:
     """Outline a fitted Gaussian at one and two sigma."""
     center = ((row['width'] - 1) / 2 + row['center_x'], (row['height'] - 1) / 2 + row['center_y'])
     for factor, style in ((1, '-'), (2, '--')):
@@ -161,19 +142,19 @@ def draw_ellipses(axis: plt.Axes, row: dict) -> None:
         axis.add_patch(Ellipse(center, *size, fill=False, color='red', linestyle=style))
 
 
-def print_table(title: str, rows: list[dict]) -> None:
+def print_fields(title: str, rows: list[dict]) -> None:
     areas = (f'{100 * share:g} % in' for share in SHARES)
-    print(f'{title}; areas in % of the image, lengths in pixels')
-    table = Table('output', *areas, 'sigma x', 'sigma y', 'R^2')
+    cells = []
     for row in rows:
         measures = (f'{100 * row[area]:.3g}' for area in AREAS)
         fit = (f'{row[key]:.3g}' for key in ('sigma_x', 'sigma_y', 'r_squared'))
-        table.add_row(str(row['output']), *measures, *fit)
-    Console().print(table)
+        cells.append((row['output'], *measures, *fit))
+    title = f'{title}; areas in % of the image, lengths in pixels'
+    print_table(title, ('output', *areas, 'sigma x', 'sigma y', 'R^2'), cells)
     constant = [str(row['output']) for row in rows if row['r_squared'] != row['r_squared']]
     if constant:
         print(
-            f'no field of output {", ".join(constant)}: an untrained LayerNorm makes the mean over channels constant'
+            f'no field of output {", ".join(constant)}: the mean over its channels is constant (untrained LayerNorm)'
         )
 
 

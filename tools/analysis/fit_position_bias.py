@@ -2,53 +2,45 @@
 """Fit the position bias that each layer of a model has learned with a two-dimensional Gaussian.
 
 After table 1 and figures 5 and 6 of Kim et al., BMVC 2023 (Gaussian attention bias), with lmfit as there: how well
-a Gaussian describes a layer (R^2) and how wide it is (sigma, in patches). A layer's bias is what it adds to the
-attention logits at each offset between query and key, averaged over its heads: the learned table or MLP of relative
-positions, and in GABViT and GABSwin the learned Gaussian with it.
+a Gaussian describes a layer (R^2) and how wide it is (sigma, in patches). The bias is what a layer adds to the
+attention logits at each offset between query and key, averaged over heads: the learned table or MLP of relative
+positions, and in GABViT and GABSwin also the learned Gaussian.
 """
 
 import argparse
-import csv
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use('Agg')
-import matplotlib.pyplot as plt
 import numpy as np
 import timm
 import torch
-from rich.console import Console
+from matplotlib.figure import Figure
 from rich.progress import track
-from rich.table import Table
 from timm.layers import RelPosBias, RelPosMlp
 from timm.layers.pos_embed_rel import gen_relative_position_index
 from torch import nn
 
 from bioattn_mm.analysis.gaussian_fit import FIT_COLUMNS, fit_gaussian
-from bioattn_mm.checkpoints import check_fit, load_backbone, read_state_dict
-from bioattn_mm.cli.command_line import add_trust_checkpoint, read_config, run_tool
+from bioattn_mm.analysis.models import build_backbone
+from bioattn_mm.checkpoints import check_fit, read_state_dict
+from bioattn_mm.cli.command_line import AtLeast, add_out, add_trust_checkpoint, run_tool, tool_parser
+from bioattn_mm.cli.config import read_config
+from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.errors import InputError
 from bioattn_mm.models import GABSwin, GABViT
 
-BACKBONES = {'GABViT': GABViT, 'GABSwin': GABSwin}
-COLUMNS = ('layer', *FIT_COLUMNS)
+BACKBONES = (GABViT, GABSwin)
 FILES = ('table.csv', 'table.json', 'bias_maps.png', 'fits.png')
-# Offsets that a bias is fitted on, in patches: those of the pre-training at 224 pixels.
+# Default grid for GABViT, in patches: that of the pre-training at 224 pixels.
 VIT_GRID = (14, 14)
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog='Examples:\n'
-        '  python tools/analysis/fit_position_bias.py vit_relpos_base_patch16_224 weights.pth --out fits\n'
-        '  python tools/analysis/fit_position_bias.py configs/gab/upernet_swin_small_ade20k.py iter_160000.pth '
-        '--out fits',
+    parser = tool_parser(
+        __doc__,
+        'analysis/fit_position_bias.py vit_relpos_base_patch16_224 weights.pth --out fits',
+        'analysis/fit_position_bias.py configs/gab/upernet_swin_small_ade20k.py iter_160000.pth --out fits',
     )
     parser.add_argument(
         'model',
@@ -56,15 +48,16 @@ def parse_args() -> argparse.Namespace:
         'models with relative positions, such as vit_relpos_small_patch16_224',
     )
     parser.add_argument('checkpoint', help='checkpoint file of the whole model, of its backbone, or of ImageNet')
-    parser.add_argument('--out', required=True, metavar='DIR', help=f'folder for {", ".join(FILES)}')
+    add_out(parser, ', '.join(FILES))
     parser.add_argument(
         '--grid',
-        type=int,
+        action=AtLeast,
+        minimum=3,
         nargs=2,
         metavar=('HEIGHT', 'WIDTH'),
         default=VIT_GRID,
-        help='GABViT: grid in patches on whose offsets the bias is fitted (default: 14 14, that of 224 pixels); '
-        "GABSwin has its window's, timm's models their input size's",
+        help='for GABViT: grid of patches whose offsets the bias is fitted at (default: 14 14, that of 224 pixels); '
+        "GABSwin has that of its window, timm's models that of their input size",
     )
     add_trust_checkpoint(parser)
     return parser.parse_args()
@@ -73,48 +66,36 @@ def parse_args() -> argparse.Namespace:
 @run_tool
 def main() -> None:
     args = parse_args()
-    if min(args.grid) < 3:
-        raise InputError(f'--grid must be at least 3 patches each way, got {args.grid[0]} {args.grid[1]}')
-    out = Path(args.out)
-    existing = [name for name in FILES if (out / name).exists()]
-    if existing:
-        raise InputError(f'{out / existing[0]} is there already: name another folder for --out')
+    report = Report(args.out, *FILES)
     maps = read_maps(args.model, args.checkpoint, tuple(args.grid))
-    out.mkdir(parents=True, exist_ok=True)
 
     rows, fits = [], {}
     for layer, bias in track(maps.items(), description='fitting'):
         values, fits[layer] = fit_gaussian(bias)
         rows.append(dict(layer=layer, **values))
-    write_tables(out, rows)
     limits = {layer: (bias.min(), bias.max()) for layer, bias in maps.items()}
-    draw(out / 'bias_maps.png', maps, limits, {layer: layer for layer in maps})
     titles = {row['layer']: f'{row["layer"]}\n{describe(row)}' for row in rows}
-    draw(out / 'fits.png', fits, limits, titles)
-    print_table(rows)
-    print('  '.join(str(out / name) for name in FILES))
+    report.write_csv('table.csv', rows)
+    report.write_json('table.json', rows)
+    report.write_figure('bias_maps.png', draw(maps, limits, {layer: layer for layer in maps}))
+    report.write_figure('fits.png', draw(fits, limits, titles))
+    names = (column.replace('r_squared', 'R^2').replace('_', ' ') for column in FIT_COLUMNS)
+    cells = ((row['layer'], *(f'{row[column]:.3f}' for column in FIT_COLUMNS)) for row in rows)
+    print_table('Gaussian fits, lengths in patches', ('layer', *names), cells)
+    print(report)
 
 
 def read_maps(model: str, checkpoint: str, grid: tuple[int, int]) -> dict[str, np.ndarray]:
-    """By the layer's name, its bias at each offset, averaged over heads: float64 (2 H - 1, 2 W - 1)."""
-    is_config = Path(model).suffix in ('.py', '.yaml', '.yml', '.json')
-    backbone = load_from_config(model, checkpoint) if is_config else load_from_timm(model, checkpoint)
+    """The bias of each layer at each offset, averaged over heads, by the layer's name: float64 (2 H - 1, 2 W - 1)."""
+    if Path(model).suffix in ('.py', '.yaml', '.yml', '.json'):
+        backbone, _ = build_backbone(read_config(model), checkpoint, classes=BACKBONES)
+    else:
+        backbone = load_from_timm(model, checkpoint)
     with torch.no_grad():
-        maps = {name: table.double().mean(0).numpy() for name, table in tables_of(backbone.eval(), grid)}
+        maps = {name: table.double().mean(0).numpy() for name, table in tables_of(backbone, grid)}
     if not maps:
         raise InputError(f'{model} has no relative position bias')
     return maps
-
-
-def load_from_config(path: str, checkpoint: str) -> nn.Module:
-    settings = dict(read_config(path).model.get('backbone', {}))
-    name = str(settings.pop('type', None)).removeprefix('bioattn_mm.')
-    if name not in BACKBONES:
-        raise InputError(f'{path} has the backbone {name}: expected one of {", ".join(BACKBONES)}')
-    settings.pop('init_cfg', None)
-    backbone = BACKBONES[name](**settings)
-    load_backbone(backbone, checkpoint)
-    return backbone
 
 
 def load_from_timm(name: str, checkpoint: str) -> nn.Module:
@@ -124,11 +105,11 @@ def load_from_timm(name: str, checkpoint: str) -> nn.Module:
     model = timm.create_model(name)
     check_fit(checkpoint, state_dict, model.state_dict())
     model.load_state_dict(state_dict)
-    return model
+    return model.eval()
 
 
 def tables_of(backbone: nn.Module, grid: tuple[int, int]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Name and bias, (heads, 2 H - 1, 2 W - 1), of each layer."""
+    """Name and bias of each layer, (heads, 2 H - 1, 2 W - 1)."""
     if isinstance(backbone, GABViT):
         for index, block in enumerate(backbone.blocks):
             yield f'block {index}', block.attn.rel_pos.table(grid)
@@ -144,7 +125,7 @@ def tables_of(backbone: nn.Module, grid: tuple[int, int]) -> Iterator[tuple[str,
 
 
 def table_of_timm(module: RelPosMlp | RelPosBias) -> torch.Tensor:
-    """What timm adds for all pairs of patches, back to one value for each offset: (heads, 2 H - 1, 2 W - 1)."""
+    """Bias of a timm layer with one value for each offset, not each pair of patches: (heads, 2 H - 1, 2 W - 1)."""
     height, width = module.window_size
     bias = module.get_bias()[0, :, module.prefix_tokens :, module.prefix_tokens :]  # a class token has no offset
     index = gen_relative_position_index((height, width))
@@ -153,35 +134,16 @@ def table_of_timm(module: RelPosMlp | RelPosBias) -> torch.Tensor:
     return table.unflatten(1, (2 * height - 1, 2 * width - 1))
 
 
-def write_tables(out: Path, rows: list[dict]) -> None:
-    with (out / 'table.csv').open('w', newline='') as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    # JSON has no NaN.
-    rows = [{key: None if value != value else value for key, value in row.items()} for row in rows]
-    (out / 'table.json').write_text(json.dumps(rows, indent=1) + '\n')
-
-
-def print_table(rows: list[dict]) -> None:
-    titles = (column.replace('r_squared', 'R^2').replace('_', ' ') for column in FIT_COLUMNS)
-    table = Table('layer', *titles, title='Gaussian fits, lengths in patches')
-    for row in rows:
-        table.add_row(row['layer'], *(f'{row[column]:.3f}' for column in FIT_COLUMNS))
-    Console().print(table)
-
-
 def describe(row: dict) -> str:
     return f'R^2 {row["r_squared"]:.3f}, sigma {row["sigma_x"]:.1f} {row["sigma_y"]:.1f}'
 
 
-def draw(path: Path, maps: dict[str, np.ndarray], limits: dict[str, tuple], titles: dict[str, str]) -> None:
-    """Draw one map for each layer, six to a row, the offsets (query - key) in patches on the axes."""
+def draw(maps: dict[str, np.ndarray], limits: dict[str, tuple], titles: dict[str, str]) -> Figure:
+    """Draw the map of each layer, six to a line, over the offset (query - key) in patches."""
     columns = min(6, len(maps))
     lines = math.ceil(len(maps) / columns)
-    figure, axes = plt.subplots(
-        lines, columns, figsize=(2.6 * columns, 2.6 * lines), squeeze=False, layout='constrained'
-    )
+    figure = Figure(figsize=(2.6 * columns, 2.6 * lines), layout='constrained')
+    axes = figure.subplots(lines, columns, squeeze=False)
     for axis in axes.flat[len(maps) :]:
         axis.axis('off')
     for axis, (layer, values) in zip(axes.flat, maps.items()):
@@ -192,8 +154,7 @@ def draw(path: Path, maps: dict[str, np.ndarray], limits: dict[str, tuple], titl
         axis.set_title(titles[layer], fontsize=8)
         axis.tick_params(labelsize=6)
         figure.colorbar(image, ax=axis, shrink=0.7).ax.tick_params(labelsize=6)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    return figure
 
 
 if __name__ == '__main__':

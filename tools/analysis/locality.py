@@ -1,38 +1,33 @@
 #!/usr/bin/env python
-"""How far each attention layer and head of a model reaches, and what its attention is made of.
+"""How far the attention of each layer and head of a model reaches, and what it is made of.
 
-For every system the nonlocality: the distance between query and key in tokens, weighted by attention (ConViT, eq. 8).
-Beside it the gates of ConViT; the impact of content and position where attention is made of both, and the region of
-the visual field that a head of PerViT attends to (after PerViT, eq. 11 to 13); A and sigma of GAB's Gaussians; the
-share of TransNeXt's pooled tokens. bioattn_mm/analysis/locality.py defines each measure.
+Measures of every system: the nonlocality, which is the distance between query and key in tokens, weighted by
+attention (ConViT, eq. 8). Of some systems: the gates of ConViT; the impact of content and of position on the
+attention, and the region of the visual field that a head of PerViT attends to (after PerViT, eq. 11 to 13); A and
+sigma of GAB's Gaussians; the share of TransNeXt's pooled tokens. bioattn_mm/analysis/locality.py has the definitions.
 """
 
 import argparse
-import csv
-import json
 import math
 from pathlib import Path
 
 import matplotlib
-
-matplotlib.use('Agg')
-import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
-from bioattn_mm.analysis.command_line import check_out, parse, read_config
 from bioattn_mm.analysis.images import ImageReader, find_images
 from bioattn_mm.analysis.locality import DERIVATIVE_QUERIES, REGIONS, measure_model
 from bioattn_mm.analysis.models import build_backbone
-from bioattn_mm.cli.command_line import run_tool
-from bioattn_mm.errors import InputError
+from bioattn_mm.cli.command_line import AtLeast, add_backbone_arguments, run_tool, tool_parser
+from bioattn_mm.cli.config import load_config
+from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.layers import record_attention
 
 FILES = ('locality.csv', 'locality.json', 'locality.png')
-# Panels: title, label of the axis, and the measures in it with their names in the legend.
+# Panels: title, label of the axis, and measures with their names in the legend.
 PANELS = (
     (
         'nonlocality',
@@ -49,30 +44,28 @@ REGIONS_TITLE = 'regions of position-based attention'
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog='Example: python tools/analysis/locality.py configs/convit/upernet_tiny_ade20k.py iter_160000.pth '
-        '--out locality --size 224 224',
+    parser = tool_parser(
+        __doc__,
+        'analysis/locality.py configs/convit/upernet_tiny_ade20k.py iter_160000.pth --out locality --size 224 224',
     )
     parser.add_argument(
         '--queries',
-        type=int,
+        action=AtLeast,
+        minimum=1,
         metavar='N',
-        help='tokens of each layer whose attention is measured, evenly spread over the image (default: all; of '
-        f'VARS {DERIVATIVE_QUERIES}, because each takes a pass through the recurrence)',
+        help='measure the attention of N tokens of each layer, evenly spread over the image (default: all; '
+        f'{DERIVATIVE_QUERIES} for VARS, where each takes a pass through the recurrence)',
     )
-    args = parse(parser, max_images=8)
-    if args.queries is not None and args.queries < 1:
-        raise InputError(f'--queries must be at least 1, got {args.queries}')
-    return args
+    add_backbone_arguments(parser, ', '.join(FILES), max_images=8)
+    return parser.parse_args()
 
 
 @run_tool
 def main() -> None:
     args = parse_args()
-    out = check_out(args.out, FILES)
-    config = read_config(args)
+    report = Report(args.out, *FILES)
+    dataloaders = () if args.images else ('val_dataloader',)
+    config = load_config(args.config, mini=args.mini, cfg_options=args.cfg_options, dataloaders=dataloaders)
     images = find_images(config, args.images, args.max_images)
     backbone, weights = build_backbone(config, args.checkpoint, args.device)
     reader = ImageReader(config, args.size, args.device)
@@ -81,66 +74,50 @@ def main() -> None:
     recordings = (record_attention(backbone, reader(image).inputs) for image in images_done)
     rows = measure_model(recordings, args.queries)
 
-    out.mkdir(parents=True, exist_ok=True)
     title = f'{Path(args.config).stem}, {Path(weights).name}, {len(images)} image{"s" * (len(images) > 1)}'
-    write(out, rows, dict(config=args.config, weights=weights, images=len(images)))
-    draw(out / 'locality.png', rows, title)
-    print_table(rows, title)
-    print('  '.join(str(out / name) for name in FILES))
+    report.write_csv('locality.csv', rows)
+    report.write_json('locality.json', dict(config=args.config, weights=weights, images=len(images), heads=rows))
+    report.write_figure('locality.png', draw(rows, title))
+    print_means(rows, title)
+    print(report)
 
 
-def write(out: Path, rows: list[dict], about: dict) -> None:
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    with (out / 'locality.csv').open('w', newline='') as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
-    # JSON has neither NaN nor infinity, the impact of a part that is the whole.
-    rows = [
-        {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
-        for row in rows
-    ]
-    (out / 'locality.json').write_text(json.dumps(dict(about, heads=rows), indent=1) + '\n')
-
-
-def draw(path: Path, rows: list[dict], title: str) -> None:
-    """Draw each measure that the model has against the layer: a point for each head, a line through the means."""
+def draw(rows: list[dict], title: str) -> Figure:
+    """Draw each measure that the model has over its layers: a point for each head, a line through the means."""
     panels = [panel for panel in PANELS if any(key in row for row in rows for key in panel[2])]
     has_regions = any('region' in row for row in rows)
     number = len(panels) + has_regions
     columns = min(3, number)
     lines = math.ceil(number / columns)
-    figure, axes = plt.subplots(
-        lines, columns, figsize=(4.6 * columns, 3.4 * lines + 0.4), squeeze=False, layout='constrained'
-    )
+    figure = Figure(figsize=(4.6 * columns, 3.4 * lines + 0.4), layout='constrained')
+    axes = figure.subplots(lines, columns, squeeze=False)
     figure.suptitle(title, fontsize=10)
     for axis in axes.flat[number:]:
         axis.axis('off')
     for axis, (name, label, measures) in zip(axes.flat, panels):
         draw_measures(axis, rows, {key: text for key, text in measures.items() if any(key in row for row in rows)})
-        # Impacts are inverse distances, of any order of magnitude.
+        # Impacts are inverse distances, which may differ by orders of magnitude.
         axis.set(title=name, ylabel=label, yscale='log' if name.startswith('impact') else 'linear')
     if has_regions:
         draw_regions(axes.flat[number - 1], rows)
     for axis in axes.flat[:number]:
         axis.set(xlabel='layer', xlim=(-0.7, rows[-1]['layer'] + 0.7))
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    return figure
 
 
-def draw_measures(axis: plt.Axes, rows: list[dict], measures: dict[str, str]) -> None:
+def draw_measures(axis: Axes, rows: list[dict], measures: dict[str, str]) -> None:
     for index, (key, text) in enumerate(measures.items()):
         of_layers = {}
         for row in rows:
             if math.isfinite(row.get(key, math.nan)):
                 of_layers.setdefault(row['layer'], []).append(row[key])
-        # Points of different measures stand beside each other.
+        # Shifted a little, so that the points of several measures do not cover each other.
         places = [layer + 0.12 * (index - (len(measures) - 1) / 2) for layer in of_layers]
         axis.plot(places, [np.mean(values) for values in of_layers.values()], label=text, color=f'C{index}')
         for place, values in zip(places, of_layers.values()):
             axis.plot([place] * len(values), values, '.', color=f'C{index}', alpha=0.5)
-    # Where the grid changes, the unit of a token does.
+    # A line where the grid changes: distances in tokens are then of another unit.
     last = {row['layer']: (row['height'], row['width']) for row in rows}
     for layer, grid in last.items():
         if layer and grid != last[layer - 1]:
@@ -150,31 +127,30 @@ def draw_measures(axis: plt.Axes, rows: list[dict], measures: dict[str, str]) ->
         axis.legend(fontsize=8)
 
 
-def draw_regions(axis: plt.Axes, rows: list[dict]) -> None:
+def draw_regions(axis: Axes, rows: list[dict]) -> None:
     """Draw how many heads of each layer attend most to each region."""
     layers = sorted({row['layer'] for row in rows})
     bottom = np.zeros(len(layers))
     for index, region in enumerate(REGIONS):
         number = [sum(row['layer'] == layer and row['region'] == region for row in rows) for layer in layers]
-        axis.bar(layers, number, bottom=bottom, label=region, color=plt.get_cmap('viridis')(index / 3))
+        axis.bar(layers, number, bottom=bottom, label=region, color=matplotlib.colormaps['viridis'](index / 3))
         bottom += number
     axis.set(title=REGIONS_TITLE, ylabel='heads', ylim=(0, 1.35 * bottom.max()))
     axis.legend(fontsize=8, ncols=2, loc='upper center')
 
 
-def print_table(rows: list[dict], title: str) -> None:
+def print_means(rows: list[dict], title: str) -> None:
     """Print the means over the heads of each layer."""
     columns = [key for _, _, measures in PANELS for key in measures if any(key in row for row in rows)]
     short = {'nonlocality': 'D', 'gaussian_amplitude': 'A', 'gaussian_sigma': 'sigma'}
     names = (short.get(key, key.replace('nonlocality', 'D').replace('_', ' ')) for key in columns)
-    print(f'{title}; means over heads, D is nonlocality in tokens')
-    table = Table('layer', 'grid', *names)
+    lines = []
     for layer in sorted({row['layer'] for row in rows}):
         heads = [row for row in rows if row['layer'] == layer]
         means = (np.mean([row[key] for row in heads]) if key in heads[0] else math.nan for key in columns)
         cells = ('' if math.isnan(mean) else f'{mean:.3g}' for mean in means)
-        table.add_row(str(layer), f'{heads[0]["height"]}x{heads[0]["width"]}', *cells)
-    Console().print(table)
+        lines.append((layer, f'{heads[0]["height"]}x{heads[0]["width"]}', *cells))
+    print_table(f'{title}; means over heads, D is nonlocality in tokens', ('layer', 'grid', *names), lines)
 
 
 if __name__ == '__main__':

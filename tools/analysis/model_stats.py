@@ -1,50 +1,31 @@
 #!/usr/bin/env python
-"""Parameters, FLOPs, activation memory and throughput of models side by side, as the papers' tables have them.
+"""Parameters, FLOPs, activation memory and throughput of models side by side, as in the tables of papers.
 
-Parameters: all of the model, auxiliary heads and frozen ones included.
+Parameters: all of the model, including auxiliary heads and frozen parameters.
 
-FLOPs: multiply-adds, each of which counts one, of the forward pass of one image in eval mode. Convolutions, matrix
-products and attention count, whichever operator computes them, the compiled ones included, and so do Fourier
-transforms, products of complex numbers and the sampling of deformable attention; norms, activations, softmax,
-resizing and element-wise arithmetic do not (bioattn_mm/analysis/flops.py has the formulas). What depends on the size
-alone and is kept from image to image in eval mode, such as position biases, is left out: column 'once a size'.
+FLOPs: multiply-adds, each of which counts one, of the forward pass of one image in eval mode. Counted are
+convolutions, matrix products and attention, by whichever operator they are computed, Fourier transforms, products of
+complex numbers and the sampling in deformable attention; not counted are norms, activations, softmax, resizing and
+element-wise arithmetic (bioattn_mm/analysis/flops.py has the formulas). Work that is done once for an image size and
+then cached in eval mode, such as position biases, has a column of its own: 'once a size'.
 
-Activation memory: tensors that a training step of a batch keeps for its backward pass, each storage once, without the
-parameters.
+Activation memory: the tensors that a training step of a batch saves for its backward pass, each storage once,
+without the parameters.
 
-Throughput: images per second of the pass whose FLOPs are counted, in float32, the median of some passes after one
-that warms up.
+Throughput: images per second of the forward pass in float32, the median of several passes after a warm-up pass.
 
-The weights are random; of two-stage detectors, the regions count that the first stage proposes with them.
+The weights are random; the second stage of a two-stage detector runs on the proposals that the first makes with them.
 """
 
 import argparse
-import csv
-import json
 import platform
 from collections.abc import Callable
-from pathlib import Path
 
-import matplotlib
-
-matplotlib.use('Agg')
-import matplotlib.pyplot as plt
 import torch
+from matplotlib.figure import Figure
 from mmengine.config import Config
-from rich.console import Console
 from rich.progress import Progress
-from rich.table import Column, Table
 
-from bioattn_mm.analysis.command_line import (
-    add_config_options,
-    add_device,
-    add_out,
-    check_device,
-    check_out,
-    check_size,
-    config_of,
-    name_of,
-)
 from bioattn_mm.analysis.model_stats import (
     Network,
     activation_bytes,
@@ -53,12 +34,21 @@ from bioattn_mm.analysis.model_stats import (
     num_parameters,
     random_images,
 )
-from bioattn_mm.cli.command_line import run_tool
-from bioattn_mm.errors import InputError
+from bioattn_mm.cli.command_line import (
+    AtLeast,
+    add_config_options,
+    add_device,
+    add_out,
+    add_size,
+    run_tool,
+    tool_parser,
+)
+from bioattn_mm.cli.config import load_config
+from bioattn_mm.cli.reports import Report, print_table, unique_name
 
 FILES = ('model_stats.csv', 'model_stats.json', 'model_stats.png')
 MEASURES = ('flops', 'memory', 'throughput')
-# Columns of the table: title, unit, and the unit's size.
+# Columns of the table: title, unit, and the number that is one unit.
 COLUMNS = dict(
     parameters=('parameters', 'M', 1e6),
     backbone_parameters=('of the backbone', 'M', 1e6),
@@ -68,73 +58,68 @@ COLUMNS = dict(
     activation_bytes=('activations', 'MiB', 2**20),
     images_per_second=('throughput', 'images/s', 1),
 )
-# Those that are drawn.
+# The columns that are drawn.
 BARS = ('parameters', 'flops', 'activation_bytes', 'images_per_second')
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog='Examples:\n'
-        '  python tools/analysis/model_stats.py configs/transnext/upernet_tiny_ade20k.py '
-        'configs/convit/upernet_tiny_ade20k.py --out stats --size 512 2048 --measure flops\n'
-        '  python tools/analysis/model_stats.py configs/*/mask_rcnn_*_coco.py --backbone --size 224 224 --out stats',
+    parser = tool_parser(
+        __doc__,
+        'analysis/model_stats.py configs/transnext/upernet_tiny_ade20k.py configs/convit/upernet_tiny_ade20k.py '
+        '--out stats --size 512 2048 --measure flops',
+        'analysis/model_stats.py configs/*/mask_rcnn_*_coco.py --backbone --size 224 224 --out stats',
     )
     parser.add_argument(
         'configs', nargs='+', metavar='CONFIG', help='config files, such as configs/transnext/upernet_tiny_ade20k.py'
     )
-    add_out(parser)
-    parser.add_argument(
-        '--size',
-        type=int,
-        nargs=2,
-        default=(512, 512),
-        metavar=('HEIGHT', 'WIDTH'),
-        help='size of the images in pixels, which need not be square (default: 512 512); papers take 512 2048 for '
-        'the FLOPs of UperNet, 800 1280 for those of detectors',
+    add_out(parser, ', '.join(FILES))
+    add_size(
+        parser,
+        (512, 512),
+        'size of the images in pixels, which need not be square; papers take 512 2048 for the FLOPs of UperNet, '
+        '800 1280 for those of detectors',
     )
-    parser.add_argument('--backbone', action='store_true', help='measure the backbones alone')
+    parser.add_argument('--backbone', action='store_true', help='measure only the backbones')
     parser.add_argument(
-        '--measure', nargs='+', choices=MEASURES, default=MEASURES, help='what beside parameters (default: all)'
+        '--measure', nargs='+', choices=MEASURES, default=MEASURES, help='measures besides parameters (default: all)'
     )
     parser.add_argument(
         '--batch-size',
-        type=int,
+        action=AtLeast,
+        minimum=1,
         default=2,
         metavar='N',
-        help='images at once for memory and throughput (default: 2, those of a GPU in training)',
+        help='images in a batch for memory and throughput (default: 2, the batch of a GPU in training)',
     )
     parser.add_argument(
-        '--repeats', type=int, default=5, metavar='N', help='passes whose median is the throughput (default: 5)'
+        '--repeats',
+        action=AtLeast,
+        minimum=1,
+        default=5,
+        metavar='N',
+        help='number of passes whose median is the throughput (default: 5)',
     )
     add_config_options(parser)
     add_device(parser)
-    args = parser.parse_args()
-    check_size(args.size)
-    check_device(args.device)
-    for name in ('batch_size', 'repeats'):
-        if getattr(args, name) < 1:
-            raise InputError(f'--{name.replace("_", "-")} must be at least 1, got {getattr(args, name)}')
-    return args
+    return parser.parse_args()
 
 
 @run_tool
 def main() -> None:
     args = parse_args()
-    out = check_out(args.out, FILES)
+    report = Report(args.out, *FILES)
     configs = {}
     for path in args.configs:
-        configs[name_of(path, configs)] = config_of(args, path)
+        configs[unique_name(path, configs)] = load_config(path, mini=args.mini, cfg_options=args.cfg_options)
 
     rows = []
     with Progress() as progress:
         task = progress.add_task('', total=len(configs) * len(args.measure))
         for name, config in configs.items():
             progress.update(task, description=name)
-            rows.append(dict(model=name, **measure(config, args, lambda: progress.advance(task))))
+            measured = measure(config, args, lambda: progress.advance(task))
+            rows.append({'model': name} | {key: measured[key] for key in COLUMNS if key in measured})
 
-    out.mkdir(parents=True, exist_ok=True)
     about = dict(
         part='backbone' if args.backbone else 'whole model',
         size=list(args.size),
@@ -142,17 +127,18 @@ def main() -> None:
         device=describe_device(args.device),
         torch=torch.__version__,
     )
-    write(out, rows, about)
     title = (
         f'{about["part"]}, {args.size[0]} x {args.size[1]} pixels, batches of {args.batch_size}, {about["device"]}'
     )
-    draw(out / 'model_stats.png', rows, title)
-    print_table(rows, title)
-    print('  '.join(str(out / name) for name in FILES))
+    report.write_csv('model_stats.csv', rows)
+    report.write_json('model_stats.json', dict(about, models=rows))
+    report.write_figure('model_stats.png', draw(rows, title))
+    print_stats(rows, title)
+    print(report)
 
 
 def measure(config: Config, args: argparse.Namespace, advance: Callable[[], None]) -> dict:
-    """One row of the table."""
+    """The values of one row, by column."""
     network = Network(config, args.backbone)
     row = dict(parameters=num_parameters(network))
     if not args.backbone:
@@ -180,25 +166,11 @@ def describe_device(device: str) -> str:
     return f'{platform.processor() or platform.machine()}, {torch.get_num_threads()} thread(s)'
 
 
-def columns_of(rows: list[dict]) -> list[str]:
-    return [key for key in COLUMNS if key in rows[0]]
-
-
-def write(out: Path, rows: list[dict], about: dict) -> None:
-    with (out / 'model_stats.csv').open('w', newline='') as file:
-        writer = csv.DictWriter(file, ['model', *columns_of(rows)])
-        writer.writeheader()
-        writer.writerows(rows)
-    (out / 'model_stats.json').write_text(json.dumps(dict(about, models=rows), indent=1) + '\n')
-
-
-def draw(path: Path, rows: list[dict], title: str) -> None:
+def draw(rows: list[dict], title: str) -> Figure:
     """Draw a panel of bars for each measure."""
     keys = [key for key in BARS if key in rows[0]]
-    figure, axes = plt.subplots(
-        1, len(keys), figsize=(3 + 2.6 * len(keys), 1.4 + 0.4 * len(rows)), squeeze=False, sharey=True,
-        layout='constrained',
-    )  # fmt: skip
+    figure = Figure(figsize=(3 + 2.6 * len(keys), 1.4 + 0.4 * len(rows)), layout='constrained')
+    axes = figure.subplots(1, len(keys), squeeze=False, sharey=True)
     figure.suptitle(title, fontsize=9)
     names = [row['model'] for row in rows]
     for axis, key in zip(axes[0], keys):
@@ -209,19 +181,14 @@ def draw(path: Path, rows: list[dict], title: str) -> None:
         axis.set_title(f'{name} ({unit})', fontsize=9)
         axis.tick_params(labelsize=8)
     axes[0, 0].invert_yaxis()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    return figure
 
 
-def print_table(rows: list[dict], title: str) -> None:
-    print(title)
-    keys = columns_of(rows)
-    table = Table(
-        Column('model', overflow='fold'), *(f'{name}\n({unit})' for name, unit, _ in (COLUMNS[key] for key in keys))
-    )
-    for row in rows:
-        table.add_row(row['model'], *(f'{row[key] / COLUMNS[key][2]:.4g}' for key in keys))
-    Console().print(table)
+def print_stats(rows: list[dict], title: str) -> None:
+    columns = [key for key in rows[0] if key != 'model']
+    titles = (f'{name}\n({unit})' for name, unit, _ in (COLUMNS[key] for key in columns))
+    cells = [(row['model'], *(f'{row[key] / COLUMNS[key][2]:.4g}' for key in columns)) for row in rows]
+    print_table(title, ('model', *titles), cells)
 
 
 if __name__ == '__main__':

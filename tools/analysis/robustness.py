@@ -1,62 +1,65 @@
 #!/usr/bin/env python
 """Robustness of trained models against the corruptions of ImageNet-C (Hendrycks and Dietterich, ICLR 2019).
 
-The metric of a model on its test set, whose images are corrupted right after they are loaded, for each corruption
-and severity; their mean (mPC), and what part of the metric on the images as they are it is (rPC = mPC / P_clean),
-after Michaelis et al. 2019, "Benchmarking robustness in object detection". Each model gets the same images.
+Tests each model on its test set, with the images corrupted right after they are loaded, for each corruption and
+severity. Reports the mean of the metric over them (mPC), and its ratio to the metric on the images as they are (rPC =
+mPC / P_clean), after Michaelis et al. 2019, "Benchmarking robustness in object detection". All models get the same
+images.
 
-Each test is kept when it is done: a call that was ended is gone on with by the same call.
+The result of each test is kept as soon as it is done: after an interruption, the same call goes on.
 """
 
 import argparse
-import csv
-import json
 import sys
 from itertools import product
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use('Agg')
-import matplotlib.pyplot as plt
 import numpy as np
 from imagecorruptions import get_corruption_names
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Column, Table
 
-from bioattn_mm.analysis.command_line import add_config_options, add_out, config_of, name_of
-from bioattn_mm.analysis.robustness import CLEAN, Model, Results, measure_corrupted, summarize
-from bioattn_mm.checkpoints import read_state_dict
-from bioattn_mm.cli.command_line import run_tool
-from bioattn_mm.cli.metrics import choose_metric
+from bioattn_mm.analysis.evaluation import TrainedModel, choose_metric
+from bioattn_mm.analysis.robustness import CLEAN, Results, measure_corrupted, summarize
+from bioattn_mm.cli.command_line import (
+    add_checkpoint,
+    add_config,
+    add_config_options,
+    run_tool,
+    tool_parser,
+)
+from bioattn_mm.cli.config import load_config
+from bioattn_mm.cli.reports import Report, print_table, unique_name
 from bioattn_mm.datasets.corruption import SEVERITIES
 
-COLUMNS = ('model', 'corruption', 'severity', 'metric', 'value')
+FILES = ('robustness.csv', 'robustness.json', 'robustness.png')
 SUMMARY = ('clean', 'mPC', 'rPC')
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog='Examples:\n'
-        '  python tools/analysis/robustness.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth '
-        '--out robustness\n'
-        '  python tools/analysis/robustness.py configs/vars/upernet_rvt_tiny_vars_sd_ade20k.py vars.pth '
+    parser = tool_parser(
+        __doc__,
+        'analysis/robustness.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth --out robustness',
+        'analysis/robustness.py configs/vars/upernet_rvt_tiny_vars_sd_ade20k.py vars.pth '
         '--compare configs/convit/upernet_tiny_ade20k.py convit.pth --corruptions gaussian_noise fog --severities 3 '
         '--out robustness',
     )
-    parser.add_argument('config', help='config file, such as configs/transnext/upernet_tiny_ade20k.py')
-    parser.add_argument('checkpoint', help='checkpoint file of the whole model')
-    add_out(parser)
+    add_config(parser)
+    add_checkpoint(parser)
+    parser.add_argument(
+        '--out',
+        required=True,
+        metavar='DIR',
+        help='folder for all results; those of an earlier call are gone on with',
+    )
     parser.add_argument(
         '--compare',
         nargs=2,
         action='append',
         default=[],
         metavar=('CONFIG', 'CHECKPOINT'),
-        help='another model on the same images; once for each model',
+        help='another model on the same images; repeat the option for more models',
     )
     parser.add_argument(
         '--corruptions',
@@ -64,7 +67,8 @@ def parse_args() -> argparse.Namespace:
         choices=get_corruption_names('all'),
         default=get_corruption_names(),
         metavar='NAME',
-        help=f'default: {", ".join(get_corruption_names())}; more: {", ".join(get_corruption_names("validation"))}',
+        help=f'corruptions (default: {", ".join(get_corruption_names())}; also: '
+        f'{", ".join(get_corruption_names("validation"))})',
     )
     parser.add_argument(
         '--severities',
@@ -73,7 +77,7 @@ def parse_args() -> argparse.Namespace:
         choices=SEVERITIES,
         default=list(SEVERITIES),
         metavar='N',
-        help='1 to 5 (default: all)',
+        help='severities, 1 to 5 (default: all)',
     )
     parser.add_argument('--metric', help="metric of the config's evaluator (default: mIoU, or the boxes' AP)")
     add_config_options(parser)
@@ -85,20 +89,21 @@ def main() -> None:
     args = parse_args()
     models = {}
     for path, checkpoint in ((args.config, args.checkpoint), *args.compare):
-        config = config_of(args, path, ('test_dataloader',))
-        models[name_of(path, models)] = Model(config, checkpoint, read_state_dict(checkpoint))
-    out = Path(args.out)
-    descriptions = {name: model.describe() for name, model in models.items()}
-    results = Results(out / 'results', descriptions, args.corruptions, args.severities)
+        options = dict(mini=args.mini, cfg_options=args.cfg_options)
+        config = load_config(path, dataloaders=('test_dataloader',), **options)
+        models[unique_name(path, models)] = TrainedModel.read(config, checkpoint)
+    report = Report(args.out, *FILES, overwrite=True)
+    logs = report.path('logs')
+    results = Results(report.path('results'), models, args.corruptions, args.severities)
 
-    measure_all(models, [CLEAN], results, out / 'logs')
+    measure_all(models, [CLEAN], results, logs)
     metric = args.metric
     for name in models:
         metric = choose_metric(results.load(name, *CLEAN), metric)
     corrupted = list(product(args.corruptions, args.severities))
-    measure_all(models, corrupted, results, out / 'logs')
+    measure_all(models, corrupted, results, logs)
 
-    # An evaluator that is given no predictions at all reports nothing.
+    # An evaluator that gets no predictions reports no metrics.
     values = {
         name: {pair: results.load(name, *pair).get(metric, 0.0) for pair in (CLEAN, *corrupted)} for name in models
     }
@@ -106,17 +111,18 @@ def main() -> None:
         name: summarize(of_model[CLEAN], {pair: value for pair, value in of_model.items() if pair != CLEAN})
         for name, of_model in values.items()
     }
-    write(out, metric, values, summaries, descriptions)
-    draw(out / 'robustness.png', metric, values, summaries)
+    write(report, metric, values, summaries, results.models)
     print_tables(metric, values, summaries)
-    print('  '.join(str(out / f'robustness.{ending}') for ending in ('csv', 'json', 'png')))
+    print(report)
 
 
-def measure_all(models: dict[str, Model], conditions: list[tuple[str, int]], results: Results, logs: Path) -> None:
-    """Do the tests that were not done yet."""
+def measure_all(
+    models: dict[str, TrainedModel], conditions: list[tuple[str, int]], results: Results, logs: Path
+) -> None:
+    """Run the tests that have no results yet."""
     todo = [(name, *pair) for name, pair in product(models, conditions) if results.load(name, *pair) is None]
     columns = TextColumn('{task.description}'), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    # A console of its own, because what evaluators print goes to a file.
+    # On stdout as it is now: during a test it is redirected to a file, for what evaluators print.
     with Progress(*columns, console=Console(file=sys.stdout), speed_estimate_period=3600) as progress:
         task = progress.add_task('', total=len(todo))
         for number, (name, corruption, severity) in enumerate(todo):
@@ -137,29 +143,30 @@ def mean_of(values: dict[tuple[str, int], float], corruption: str) -> float:
     return float(np.mean([value for (name, _), value in values.items() if name == corruption]))
 
 
-def write(out: Path, metric: str, values: dict[str, dict], summaries: dict[str, dict], descriptions: dict) -> None:
-    with (out / 'robustness.csv').open('w', newline='') as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        for name, of_model in values.items():
-            writer.writerows((name, *pair, metric, value) for pair, value in of_model.items())
+def write(
+    report: Report, metric: str, values: dict[str, dict], summaries: dict[str, dict], descriptions: dict[str, dict]
+) -> None:
+    rows = [
+        dict(model=name, corruption=corruption, severity=severity, metric=metric, value=value)
+        for name, of_model in values.items()
+        for (corruption, severity), value in of_model.items()
+    ]
     models = [
-        # JSON has no NaN.
-        {'model': name, **descriptions[name]}
-        | {key: None if value != value else value for key, value in summaries[name].items()}
-        | {'corruptions': {corruption: mean_of(of_model, corruption) for corruption in corruptions_of(of_model)}}
+        dict(model=name, **descriptions[name], **summaries[name])
+        | dict(corruptions={corruption: mean_of(of_model, corruption) for corruption in corruptions_of(of_model)})
         for name, of_model in values.items()
     ]
-    (out / 'robustness.json').write_text(json.dumps(dict(metric=metric, models=models), indent=1) + '\n')
+    report.write_csv('robustness.csv', rows)
+    report.write_json('robustness.json', dict(metric=metric, models=models))
+    report.write_figure('robustness.png', draw(metric, values, summaries))
 
 
-def draw(path: Path, metric: str, values: dict[str, dict], summaries: dict[str, dict]) -> None:
-    """Draw the metric against the severity, averaged over corruptions, and bars of it for each corruption."""
+def draw(metric: str, values: dict[str, dict], summaries: dict[str, dict]) -> Figure:
+    """Draw the metric over the severity (mean over corruptions) and for each corruption (mean over severities)."""
     corruptions = corruptions_of(next(iter(values.values())))
     width = 4 + 0.3 * len(corruptions) * (1 + len(values) / 2)
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(4.5 + width, 4.5), width_ratios=(4.5, width), layout='constrained', sharey=True
-    )
+    figure = Figure(figsize=(4.5 + width, 4.5), layout='constrained')
+    left, right = figure.subplots(1, 2, width_ratios=(4.5, width), sharey=True)
     for index, (name, of_model) in enumerate(values.items()):
         severities = sorted({severity for _, severity in of_model})
         means = [np.mean([v for (_, severity), v in of_model.items() if severity == s]) for s in severities]
@@ -178,21 +185,22 @@ def draw(path: Path, metric: str, values: dict[str, dict], summaries: dict[str, 
     for axis in (left, right):
         axis.grid(axis='y', alpha=0.3)
         axis.tick_params(labelsize=8)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    return figure
 
 
 def print_tables(metric: str, values: dict[str, dict], summaries: dict[str, dict]) -> None:
-    print(f'{metric}: on the images as they are, mean over corruptions and severities (mPC), and the part (rPC)')
-    table = Table(Column('model', overflow='fold'), *SUMMARY)
-    for name, summary in summaries.items():
-        table.add_row(name, *(f'{summary[key]:.4g}' for key in SUMMARY[:2]), f'{100 * summary["rPC"]:.1f} %')
-    Console().print(table)
-    print(f'{metric}, means over severities')
-    table = Table('corruption', *(Column(name, overflow='fold') for name in values))
-    for corruption in corruptions_of(next(iter(values.values()))):
-        table.add_row(corruption, *(f'{mean_of(of_model, corruption):.4g}' for of_model in values.values()))
-    Console().print(table)
+    cells = (
+        (name, *(f'{summary[key]:.4g}' for key in SUMMARY[:2]), f'{100 * summary["rPC"]:.1f} %')
+        for name, summary in summaries.items()
+    )
+    print_table(
+        f'{metric}: clean images, mean over corruptions and severities (mPC), ratio (rPC)', ('model', *SUMMARY), cells
+    )
+    cells = (
+        (corruption, *(f'{mean_of(of_model, corruption):.4g}' for of_model in values.values()))
+        for corruption in corruptions_of(next(iter(values.values())))
+    )
+    print_table(f'{metric}, means over severities', ('corruption', *values), cells)
 
 
 if __name__ == '__main__':

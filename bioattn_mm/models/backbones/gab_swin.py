@@ -36,8 +36,8 @@ class GABSwin(HierarchicalBackbone):
         frozen_stages: Stages up to and including this one are frozen, and the patch embedding with them; -1 freezes
             none.
         init_cfg: `dict(type='Pretrained', checkpoint=FILE)` takes a file of the Swin authors' release, one with the
-            names of mmdet, mmseg and mmpretrain, or one of this package, as it is. The Gaussians and the LayerNorms of
-            the outputs keep their initial values if the file lacks them, as ImageNet files do.
+            names of mmdet, mmseg and mmpretrain, or one of this package, as it is. The Gaussians and the LayerNorms
+            of the outputs keep their initial values if the file lacks them, as ImageNet files do.
 
     Attributes:
         out_channels: Channels of each output.

@@ -1,0 +1,76 @@
+"""Testing one checkpoint under several changes of its config."""
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmengine.config import Config
+from mmengine.hooks import Hook
+from torch import Tensor
+
+from ..checkpoints import check_fit, read_state_dict
+from ..cli.runner import build_runner
+from ..errors import InputError
+
+
+@dataclass
+class TrainedModel:
+    """A config and the weights of its model.
+
+    Attributes:
+        config: The config.
+        checkpoint: File of the weights.
+        state_dict: The weights.
+    """
+
+    config: Config
+    checkpoint: str
+    state_dict: dict[str, Tensor]
+
+    @classmethod
+    def read(cls, config: Config, checkpoint: str) -> 'TrainedModel':
+        """Read the weights of a checkpoint (see `read_state_dict`)."""
+        return cls(config, checkpoint, read_state_dict(checkpoint))
+
+    def test(self, config: Config, *hooks: Hook) -> dict[str, float]:
+        """Run the test of a config with the weights.
+
+        Args:
+            config: A changed copy of the model's config, with a `work_dir` for logs, and an `experiment_name` that no
+                other Runner of the process has. Changed in place.
+            *hooks: Hooks of the Runner.
+
+        Returns:
+            The metrics of the config's evaluator.
+
+        Raises:
+            InputError: The weights do not fit the config's model.
+        """
+        config.log_level = 'WARNING'
+        config.load_from, config.resume = None, False
+        runner = build_runner(config)
+        check_fit(self.checkpoint, self.state_dict, runner.model.state_dict())
+        runner.model.load_state_dict(self.state_dict)
+        for hook in hooks:
+            runner.register_hook(hook)
+        # COCO's evaluator prints its tables.
+        with open(Path(config.work_dir) / 'evaluation.log', 'a') as log, contextlib.redirect_stdout(log):
+            metrics = runner.test()
+        # Some are NumPy scalars, which JSON does not take.
+        return {name: float(value) for name, value in metrics.items()}
+
+
+def choose_metric(metrics: dict[str, float], name: str | None = None) -> str:
+    """Name of the metric that stands for a whole test.
+
+    Args:
+        metrics: What `TrainedModel.test` returned.
+        name: The metric that the user asks for; None for mIoU or the AP of boxes, whichever comes first.
+
+    Raises:
+        InputError: The test has no such metric.
+    """
+    name = name or next((metric for metric in metrics if metric.endswith(('mIoU', 'bbox_mAP'))), None)
+    if name not in metrics:
+        raise InputError(f'no metric {name!r}: name one of {", ".join(metrics)} with --metric')
+    return name

@@ -1,0 +1,114 @@
+"""Runs of several processes: joining the others, and strategies other than data parallel."""
+
+import os
+from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from mmengine.config import Config
+
+from ..errors import InputError
+
+
+def prepare_process(config: Config, launcher: str) -> None:
+    """Prepare one of the processes that a launcher started; on the CPU if there is no GPU.
+
+    mmengine requires a GPU for each process. If PyTorch finds none, the process joins the others here, over gloo, and
+    the config gets a model wrapper for the CPU, which also makes SyncBN work there.
+
+    Args:
+        config: The config of the run, changed in place if there is no GPU.
+        launcher: 'none', 'pytorch', 'slurm' or 'mpi'.
+
+    Raises:
+        InputError: The launcher did not start this process, or there is no GPU for it.
+    """
+    if launcher == 'none':
+        return
+    if launcher == 'pytorch' and 'RANK' not in os.environ:
+        raise InputError(
+            '--launcher pytorch is for the processes of torchrun: start them with tools/dist_train.sh or '
+            'tools/dist_test.sh'
+        )
+    if torch.cuda.is_available():
+        # mmengine reads the variable; mpi does not set it.
+        local_rank, num_gpus = int(os.environ.setdefault('LOCAL_RANK', '0')), torch.cuda.device_count()
+        if launcher == 'pytorch' and local_rank >= num_gpus:
+            raise InputError(
+                f'no GPU for process {local_rank} of this machine: start at most {num_gpus}, one for each GPU'
+            )
+        return
+    if launcher != 'pytorch':
+        raise InputError(
+            f'--launcher {launcher} needs GPUs, and PyTorch finds none: tools/dist_train.sh also runs on the CPU'
+        )
+    timeout = config.get('env_cfg', {}).get('dist_cfg', {}).get('timeout', 1800)
+    torch.distributed.init_process_group('gloo', timeout=timedelta(seconds=timeout))
+    wrapper = dict(
+        type='bioattn_mm.CPUDistributedDataParallel',
+        broadcast_buffers=False,
+        find_unused_parameters=config.get('find_unused_parameters', False),
+    )
+    config.model_wrapper_cfg = {**wrapper, **config.get('model_wrapper_cfg', {}), 'device_ids': None}
+
+
+def set_strategy(config: Config, path: str) -> None:
+    """Merge a strategy, such as `configs/_base_/strategies/fsdp.py`, into the config of a run.
+
+    Args:
+        config: Changed in place; its `launcher` is set.
+        path: Config file with `runner_type` and `strategy`.
+
+    Raises:
+        InputError: The file does not exist or holds no strategy, DeepSpeed is needed and not installed or cannot do
+            what the config says, or the run has a single process.
+    """
+    if not Path(path).is_file():
+        raise InputError(f'strategy not found: {path}')
+    strategy = Config.fromfile(path)
+    if 'strategy' not in strategy or 'runner_type' not in strategy:
+        raise InputError(f'{path} is not a strategy: expected a config with runner_type and strategy')
+    if 'DeepSpeed' in strategy.strategy.type and find_spec('deepspeed') is None:
+        raise InputError(f"{path} needs DeepSpeed, which is not installed: pip install 'deepspeed<0.19'")
+    if config.get('launcher', 'none') == 'none':
+        raise InputError(
+            f'--strategy {path} is for several processes: tools/dist_train.sh CONFIG NUMBER --strategy {path}'
+        )
+    config.merge_from_dict(strategy.to_dict())
+    if 'sync_bn' in config:
+        config.strategy.sync_bn = config.sync_bn
+    if 'DeepSpeed' in config.strategy.type:
+        _set_deepspeed(config)
+    if 'FSDP' in config.strategy.type and not torch.cuda.is_available():
+        config.strategy.model_wrapper.device_id = 'cpu'
+        # With offload_to_cpu, FSDP on the CPU returns tensors whose memory it has freed.
+        config.strategy.state_dict_cfg = dict(
+            state_dict_type='FULL_STATE_DICT',
+            state_dict_config=dict(type='FullStateDictConfig', rank0_only=True),
+            optim_state_dict_config=dict(type='FullOptimStateDictConfig', rank0_only=True),
+        )
+
+
+def _set_deepspeed(config: Config) -> None:
+    """Translate the options of mmengine's optimizer wrappers to DeepSpeed's config."""
+    wrapper, strategy = config.optim_wrapper, config.strategy
+    kind = wrapper.pop('type', 'OptimWrapper')
+    wrapper.type = 'DeepSpeedOptimWrapper'
+    if kind == 'AmpOptimWrapper':
+        dtype = wrapper.pop('dtype', 'float16')
+        wrapper.pop('loss_scale', None)
+        if dtype != 'bfloat16':
+            raise InputError(f'with DeepSpeed, mixed precision is bfloat16, got {dtype}: --amp bfloat16')
+        # Autocast keeps the weights in float32, as mmengine's wrapper does.
+        strategy.config.torch_autocast = dict(enabled=True, dtype=dtype)
+    clip_grad = wrapper.pop('clip_grad', None)
+    if clip_grad:
+        if clip_grad.get('norm_type', 2) != 2 or 'max_norm' not in clip_grad:
+            raise InputError(
+                f'DeepSpeed clips gradients by their L2 norm alone: expected clip_grad with max_norm, got '
+                f'{dict(clip_grad)}'
+            )
+        strategy.gradient_clipping = clip_grad.max_norm
+    strategy.gradient_accumulation_steps = wrapper.pop('accumulative_counts', 1)
+    strategy.train_micro_batch_size_per_gpu = config.train_dataloader.batch_size
