@@ -6,14 +6,14 @@ from pathlib import Path
 
 from bioattn_mm.checkpoints import check_fit, first_of, read_checkpoint, weights_of, write_checkpoint
 from bioattn_mm.checkpoints.downstream import convert
-from bioattn_mm.cli.command_line import add_trust_checkpoint, run_tool, tool_parser
+from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import read_config
 from bioattn_mm.cli.model_check import state_dict_of
 from bioattn_mm.errors import InputError
 
 
 def parse_args() -> argparse.Namespace:
-    parser = tool_parser(
+    parser = ToolParser(
         __doc__,
         'convert_checkpoint.py upernet_transnext_tiny_512x512_160k_ade20k_in1k.pth upernet_tiny.pth '
         '--config configs/transnext/upernet_tiny_ade20k.py',
@@ -25,7 +25,7 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument('output', metavar='OUT', help='file to write, for tools/test.py and load_from of a config')
     parser.add_argument('--config', help="check that names and shapes are exactly those of this config's model")
-    add_trust_checkpoint(parser)
+    parser.add_trust_checkpoint()
     return parser.parse_args()
 
 

@@ -9,14 +9,7 @@ from pathlib import Path
 from mmengine.config import Config
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bioattn_mm.cli.command_line import (
-    add_checkpoint,
-    add_config,
-    add_config_options,
-    add_out,
-    run_tool,
-    tool_parser,
-)
+from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import load_config
 from bioattn_mm.cli.mini import ensure_mini_data, with_mini_test_data
 from bioattn_mm.cli.model_check import state_dict_of
@@ -27,17 +20,17 @@ DIFFERENT = 1
 
 
 def parse_args() -> argparse.Namespace:
-    parser = tool_parser(
+    parser = ToolParser(
         __doc__,
         'export.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth '
         '--deploy-cfg configs/deploy/segmentation_onnxruntime_dynamic.py --out exported --verify',
     )
-    add_config(parser)
-    add_checkpoint(parser)
+    parser.add_config()
+    parser.add_checkpoint()
     parser.add_argument(
         '--deploy-cfg', required=True, metavar='FILE', help='config file of mmdeploy, such as those in configs/deploy'
     )
-    add_out(parser, 'the exported model')
+    parser.add_out('the exported model')
     parser.add_argument(
         '--verify',
         action='store_true',
@@ -51,7 +44,7 @@ def parse_args() -> argparse.Namespace:
         "boxes (as fractions of the image's longer side) and masks (as fractions of its pixels); default: "
         '%(default)s',
     )
-    add_config_options(parser)
+    parser.add_config_options()
     return parser.parse_args()
 
 

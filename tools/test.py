@@ -8,14 +8,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.dist import is_main_process
 
 from bioattn_mm.checkpoints import check_fit, read_state_dict
-from bioattn_mm.cli.command_line import (
-    add_checkpoint,
-    add_config,
-    add_config_options,
-    add_launcher,
-    run_tool,
-    tool_parser,
-)
+from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import BIAS_MODES, load_config
 from bioattn_mm.cli.model_check import state_dict_of
 from bioattn_mm.cli.pipelines import load_ground_truth
@@ -25,13 +18,13 @@ from bioattn_mm.errors import InputError
 
 
 def parse_args() -> argparse.Namespace:
-    parser = tool_parser(
+    parser = ToolParser(
         __doc__,
         'test.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth',
         'test.py configs/transnext/upernet_tiny_ade20k.py iter_200.pth --mini --show-dir images',
     )
-    add_config(parser)
-    add_checkpoint(parser)
+    parser.add_config()
+    parser.add_checkpoint()
     parser.add_argument('--work-dir', help='folder for logs (default: test, beside the checkpoint)')
     parser.add_argument(
         '--out',
@@ -48,8 +41,8 @@ def parse_args() -> argparse.Namespace:
         choices=BIAS_MODES,
         help="position bias of TransNeXt at sizes that it was not trained on (default: the config's)",
     )
-    add_config_options(parser)
-    add_launcher(parser)
+    parser.add_config_options()
+    parser.add_launcher()
     return parser.parse_args()
 
 
@@ -70,7 +63,6 @@ def main() -> None:
     config.load_from = args.checkpoint
     config.resume = False
     config.work_dir = args.work_dir or str(Path(args.checkpoint).parent / 'test')
-    config.launcher = args.launcher
     if args.out:
         set_out(config, args.out)
     if args.show_dir:

@@ -11,7 +11,7 @@ from mmengine.config import Config
 from torch import Tensor
 
 from bioattn_mm.checkpoints import check_fit, read_checkpoint, weights_of
-from bioattn_mm.cli.command_line import add_config, add_config_options, add_launcher, run_tool, tool_parser
+from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import default_work_dir, load_config
 from bioattn_mm.cli.distributed import set_strategy
 from bioattn_mm.cli.dry_run import dry_run
@@ -25,13 +25,13 @@ from bioattn_mm.errors import InputError
 
 
 def parse_args() -> argparse.Namespace:
-    parser = tool_parser(
+    parser = ToolParser(
         __doc__,
         'train.py configs/transnext/upernet_tiny_ade20k.py --mini',
         'train.py configs/transnext/upernet_tiny_ade20k.py --dry-run',
         'train.py configs/transnext/upernet_tiny_ade20k.py --resume',
     )
-    add_config(parser)
+    parser.add_config()
     parser.add_argument(
         '--work-dir',
         help='folder for logs and checkpoints (default: work_dirs/SYSTEM/CONFIG, with --mini '
@@ -88,8 +88,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--tensorboard', action='store_true', help='also write curves for tensorboard --logdir WORK_DIR'
     )
-    add_config_options(parser)
-    add_launcher(parser)
+    parser.add_config_options()
+    parser.add_launcher()
     return parser.parse_args()
 
 
@@ -104,7 +104,6 @@ def main() -> None:
         launcher=args.launcher,
     )
     config.work_dir = args.work_dir or config.get('work_dir') or default_work_dir(args.config, args.mini)
-    config.launcher = args.launcher
     state_dict = state_dict_of(config)
     check_initial_weights(config)
     set_randomness(config, args.seed, args.deterministic)

@@ -43,135 +43,118 @@ def _fail(message: str) -> None:
     sys.exit(2)
 
 
-def tool_parser(description: str, *examples: str) -> argparse.ArgumentParser:
-    """A parser whose help keeps the line breaks of the description and ends with example calls.
+class ToolParser(argparse.ArgumentParser):
+    """A parser with methods for the arguments that several tools take.
+
+    Its help keeps the line breaks of the description, and ends with example calls.
 
     Args:
         description: The tool's docstring.
         *examples: Calls without `python tools/`.
     """
-    title = 'Examples:' if len(examples) > 1 else 'Example:'
-    return argparse.ArgumentParser(
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog='\n'.join([title, *(f'  python tools/{example}' for example in examples)]),
-    )
 
+    def __init__(self, description: str, *examples: str) -> None:
+        lines = ['Examples:' if len(examples) > 1 else 'Example:', *(f'  python tools/{call}' for call in examples)]
+        super().__init__(
+            description=description, epilog='\n'.join(lines), formatter_class=argparse.RawDescriptionHelpFormatter
+        )
 
-def add_config(parser: argparse.ArgumentParser) -> None:
-    """Add the config file."""
-    parser.add_argument('config', help='config file, such as configs/transnext/upernet_tiny_ade20k.py')
+    def add_config(self) -> None:
+        """Add the config file."""
+        self.add_argument('config', help='config file, such as configs/transnext/upernet_tiny_ade20k.py')
 
+    def add_checkpoint(self) -> None:
+        """Add the checkpoint of a whole model."""
+        self.add_argument('checkpoint', help='checkpoint file of the whole model')
 
-def add_checkpoint(parser: argparse.ArgumentParser) -> None:
-    """Add the checkpoint of a whole model."""
-    parser.add_argument('checkpoint', help='checkpoint file of the whole model')
+    def add_config_options(self) -> None:
+        """Add what changes a config or lets its checkpoints be read."""
+        self.add_argument(
+            '--mini',
+            action='store_true',
+            help='use the generated miniature datasets, with images and crops of a quarter of the size; training '
+            'takes 200 iterations of 2 images from random weights with a fixed seed: minutes on a 2-core CPU',
+        )
+        self.add_argument(
+            '--cfg-options',
+            nargs='+',
+            action=ConfigOptions,
+            metavar='KEY=VALUE',
+            help='override config values, such as model.backbone.bias_mode=interpolate; applied after --mini',
+        )
+        self.add_trust_checkpoint()
 
+    def add_trust_checkpoint(self) -> None:
+        """Add `--trust-checkpoint`."""
+        self.add_argument(
+            '--trust-checkpoint',
+            action=TrustCheckpoint,
+            nargs=0,
+            help='also read checkpoints that hold classes other than those that mmengine writes; reading such a file '
+            'can run any program, so use this only for files from a source that you trust',
+        )
 
-def add_config_options(parser: argparse.ArgumentParser) -> None:
-    """Add what changes a config or lets its checkpoints be read: the keyword arguments of `load_config`."""
-    parser.add_argument(
-        '--mini',
-        action='store_true',
-        help='use the generated miniature datasets, with images and crops of a quarter of the size; training takes '
-        '200 iterations of 2 images from random weights with a fixed seed: minutes on a 2-core CPU',
-    )
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=ConfigOptions,
-        metavar='KEY=VALUE',
-        help='override config values, such as model.backbone.bias_mode=interpolate; applied after --mini',
-    )
-    add_trust_checkpoint(parser)
+    def add_launcher(self) -> None:
+        """Add `--launcher`."""
+        self.add_argument(
+            '--launcher',
+            choices=['none', 'pytorch', 'slurm', 'mpi'],
+            default='none',
+            help='what started the processes of a distributed run (default: none, a single process)',
+        )
+        # torch.distributed.launch appends it; it also sets the environment variable LOCAL_RANK, which is used.
+        self.add_argument('--local_rank', '--local-rank', type=int, help=argparse.SUPPRESS)
 
+    def add_out(self, content: str) -> None:
+        """Add `--out`, a folder that must not hold the tool's files yet."""
+        self.add_argument('--out', required=True, metavar='DIR', help=f'folder for {content}; nothing is overwritten')
 
-def add_trust_checkpoint(parser: argparse.ArgumentParser) -> None:
-    """Add `--trust-checkpoint`."""
-    parser.add_argument(
-        '--trust-checkpoint',
-        action=TrustCheckpoint,
-        nargs=0,
-        help='also read checkpoints that hold classes other than those that mmengine writes; reading such a file can '
-        'run any program, so use this only for files from a source that you trust',
-    )
+    def add_device(self) -> None:
+        """Add `--device`."""
+        self.add_argument(
+            '--device',
+            action=Device,
+            default='cuda' if torch.cuda.is_available() else 'cpu',
+            help='device to compute on, such as cpu or cuda:0 (default: the GPU if there is one, else the CPU)',
+        )
 
+    def add_size(self, default: tuple[int, int] | None, help: str) -> None:
+        """Add `--size`, the height and width of images in pixels; None leaves it to the config's test pipeline."""
+        from ..models.backbones.base import MIN_INPUT_SIZE  # here, because importing all backbones takes seconds
 
-def add_launcher(parser: argparse.ArgumentParser) -> None:
-    """Add `--launcher`."""
-    parser.add_argument(
-        '--launcher',
-        choices=['none', 'pytorch', 'slurm', 'mpi'],
-        default='none',
-        help='what started the processes of a distributed run (default: none, a single process)',
-    )
-    # torch.distributed.launch appends it, and sets the environment variable LOCAL_RANK, which is what is read.
-    parser.add_argument('--local_rank', '--local-rank', type=int, help=argparse.SUPPRESS)
+        help += ' (default: {} {})'.format(*default) if default else ' (default: as the test pipeline resizes them)'
+        self.add_integer(
+            '--size', minimum=MIN_INPUT_SIZE, nargs=2, default=default, metavar=('HEIGHT', 'WIDTH'), help=help
+        )
 
+    def add_integer(self, name: str, *, minimum: int, **kwargs) -> None:
+        """Add an option for one or several integers that must not be below a minimum."""
+        self.add_argument(name, action=AtLeast, minimum=minimum, **kwargs)
 
-def add_out(parser: argparse.ArgumentParser, content: str) -> None:
-    """Add `--out`, a folder that must not hold the tool's files yet."""
-    parser.add_argument('--out', required=True, metavar='DIR', help=f'folder for {content}; nothing is overwritten')
+    def add_backbone_arguments(self, files: str, max_images: int, size: tuple[int, int] | None = None) -> None:
+        """Add the arguments of the tools that run a config's backbone on images.
 
-
-def add_device(parser: argparse.ArgumentParser) -> None:
-    """Add `--device`."""
-    parser.add_argument(
-        '--device',
-        action=Device,
-        default='cuda' if torch.cuda.is_available() else 'cpu',
-        help='device to compute on, such as cpu or cuda:0 (default: the GPU if there is one, else the CPU)',
-    )
-
-
-def add_size(parser: argparse.ArgumentParser, default: tuple[int, int] | None, help: str) -> None:
-    """Add `--size`, the height and width of the input in pixels."""
-    from ..models.backbones.base import MIN_INPUT_SIZE  # takes seconds: it imports all backbones
-
-    parser.add_argument(
-        '--size',
-        action=AtLeast,
-        minimum=MIN_INPUT_SIZE,
-        nargs=2,
-        default=default,
-        metavar=('HEIGHT', 'WIDTH'),
-        help=f'{help} (default: {"{} {}".format(*default) if default else "as the test pipeline resizes images"})',
-    )
-
-
-def add_backbone_arguments(
-    parser: argparse.ArgumentParser, files: str, max_images: int, size: tuple[int, int] | None = None
-) -> None:
-    """Add the arguments of the tools that run a config's backbone on images.
-
-    Args:
-        parser: Changed in place.
-        files: What goes into the folder `--out`.
-        max_images: Default of `--max-images`.
-        size: Default of `--size`, (height, width) in pixels; None for the sizes of the config's test pipeline.
-    """
-    add_config(parser)
-    parser.add_argument(
-        'checkpoint',
-        nargs='?',
-        help="checkpoint file of the whole model, of its backbone, or of ImageNet; default: the file in the config's "
-        'init_cfg if it is a local one, else random weights',
-    )
-    add_out(parser, files)
-    parser.add_argument(
-        '--images', metavar='DIR', help="folder of images (default: the validation images of the config's dataset)"
-    )
-    parser.add_argument(
-        '--max-images',
-        action=AtLeast,
-        minimum=1,
-        default=max_images,
-        metavar='N',
-        help=f'take the first N images in the order of their names (default: {max_images})',
-    )
-    add_size(parser, size, 'resize images to this size in pixels, which need not be square')
-    add_config_options(parser)
-    add_device(parser)
+        Args:
+            files: What goes into the folder `--out`.
+            max_images: Default of `--max-images`.
+            size: Default of `--size`.
+        """
+        self.add_config()
+        self.add_argument(
+            'checkpoint',
+            nargs='?',
+            help='checkpoint file of the whole model, of its backbone, or of ImageNet (default: the file in the '
+            "config's init_cfg if it is a local one, else random weights)",
+        )
+        self.add_out(files)
+        self.add_argument(
+            '--images', metavar='DIR', help="folder of images (default: the config's validation images)"
+        )
+        help = f'take the first N images in the order of their names (default: {max_images})'
+        self.add_integer('--max-images', minimum=1, default=max_images, metavar='N', help=help)
+        self.add_size(size, 'resize images to this size in pixels, which need not be square')
+        self.add_config_options()
+        self.add_device()
 
 
 class AtLeast(argparse.Action):

@@ -65,6 +65,7 @@ def load_config(
         set_bias_mode(config, bias_mode)
     merge_options(config, cfg_options)
     check_data(config, dataloaders)
+    config.launcher = launcher
     prepare_process(config, launcher)
     return config
 

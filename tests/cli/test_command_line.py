@@ -1,12 +1,13 @@
 """Overrides on the command line, default work dirs, and configs whose model cannot be built."""
 
 import argparse
+import pickle
 from pathlib import Path
 
 import pytest
 from mmengine.config import Config
 
-from bioattn_mm.cli.command_line import add_config_options
+from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import default_work_dir, merge_options
 from bioattn_mm.cli.model_check import check_initial_weights, state_dict_of
 from bioattn_mm.errors import InputError
@@ -17,8 +18,9 @@ UPERNET = ROOT / 'configs/transnext/upernet_micro_ade20k.py'
 
 
 def parsed(*options: str) -> dict:
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    add_config_options(parser)
+    parser = ToolParser('')
+    parser.exit_on_error = False
+    parser.add_config_options()
     return parser.parse_args(['--cfg-options', *options]).cfg_options
 
 
@@ -113,3 +115,41 @@ def test_work_dirs_do_not_collide() -> None:
     assert default_work_dir(str(UPERNET), mini=False) == 'work_dirs/transnext/upernet_micro_ade20k'
     assert default_work_dir('configs/vars/a.py', mini=True) == 'work_dirs/vars/a_mini'
     assert default_work_dir('/elsewhere/own.py', mini=False) == 'work_dirs/own'
+
+
+@pytest.mark.parametrize(
+    ('error', 'line'),
+    [
+        (InputError('expected one\ngot another'), 'got another'),
+        (OSError('module.ReadError: no such file'), 'no such file'),
+        (pickle.UnpicklingError('GLOBAL os.system was refused'), 'a checkpoint holds more than weights: os.system, '),
+        (pickle.UnpicklingError('pickle data was truncated'), 'cannot read a checkpoint: pickle data was truncated'),
+    ],
+)
+def test_errors_are_one_line(error: Exception, line: str, capsys: pytest.CaptureFixture) -> None:
+    @run_tool
+    def main() -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    assert exit_.value.code == 2
+    (printed,) = capsys.readouterr().err.splitlines()
+    assert printed.startswith(f'error: {line}')
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (['--size', '31', '64'], '--size must be at least 32, got 31'),
+        (['--max-images', '0'], '--max-images must be at least 1, got 0'),
+        (['--device', 'abacus'], 'PyTorch has no device abacus: name another with --device, such as cpu'),
+    ],
+)
+def test_values_that_cannot_be(options: list[str], message: str) -> None:
+    parser = ToolParser('')
+    parser.add_backbone_arguments('files', max_images=3)
+    args = parser.parse_args(['config.py', '--out', 'x', '--size', '32', '64', '--device', 'cpu'])
+    assert (args.checkpoint, args.size, args.max_images, args.device) == (None, [32, 64], 3, 'cpu')
+    with pytest.raises(InputError, match=message):
+        parser.parse_args(['config.py', '--out', 'x', *options])

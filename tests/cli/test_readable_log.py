@@ -62,3 +62,12 @@ def test_lines_for_every_parameter_are_for_debugging(log_level: str, are_logged:
     assert BaseModule._dump_init_info is dump_init_info
     print_log('paramwise_options -- after', logger, logging.INFO)
     assert 'paramwise_options -- after' in path.read_text()
+
+
+def test_an_exception_leaves_mmengine_as_it_was(tmp_path) -> None:
+    logger = MMLogger.get_instance('readable_log_exception', log_file=str(tmp_path / 'log.txt'))
+    dump_init_info, filters = BaseModule._dump_init_info, list(logger.filters)
+    with pytest.raises(RuntimeError, match='training'), readable_log(FakeRunner('INFO')):
+        assert BaseModule._dump_init_info is not dump_init_info and logger.filters != filters
+        raise RuntimeError('training')
+    assert BaseModule._dump_init_info is dump_init_info and logger.filters == filters

@@ -21,7 +21,7 @@ from rich.progress import track
 
 from bioattn_mm.analysis.images import ImageReader, PreparedImage, find_images, stride_of
 from bioattn_mm.analysis.models import build_backbone
-from bioattn_mm.cli.command_line import add_backbone_arguments, run_tool, tool_parser
+from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import load_config
 from bioattn_mm.cli.reports import Report
 from bioattn_mm.errors import InputError
@@ -35,7 +35,7 @@ MASKED = 1e-20
 
 
 def parse_args() -> argparse.Namespace:
-    parser = tool_parser(
+    parser = ToolParser(
         __doc__,
         'analysis/attention_maps.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth --out maps --layer 2 '
         '--query 120 300',
@@ -54,7 +54,7 @@ def parse_args() -> argparse.Namespace:
         help='pixel of the image file whose attention is drawn (default: the middle)',
     )
     parser.add_argument('--heads', type=int, nargs='+', metavar='HEAD', help='heads to draw, from 0 (default: all)')
-    add_backbone_arguments(parser, f'{TABLE} and a drawing of each image', max_images=4)
+    parser.add_backbone_arguments(f'{TABLE} and a drawing of each image', max_images=4)
     return parser.parse_args()
 
 

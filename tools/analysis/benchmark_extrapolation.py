@@ -15,15 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bioattn_mm.analysis.evaluation import TrainedModel, choose_metric
-from bioattn_mm.cli.command_line import (
-    AtLeast,
-    add_checkpoint,
-    add_config,
-    add_config_options,
-    add_out,
-    run_tool,
-    tool_parser,
-)
+from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import BIAS_MODES, load_config, set_bias_mode
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.cli.runner import now
@@ -34,17 +26,16 @@ SIZES = (224, 320, 448, 512, 640, 768, 896, 1024)
 
 
 def parse_args() -> argparse.Namespace:
-    parser = tool_parser(
+    parser = ToolParser(
         __doc__,
         'analysis/benchmark_extrapolation.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth '
         '--out extrapolation',
     )
-    add_config(parser)
-    add_checkpoint(parser)
-    add_out(parser, ', '.join(FILES))
-    parser.add_argument(
+    parser.add_config()
+    parser.add_checkpoint()
+    parser.add_out(', '.join(FILES))
+    parser.add_integer(
         '--sizes',
-        action=AtLeast,
         minimum=32,
         nargs='+',
         default=SIZES,
@@ -58,7 +49,7 @@ def parse_args() -> argparse.Namespace:
         help='position biases (default: all); linear pools to 1/32 of the training size, model.backbone.img_size',
     )
     parser.add_argument('--metric', help="metric of the config's evaluator (default: mIoU, or the AP of boxes)")
-    add_config_options(parser)
+    parser.add_config_options()
     return parser.parse_args()
 
 

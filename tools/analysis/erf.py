@@ -19,7 +19,7 @@ from rich.progress import Progress
 from bioattn_mm.analysis.images import ImageReader, find_images
 from bioattn_mm.analysis.models import build_backbone
 from bioattn_mm.analysis.receptive_field import SHARES, area_fractions, fit_field, receptive_fields
-from bioattn_mm.cli.command_line import add_backbone_arguments, run_tool, tool_parser
+from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import load_config
 from bioattn_mm.cli.reports import Report, print_table, unique_name
 from bioattn_mm.errors import InputError
@@ -31,7 +31,7 @@ DARKEST = 1e-4
 
 
 def parse_args() -> argparse.Namespace:
-    parser = tool_parser(
+    parser = ToolParser(
         __doc__,
         'analysis/erf.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth --out erf',
         'analysis/erf.py configs/gab/upernet_vit_small_ade20k.py gab.pth '
@@ -46,7 +46,7 @@ def parse_args() -> argparse.Namespace:
         metavar=('CONFIG', 'CHECKPOINT'),
         help='another model on the same images, with or without a checkpoint; repeat the option for more models',
     )
-    add_backbone_arguments(parser, ', '.join(FILES), max_images=32, size=(224, 224))
+    parser.add_backbone_arguments(', '.join(FILES), max_images=32, size=(224, 224))
     return parser.parse_args()
 
 
@@ -58,7 +58,7 @@ def main() -> None:
     for words in args.compare:
         if len(words) > 2:
             raise InputError(f'--compare takes a config and a checkpoint, got {len(words)} words: {" ".join(words)}')
-        models.append((words[0], words[1] if len(words) == 2 else None))
+        models.append((*words, None)[:2])
     configs = []
     for path, _ in models:
         # Only the images of the first config are used.

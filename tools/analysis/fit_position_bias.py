@@ -24,7 +24,7 @@ from torch import nn
 from bioattn_mm.analysis.gaussian_fit import FIT_COLUMNS, fit_gaussian
 from bioattn_mm.analysis.models import build_backbone
 from bioattn_mm.checkpoints import check_fit, read_state_dict
-from bioattn_mm.cli.command_line import AtLeast, add_out, add_trust_checkpoint, run_tool, tool_parser
+from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import read_config
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.errors import InputError
@@ -37,7 +37,7 @@ VIT_GRID = (14, 14)
 
 
 def parse_args() -> argparse.Namespace:
-    parser = tool_parser(
+    parser = ToolParser(
         __doc__,
         'analysis/fit_position_bias.py vit_relpos_base_patch16_224 weights.pth --out fits',
         'analysis/fit_position_bias.py configs/gab/upernet_swin_small_ade20k.py iter_160000.pth --out fits',
@@ -48,10 +48,9 @@ def parse_args() -> argparse.Namespace:
         'models with relative positions, such as vit_relpos_small_patch16_224',
     )
     parser.add_argument('checkpoint', help='checkpoint file of the whole model, of its backbone, or of ImageNet')
-    add_out(parser, ', '.join(FILES))
-    parser.add_argument(
+    parser.add_out(', '.join(FILES))
+    parser.add_integer(
         '--grid',
-        action=AtLeast,
         minimum=3,
         nargs=2,
         metavar=('HEIGHT', 'WIDTH'),
@@ -59,7 +58,7 @@ def parse_args() -> argparse.Namespace:
         help='for GABViT: grid of patches whose offsets the bias is fitted at (default: 14 14, that of 224 pixels); '
         "GABSwin has that of its window, timm's models that of their input size",
     )
-    add_trust_checkpoint(parser)
+    parser.add_trust_checkpoint()
     return parser.parse_args()
 
 

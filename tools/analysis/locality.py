@@ -21,7 +21,7 @@ from rich.progress import track
 from bioattn_mm.analysis.images import ImageReader, find_images
 from bioattn_mm.analysis.locality import DERIVATIVE_QUERIES, REGIONS, measure_model
 from bioattn_mm.analysis.models import build_backbone
-from bioattn_mm.cli.command_line import AtLeast, add_backbone_arguments, run_tool, tool_parser
+from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import load_config
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.layers import record_attention
@@ -44,19 +44,18 @@ REGIONS_TITLE = 'regions of position-based attention'
 
 
 def parse_args() -> argparse.Namespace:
-    parser = tool_parser(
+    parser = ToolParser(
         __doc__,
         'analysis/locality.py configs/convit/upernet_tiny_ade20k.py iter_160000.pth --out locality --size 224 224',
     )
-    parser.add_argument(
+    parser.add_integer(
         '--queries',
-        action=AtLeast,
         minimum=1,
         metavar='N',
         help='measure the attention of N tokens of each layer, evenly spread over the image (default: all; '
         f'{DERIVATIVE_QUERIES} for VARS, where each takes a pass through the recurrence)',
     )
-    add_backbone_arguments(parser, ', '.join(FILES), max_images=8)
+    parser.add_backbone_arguments(', '.join(FILES), max_images=8)
     return parser.parse_args()
 
 

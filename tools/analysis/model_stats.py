@@ -34,15 +34,7 @@ from bioattn_mm.analysis.model_stats import (
     num_parameters,
     random_images,
 )
-from bioattn_mm.cli.command_line import (
-    AtLeast,
-    add_config_options,
-    add_device,
-    add_out,
-    add_size,
-    run_tool,
-    tool_parser,
-)
+from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import load_config
 from bioattn_mm.cli.reports import Report, print_table, unique_name
 
@@ -63,7 +55,7 @@ BARS = ('parameters', 'flops', 'activation_bytes', 'images_per_second')
 
 
 def parse_args() -> argparse.Namespace:
-    parser = tool_parser(
+    parser = ToolParser(
         __doc__,
         'analysis/model_stats.py configs/transnext/upernet_tiny_ade20k.py configs/convit/upernet_tiny_ade20k.py '
         '--out stats --size 512 2048 --measure flops',
@@ -72,9 +64,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         'configs', nargs='+', metavar='CONFIG', help='config files, such as configs/transnext/upernet_tiny_ade20k.py'
     )
-    add_out(parser, ', '.join(FILES))
-    add_size(
-        parser,
+    parser.add_out(', '.join(FILES))
+    parser.add_size(
         (512, 512),
         'size of the images in pixels, which need not be square; papers take 512 2048 for the FLOPs of UperNet, '
         '800 1280 for those of detectors',
@@ -83,24 +74,22 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--measure', nargs='+', choices=MEASURES, default=MEASURES, help='measures besides parameters (default: all)'
     )
-    parser.add_argument(
+    parser.add_integer(
         '--batch-size',
-        action=AtLeast,
         minimum=1,
         default=2,
         metavar='N',
         help='images in a batch for memory and throughput (default: 2, the batch of a GPU in training)',
     )
-    parser.add_argument(
+    parser.add_integer(
         '--repeats',
-        action=AtLeast,
         minimum=1,
         default=5,
         metavar='N',
         help='number of passes whose median is the throughput (default: 5)',
     )
-    add_config_options(parser)
-    add_device(parser)
+    parser.add_config_options()
+    parser.add_device()
     return parser.parse_args()
 
 

@@ -22,36 +22,26 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from bioattn_mm.analysis.evaluation import TrainedModel, choose_metric
 from bioattn_mm.analysis.robustness import CLEAN, Results, measure_corrupted, summarize
-from bioattn_mm.cli.command_line import (
-    add_checkpoint,
-    add_config,
-    add_config_options,
-    run_tool,
-    tool_parser,
-)
+from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import load_config
 from bioattn_mm.cli.reports import Report, print_table, unique_name
 from bioattn_mm.datasets.corruption import SEVERITIES
 
 FILES = ('robustness.csv', 'robustness.json', 'robustness.png')
-SUMMARY = ('clean', 'mPC', 'rPC')
 
 
 def parse_args() -> argparse.Namespace:
-    parser = tool_parser(
+    parser = ToolParser(
         __doc__,
         'analysis/robustness.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth --out robustness',
         'analysis/robustness.py configs/vars/upernet_rvt_tiny_vars_sd_ade20k.py vars.pth '
         '--compare configs/convit/upernet_tiny_ade20k.py convit.pth --corruptions gaussian_noise fog --severities 3 '
         '--out robustness',
     )
-    add_config(parser)
-    add_checkpoint(parser)
+    parser.add_config()
+    parser.add_checkpoint()
     parser.add_argument(
-        '--out',
-        required=True,
-        metavar='DIR',
-        help='folder for all results; those of an earlier call are gone on with',
+        '--out', required=True, metavar='DIR', help='folder for all results; those of an earlier call are kept'
     )
     parser.add_argument(
         '--compare',
@@ -80,7 +70,7 @@ def parse_args() -> argparse.Namespace:
         help='severities, 1 to 5 (default: all)',
     )
     parser.add_argument('--metric', help="metric of the config's evaluator (default: mIoU, or the boxes' AP)")
-    add_config_options(parser)
+    parser.add_config_options()
     return parser.parse_args()
 
 
@@ -100,19 +90,33 @@ def main() -> None:
     metric = args.metric
     for name in models:
         metric = choose_metric(results.load(name, *CLEAN), metric)
-    corrupted = list(product(args.corruptions, args.severities))
-    measure_all(models, corrupted, results, logs)
+    conditions = list(product(args.corruptions, args.severities))
+    measure_all(models, conditions, results, logs)
 
-    # An evaluator that gets no predictions reports no metrics.
-    values = {
-        name: {pair: results.load(name, *pair).get(metric, 0.0) for pair in (CLEAN, *corrupted)} for name in models
-    }
-    summaries = {
-        name: summarize(of_model[CLEAN], {pair: value for pair, value in of_model.items() if pair != CLEAN})
-        for name, of_model in values.items()
-    }
-    write(report, metric, values, summaries, results.models)
-    print_tables(metric, values, summaries)
+    rows, values, means, summaries = [], {}, {}, {}
+    for name in models:
+        # An evaluator that gets no predictions reports no metrics.
+        values[name] = {pair: results.load(name, *pair).get(metric, 0.0) for pair in (CLEAN, *conditions)}
+        means[name] = {
+            corruption: float(np.mean([values[name][corruption, severity] for severity in args.severities]))
+            for corruption in args.corruptions
+        }
+        summaries[name] = summarize(values[name][CLEAN], {pair: values[name][pair] for pair in conditions})
+        for (corruption, severity), value in values[name].items():
+            rows.append(dict(model=name, corruption=corruption, severity=severity, metric=metric, value=value))
+    about = [dict(model=name, **results.models[name], **summaries[name], corruptions=means[name]) for name in models]
+    report.write_csv('robustness.csv', rows)
+    report.write_json('robustness.json', dict(metric=metric, models=about))
+    report.write_figure('robustness.png', draw(metric, values, means, summaries))
+
+    title = f'{metric}: clean images, mean over corruptions and severities (mPC), ratio (rPC)'
+    cells = (
+        (name, f'{summary["clean"]:.4g}', f'{summary["mPC"]:.4g}', f'{100 * summary["rPC"]:.1f} %')
+        for name, summary in summaries.items()
+    )
+    print_table(title, ('model', 'clean', 'mPC', 'rPC'), cells)
+    cells = ((corruption, *(f'{means[name][corruption]:.4g}' for name in models)) for corruption in args.corruptions)
+    print_table(f'{metric}, means over severities', ('corruption', *models), cells)
     print(report)
 
 
@@ -134,36 +138,9 @@ def measure_all(
         progress.update(task, completed=len(todo))
 
 
-def corruptions_of(values: dict[tuple[str, int], float]) -> list[str]:
-    return list(dict.fromkeys(corruption for corruption, _ in values if corruption != CLEAN[0]))
-
-
-def mean_of(values: dict[tuple[str, int], float], corruption: str) -> float:
-    """Mean over the severities of a corruption."""
-    return float(np.mean([value for (name, _), value in values.items() if name == corruption]))
-
-
-def write(
-    report: Report, metric: str, values: dict[str, dict], summaries: dict[str, dict], descriptions: dict[str, dict]
-) -> None:
-    rows = [
-        dict(model=name, corruption=corruption, severity=severity, metric=metric, value=value)
-        for name, of_model in values.items()
-        for (corruption, severity), value in of_model.items()
-    ]
-    models = [
-        dict(model=name, **descriptions[name], **summaries[name])
-        | dict(corruptions={corruption: mean_of(of_model, corruption) for corruption in corruptions_of(of_model)})
-        for name, of_model in values.items()
-    ]
-    report.write_csv('robustness.csv', rows)
-    report.write_json('robustness.json', dict(metric=metric, models=models))
-    report.write_figure('robustness.png', draw(metric, values, summaries))
-
-
-def draw(metric: str, values: dict[str, dict], summaries: dict[str, dict]) -> Figure:
+def draw(metric: str, values: dict[str, dict], means: dict[str, dict], summaries: dict[str, dict]) -> Figure:
     """Draw the metric over the severity (mean over corruptions) and for each corruption (mean over severities)."""
-    corruptions = corruptions_of(next(iter(values.values())))
+    corruptions = list(next(iter(means.values())))
     width = 4 + 0.3 * len(corruptions) * (1 + len(values) / 2)
     figure = Figure(figsize=(4.5 + width, 4.5), layout='constrained')
     left, right = figure.subplots(1, 2, width_ratios=(4.5, width), sharey=True)
@@ -173,34 +150,17 @@ def draw(metric: str, values: dict[str, dict], summaries: dict[str, dict]) -> Fi
         label = f'{name}: mPC {summaries[name]["mPC"]:.4g}, rPC {100 * summaries[name]["rPC"]:.3g} %'
         left.plot(severities, means, marker='o', label=label)
         places = np.arange(len(corruptions)) + 0.8 * ((index + 0.5) / len(values) - 0.5)
-        right.bar(places, [mean_of(of_model, corruption) for corruption in corruptions], 0.8 / len(values))
+        right.bar(places, list(means[name].values()), 0.8 / len(values))
         right.axhline(of_model[CLEAN], color=f'C{index}', linestyle=':', linewidth=1)
     left.set(xlabel='severity (0: as they are)', ylabel=metric, xticks=severities)
     left.legend(fontsize=7)
-    right.set(title='mean over severities (dotted: images as they are)')
-    right.title.set_fontsize(9)
-    right.set_xticks(
-        range(len(corruptions)), [name.replace('_', ' ') for name in corruptions], rotation=60, ha='right'
-    )
+    right.set_title('mean over severities (dotted: images as they are)', fontsize=9)
+    labels = [name.replace('_', ' ') for name in corruptions]
+    right.set_xticks(range(len(labels)), labels, rotation=60, ha='right')
     for axis in (left, right):
         axis.grid(axis='y', alpha=0.3)
         axis.tick_params(labelsize=8)
     return figure
-
-
-def print_tables(metric: str, values: dict[str, dict], summaries: dict[str, dict]) -> None:
-    cells = (
-        (name, *(f'{summary[key]:.4g}' for key in SUMMARY[:2]), f'{100 * summary["rPC"]:.1f} %')
-        for name, summary in summaries.items()
-    )
-    print_table(
-        f'{metric}: clean images, mean over corruptions and severities (mPC), ratio (rPC)', ('model', *SUMMARY), cells
-    )
-    cells = (
-        (corruption, *(f'{mean_of(of_model, corruption):.4g}' for of_model in values.values()))
-        for corruption in corruptions_of(next(iter(values.values())))
-    )
-    print_table(f'{metric}, means over severities', ('corruption', *values), cells)
 
 
 if __name__ == '__main__':
