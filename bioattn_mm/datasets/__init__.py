@@ -1,1 +1,8 @@
-"""Transforms and samplers, and the generated miniature datasets (`mini`)."""
+"""What the pipelines and data loaders of this package add to mmdet's and mmseg's.
+
+- `transforms`: loading of images and annotations, with errors that name the bad file.
+- `corruption`: transform that corrupts images as ImageNet-C does.
+- `samplers`: samplers, and a transform, that make random augmentation reproducible.
+- `skipping`: training without the samples that cannot be loaded.
+- `mini`: generated miniature datasets in the formats of ADE20K and COCO.
+"""

@@ -1,4 +1,4 @@
-"""Corrupted images, for testing how robust a model is."""
+"""Corruption of test images, to measure the robustness of a model."""
 
 import contextlib
 import zlib
@@ -11,32 +11,32 @@ from mmcv.transforms import BaseTransform
 from ..errors import InputError
 from ..registry import TRANSFORMS
 
-# The package's limit, in pixels.
-MIN_SIZE = 32
+MIN_SIZE = 32  # pixels per side, required by `imagecorruptions`
 SEVERITIES = (1, 2, 3, 4, 5)
-# Corruptions that draw from a generator of their own, which `seed` starts; the others draw from numpy's global one.
+# Corruptions that take a seed as argument; the others draw from numpy's global generator.
 SEEDED = ('glass_blur', 'impulse_noise')
 
 
 @TRANSFORMS.register_module()
 class Corrupt(BaseTransform):
-    """One of the corruptions of ImageNet-C (Hendrycks and Dietterich, ICLR 2019), by the package `imagecorruptions`.
+    """Corrupt an image as ImageNet-C does (Hendrycks and Dietterich, ICLR 2019), with the package `imagecorruptions`.
 
-    What is random in a corruption depends on the name of the image's file and on the corruption alone, so that
-    every model and every run gets the same images; severities of an image share it.
+    The seed depends only on the file name of the image and on the corruption: every model, run and severity gets the
+    same random numbers.
 
     Required keys: `img`, BGR, uint8 (H, W, 3), and `img_path`. Modified key: `img`.
 
     Args:
-        corruption: Its name, such as 'gaussian_noise' or 'fog'.
+        corruption: Name of the corruption, such as 'gaussian_noise' or 'fog'.
         severity: 1 to 5.
 
     Raises:
-        InputError: There is no such corruption or severity; in `transform`, an image has less than 32 pixels a side.
+        InputError: There is no such corruption or severity; in `transform`: a side of the image is shorter than 32
+            pixels.
     """
 
     def __init__(self, corruption: str, severity: int) -> None:
-        # Imports numba: seconds that only those wait who corrupt images.
+        # Imported here because it imports numba, which takes seconds.
         from imagecorruptions import corrupt, get_corruption_names
 
         names = get_corruption_names('all')
@@ -52,13 +52,13 @@ class Corrupt(BaseTransform):
         image, path = results['img'], Path(results['img_path'])
         if min(image.shape[:2]) < MIN_SIZE:
             raise InputError(
-                f'corruptions take images of at least {MIN_SIZE} pixels a side: {path} is {image.shape[1]} x '
+                f'corruptions need images of at least {MIN_SIZE} pixels a side: {path} is {image.shape[1]} x '
                 f'{image.shape[0]}'
             )
         seed = zlib.crc32(f'{path.name} {self.corruption}'.encode())
         options = dict(seed=seed) if self.corruption in SEEDED else {}
         with numpy_seed(seed):
-            # The package's images are RGB.
+            # imagecorruptions takes and returns RGB.
             image = self.corrupt(image[..., ::-1], self.severity, self.corruption, **options)
         results['img'] = np.ascontiguousarray(image[..., ::-1])
         return results
@@ -69,7 +69,7 @@ class Corrupt(BaseTransform):
 
 @contextlib.contextmanager
 def numpy_seed(seed: int) -> Iterator[None]:
-    """Seed numpy's global generator, and put back afterwards what it was."""
+    """Seed numpy's global generator, and restore its state afterwards."""
     state = np.random.get_state()
     np.random.seed(seed)
     try:

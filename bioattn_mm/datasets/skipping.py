@@ -1,4 +1,4 @@
-"""Leaving out training samples that cannot be loaded."""
+"""Training without the samples that cannot be loaded."""
 
 from collections.abc import Iterator
 
@@ -10,22 +10,21 @@ from .transforms import WHAT_TO_DO, BadDataError, CheckedLoadAnnotations, Checke
 
 
 class SkippingPipeline:
-    """The pipeline of a dataset, which gives None for a sample that cannot be loaded and remembers which.
+    """Wraps the pipeline of a dataset: returns None for a sample that cannot be loaded, and records its index.
 
-    mmengine's `BaseDataset` draws another sample then.
+    For None, mmengine's `BaseDataset` draws another sample.
 
     Args:
         pipeline: The pipeline of the dataset.
         num_samples: Length of the dataset.
-        max_in_a_row: After as many bad samples without a good one between them, an error ends the search.
+        max_in_a_row: Number of consecutive bad samples that raises an error.
 
     Attributes:
-        bad (torch.Tensor): (num_samples,), uint8, 1 for the samples that were found bad. In shared memory: what
-            worker processes find, started later by fork or by spawn, is seen by the process that started them.
+        bad (torch.Tensor): (num_samples,) uint8, 1 for the samples found bad. In shared memory, so that the main
+            process sees what the workers of the data loader find.
 
     Raises:
-        InputError: The pipeline has no transform that says which samples are bad; or, in a call, `max_in_a_row` is
-            reached.
+        InputError: The pipeline has no transform that detects bad samples; when called: `max_in_a_row` is reached.
     """
 
     def __init__(self, pipeline: Compose, num_samples: int, max_in_a_row: int) -> None:
@@ -38,7 +37,7 @@ class SkippingPipeline:
         if not self.loaders:
             raise InputError(
                 'bad data cannot be skipped: the training pipeline has neither '
-                'bioattn_mm.CheckedLoadImageFromFile nor bioattn_mm.CheckedLoadAnnotations, which find them'
+                'bioattn_mm.CheckedLoadImageFromFile nor bioattn_mm.CheckedLoadAnnotations, which detect it'
             )
         self.max_in_a_row = max_in_a_row
         self.in_a_row = 0
@@ -58,17 +57,17 @@ class SkippingPipeline:
         return sample
 
     def reason(self, data: dict) -> str:
-        """What is wrong with a sample that was found bad."""
+        """Load a bad sample again, to say what is wrong with it."""
         try:
             for load in self.loaders:
                 data = load(data)
         except BadDataError as error:
             return str(error).removesuffix(f'; {WHAT_TO_DO}')
-        return f'the image {data["img_path"]} or its annotations, which could not be loaded and now can be'
+        return f'the image {data["img_path"]} or its annotations could not be loaded at first, but can be now'
 
 
 def leaf_datasets(dataset: object) -> Iterator[BaseDataset]:
-    """The datasets that load samples, inside of those that repeat, concatenate or mix others."""
+    """The datasets that load samples themselves, inside of wrappers such as `RepeatDataset` or `ConcatDataset`."""
     if hasattr(dataset, 'datasets'):
         children = dataset.datasets
     elif hasattr(dataset, 'dataset'):

@@ -1,4 +1,4 @@
-"""Pipeline transforms that load images and annotations, and name what they cannot load."""
+"""Transforms that load images and annotations, whose errors name the bad file."""
 
 import mmcv.transforms
 import numpy as np
@@ -11,20 +11,20 @@ from ..registry import TRANSFORMS
 
 WHAT_TO_DO = 'repair or remove it, or train without it: tools/train.py --skip-bad-data'
 
-# In pixels. COCO's masks take memory by the length of an outline, so that a far coordinate ends the process.
+# In pixels. pycocotools needs memory in proportion to the length of an outline: a far coordinate would exhaust it.
 MAX_COORDINATE = 1e5
 
 
 class BadDataError(InputError):
-    """An image or annotation that cannot be used. The message names its file."""
+    """An image or annotation cannot be used; the message names its file."""
 
 
 @TRANSFORMS.register_module()
 class CheckedLoadImageFromFile(mmcv.transforms.LoadImageFromFile):
-    """mmcv's `LoadImageFromFile`, which names the file that is missing or cannot be decoded.
+    """mmcv's `LoadImageFromFile` with errors that name the file.
 
     Raises:
-        BadDataError: In `transform`.
+        BadDataError: In `transform`: the image is missing or cannot be decoded.
     """
 
     def transform(self, results: dict) -> dict | None:
@@ -34,26 +34,26 @@ class CheckedLoadImageFromFile(mmcv.transforms.LoadImageFromFile):
             raise BadDataError(f'image not found: {results["img_path"]}') from error
         except Exception as error:
             raise BadDataError(
-                f'cannot decode the image {results["img_path"]}: no image, or damaged; {WHAT_TO_DO}'
+                f'cannot decode the image {results["img_path"]}: damaged, or not an image; {WHAT_TO_DO}'
             ) from error
 
 
 @TRANSFORMS.register_module()
 class CheckedLoadAnnotations(BaseTransform):
-    """`LoadAnnotations` of the library that the config runs in, which names the annotation that it cannot load.
+    """`LoadAnnotations` of mmdet or mmseg with checks, and with errors that name the file.
 
-    A label map must be of the size of its image. Of an instance with a mask, mmdet takes polygons without a single
-    valid one for a region to ignore, and run lengths of another size for something else; here both are errors.
+    The label map must have the size of its image, and every instance a valid mask. mmdet by itself turns an instance
+    without a valid polygon into an ignored region, and accepts run lengths of any size.
 
     Args:
-        **kwargs: Arguments of the library's `LoadAnnotations`.
+        **kwargs: Arguments of the `LoadAnnotations` of the config's default scope.
 
     Raises:
-        BadDataError: In `transform`.
+        BadDataError: In `transform`: the annotations are missing or damaged.
     """
 
     def __init__(self, **kwargs) -> None:
-        # From the root registry, where the scope of the config decides; from ours it would be this class.
+        # The root registry builds the class of the config's default scope, such as mmdet.
         self.load = MMENGINE_TRANSFORMS.build(dict(type='LoadAnnotations', **kwargs))
 
     def transform(self, results: dict) -> dict | None:
@@ -62,7 +62,7 @@ class CheckedLoadAnnotations(BaseTransform):
                 try:
                     check_segmentation(instance.get('mask'), results['ori_shape'])
                 except ValueError as error:
-                    # As the annotation file has it, for it to be found there.
+                    # In the form of the annotation file (x, y, width, height), so that it can be found there.
                     left, top, right, bottom = instance['bbox']
                     bbox = [round(value, 2) for value in (left, top, right - left, bottom - top)]
                     raise BadDataError(
@@ -87,41 +87,45 @@ class CheckedLoadAnnotations(BaseTransform):
 
 
 def check_segmentation(segmentation: object, shape: tuple[int, int]) -> None:
-    """Raise a `ValueError` that says what is wrong with the segmentation of an instance, if anything.
+    """Check the mask of an instance before pycocotools decodes it, which crashes or returns garbage for bad ones.
 
     Args:
-        segmentation: As in COCO's annotation files: polygons, a list of lists x1, y1, x2, y2, ... in pixels, or
-            run lengths, a dict of `size` (H, W) and `counts`, a list of numbers or COCO's string of them.
+        segmentation: As in COCO's annotation files: polygons, a list of lists x1, y1, x2, y2, ... in pixels, or run
+            lengths, a dict of `size` (H, W) and `counts`, a list of numbers or COCO's compressed string of them.
         shape: Height and width of the image in pixels.
+
+    Raises:
+        ValueError: Says what is wrong.
     """
     if isinstance(segmentation, list):
         try:
             polygons = [np.asarray(polygon, dtype=float) for polygon in segmentation]
         except (TypeError, ValueError) as error:
-            raise ValueError('a polygon of other things than numbers') from error
-        # Others beside a valid one are left out by mmdet.
+            raise ValueError('a polygon has coordinates that are not numbers') from error
+        # One valid polygon is enough: mmdet drops the others.
         if not any(polygon.ndim == 1 and polygon.size >= 6 and polygon.size % 2 == 0 for polygon in polygons):
             raise ValueError('no polygon of three points or more, as x1, y1, x2, y2, x3, y3')
-        # NaN is not less than anything.
+        # Not `any(... >= ...)`: comparisons with NaN are false.
         if not all((np.abs(polygon) < MAX_COORDINATE).all() for polygon in polygons):
-            raise ValueError('a polygon with a coordinate that is not finite, or far outside of the image')
+            raise ValueError('a polygon has a coordinate that is not finite or is far outside of the image')
     elif isinstance(segmentation, dict) and {'size', 'counts'} <= set(segmentation):
         size, counts = segmentation['size'], segmentation['counts']
         if size != list(shape):
-            raise ValueError(f'run lengths for a size of {size}, its image is of {list(shape)}')
+            raise ValueError(f'the run lengths are for an image of size {size}, not {list(shape)}')
         counts = read_run_lengths(counts) if isinstance(counts, str) else counts
-        # pycocotools leaves the pixels beyond the last run as memory happened to be.
         if not is_list_of(counts, int) or min(counts, default=0) < 0 or sum(counts) != shape[0] * shape[1]:
-            raise ValueError(f'run lengths that are not those of {shape[0] * shape[1]} pixels')
+            raise ValueError(f'the run lengths do not add up to the {shape[0] * shape[1]} pixels of the image')
     else:
         raise ValueError('neither polygons nor run lengths')
 
 
 def read_run_lengths(string: str) -> list[int]:
-    """The run lengths in COCO's string of them.
+    """Decode COCO's compressed string of run lengths.
 
-    Groups of 5 bits from the lowest, one a character from '0' on, whose sixth bit says that another follows; the
-    highest bit of the last is the sign. From the fourth on, what a number exceeds the last but one by.
+    pycocotools can only decode it to a mask, where pixels after the last run are uninitialized memory.
+
+    Each character holds 6 bits above '0': 5 bits of a number, the lowest first, and a bit that is set if more follow;
+    the highest bit of a number is its sign. From the fourth number on, the run length two places before is added.
     """
     counts, value, shift = [], 0, 0
     for code in string.encode():

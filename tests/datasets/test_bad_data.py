@@ -1,4 +1,4 @@
-"""Images and annotations that cannot be used: errors that name them, and training without them."""
+"""Images and annotations that cannot be used: errors name the file, and training can skip them."""
 
 import json
 import math
@@ -31,7 +31,7 @@ BROKEN = 2  # the index of the sample that a test damages
 
 @pytest.fixture
 def build(root: Path, tmp_path: Path, mini: dict[str, Path]):
-    """Makes the training dataset of a config, on a copy of the miniature that was damaged by a function."""
+    """Builds the training dataset of a config on a copy of the miniature, which a function has damaged."""
 
     def build_damaged(name: str, damage=lambda folder: None) -> BaseDataset:
         folder = tmp_path / name
@@ -52,7 +52,7 @@ def cut(file: Path, share: float = 0.5) -> None:
 
 
 def image(folder: Path, index: int = BROKEN) -> Path:
-    """A training image of either dataset."""
+    """Path of a training image of either dataset."""
     return sorted([*folder.glob('images/training/*.jpg'), *folder.glob('train2017/*.jpg')])[index]
 
 
@@ -107,7 +107,7 @@ def test_missing_image_is_named(name: str, build) -> None:
 
 
 def segment(segmentation: object):
-    """Gives the first instance of the sample `BROKEN` a segmentation."""
+    """Returns a function that sets the segmentation of the first instance of the sample `BROKEN`."""
 
     def damage(folder: Path) -> None:
         file = folder / 'annotations/instances_train2017.json'
@@ -149,7 +149,7 @@ RUNS = [10, 5, 585]
     'segmentation',
     [
         [TRIANGLE],
-        [[1.0, 2.0], TRIANGLE],  # mmdet leaves the short one out
+        [[1.0, 2.0], TRIANGLE],  # mmdet drops the short one
         {'size': [20, 30], 'counts': RUNS},
         {'size': [20, 30], 'counts': [600]},
     ],
@@ -166,21 +166,21 @@ BROKEN_SEGMENTATIONS = {
     'two points': ([TRIANGLE[:4]], 'no polygon of three points'),
     'not nested': (TRIANGLE, 'no polygon of three points'),
     'nested points': ([[[1, 1], [9, 1], [5, 9]]], 'no polygon of three points'),
-    'words': ([['a'] * 6], 'of other things than numbers'),
-    'missing number': ([[None, *TRIANGLE[1:]]], 'not finite, or far'),
-    'not a number': ([[math.nan, *TRIANGLE[1:]]], 'not finite, or far'),
-    'infinite': ([TRIANGLE, [-math.inf, *TRIANGLE[1:]]], 'not finite, or far'),
-    'far': ([[1e9, *TRIANGLE[1:]]], 'not finite, or far'),
+    'words': ([['a'] * 6], 'coordinates that are not numbers'),
+    'missing number': ([[None, *TRIANGLE[1:]]], 'not finite or is far'),
+    'not a number': ([[math.nan, *TRIANGLE[1:]]], 'not finite or is far'),
+    'infinite': ([TRIANGLE, [-math.inf, *TRIANGLE[1:]]], 'not finite or is far'),
+    'far': ([[1e9, *TRIANGLE[1:]]], 'not finite or is far'),
     'no counts': ({'size': [20, 30]}, 'neither polygons nor run lengths'),
-    'other size': ({'size': [30, 20], 'counts': RUNS}, r'for a size of \[30, 20\], its image is of \[20, 30\]'),
-    'no size': ({'size': None, 'counts': RUNS}, 'for a size of None'),
-    'too few': ({'size': [20, 30], 'counts': RUNS[:2]}, 'not those of 600 pixels'),
-    'too many': ({'size': [20, 30], 'counts': [*RUNS, 1]}, 'not those of 600 pixels'),
-    'negative': ({'size': [20, 30], 'counts': [10, -5, 595]}, 'not those of 600 pixels'),
-    'counts of words': ({'size': [20, 30], 'counts': ['a', 600]}, 'not those of 600 pixels'),
-    'counts no list': ({'size': [20, 30], 'counts': 600}, 'not those of 600 pixels'),
-    'empty string': ({'size': [20, 30], 'counts': ''}, 'not those of 600 pixels'),
-    'string of another mask': ({'size': [20, 30], 'counts': '0123'}, 'not those of 600 pixels'),
+    'other size': ({'size': [30, 20], 'counts': RUNS}, r'for an image of size \[30, 20\], not \[20, 30\]'),
+    'no size': ({'size': None, 'counts': RUNS}, 'for an image of size None'),
+    'too few': ({'size': [20, 30], 'counts': RUNS[:2]}, 'do not add up to the 600 pixels'),
+    'too many': ({'size': [20, 30], 'counts': [*RUNS, 1]}, 'do not add up to the 600 pixels'),
+    'negative': ({'size': [20, 30], 'counts': [10, -5, 595]}, 'do not add up to the 600 pixels'),
+    'counts of words': ({'size': [20, 30], 'counts': ['a', 600]}, 'do not add up to the 600 pixels'),
+    'counts no list': ({'size': [20, 30], 'counts': 600}, 'do not add up to the 600 pixels'),
+    'empty string': ({'size': [20, 30], 'counts': ''}, 'do not add up to the 600 pixels'),
+    'string of another mask': ({'size': [20, 30], 'counts': '0123'}, 'do not add up to the 600 pixels'),
 }
 
 
@@ -197,13 +197,13 @@ def test_run_lengths_of_a_string(density: float) -> None:
     encoded['counts'] = encoded['counts'].decode()
     assert read_run_lengths(encoded['counts']) == run_lengths(mask)['counts']
     check_segmentation(encoded, mask.shape)
-    with pytest.raises(ValueError, match='not those of 5400 pixels'):
+    with pytest.raises(ValueError, match='do not add up to the 5400 pixels'):
         check_segmentation({**encoded, 'counts': encoded['counts'][:-1]}, mask.shape)
 
 
 @pytest.fixture
 def logged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the hook logs."""
+    """The lines that the hook logs."""
     lines = []
     monkeypatch.setattr(hooks, 'print_log', lambda message, *_: lines.append(message))
     return lines
@@ -227,7 +227,7 @@ def test_skipped_and_counted(num_workers: int, build, logged: list[str]) -> None
         cut(label_map(folder, 7))
 
     hook, loader = start(build('ade20k', damage), num_workers, interval=4)
-    # Twice over the data: 6 steps an epoch, logged after the fourth of each.
+    # Two epochs of 6 steps; the count is logged after the fourth step of each.
     for _ in range(2):
         for step, batch in enumerate(loader):
             names = [Path(sample.img_path).name for sample in batch['data_samples']]
@@ -241,7 +241,7 @@ def test_skipped_and_counted(num_workers: int, build, logged: list[str]) -> None
     for line, name in zip(skipped, ('image \\S+0001.jpg', 'image \\S+0004.jpg', 'label map \\S+0008.png')):
         assert re.match(f'skipped: cannot (decode|read) the {name}: ', line)
     counts = [line for line in logged if line not in skipped]
-    # All are there before the first of them is logged, or some are; once when it has changed, and at the end.
+    # Logged when the count has changed, and at the end; workers may find all three before the first line.
     assert counts[-1] == f'bad training samples skipped: 3 of {NUM_TRAIN}'
     assert 2 <= len(counts) <= 3
 
@@ -268,9 +268,7 @@ def test_sample_that_has_recovered(build, logged: list[str]) -> None:
     assert len(list(loader)) == NUM_TRAIN / 2
     file.write_bytes(content)
     hook.after_train(SimpleNamespace())
-    assert re.match(
-        r'skipped: the image \S+0003.jpg or its annotations, which could not be loaded and now', logged[0]
-    )
+    assert re.match(r'skipped: the image \S+0003.jpg or its annotations could not be loaded at first', logged[0])
 
 
 def test_nothing_to_skip(build, logged: list[str]) -> None:

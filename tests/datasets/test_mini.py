@@ -1,4 +1,4 @@
-"""What is written where: same bytes, nothing lost, nothing overwritten; and the tool's messages."""
+"""The files of the miniatures: reproducible, complete, never in place of anything else; and the tool."""
 
 import subprocess
 import sys
@@ -44,7 +44,7 @@ def test_second_call_writes_nothing(tmp_path, capsys):
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')}
     make_mini_datasets(tmp_path, 1, 1)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')} == before
-    assert capsys.readouterr().out.count('is there already') == len(folders) == 2
+    assert capsys.readouterr().out.count('exists already') == len(folders) == 2
 
 
 def test_only_the_missing_dataset_is_made(tmp_path):
@@ -60,7 +60,7 @@ def test_only_the_missing_dataset_is_made(tmp_path):
 def test_foreign_folder_is_refused_before_anything_is_written(tmp_path, overwrite):
     (tmp_path / 'coco').mkdir()
     (tmp_path / 'coco' / 'mine.txt').write_text('mine')
-    with pytest.raises(InputError, match='coco is no miniature'):
+    with pytest.raises(InputError, match='coco was not made by this tool'):
         make(tmp_path, overwrite=overwrite)
     assert contents(tmp_path) == {(tmp_path / 'coco' / 'mine.txt').relative_to(tmp_path): b'mine'}
     assert list(tmp_path.iterdir()) == [tmp_path / 'coco']
@@ -110,7 +110,7 @@ def test_tool(root, tmp_path):
     assert done.returncode == 0, done.stderr
     assert '% mIoU' in done.stdout and 'train:' in done.stdout
     again = run_tool(root, *args)
-    assert again.returncode == 0 and again.stdout.count('is there already') == 2
+    assert again.returncode == 0 and again.stdout.count('exists already') == 2
 
     refused = run_tool(root, *args, '--seed', 5)
     assert refused.returncode == 2

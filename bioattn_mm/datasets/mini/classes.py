@@ -1,4 +1,4 @@
-"""Class names and numbers of the two real datasets, in their own order."""
+"""Names and numbers of the classes of ADE20K and COCO, in the order of the real datasets."""
 
 # fmt: off
 # Class i of ADE20K (150 classes) has the value i + 1 in the annotations; 0 is unlabelled.

@@ -1,7 +1,7 @@
 """Writes the miniature COCO 2017: images and `instances_{train,val}2017.json`."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -17,23 +17,27 @@ from .scenes import draw_scene
 
 FOLDER = 'coco'
 SPLITS = ('train', 'val')
-MIN_AREA = 24  # visible pixels; smaller remains of an object are not annotated
+CATEGORIES = [
+    {'supercategory': group, 'id': category_id, 'name': name}
+    for group, categories in COCO_CATEGORIES.items()
+    for category_id, name in categories.items()
+]
+CATEGORY_IDS = {category['name']: category['id'] for category in CATEGORIES}
+# How likely each kind of object is; those without a category, which are background, are less frequent.
+WEIGHTS = {kind: what.frequency if what.coco else 0.4 for kind, what in KINDS.items()}
+MIN_AREA = 24  # objects with fewer visible pixels are not annotated
 OUTLINE_SCALE = 4  # outlines are traced on masks enlarged by this factor, for vertices between the pixels
-
-# How likely each kind of object is. Trees and houses have no category and serve as background.
-WEIGHTS = {kind: 1.0 if KINDS[kind].coco else 0.5 for kind in KINDS if kind != 'flag'}
-CROWD_CHANCE = 0.3
 
 
 def write_coco(root: Path, num_images: dict[str, int], seed: int, draw_all: Callable) -> None:
     """Write `train2017/`, `val2017/` and `annotations/`.
 
     Args:
-        root (Path): Existing empty folder.
-        num_images (dict[str, int]): Images of 'train' and 'val'.
-        seed (int): Chooses the scenes.
-        draw_all (Callable): `draw_all(write, count)` calls `write(index)` for all indices below count, in any
-            order, and returns the list of results in the order of the indices.
+        root: Existing empty folder.
+        num_images: Images of 'train' and 'val'.
+        seed: Chooses the scenes.
+        draw_all: `draw_all(write, count)` calls `write(index)` for all indices below count, in any order, and returns
+            the list of results in the order of the indices.
     """
     (root / 'annotations').mkdir()
     for split in SPLITS:
@@ -50,20 +54,15 @@ def write_coco(root: Path, num_images: dict[str, int], seed: int, draw_all: Call
             },
             'licenses': [{'url': '', 'id': 1, 'name': 'No known copyright restrictions'}],
             'images': images,
-            'annotations': number(images, annotations),
-            'categories': [
-                {'supercategory': group, 'id': category_id, 'name': name}
-                for group, categories in COCO_CATEGORIES.items()
-                for category_id, name in categories.items()
-            ],
+            'annotations': [{**each, 'id': i} for i, each in enumerate(sum(annotations, []), start=1)],
+            'categories': CATEGORIES,
         }
         (root / 'annotations' / f'instances_{split}2017.json').write_text(json.dumps(content))
 
 
 def write_image(root: Path, split: str, seed: int, index: int) -> tuple[dict, list[dict]]:
-    """Draw and write one image; returns its entry of 'images' and its annotations without ids."""
-    rng = np.random.default_rng([seed, 1, SPLITS.index(split), index])
-    scene = draw_scene(rng, WEIGHTS, CROWD_CHANCE)
+    """Draw and write one image; returns its entry of 'images' and its annotations, which lack their ids."""
+    scene = draw_scene(np.random.default_rng([seed, 1, SPLITS.index(split), index]), WEIGHTS)
     height, width = scene.surface.shape
     image = {
         'license': 1,
@@ -77,20 +76,18 @@ def write_image(root: Path, split: str, seed: int, index: int) -> tuple[dict, li
     }
     Image.fromarray(scene.image).save(root / f'{split}2017' / image['file_name'], quality=93)
     annotations = [annotate(instance) for instance in scene.instances]
-    return image, [annotation for annotation in annotations if annotation]
+    return image, [{**annotation, 'image_id': image['id']} for annotation in annotations if annotation]
 
 
 def annotate(instance: Instance) -> dict | None:
-    """The annotation of one instance without its ids; None for background and for hardly visible objects."""
-    category_ids = {name: i for categories in COCO_CATEGORIES.values() for i, name in categories.items()}
+    """The annotation of an instance without its ids; None for background and for hardly visible objects."""
     category = KINDS[instance.kind].coco
     if category is None or instance.mask.sum() < MIN_AREA:
         return None
-    height, width = instance.mask.shape
     segmentation = run_lengths(instance.mask) if instance.crowd else polygons(instance.mask)
     if not segmentation:
         return None
-    encoded = coco_mask.frPyObjects(segmentation, height, width)
+    encoded = coco_mask.frPyObjects(segmentation, *instance.mask.shape)
     if not instance.crowd:
         encoded = coco_mask.merge(encoded)
     return {
@@ -98,28 +95,15 @@ def annotate(instance: Instance) -> dict | None:
         'area': float(coco_mask.area(encoded)),
         'iscrowd': int(instance.crowd),
         'bbox': coco_mask.toBbox(encoded).tolist(),
-        'category_id': category_ids[category],
+        'category_id': CATEGORY_IDS[category],
     }
 
 
-def number(images: Sequence[dict], annotations: Sequence[list[dict]]) -> list[dict]:
-    """Flatten the annotations of all images and give them ids from 1."""
-    flat = [
-        {**annotation, 'image_id': image['id']}
-        for image, of_image in zip(images, annotations)
-        for annotation in of_image
-    ]
-    return [{**annotation, 'id': i} for i, annotation in enumerate(flat, start=1)]
-
-
 def polygons(mask: np.ndarray) -> list[list[float]]:
-    """Outlines of a mask, one [x0, y0, x1, y1, ...] in pixels for each visible part; holes are filled.
-
-    Args:
-        mask (np.ndarray): (H, W) bool.
+    """Outlines of a (H, W) bool mask, one for each part; holes are filled.
 
     Returns:
-        list[list[float]]: Coordinates where (0, 0) is the outer corner of the first pixel.
+        list[list[float]]: x0, y0, x1, y1, ... in pixels, where (0, 0) is the outer corner of the first pixel.
     """
     # A border of background, so that outlines also run along the image's edges.
     padded = cv2.copyMakeBorder(mask.astype(np.uint8) * 255, 1, 1, 1, 1, cv2.BORDER_CONSTANT)
@@ -136,10 +120,7 @@ def polygons(mask: np.ndarray) -> list[list[float]]:
 
 
 def run_lengths(mask: np.ndarray) -> dict:
-    """COCO's uncompressed code of a (H, W) bool mask: lengths of runs of 0 and 1, column by column."""
-    flat = np.concatenate([[0], mask.ravel(order='F'), [0]])
-    changes = np.flatnonzero(np.diff(flat))
-    lengths = np.diff(np.concatenate([[0], changes, [mask.size]]))
-    # A run that ends with the last pixel has its end in `changes` already.
-    counts = lengths[:-1] if lengths[-1] == 0 else lengths
-    return {'counts': counts.tolist(), 'size': list(mask.shape)}
+    """COCO's uncompressed code of a (H, W) bool mask: lengths of runs of 0 and 1 in turn, column by column."""
+    # A run of 0 comes first, of length 0 if the first pixel is 1.
+    starts = np.flatnonzero(np.diff(mask.ravel(order='F'), prepend=False))
+    return {'counts': np.diff(starts, prepend=0, append=mask.size).tolist(), 'size': list(mask.shape)}
