@@ -1,7 +1,12 @@
-"""Attention mechanisms, one file each; they know nothing of backbones."""
+"""The attention layers of each system and their parts. Layers know nothing of backbones.
+
+An attention layer takes the tokens of any grid (H, W) as (B, H, W, C). One is not here: GAB's attention for Swin is
+imported from `.gaussian_window_attention`, because it extends mmpretrain, whose import takes seconds.
+"""
 
 from .aggregated_attention import AggregatedAttention, LengthScaledAttention
 from .attention_maps import AttentionMap, record_attention
+from .baseline_attention import PerformerAttention, SoftmaxAttention
 from .conv_glu import ConvGLU
 from .gaussian_bias import GaussianBias, bias_of_pairs
 from .gaussian_relative_attention import GaussianRelPosAttention, GaussianRelPosMlp
@@ -10,31 +15,32 @@ from .log_cpb import LogCPB
 from .peripheral_attention import DistanceEmbedding, PeripheralAttention
 from .position_embedding import PositionEmbedding
 from .size_cache import SizeCache
-from .sparse_reconstruction import (
-    ConvolutionalSparseReconstruction,
-    PerformerAttention,
-    SoftmaxAttention,
-    SparseReconstructionAttention,
-)
+from .sparse_reconstruction import ConvolutionalSparseReconstruction, SparseReconstructionAttention
 
 __all__ = [
+    # TransNeXt: attention of stages 1-3 and of stage 4, position bias of both, feed-forward network
     'AggregatedAttention',
-    'AttentionMap',
+    'LengthScaledAttention',
+    'LogCPB',
     'ConvGLU',
-    'ConvolutionalSparseReconstruction',
-    'DistanceEmbedding',
+    # ConViT
     'GPSA',
+    # PerViT: attention, and the embedding of distances that all its layers share
+    'PeripheralAttention',
+    'DistanceEmbedding',
+    # GAB: bias, and timm's attention and position bias with it
     'GaussianBias',
     'GaussianRelPosAttention',
     'GaussianRelPosMlp',
-    'LengthScaledAttention',
-    'LogCPB',
+    'bias_of_pairs',
+    # VARS: VARS-D and VARS-SD, VARS-S, and the baselines of its paper
+    'SparseReconstructionAttention',
+    'ConvolutionalSparseReconstruction',
     'PerformerAttention',
-    'PeripheralAttention',
+    'SoftmaxAttention',
+    # all systems
     'PositionEmbedding',
     'SizeCache',
-    'SoftmaxAttention',
-    'SparseReconstructionAttention',
-    'bias_of_pairs',
+    'AttentionMap',
     'record_attention',
 ]

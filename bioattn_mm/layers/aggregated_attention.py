@@ -1,4 +1,4 @@
-"""The two attentions of TransNeXt: aggregated (stages 1-3) and length-scaled cosine attention (stage 4)."""
+"""The two attention layers of TransNeXt: aggregated (stages 1-3) and length-scaled cosine attention (stage 4)."""
 
 import math
 
@@ -9,14 +9,16 @@ from torch import Tensor, nn
 
 from ..ops import aggregated_attention
 from .arguments import channels_of_head, full_precision
-from .attention_maps import AttentionMap, AttentionMaps
+from .attention_maps import AttentionMap, AttentionMaps, Grid
+from .heads import merge_heads
 from .log_cpb import LogCPB, cell_centres
 
 
 def unit_vectors(x: Tensor) -> Tensor:
-    """Divide the last axis by its l2 norm; zero stays zero, which takes float32: float16 has nothing below 6e-8.
+    """Divide the last axis by its l2 norm, or by 1e-6 if the norm is smaller, so that zeros stay zero.
 
-    The gradient at zero is 1 / eps, so a backbone must not turn the padding of an image into exact zeros.
+    It is computed in float32, because squares of small numbers are 0 in float16. The gradient at zero is 1e6: a
+    backbone must not turn the padding of an image into exact zeros.
     """
     return F.normalize(full_precision(x), dim=-1, eps=1e-6).to(x.dtype)
 
@@ -25,15 +27,15 @@ class ScaledCosineQuery(nn.Module):
     """`(l2norm(q) + query_embedding) * softplus(temperature) * log(number of keys)` (TransNeXt, eq. 8 and 11).
 
     Args:
-        num_heads: Attention heads.
-        head_channels: Channels of a head.
+        num_heads: Number of attention heads.
+        head_dims: Width of a head.
     """
 
-    def __init__(self, num_heads: int, head_channels: int) -> None:
+    def __init__(self, num_heads: int, head_dims: int) -> None:
         super().__init__()
-        # softplus(temperature) starts at 1 / 0.24.
+        # The inverse of softplus: softplus(temperature) starts at 1 / 0.24.
         self.temperature = nn.Parameter(torch.full((num_heads, 1), math.log(math.expm1(1 / 0.24))))
-        self.query_embedding = nn.Parameter(trunc_normal_(torch.empty(num_heads, head_channels), std=0.02))
+        self.query_embedding = nn.Parameter(trunc_normal_(torch.empty(num_heads, head_dims), std=0.02))
 
     def forward(self, unit_query: Tensor, log_length: Tensor | float) -> Tensor:
         """Scale l2-normalised queries.
@@ -41,31 +43,35 @@ class ScaledCosineQuery(nn.Module):
         Args:
             unit_query: (..., heads, d).
             log_length: Natural logarithm of the number of keys of each query, broadcastable to `unit_query`.
+
+        Returns:
+            The shape of `unit_query`.
         """
         return (unit_query + self.query_embedding) * (F.softplus(self.temperature) * log_length)
 
 
 class AggregatedAttention(nn.Module):
-    """Attention to a sliding window at full resolution and to a pooled grid of the whole image, under one softmax.
+    """Attention to a sliding window of tokens and to a pooled grid of the whole feature map, under one softmax.
 
     Source: TransNeXt (Shi, CVPR 2024), eq. 10-14.
 
     Args:
-        channels: Input and output channels.
-        num_heads: Attention heads.
-        position_bias: Bias between the tokens and the pooled tokens.
-        sr_ratio: The pooled grid is the token grid divided by this, rounded down.
-        pool_size: Fixed pooled grid (height, width) instead, whose cost is linear in the input size.
-        window_size: Side of the window, odd.
+        embed_dims: Width of the tokens.
+        num_heads: Number of attention heads.
+        position_bias: Position bias between queries and pooled keys.
+        sr_ratio: Spatial reduction: the pooled grid is the token grid divided by it, rounded down.
+        pool_size: Fixed pooled grid (height, width) that takes the place of `sr_ratio`; the cost is then linear in
+            the input size.
+        window_size: Side of the window in tokens, odd.
     """
 
     def __init__(
         self,
-        channels: int,
+        embed_dims: int,
         num_heads: int,
         position_bias: LogCPB,
         sr_ratio: int,
-        pool_size: tuple[int, int] | None = None,
+        pool_size: Grid | None = None,
         window_size: int = 3,
     ) -> None:
         super().__init__()
@@ -73,19 +79,19 @@ class AggregatedAttention(nn.Module):
         self.sr_ratio = sr_ratio
         self.pool_size = pool_size
         self.window_size = window_size
-        head_channels = channels_of_head(channels, num_heads)
-        self.q = nn.Linear(channels, channels)
-        self.kv = nn.Linear(channels, 2 * channels)
-        self.scale = ScaledCosineQuery(num_heads, head_channels)
-        self.pool_proj = nn.Conv2d(channels, channels, 1)
-        self.pool_norm = nn.LayerNorm(channels)
+        head_dims = channels_of_head(embed_dims, num_heads)
+        self.q = nn.Linear(embed_dims, embed_dims)
+        self.kv = nn.Linear(embed_dims, 2 * embed_dims)
+        self.scale = ScaledCosineQuery(num_heads, head_dims)
+        self.pool_proj = nn.Conv2d(embed_dims, embed_dims, 1)
+        self.pool_norm = nn.LayerNorm(embed_dims)
         self.window_bias = nn.Parameter(trunc_normal_(torch.empty(num_heads, window_size**2), std=0.0004))
         self.position_bias = position_bias
         self.learnable_tokens = nn.Parameter(
-            trunc_normal_(torch.empty(num_heads, head_channels, window_size**2), std=0.02)
+            trunc_normal_(torch.empty(num_heads, head_dims, window_size**2), std=0.02)
         )
         self.learnable_bias = nn.Parameter(torch.zeros(num_heads, window_size**2))
-        self.proj = nn.Linear(channels, channels)
+        self.proj = nn.Linear(embed_dims, embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
@@ -132,52 +138,39 @@ class AggregatedAttention(nn.Module):
         }
 
     def _operands(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The arguments of the operator `aggregated_attention`."""
-        height, width = x.shape[1:3]
-        pooled_grid = self.pooled_grid((height, width))
+        """The arguments of `bioattn_mm.ops.aggregated_attention`, in its order."""
+        grid = tuple(x.shape[1:3])
+        pooled_grid = self.pooled_grid(grid)
 
         unit_query = unit_vectors(self.q(x).unflatten(-1, (self.num_heads, -1)))
-        log_length = self._log_number_of_keys(height, width, pooled_grid, x.device).to(unit_query.dtype)
+        log_length = self._log_number_of_keys(grid, pooled_grid, x.device).to(unit_query.dtype)
         token_weights = torch.einsum('bhwnd,ndk->bhwnk', unit_query, self.learnable_tokens) + self.learnable_bias
-        key, value = self._key_value(x)
+        query = self.scale(unit_query, log_length)
 
         pooled = F.gelu(self.pool_proj(x.permute(0, 3, 1, 2)))
-        pooled = F.adaptive_avg_pool2d(pooled, pooled_grid).permute(0, 2, 3, 1)
-        pooled_key, pooled_value = self._key_value(self.pool_norm(pooled))
-        pooled_bias, pooled_bias_rows = self.position_bias((height, width), pooled_grid)
+        pooled = self.pool_norm(F.adaptive_avg_pool2d(pooled, pooled_grid).permute(0, 2, 3, 1))
+        pooled_bias, pooled_bias_rows = self.position_bias(grid, pooled_grid)
+        biases = self.window_bias, pooled_bias.to(x.dtype), pooled_bias_rows
+        return query, *self._key_value(x), *self._key_value(pooled), *biases, token_weights
 
-        return (
-            self.scale(unit_query, log_length),
-            key,
-            value,
-            pooled_key,
-            pooled_value,
-            self.window_bias,
-            pooled_bias.to(x.dtype),
-            pooled_bias_rows,
-            token_weights,
-        )
-
-    def pooled_grid(self, grid: tuple[int, int]) -> tuple[int, int]:
-        """Pooled grid (height, width) of a token grid (height, width)."""
+    def pooled_grid(self, grid: Grid) -> Grid:
+        """Pooled grid (height, width) for a token grid (height, width)."""
         return self.pool_size or (grid[0] // self.sr_ratio, grid[1] // self.sr_ratio)
 
     def _key_value(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """l2-normalised keys, and values, of window or pooled tokens: (B, H, W, heads, d) each."""
+        """Project tokens or pooled tokens to l2-normalised keys and to values: (B, H, W, heads, d) each."""
         key, value = self.kv(x).unflatten(-1, (2, self.num_heads, -1)).unbind(-3)
         return unit_vectors(key), value
 
-    def _log_number_of_keys(
-        self, height: int, width: int, pooled_grid: tuple[int, int], device: torch.device
-    ) -> Tensor:
-        """Logarithm of N_ij, the window's tokens inside the image plus the pooled tokens: (H, W, 1, 1)."""
+    def _log_number_of_keys(self, grid: Grid, pooled_grid: Grid, device: torch.device) -> Tensor:
+        """Log of the keys of each query, the window's tokens inside the grid plus the pooled tokens: (H, W, 1, 1)."""
 
-        def inside_axis(length: int) -> Tensor:
+        def num_inside(length: int) -> Tensor:
             position = torch.arange(length, device=device)
             margin = self.window_size // 2
             return (position + margin).clamp(max=length - 1) - (position - margin).clamp(min=0) + 1
 
-        number = torch.outer(inside_axis(height), inside_axis(width)) + pooled_grid[0] * pooled_grid[1]
+        number = torch.outer(num_inside(grid[0]), num_inside(grid[1])) + pooled_grid[0] * pooled_grid[1]
         return number.log()[:, :, None, None]
 
 
@@ -185,18 +178,18 @@ class LengthScaledAttention(nn.Module):
     """Multi-head cosine attention with query embedding, length scaling and log-CPB (TransNeXt, eq. 8-9).
 
     Args:
-        channels: Input and output channels.
-        num_heads: Attention heads.
-        position_bias: Bias between the tokens.
+        embed_dims: Width of the tokens.
+        num_heads: Number of attention heads.
+        position_bias: Position bias between queries and keys.
     """
 
-    def __init__(self, channels: int, num_heads: int, position_bias: LogCPB) -> None:
+    def __init__(self, embed_dims: int, num_heads: int, position_bias: LogCPB) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.qkv = nn.Linear(channels, 3 * channels)
-        self.scale = ScaledCosineQuery(num_heads, channels_of_head(channels, num_heads))
+        self.qkv = nn.Linear(embed_dims, 3 * embed_dims)
+        self.scale = ScaledCosineQuery(num_heads, channels_of_head(embed_dims, num_heads))
         self.position_bias = position_bias
-        self.proj = nn.Linear(channels, channels)
+        self.proj = nn.Linear(embed_dims, embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
@@ -207,7 +200,7 @@ class LengthScaledAttention(nn.Module):
         output = F.scaled_dot_product_attention(
             query, key.to(query.dtype), value.to(query.dtype), attn_mask=bias.to(query.dtype), scale=1.0
         )
-        return self.proj(output.transpose(1, 2).flatten(2).unflatten(1, grid))
+        return self.proj(merge_heads(output, x.shape))
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
         """Weights of some queries, for analysis: 'attention'.
@@ -225,6 +218,7 @@ class LengthScaledAttention(nn.Module):
 
     def _query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Scaled queries, l2-normalised keys, and values: (B, H, W, C) to three of (B, heads, H * W, d)."""
+        # Not `split_heads`: the scale needs the heads next to their channels.
         query, key, value = self.qkv(x).flatten(1, 2).unflatten(-1, (3, self.num_heads, -1)).unbind(2)
         query = self.scale(unit_vectors(query), math.log(x.shape[1] * x.shape[2]))
         return tuple(t.transpose(1, 2) for t in (query, unit_vectors(key), value))

@@ -1,18 +1,23 @@
-"""What the layers check of their arguments, and the precision that they compute in."""
+"""Checks of the layers' arguments, and the precision that sensitive computations run in."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import InputError
 
 
-def channels_of_head(channels: int, num_heads: int) -> int:
-    """Channels of each head; an `InputError` unless they divide."""
-    if channels % num_heads:
-        raise InputError(f'channels must be a multiple of num_heads, got {channels} and {num_heads}')
-    return channels // num_heads
+def channels_of_head(embed_dims: int, num_heads: int) -> int:
+    """Width of each attention head; raises an `InputError` unless `num_heads` divides `embed_dims`."""
+    if embed_dims % num_heads:
+        raise InputError(f'embed_dims must be a multiple of num_heads, got {embed_dims} and {num_heads}')
+    return embed_dims // num_heads
 
 
 def full_precision(x: Tensor) -> Tensor:
-    """float32, or float64 if it is."""
+    """Convert half precision to float32; float32 and float64 stay as they are."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def weight_and_bias(module: nn.Module) -> tuple[Tensor, Tensor]:
+    """Parameters of a linear, convolution or normalisation layer in `full_precision`."""
+    return full_precision(module.weight), full_precision(module.bias)

@@ -5,21 +5,21 @@ from torch import Tensor, nn
 
 
 class ConvGLU(nn.Module):
-    """Channel mixer whose gate sees the 3 x 3 neighbourhood: `fc2(GELU(DWConv3x3(a)) * b)`, `a, b = chunk(fc1(x))`.
+    """Feed-forward network with a convolutional gate: `fc2(GELU(DWConv3x3(a)) * b)` with `a, b = chunk(fc1(x))`.
 
     Source: TransNeXt (Shi, CVPR 2024), section 3.4.
 
     Args:
-        channels: Input and output channels.
-        ratio: Expansion of a plain MLP of the same cost; the gated one is 2/3 as wide, `int(2 / 3 * ratio * C)`.
+        embed_dims: Width of the tokens.
+        ratio: Expansion ratio of an MLP of the same cost; the gated network is 2/3 as wide.
     """
 
-    def __init__(self, channels: int, ratio: float) -> None:
+    def __init__(self, embed_dims: int, ratio: float) -> None:
         super().__init__()
-        hidden_channels = int(2 * int(channels * ratio) / 3)
-        self.fc1 = nn.Linear(channels, 2 * hidden_channels)
-        self.dwconv = nn.Conv2d(hidden_channels, hidden_channels, 3, padding=1, groups=hidden_channels)
-        self.fc2 = nn.Linear(hidden_channels, channels)
+        hidden_dims = int(2 * int(embed_dims * ratio) / 3)
+        self.fc1 = nn.Linear(embed_dims, 2 * hidden_dims)
+        self.dwconv = nn.Conv2d(hidden_dims, hidden_dims, 3, padding=1, groups=hidden_dims)
+        self.fc2 = nn.Linear(hidden_dims, embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""

@@ -1,4 +1,4 @@
-"""timm's attention with an MLP of relative positions, with the Gaussian attention bias beside that MLP."""
+"""GAB for plain ViTs: timm's attention, whose position bias is an MLP of the offset, with a Gaussian bias added."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,45 +13,47 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from .attention_maps import AttentionMap, AttentionMaps, maps_of_product
 from .gaussian_bias import GaussianBias, bias_of_pairs, bias_of_queries
+from .heads import merge_heads, split_heads
 
-# Compiled at its first call.
+# Compilation happens at the first call.
 compiled_flex_attention = torch.compile(flex_attention)
 
 
 class GaussianRelPosMlp(RelPosMlp):
     """timm's position bias, an MLP of the log-spaced offset, plus `GaussianBias`; for any grid.
 
-    timm's ViTs use the coordinates `sign(x) log(1 + |x|)` of the offset x in patches (timm's mode 'cr'). Their unit
-    is the patch and no window of the pre-training, so they are simply computed for the grid at hand.
+    timm's ViTs use the coordinates `sign(x) log(1 + |x|)` of the offset x in patches (timm's mode 'cr'). Unlike Swin
+    V2's they do not depend on the size of the pre-training, so they hold for every grid.
 
     Args:
-        num_heads: Attention heads.
-        sigma: Initial value of the Gaussian, in patches.
-        amplitude: The same.
+        num_heads: Number of attention heads.
+        sigma: Initial standard deviation of the Gaussian, in patches.
+        amplitude: Initial amplitude of the Gaussian.
+        **kwargs: Passed to timm's `RelPosMlp`.
     """
 
     def __init__(self, num_heads: int, sigma: float, amplitude: float = 1.0, **kwargs) -> None:
-        # timm keeps an index of all pairs of tokens of one grid: here that of a single token.
+        # timm stores an index of all pairs of tokens of a grid, which is not used here: 1 x 1 keeps it small.
         super().__init__((1, 1), num_heads, mode='cr', **kwargs)
         self.gaussian = GaussianBias(sigma, amplitude)
 
     def learned_table(self, grid: tuple[int, int]) -> Tensor:
-        """timm's bias of each offset on a grid (height, width): (heads, 2 H - 1, 2 W - 1)."""
+        """timm's bias of all offsets on a grid (height, width): (heads, 2 H - 1, 2 W - 1)."""
         weight = self.mlp.fc1.weight
         with torch.autocast(weight.device.type, enabled=False):
             coordinates = gen_relative_log_coords(grid, mode=self.mode, device=weight.device, dtype=weight.dtype)
             return self.mlp(coordinates).permute(2, 0, 1)
 
     def table(self, grid: tuple[int, int]) -> Tensor:
-        """The whole bias of each offset on a grid (height, width): (heads, 2 H - 1, 2 W - 1)."""
+        """Sum of both biases for all offsets on a grid (height, width): (heads, 2 H - 1, 2 W - 1)."""
         return self.learned_table(grid) + self.gaussian.table(grid)
 
     def get_bias(self, grid: tuple[int, int]) -> Tensor:
-        """The bias between all tokens of a grid (height, width): (1, heads, H * W, H * W)."""
+        """Sum of both biases for all pairs of tokens of a grid (height, width): (1, heads, H * W, H * W)."""
         return bias_of_pairs(self.table(grid), grid)[None]
 
     def score_mod(self, grid: tuple[int, int]) -> Callable:
-        """The same as a `score_mod` of `flex_attention`."""
+        """Sum of both biases as a `score_mod` of `flex_attention`."""
         return self.gaussian.score_mod(grid, self.learned_table(grid))
 
 
@@ -59,38 +61,34 @@ class GaussianRelPosAttention(RelPosAttention):
     """timm's multi-head attention with the bias of `GaussianRelPosMlp`.
 
     Args:
-        channels: Input and output channels.
-        num_heads: Attention heads.
-        sigma: Initial value of the Gaussian, in patches.
-        amplitude: The same.
-        bias_in_kernel: Compute the bias inside the attention kernel (`flex_attention`, compiled), instead of storing
-            it for all pairs of tokens in every head. For GPUs: on a CPU the kernel is slow, and in training not used.
+        embed_dims: Width of the tokens.
+        num_heads: Number of attention heads.
+        sigma: Initial standard deviation of the Gaussian, in patches.
+        amplitude: Initial amplitude of the Gaussian.
+        bias_in_kernel: Compute the bias inside the attention kernel (`flex_attention`, compiled) instead of storing
+            it for all pairs of tokens and heads. Meant for GPUs: on a CPU the kernel is slow and cannot train, so
+            training there stores the bias anyway.
     """
 
     def __init__(
-        self,
-        channels: int,
-        num_heads: int,
-        sigma: float,
-        amplitude: float = 1.0,
-        bias_in_kernel: bool = False,
+        self, embed_dims: int, num_heads: int, sigma: float, amplitude: float = 1.0, bias_in_kernel: bool = False
     ) -> None:
         rel_pos_cls = partial(GaussianRelPosMlp, sigma=sigma, amplitude=amplitude)
-        super().__init__(channels, num_heads, rel_pos_cls=rel_pos_cls)
+        super().__init__(embed_dims, num_heads, rel_pos_cls=rel_pos_cls)
         self.bias_in_kernel = bias_in_kernel
 
     def forward(self, x: Tensor, shared_rel_pos: None = None) -> Tensor:
-        """(B, H, W, C) to (B, H, W, C); `shared_rel_pos` is there because timm's block passes it."""
+        """(B, H, W, C) to (B, H, W, C); timm's block passes `shared_rel_pos`, which is always None here."""
         grid = tuple(x.shape[1:3])
         query, key, value = self._query_key_value(x)
-        # On a CPU this kernel has no backward, and it is there for comparison only.
+        # On a CPU flex_attention has no backward pass; without gradients it serves for comparison.
         if self.bias_in_kernel and (x.is_cuda or not torch.is_grad_enabled()):
             attend = compiled_flex_attention if x.is_cuda else flex_attention
             output = attend(query, key, value, score_mod=self.rel_pos.score_mod(grid))
         else:
             bias = self.rel_pos.get_bias(grid).to(query.dtype)
             output = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        return self.proj(output.transpose(1, 2).reshape(x.shape))
+        return self.proj(merge_heads(output, x.shape))
 
     def attention_maps(self, x: Tensor, queries: Tensor, shared_rel_pos: None = None) -> AttentionMaps:
         """Weights of some queries, for analysis.
@@ -120,5 +118,4 @@ class GaussianRelPosAttention(RelPosAttention):
 
     def _query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, H, W, C) to three of (B, heads, H * W, d)."""
-        qkv = self.qkv(x).flatten(1, 2).unflatten(-1, (3, self.num_heads, self.head_dim))
-        return qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        return split_heads(self.qkv(x), 3, self.num_heads)

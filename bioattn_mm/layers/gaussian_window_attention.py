@@ -1,4 +1,4 @@
-"""Swin's window attention with the Gaussian attention bias. Importing it imports mmpretrain: some seconds."""
+"""GAB for Swin: mmpretrain's window attention with a Gaussian bias. Importing mmpretrain takes seconds."""
 
 import torch
 import torch.nn.functional as F
@@ -10,12 +10,12 @@ from .gaussian_bias import GaussianBias, bias_of_queries
 
 
 class GaussianWindowMSA(WindowMSA):
-    """mmpretrain's window attention with `GaussianBias` beside the table of relative positions.
+    """mmpretrain's window attention, its table of relative position biases plus `GaussianBias`.
 
     Args:
-        sigma: Initial value of the Gaussian, in tokens.
-        amplitude: The same.
-        **kwargs: mmpretrain's.
+        sigma: Initial standard deviation of the Gaussian, in tokens.
+        amplitude: Initial amplitude of the Gaussian.
+        **kwargs: Passed to mmpretrain's `WindowMSA`.
     """
 
     def __init__(self, *, sigma: float, amplitude: float = 1.0, **kwargs) -> None:
@@ -23,27 +23,27 @@ class GaussianWindowMSA(WindowMSA):
         self.gaussian = GaussianBias(sigma, amplitude)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """(B * windows, N, C) to the same; `mask`, (windows, N, N), is that of the shifted windows."""
-        # All heads have the same Gaussian, so it can go where the mask goes.
+        """(B * windows, N, C) to the same; `mask`, (windows, N, N), separates the parts of shifted windows."""
+        # mmpretrain adds the mask to the logits of every head, so the mask can include the Gaussian.
         bias = self.gaussian(self.window_size).to(x.dtype)[None]
         return super().forward(x, bias if mask is None else mask.to(x.dtype) + bias)
 
     def table(self) -> Tensor:
-        """The whole bias of each offset in the window: (heads, 2 H - 1, 2 W - 1)."""
+        """Sum of both biases for all offsets in the window: (heads, 2 H - 1, 2 W - 1)."""
         height, width = self.window_size
         learned = self.relative_position_bias_table.T.unflatten(1, (2 * height - 1, 2 * width - 1))
         return learned + self.gaussian.table(self.window_size)
 
     def query_maps(self, tokens: Tensor, places: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """Weights of some queries, each given with all tokens of its window, for analysis.
+        """Attention weights of some queries, for analysis.
 
         Args:
-            tokens: (B, queries, N, C).
-            places: Places of the queries in their windows, int64 (queries,).
+            tokens: All tokens of each query's window, (B, queries, N, C).
+            places: Indices of the queries in their windows, int64 (queries,).
             mask: Added to the logits, (queries, N).
 
         Returns:
-            The weights (B or 1, heads or 1, queries, N) by the names that `GaussianRelPosAttention` has for them.
+            (B or 1, heads or 1, queries, N) by name; the names are those of `GaussianRelPosAttention`.
         """
         qkv = self.qkv(tokens).unflatten(-1, (3, self.num_heads, -1))
         query, key = qkv[:, range(len(places)), places, 0], qkv[:, :, :, 1]  # (B, queries, (N,) heads, d)
@@ -52,7 +52,7 @@ class GaussianWindowMSA(WindowMSA):
             bias_of_queries(table, self.window_size, places).to(content.dtype)
             for table in (self.gaussian.table(self.window_size), self.table())
         )
-        # The mask closes a part of the window to each of them; twice or once makes no difference.
+        # Masked keys have weight 0 in every map; that the sum of content and bias masks them twice changes nothing.
         return dict(
             Gaussian=(gaussian + mask).softmax(-1)[None, None], **maps_of_product(content + mask, bias + mask)
         )

@@ -1,46 +1,47 @@
-"""Gated positional self-attention of ConViT, with its positional softmax as a product of two axes."""
+"""Gated positional self-attention of ConViT, its positional softmax factorised into rows and columns."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .arguments import channels_of_head, full_precision
+from .arguments import channels_of_head, weight_and_bias
 from .attention_maps import AttentionMap, AttentionMaps
+from .heads import merge_heads, split_heads
 
 
 class GPSA(nn.Module):
     """Gated positional self-attention: each head mixes attention to content with attention to a relative position.
 
     Source: ConViT (d'Ascoli et al., ICML 2021), eq. 7: `A = (1 - s(g)) softmax(q k^T / sqrt(d)) + s(g) softmax(p)`
-    with the sigmoid s, one gate g a head, and `p = w . (dx, dy, dx^2 + dy^2) + b` of the offset (key - query) in
-    tokens. Both terms sum to 1, so the normalisation that follows in the paper changes nothing.
+    with the sigmoid s, a gate g for each head, and `p = w . (dx, dy, dx^2 + dy^2) + b` of the offset (key - query)
+    in tokens. Both terms sum to 1, so the paper's final normalisation changes nothing and is left out.
 
-    p is a function of dx plus a function of dy, so the exponential, and with it the softmax over all keys, is a
-    product: `softmax(p)[(i, j), (u, v)] = rows[i, u] * columns[j, v]`. The positional term is therefore applied as
-    two small matrix products, exactly, and no tensor of all pairs of tokens is made.
+    p is a function of dx plus a function of dy, so its softmax over all keys is exactly a product,
+    `softmax(p)[(i, j), (u, v)] = rows[i, u] * columns[j, v]`. The positional term is applied as two small matrix
+    products, without a tensor of all pairs of tokens.
 
     Args:
-        channels: Input and output channels.
-        num_heads: Attention heads.
+        embed_dims: Width of the tokens.
+        num_heads: Number of attention heads.
         locality_strength: Sharpness of the convolutional initialisation (section 3): each of the first K^2 heads,
             K = floor(sqrt(num_heads)), attends to one offset of a K x K window.
     """
 
-    def __init__(self, channels: int, num_heads: int, locality_strength: float = 1.0) -> None:
+    def __init__(self, embed_dims: int, num_heads: int, locality_strength: float = 1.0) -> None:
         super().__init__()
-        channels_of_head(channels, num_heads)
+        channels_of_head(embed_dims, num_heads)
         self.num_heads = num_heads
-        self.qk = nn.Linear(channels, 2 * channels, bias=False)
-        self.v = nn.Linear(channels, channels, bias=False)
+        self.qk = nn.Linear(embed_dims, 2 * embed_dims, bias=False)
+        self.v = nn.Linear(embed_dims, embed_dims, bias=False)
         self.pos_proj = nn.Linear(3, num_heads)
         self.gating_param = nn.Parameter(torch.ones(num_heads))
-        self.proj = nn.Linear(channels, channels)
+        self.proj = nn.Linear(embed_dims, embed_dims)
         self.locality_strength = locality_strength
         self.init_as_convolution()
 
     @torch.no_grad()
     def init_as_convolution(self) -> None:
-        """Let the heads start as a convolution: values pass unchanged, heads attend to the offsets of a window."""
+        """Initialise as a convolution: values pass unchanged, each head attends to one offset of a window."""
         nn.init.eye_(self.v.weight)
         kernel_size = int(self.num_heads**0.5)
         centre = (kernel_size - 1) / 2
@@ -61,18 +62,17 @@ class GPSA(nn.Module):
         position = torch.einsum('niu,bnujd->bnijd', rows, position).flatten(2, 3)
         gate = self.gating_param.sigmoid()[:, None, None].to(value.dtype)
         output = torch.lerp(content, position, gate)
-        return self.proj(output.transpose(1, 2).reshape(x.shape))
+        return self.proj(merge_heads(output, x.shape))
 
     def position_weights(self, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """The two factors of the positional softmax on a grid (height, width), in tokens.
+        """The two factors of the positional softmax on a token grid (height, width).
 
         Returns:
             `rows`, (heads, H, H), and `columns`, (heads, W, W), float32 or float64, each summing to 1 over its last
             axis: query (i, j) attends to key (u, v) with `rows[:, i, u] * columns[:, j, v]`.
         """
-        weight, bias = self.pos_proj.weight, self.pos_proj.bias
+        weight, bias = weight_and_bias(self.pos_proj)
         with torch.autocast(weight.device.type, enabled=False):
-            weight, bias = full_precision(weight), full_precision(bias)
             horizontal, vertical, square = weight[:, :, None, None].unbind(1)
 
             def axis_logits(length: int, slope: Tensor) -> Tensor:
@@ -80,8 +80,8 @@ class GPSA(nn.Module):
                 offset = position - position[:, None]  # key - query
                 return slope * offset + square * offset.square()
 
-            # The bias belongs to neither axis and cancels in the softmax; it stays a part of the graph all the same,
-            # because a parameter without a gradient stops distributed training.
+            # The softmax cancels the bias. It is added all the same, because DistributedDataParallel fails if a
+            # parameter gets no gradient.
             rows = axis_logits(grid[0], vertical) + bias[:, None, None]
             return rows.softmax(-1), axis_logits(grid[1], horizontal).softmax(-1)
 
@@ -108,8 +108,8 @@ class GPSA(nn.Module):
 
     def _query_key(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(B, H, W, C) to two of (B, heads, H * W, d)."""
-        return self.qk(x).flatten(1, 2).unflatten(-1, (2, self.num_heads, -1)).transpose(1, 3).unbind(2)
+        return split_heads(self.qk(x), 2, self.num_heads)
 
     def _value(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, heads, H * W, d)."""
-        return self.v(x).flatten(1, 2).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        return split_heads(self.v(x), 1, self.num_heads)[0]

@@ -1,37 +1,37 @@
-"""Multi-head peripheral attention of PerViT, and its position-based attention at any size."""
+"""Multi-head peripheral attention of PerViT, its position-based attention computed for any grid."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .arguments import channels_of_head, full_precision
-from .attention_maps import AttentionMap, AttentionMaps, maps_of_product
+from .arguments import channels_of_head, weight_and_bias
+from .attention_maps import AttentionMap, AttentionMaps, Grid, maps_of_product
+from .heads import merge_heads, split_heads
 from .size_cache import SizeCache
 
-# Distance of two neighbouring tokens: the pre-training's 14 x 14 tokens lie on [-1, 1]. Other grids keep it.
+# Distance of neighbouring tokens on every grid. In the pre-training, 14 x 14 tokens cover [-1, 1].
 GRID_STEP = 2 / 13
-# Two 3 x 3 convolutions without padding take this many keys beyond each side of the grid.
+# Two 3 x 3 convolutions without padding need so many tokens beyond each side of the grid of keys.
 KEY_MARGIN = 2
-# Numbers in the largest tensor of a chunk of queries. On the CPU a chunk stays in the cache.
+# Elements of the largest tensor of a chunk of queries; on a CPU a chunk fits into the cache.
 CHUNK_NUMEL = {'cpu': 2**20, 'cuda': 2**26}
-# Phi_p's hidden channels of a head.
+# Hidden channels of Phi_p for each head.
 HIDDEN_RATIO = 4
-# The fused attention kernels of a GPU take multiples of this many channels a head.
+# The fused attention kernels of GPUs need heads whose width is a multiple of this.
 HEAD_ALIGNMENT = 8
-
-Grid = tuple[int, int]
 
 
 class DistanceEmbedding(nn.Module):
     """R: a linear map of the Euclidean distance of query and key (PerViT, eq. 7), shared by all layers.
 
-    R depends on the offset (key - query) alone, so one plane of all offsets stands for all pairs.
+    R depends on the offset (key - query) only, so it is computed once for each offset instead of each pair of tokens.
 
     Args:
-        num_heads: Attention heads; R has 4 channels for each.
+        num_heads: Number of attention heads; R has 4 channels for each.
     """
 
     def __init__(self, num_heads: int) -> None:
@@ -39,11 +39,11 @@ class DistanceEmbedding(nn.Module):
         self.proj = nn.Linear(1, HIDDEN_RATIO * num_heads)
 
     def forward(self, grid: Grid) -> Tensor:
-        """R of every offset on a grid (height, width): float32 or float64, (channels, 2 H + 3, 2 W + 3).
+        """R of all offsets on a grid (height, width): float32 or float64, (channels, 2 H + 3, 2 W + 3).
 
-        Keys lie up to 2 tokens outside of the grid, so the offsets of an axis are -(L + 1) to L + 1.
+        Keys lie up to 2 tokens outside the grid, so the offsets along an axis of length L are -(L + 1) to L + 1.
         """
-        weight, bias = _full_precision(self.proj)
+        weight, bias = weight_and_bias(self.proj)
         with torch.autocast(weight.device.type, enabled=False):
             reach = (length - 1 + KEY_MARGIN for length in grid)
             rows, columns = (torch.arange(-r, r + 1, device=weight.device, dtype=weight.dtype) for r in reach)
@@ -52,15 +52,15 @@ class DistanceEmbedding(nn.Module):
 
 
 class PeripheralPosition(nn.Module):
-    """Phi_p, the position-based attention: sigmoid(IN(conv(ReLU(IN(conv(R)))))) (PerViT, eq. 7-8).
+    """Phi_p, the position-based attention: `sigmoid(IN(conv(ReLU(IN(conv(R))))))` (PerViT, eq. 7-8).
 
-    The 3 x 3 convolutions run over the keys of each query, without padding, and the instance norms (IN) are those
-    of each query's plane of keys. Up to the first norm all depends on the offset (key - query) alone, so what a
-    query sees there is a window of one plane, and the norm is a scale and a shift of the window. Only what follows
-    is computed for each query.
+    The 3 x 3 convolutions (without padding) and the instance norms (IN) run over the keys of each query. The first
+    convolution depends on the offset (key - query) only: it is computed once, on the plane of all offsets, of which
+    each query needs a window. The first norm scales and shifts that window, with its mean and variance
+    (`hidden_plane`). The rest is computed for each query (`forward`).
 
     Args:
-        num_heads: Attention heads; the hidden layer has 4 channels for each.
+        num_heads: Number of attention heads; the hidden layer has 4 channels for each.
     """
 
     def __init__(self, num_heads: int) -> None:
@@ -73,75 +73,34 @@ class PeripheralPosition(nn.Module):
 
     @torch.no_grad()
     def init_as_local(self, norm_weight: float, norm_bias: float) -> None:
-        """Let Phi_p start as a decreasing function of the distance (PerViT, eq. 9), where R is one.
+        """Initialise Phi_p as a decreasing function of the distance (PerViT, eq. 9), provided that R is one.
 
         Args:
-            norm_weight: Weight of the second norm: how much Phi_p depends on the distance.
-            norm_bias: Its bias: the level of Phi_p before the sigmoid.
+            norm_weight: Weight of the second norm: how strongly Phi_p depends on the distance.
+            norm_bias: Bias of the second norm: the level of Phi_p before the sigmoid.
         """
         nn.init.constant_(self.conv1.weight, 0.02)
         nn.init.constant_(self.conv2.weight, 0.02)
         nn.init.constant_(self.norm2.weight, norm_weight)
         nn.init.constant_(self.norm2.bias, norm_bias)
 
-    def forward(self, hidden: tuple[Tensor, Tensor, Tensor], rows: slice, columns: slice) -> Tensor:
-        """log Phi_p of the queries in a rectangle of the grid.
-
-        Args:
-            hidden: What `hidden_plane` returned.
-            rows: The queries' rows, both ends given.
-            columns: Their columns.
-
-        Returns:
-            (heads, queries, H * W), float32 or float64; less a constant of each query that makes the maximum 0. The
-            softmax over the keys cancels it, and half precision is finest where the weights are largest.
-        """
-        log_phi = self.log_phi(hidden, rows, columns)
-        return log_phi - log_phi.detach().amax(-1, keepdim=True)
-
-    def log_phi(self, hidden: tuple[Tensor, Tensor, Tensor], rows: slice, columns: slice) -> Tensor:
-        """What `forward` returns, without that constant."""
-        plane, scale, shift = hidden
-        height, width = scale.shape[1:]
-        weight, bias = _full_precision(self.conv2)
-        norm_weight, norm_bias = _full_precision(self.norm2)
-        with torch.autocast(plane.device.type, enabled=False):
-            # The window of query i starts at H - 1 - i: windows come in the reverse order of queries.
-            top, left = height - rows.stop, width - columns.stop
-            bottom, right = height - rows.start, width - columns.start
-            windows = plane[:, top : bottom + height + 1, left : right + width + 1]
-            windows = windows.unfold(1, height + 2, 1).unfold(2, width + 2, 1)  # (channels, rows, columns, H+2, W+2)
-            scale, shift = (t[:, top:bottom, left:right, None, None] for t in (scale, shift))
-            # (queries, channels, ...) before the arithmetic: the convolution is fastest on this order.
-            windows, scale, shift = (
-                t.permute(1, 2, 0, 3, 4).contiguous().flatten(0, 1) for t in (windows, scale, shift)
-            )
-            x = F.conv2d(torch.addcmul(shift, scale, windows).relu_(), weight, bias)
-            # Not F.group_norm, which refuses a single token.
-            x = torch.group_norm(x, self.norm2.num_groups, norm_weight, norm_bias, self.norm2.eps)
-            return F.logsigmoid(x).flatten(2).transpose(0, 1).flip(1)
-
-    def query_parameters(self) -> list[nn.Parameter]:
-        """The parameters that `forward` reads, in all other respects a function of its arguments."""
-        return [*self.conv2.parameters(), *self.norm2.parameters()]
-
     def hidden_plane(self, distances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The first convolution of every offset, and the first norm of every query.
+        """The first convolution for all offsets, and the first norm for all queries.
 
         Args:
             distances: R, (channels, 2 H + 3, 2 W + 3).
 
         Returns:
-            `plane`, (channels, 2 H + 1, 2 W + 1), and `scale` and `shift`, (channels, H, W), by the window's start:
-            the norm of the window of H + 2 by W + 2 that starts at (i, j) is `scale[:, i, j] * window +
-            shift[:, i, j]`.
+            `plane`, (channels, 2 H + 1, 2 W + 1), and `scale` and `shift`, (channels, H, W). A query's window has the
+            size (H + 2, W + 2); if it starts at (i, j) of the plane, its norm is `scale[:, i, j] * window + shift[:,
+            i, j]`.
         """
-        weight, bias = _full_precision(self.conv1)
-        norm_weight, norm_bias = _full_precision(self.norm1)
+        weight, bias = weight_and_bias(self.conv1)
+        norm_weight, norm_bias = weight_and_bias(self.norm1)
         with torch.autocast(distances.device.type, enabled=False):
             plane = F.conv2d(distances, weight, bias)
             window = tuple(length // 2 + 2 for length in plane.shape[1:])
-            # The square's mean less the mean's square: float64 has the digits to spare.
+            # Variance as mean of squares minus square of mean: float64, because the difference loses digits.
             exact = plane.double()
             mean = _window_mean(exact, window)
             variance = (_window_mean(exact.square(), window) - mean.square()).clamp(min=0)
@@ -149,32 +108,74 @@ class PeripheralPosition(nn.Module):
             shift = norm_bias[:, None, None] - mean * scale
             return plane, scale.to(plane.dtype), shift.to(plane.dtype)
 
+    def forward(self, hidden: tuple[Tensor, Tensor, Tensor], rows: slice, columns: slice) -> Tensor:
+        """log Phi_p of the queries in a rectangle of the grid.
+
+        Args:
+            hidden: Result of `hidden_plane`.
+            rows: Rows of the queries; start and stop have to be given.
+            columns: Columns of the queries, the same.
+
+        Returns:
+            (heads, queries, H * W), float32 or float64. The maximum over each query's keys is subtracted: softmax
+            cancels it, and in half precision the largest weights, near 0, are then the most exact.
+        """
+        log_phi = self.log_phi(hidden, rows, columns)
+        return log_phi - log_phi.detach().amax(-1, keepdim=True)
+
+    def log_phi(self, hidden: tuple[Tensor, Tensor, Tensor], rows: slice, columns: slice) -> Tensor:
+        """log Phi_p as in `forward`, but without subtracting the maximum."""
+        plane, scale, shift = hidden
+        height, width = scale.shape[1:]
+        weight, bias = weight_and_bias(self.conv2)
+        norm_weight, norm_bias = weight_and_bias(self.norm2)
+        with torch.autocast(plane.device.type, enabled=False):
+            # The window of a query in row i starts at row H - 1 - i: windows are in the reverse order of queries.
+            top, left = height - rows.stop, width - columns.stop
+            bottom, right = height - rows.start, width - columns.start
+            windows = plane[:, top : bottom + height + 1, left : right + width + 1]
+            # (channels, rows, columns, H + 2, W + 2)
+            windows = windows.unfold(1, height + 2, 1).unfold(2, width + 2, 1)
+            scale, shift = (t[:, top:bottom, left:right, None, None] for t in (scale, shift))
+            # Reordered to (queries, channels, ...) before the arithmetic: convolutions are fastest on this layout.
+            windows, scale, shift = (
+                t.permute(1, 2, 0, 3, 4).contiguous().flatten(0, 1) for t in (windows, scale, shift)
+            )
+            x = F.conv2d(torch.addcmul(shift, scale, windows).relu_(), weight, bias)
+            # Not F.group_norm, which raises an error for a grid of a single token.
+            x = torch.group_norm(x, self.norm2.num_groups, norm_weight, norm_bias, self.norm2.eps)
+            return F.logsigmoid(x).flatten(2).transpose(0, 1).flip(1)
+
+    def query_parameters(self) -> list[nn.Parameter]:
+        """The parameters that `forward` uses; it depends on nothing else but its arguments."""
+        return [*self.conv2.parameters(), *self.norm2.parameters()]
+
 
 class PeripheralAttention(nn.Module):
     """Multi-head peripheral attention: content-based attention weighted by position-based attention.
 
-    Source: PerViT (Min et al., NeurIPS 2022), eq. 5: `A = normalize(Phi_c * Phi_p)` with the sum over keys as norm,
-    `Phi_c = exp(q k^T / sqrt(d))`. This is the softmax of `q k^T / sqrt(d) + log Phi_p`, so log Phi_p is an
-    additive mask of scaled dot-product attention, and neither factor can overflow or vanish.
+    Source: PerViT (Min et al., NeurIPS 2022), eq. 5: `A = normalize(Phi_c * Phi_p)` with `Phi_c = exp(q k^T /
+    sqrt(d))`, normalised to a sum of 1 over the keys. This is the softmax of `q k^T / sqrt(d) + log Phi_p`: log Phi_p
+    is an additive mask of scaled dot-product attention, and neither factor can overflow or vanish.
 
-    log Phi_p depends on parameters and grid alone. In eval mode it is kept for each grid size. In training, queries
-    are taken in chunks whose log Phi_p and attention are computed once more in the backward pass, so that memory is
+    log Phi_p depends on parameters and grid only. In eval mode it is cached for each grid. In training, log Phi_p and
+    attention are computed for one chunk of queries at a time, and computed again in the backward pass, so memory is
     linear in the number of tokens.
 
     Args:
-        channels: Input and output channels.
-        num_heads: Attention heads.
-        cache_bytes: Memory for the log Phi_p kept, heads * N * N numbers for a grid of N tokens, in bytes. A grid
-            that needs more is computed anew every time, in chunks.
+        embed_dims: Width of the tokens.
+        num_heads: Number of attention heads.
+        cache_bytes: Memory limit of the cache in bytes. N tokens need heads * N * N numbers; a grid that needs more
+            than the limit is not cached but computed in chunks, as in training.
     """
 
-    def __init__(self, channels: int, num_heads: int, cache_bytes: int = 2**29) -> None:
+    def __init__(self, embed_dims: int, num_heads: int, cache_bytes: int = 2**29) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.head_channels = channels_of_head(channels, num_heads)
-        self.qkv = nn.Linear(channels, 3 * channels, bias=False)
+        self.head_channels = channels_of_head(embed_dims, num_heads)
+        self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=False)
         self.position = PeripheralPosition(num_heads)
-        self.proj = nn.Linear(channels, channels)
+        self.proj = nn.Linear(embed_dims, embed_dims)
         self._position_biases = SizeCache(max_bytes=cache_bytes)
 
     def forward(self, x: Tensor, distance_embedding: DistanceEmbedding) -> Tensor:
@@ -186,12 +187,12 @@ class PeripheralAttention(nn.Module):
         else:
             hidden = self.position.hidden_plane(distance_embedding(grid))
             output = _AttentionInChunks.apply(self, query, key, value, *hidden, *self.position.query_parameters())
-        return self.proj(output[..., : self.head_channels].transpose(1, 2).reshape(x.shape))
+        return self.proj(merge_heads(output[..., : self.head_channels], x.shape))
 
     def position_bias(
         self, grid: Grid, distance_embedding: DistanceEmbedding, dtype: torch.dtype | None = None
     ) -> Tensor:
-        """log Phi_p of every pair of tokens: (heads, H * W, H * W), each query's maximum being 0."""
+        """log Phi_p of all pairs of tokens, (heads, H * W, H * W), minus the maximum of each query."""
         hidden = self.position.hidden_plane(distance_embedding(grid))
         num_tokens = grid[0] * grid[1]
         bias = hidden[0].new_empty(self.num_heads, num_tokens, num_tokens, dtype=dtype)
@@ -226,10 +227,10 @@ class PeripheralAttention(nn.Module):
     def position_attention(
         self, grid: Grid, distance_embedding: DistanceEmbedding
     ) -> Iterator[tuple[Tensor, AttentionMap]]:
-        """Phi_p of all queries on a grid, which no image has a part in, in chunks of queries.
+        """Phi_p of all queries on a grid, in chunks of queries; it does not depend on an image.
 
         Yields:
-            Places of the queries in the row-major order of the grid, int64, and their Phi_p, from 0 to 1.
+            Indices of the queries in the row-major order of the grid, int64, and their Phi_p, from 0 to 1.
         """
         hidden = self.position.hidden_plane(distance_embedding(grid))
         for queries, rows, columns in self.query_chunks(grid, batch=0, device=hidden[0].device):
@@ -242,39 +243,39 @@ class PeripheralAttention(nn.Module):
         return super().train(mode)
 
     def _query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, H, W, C) to three of (B, heads, H * W, d), d filled up with zeros, which change no product."""
-        qkv = self.qkv(x).flatten(1, 2).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        return F.pad(qkv, (0, -self.head_channels % HEAD_ALIGNMENT)).unbind()
+        """(B, H, W, C) to three of (B, heads, H * W, d); d is padded with zeros to a multiple of `HEAD_ALIGNMENT`."""
+        padding = (0, -self.head_channels % HEAD_ALIGNMENT)
+        return tuple(F.pad(part, padding) for part in split_heads(self.qkv(x), 3, self.num_heads))
 
     def _is_kept(self, grid: Grid, dtype: torch.dtype) -> bool:
+        """Whether log Phi_p of a grid is cached in the present mode."""
         num_bytes = self.num_heads * (grid[0] * grid[1]) ** 2 * dtype.itemsize
         return self._position_biases.is_open(self) and num_bytes <= self._position_biases.max_bytes
 
     def _kept_bias(self, grid: Grid, distance_embedding: DistanceEmbedding, dtype: torch.dtype) -> Tensor:
-        """`position_bias`, computed where it is not kept already."""
-        return self._position_biases.get(
-            self,
-            (grid, dtype),
-            lambda: self.position_bias(grid, distance_embedding, dtype),
-            shared=distance_embedding,
-        )
+        """`position_bias`, from the cache if it is there."""
+        compute = partial(self.position_bias, grid, distance_embedding, dtype)
+        return self._position_biases.get(self, (grid, dtype), compute, shared=distance_embedding)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-        """softmax(q k^T / sqrt(d) + bias) v with one bias, (heads, queries, keys), for all images."""
-        # The fused kernels want the bias with a batch axis, too.
+        """softmax(q k^T / sqrt(d) + bias) v with a bias (heads, queries, keys) that all images share."""
+        # The fused kernels need a batch axis in the bias.
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=bias[None].to(query.dtype), scale=self.head_channels**-0.5
         )
 
     def query_chunks(self, grid: Grid, batch: int, device: torch.device) -> Iterator[tuple[slice, slice, slice]]:
-        """Chunks of the queries: their numbers, and the rows and columns of the rectangle that they are.
+        """Divide the queries of a grid into chunks, whose largest tensor stays below `CHUNK_NUMEL`.
 
-        A rectangle is some whole rows or a part of one, so its queries follow each other.
+        A chunk is a number of whole rows, or a part of one row, so its queries are consecutive in row-major order.
+
+        Yields:
+            The indices of a chunk's queries, their rows and their columns.
         """
         height, width = grid
         keys = (height + 2) * (width + 2)
-        numel_of_query = self.num_heads * keys * max(HIDDEN_RATIO, batch)
-        size = max(1, CHUNK_NUMEL.get(device.type, CHUNK_NUMEL['cpu']) // numel_of_query)
+        numel_per_query = self.num_heads * keys * max(HIDDEN_RATIO, batch)
+        size = max(1, CHUNK_NUMEL.get(device.type, CHUNK_NUMEL['cpu']) // numel_per_query)
         for top in range(0, height, max(1, size // width)):
             for left in range(0, width, min(width, size)):
                 bottom, right = min(top + max(1, size // width), height), min(left + size, width)
@@ -284,33 +285,23 @@ class PeripheralAttention(nn.Module):
 
 
 class _AttentionInChunks(torch.autograd.Function):
-    """Attention without a tensor of all pairs, forward and backward: each query has a softmax of its own.
+    """Attention in chunks of queries, which never has a tensor of all pairs of tokens, forward or backward.
 
-    The backward pass computes each chunk once more. `torch.utils.checkpoint` on every chunk would do the same, but
-    the small tensors that it leaves between the large ones of a chunk keep the CPU's allocator from reusing memory.
+    The backward pass recomputes each chunk, as `torch.utils.checkpoint` would. That function leaves small tensors
+    between the large ones of a chunk, which keep the CPU's allocator from reusing the memory.
     """
 
     @staticmethod
     def forward(
-        ctx,
-        layer: PeripheralAttention,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        plane: Tensor,
-        scale: Tensor,
-        shift: Tensor,
-        *parameters: Tensor,
+        ctx, layer: PeripheralAttention, query: Tensor, key: Tensor, value: Tensor, *others: Tensor
     ) -> Tensor:
-        """`plane`, `scale` and `shift` of `PeripheralPosition.hidden_plane`, and `query_parameters` of it.
-
-        `layer.position` reads its parameters itself; autograd needs to know of them.
-        """
+        """`others`: the results of `hidden_plane`, and `query_parameters`, which only autograd needs to see."""
+        hidden = others[:3]
         ctx.layer = layer
-        ctx.save_for_backward(query, key, value, plane, scale, shift)
+        ctx.save_for_backward(query, key, value, *hidden)
         output = torch.empty_like(query)
-        for queries, rows, columns in layer.query_chunks(scale.shape[1:], len(query), query.device):
-            bias = layer.position((plane, scale, shift), rows, columns)
+        for queries, rows, columns in layer.query_chunks(hidden[1].shape[1:], len(query), query.device):
+            bias = layer.position(hidden, rows, columns)
             output[:, :, queries] = layer.attend(query[:, :, queries], key, value, bias)
         return output
 
@@ -324,7 +315,7 @@ class _AttentionInChunks(torch.autograd.Function):
         wanted = [tensor for tensor, need in zip(inputs, needs_grad) if need]
 
         grad_query = torch.empty_like(query)
-        # Sums over all chunks, which half precision has not the digits for.
+        # Gradients are summed over all chunks, for which half precision is not exact enough.
         sums = [torch.zeros_like(t, dtype=torch.promote_types(t.dtype, torch.float32)) for t in wanted]
         for queries, rows, columns in layer.query_chunks(hidden[1].shape[1:], len(query), query.device):
             with torch.enable_grad():
@@ -342,8 +333,3 @@ class _AttentionInChunks(torch.autograd.Function):
 def _window_mean(x: Tensor, window: tuple[int, int]) -> Tensor:
     """Mean of every window, axis by axis: (C, H, W) to (C, H - h + 1, W - w + 1)."""
     return F.avg_pool2d(F.avg_pool2d(x, (window[0], 1), 1), (1, window[1]), 1)
-
-
-def _full_precision(module: nn.Module) -> tuple[Tensor, Tensor]:
-    """Weight and bias in float32, or in float64 if they are."""
-    return full_precision(module.weight), full_precision(module.bias)

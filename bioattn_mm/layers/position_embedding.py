@@ -8,17 +8,17 @@ from .resizing import resize_bicubic
 
 
 class PositionEmbedding(nn.Module):
-    """Adds a learned vector of each position; other grids than that of the pre-training get it resized (bicubic).
+    """Adds a learned vector to the token of each position; for other grids it is resized (bicubic).
 
     Args:
-        channels: Channels of the tokens.
+        embed_dims: Width of the tokens.
         grid: Token grid (height, width) of the pre-training.
     """
 
-    def __init__(self, channels: int, grid: tuple[int, int]) -> None:
+    def __init__(self, embed_dims: int, grid: tuple[int, int]) -> None:
         super().__init__()
         self.grid = grid
-        self.weight = nn.Parameter(trunc_normal_(torch.empty(1, grid[0] * grid[1], channels), std=0.02))
+        self.weight = nn.Parameter(trunc_normal_(torch.empty(1, grid[0] * grid[1], embed_dims), std=0.02))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""

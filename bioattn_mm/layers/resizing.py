@@ -1,13 +1,13 @@
-"""Bicubic resizing of what is learned for one grid to another."""
+"""Bicubic resizing of parameters that are learned for one token grid to another grid."""
 
 import torch
 from torch import Tensor
 
 
 def resize_bicubic(x: Tensor, grid: tuple[int, int]) -> Tensor:
-    """What `F.interpolate(..., mode='bicubic', antialias=True)` gives, as two matrix products.
+    """Same result as `F.interpolate(..., mode='bicubic', antialias=True)`, computed with two matrix products.
 
-    PyTorch 2.11 cannot compile the backward pass of its own function for more than one size.
+    It is not that function because PyTorch 2.11 cannot compile its backward pass for more than one size.
 
     Args:
         x: (h, w, C), floating point.
@@ -23,22 +23,24 @@ def resize_bicubic(x: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def resizing_matrix(length: int, target: int, like: Tensor) -> Tensor:
-    """Weights of the positions of an axis in each position of another length.
+    """Matrix that resizes an axis.
 
     Args:
-        length: Of the axis.
-        target: Of the other.
-        like: Has the dtype and the device.
+        length: Number of positions before.
+        target: Number of positions after.
+        like: A tensor of the dtype and device of the result.
 
     Returns:
-        (target, length), rows of sum 1.
+        (target, length): the weights of the old positions in each new one, which sum to 1.
     """
-    places, centres = (torch.arange(count, dtype=like.dtype, device=like.device) + 0.5 for count in (length, target))
-    # The target's length as a tensor, since it is a number that compilers and exporters cannot follow everywhere.
+    positions, centres = (
+        torch.arange(count, dtype=like.dtype, device=like.device) + 0.5 for count in (length, target)
+    )
+    # The target's length is computed as a tensor: torch.compile and ONNX export lose track of a Python number here.
     step = length / torch.ones_like(centres).sum()
-    # Coarser positions average over what they cover; finer ones interpolate.
-    distance = (places - centres[:, None] * step).abs() / step.clamp(min=1)
-    # Keys' kernel of a = -1/2.
+    # Shrinking widens the kernel to average over all covered positions (antialiasing); enlarging interpolates.
+    distance = (positions - centres[:, None] * step).abs() / step.clamp(min=1)
+    # Keys' cubic convolution kernel with a = -1/2, for distances below 1 and from 1 to 2.
     near = (1.5 * distance - 2.5) * distance * distance + 1
     far = ((2.5 - 0.5 * distance) * distance - 4) * distance + 2
     weights = torch.where(distance < 1, near, torch.where(distance < 2, far, 0.0))

@@ -1,4 +1,4 @@
-"""Keeping what depends on parameters and input size only, in eval mode."""
+"""Cache of results that depend on a module's parameters and the input size only."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -11,15 +11,15 @@ Value = TypeVar('Value')
 
 
 class SizeCache:
-    """The last few results that depend on a module's parameters and an input size, and on nothing else.
+    """Least-recently-used cache of results that depend on a module's parameters and an input size only.
 
-    Results are kept only while nothing can be trained: in eval mode with autograd off, outside of compilation. They
-    are dropped when a parameter of the module changes (in place, by assignment, by a move to another device or
-    dtype) and by `clear`, which the owner calls from `train()`.
+    It is used in eval mode with autograd off, outside of compilation; otherwise every result is computed. It is
+    emptied when a parameter of the module changes (in place, by assignment, by a move to another device or dtype),
+    and by `clear`. The module calls `clear` in `train()`: changes through `parameter.data` cannot be detected.
 
     Args:
-        max_sizes: Results kept; the least recently used one goes first.
-        max_bytes: Memory of the results kept, in bytes, where they are tensors; None for any.
+        max_sizes: Number of results kept.
+        max_bytes: Limit of the memory of all results, which have to be tensors then, in bytes; None for no limit.
     """
 
     def __init__(self, max_sizes: int = 16, max_bytes: int | None = None) -> None:
@@ -30,19 +30,19 @@ class SizeCache:
 
     @staticmethod
     def is_open(module: nn.Module) -> bool:
-        """Whether results that depend on the parameters of `module` are kept at this moment."""
+        """Whether results for `module` are cached in its present mode."""
         return not (module.training or torch.is_grad_enabled() or torch.compiler.is_compiling())
 
     def get(
         self, module: nn.Module, size: Hashable, compute: Callable[[], Value], shared: nn.Module | None = None
     ) -> Value:
-        """Return the result kept for `size`, or compute it.
+        """Return the cached result for `size`, or compute it.
 
         Args:
-            module: The owner, on whose parameters the result depends.
-            size: What else it depends on.
-            compute: Computes it.
-            shared: Another module on whose parameters it depends.
+            module: The module that owns the cache; the result depends on its parameters.
+            size: Key of the result: the input size, and a dtype if the result depends on one.
+            compute: Computes the result.
+            shared: A second module on whose parameters the result depends.
         """
         if not self.is_open(module):
             return compute()
@@ -62,7 +62,7 @@ class SizeCache:
         self._results.clear()
 
     def _is_too_big(self) -> bool:
-        # The newest result stays in any case: it is about to be used.
+        # The newest result, which is about to be used, is kept in any case.
         if self.max_bytes is None or len(self._results) == 1:
             return False
         return sum(result.nbytes for result in self._results.values()) > self.max_bytes
@@ -71,11 +71,11 @@ class SizeCache:
         return len(self._results)
 
     def __reduce__(self) -> tuple:
-        # A copied or pickled module (an EMA, say) has parameters of its own: it starts with nothing kept.
+        # A copied or pickled module (such as an EMA) has other parameters: its cache starts empty.
         return SizeCache, (self.max_sizes, self.max_bytes)
 
 
 def _state(parameter: nn.Parameter) -> tuple:
-    """What changes when a parameter's values change; its version counter counts writes in place."""
+    """A value that changes with the parameter; the version counter counts in-place changes."""
     version = 0 if parameter.is_inference() else parameter._version
     return parameter.data_ptr(), version, parameter.dtype, parameter.device

@@ -1,6 +1,7 @@
-"""Gaussian attention bias: the closed form against the paper's sliced table, stored and in the attention kernel."""
+"""Gaussian attention bias against the paper's sliced table, as a stored bias and inside the attention kernel."""
 
 import warnings
+from collections.abc import Callable
 
 import pytest
 import timm
@@ -17,7 +18,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='flex_atten
 
 
 def sliced_table(amplitude: Tensor, sigma: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Eq. 3 of the paper: a table of all offsets, from which each query cuts out the window of its keys."""
+    """Eq. 3 of the paper: each query slices the bias of its keys from a table of all offsets."""
     height, width = grid
     dy = torch.arange(1 - height, height, dtype=sigma.dtype)[:, None]
     dx = torch.arange(1 - width, width, dtype=sigma.dtype)
@@ -69,7 +70,7 @@ def test_sign_of_sigma_and_amplitude_does_not_matter() -> None:
 
 
 def test_half_precision_on_a_long_axis() -> None:
-    """Squares of offsets exceed float16's range: the Gaussian is computed in float32."""
+    """Squares of offsets overflow in float16: the Gaussian has to be computed in float32."""
     layer = GaussianBias(200.0).half()
     bias = layer.table((1, 400))
     assert bias.dtype == torch.float32
@@ -82,12 +83,13 @@ def test_sigma_that_is_not_positive() -> None:
 
 
 def attention_inputs(grid: tuple[int, int], device: str = 'cpu') -> list[Tensor]:
-    """Query, key and value, (2, 3, N, 16), and a table of another bias."""
+    """Query, key and value, (2, 3, N, 16), and the table of a second bias."""
     tokens = [torch.randn(2, 3, grid[0] * grid[1], 16, device=device) for _ in range(3)]
     return [*tokens, torch.randn(3, 2 * grid[0] - 1, 2 * grid[1] - 1, device=device)]
 
 
 def stored(layer: GaussianBias, grid: tuple[int, int], inputs: list[Tensor]) -> Tensor:
+    """Attention with the bias stored for all pairs of tokens."""
     query, key, value, table = inputs
     bias = bias_of_pairs(table, grid) + layer(grid)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
@@ -95,12 +97,12 @@ def stored(layer: GaussianBias, grid: tuple[int, int], inputs: list[Tensor]) -> 
 
 @pytest.mark.parametrize('grid', [(4, 4), (3, 7)], ids=str)
 def test_inside_the_attention_kernel(grid: tuple[int, int]) -> None:
-    """The kernel's formula, run by PyTorch without a compiler; on a CPU it has gradients for the bias alone."""
+    """flex_attention without compilation; on a CPU it has gradients for the bias only."""
     layer = GaussianBias(2.0, 1.3)
     inputs = attention_inputs(grid)
     inputs[3].requires_grad_()
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # that it is not compiled
+        warnings.simplefilter('ignore')  # warning: flex_attention is not compiled
         output = flex_attention(*inputs[:3], score_mod=layer.score_mod(grid, inputs[3]))
     wanted = stored(layer, grid, inputs)
     torch.testing.assert_close(output, wanted)
@@ -112,7 +114,7 @@ def test_inside_the_attention_kernel(grid: tuple[int, int]) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize('grid', [(4, 4), (3, 7)], ids=str)
 def test_inside_the_attention_kernel_as_torch_compile_traces_it(grid: tuple[int, int]) -> None:
-    """Traced whole and not lowered to C++, whose compilation takes a CPU a minute."""
+    """Traced as one graph but not compiled to C++, which would take a minute."""
     layer = GaussianBias(2.0, 1.3)
     inputs = attention_inputs(grid)
 
@@ -145,8 +147,8 @@ def attention_of_a_block(**options: object) -> GaussianRelPosAttention:
 
 
 @pytest.mark.parametrize('size', [(224, 224), (64, 96)], ids=str)
-def test_bias_of_timm_is_there_at_any_grid(size: tuple[int, int]) -> None:
-    """timm's own bias, rebuilt by timm for the size of the image, plus eq. 3."""
+def test_bias_includes_that_of_timm_on_any_grid(size: tuple[int, int]) -> None:
+    """The bias is that of a timm model built for the image size, plus eq. 3."""
     host = timm.create_model('test_vit_relpos', img_size=size).blocks[0].attn.rel_pos.eval()
     layer = GaussianRelPosAttention(96, 3, sigma=2.0, amplitude=1.2).rel_pos.eval()
     layer.mlp.load_state_dict(host.mlp.state_dict())
@@ -161,7 +163,7 @@ def test_attention_with_the_bias_in_the_kernel() -> None:
     in_kernel.load_state_dict(layer.state_dict())
     x = torch.randn(2, 3, 5, 32)
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter('ignore')  # that it is not compiled
+        warnings.simplefilter('ignore')  # warning: flex_attention is not compiled
         torch.testing.assert_close(in_kernel(x), layer(x))
 
 
@@ -185,16 +187,8 @@ def test_attention_with_the_bias_in_the_kernel_of_the_gpu() -> None:
         assert (a.grad - b.grad).norm() < 1e-2 * a.grad.norm() + 1e-4
 
 
-def test_in_the_kernel_no_tensor_of_all_pairs_is_made_for_the_bias() -> None:
+def test_in_the_kernel_no_tensor_of_all_pairs_is_made_for_the_bias(record_sizes: Callable) -> None:
     layer = GaussianBias(2.0)
-    sizes = []
-
-    class Record(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            result = function(*args, **(kwargs or {}))
-            sizes.extend([result.numel()] if torch.is_tensor(result) else [])
-            return result
-
-    with Record():
+    with record_sizes() as sizes:
         layer.score_mod((40, 50))
     assert max(sizes) < 2 * 50

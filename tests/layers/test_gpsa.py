@@ -1,6 +1,7 @@
-"""GPSA: the product of two axes against the paper's formula over all pairs of tokens."""
+"""GPSA, factorised into rows and columns, against the paper's formula over all pairs of tokens."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,9 +13,9 @@ from bioattn_mm.layers import GPSA
 GRIDS = [(1, 1), (1, 5), (4, 4), (3, 7), (6, 2)]
 
 
-def randomized(channels: int = 12, num_heads: int = 3) -> GPSA:
-    """A layer whose every parameter matters; the positional weights neither flat nor a single token."""
-    layer = GPSA(channels, num_heads).double()
+def randomized(embed_dims: int = 12, num_heads: int = 3) -> GPSA:
+    """A float64 layer with random parameters; its positional weights are neither uniform nor one-hot."""
+    layer = GPSA(embed_dims, num_heads).double()
     generator = torch.Generator().manual_seed(0)
     for parameter in layer.parameters():
         parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
@@ -22,7 +23,7 @@ def randomized(channels: int = 12, num_heads: int = 3) -> GPSA:
 
 
 def written_out(layer: GPSA, x: Tensor) -> Tensor:
-    """The weights of eq. 7, pair by pair: (B, heads, N, N)."""
+    """The attention weights of eq. 7, computed for all pairs of tokens: (B, heads, N, N)."""
     batch, height, width, channels = x.shape
     d = channels // layer.num_heads
     query, key = layer.qk(x).reshape(batch, height * width, 2, layer.num_heads, d).permute(2, 0, 3, 1, 4)
@@ -38,7 +39,7 @@ def written_out(layer: GPSA, x: Tensor) -> Tensor:
 
 
 def weights_of(layer: GPSA, x: Tensor) -> Tensor:
-    """The weights of all tokens as `attention_maps` has them: (B, heads, N, N)."""
+    """The attention weights of all tokens by `attention_maps`: (B, heads, N, N)."""
     queries = torch.arange(x.shape[1] * x.shape[2])
     return layer.attention_maps(x, queries)['attention'].weights.flatten(3)
 
@@ -82,28 +83,18 @@ def test_weights_of_maps_sum_to_one() -> None:
     torch.testing.assert_close(maps.sum(-1), torch.ones(1, 3, 24, dtype=torch.float64))
 
 
-def test_no_tensor_of_all_pairs_is_made() -> None:
-    """The content term is one fused operation, so the largest tensor left is of the size of the input."""
-    sizes = []
-
-    class Record(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            result = function(*args, **(kwargs or {}))
-            sizes.extend(
-                t.numel() for t in (result if isinstance(result, tuple) else (result,)) if torch.is_tensor(t)
-            )
-            return result
-
+def test_no_tensor_of_all_pairs_is_made(record_sizes: Callable) -> None:
+    """Scaled dot-product attention is a single operator: no other tensor may be larger than queries and keys."""
     x = torch.randn(1, 40, 50, 8)
     layer = GPSA(8, 2)
-    with Record(), torch.no_grad():
+    with record_sizes() as sizes, torch.no_grad():
         layer(x)
-    assert sizes and max(sizes) <= 2 * x.numel()  # query and key in one
+    assert sizes and max(sizes) <= 2 * x.numel()  # queries and keys are one tensor
 
 
 @pytest.mark.parametrize(('num_heads', 'kernel_size'), [(4, 2), (9, 3), (16, 4), (5, 2)])
 def test_starts_as_a_convolution(num_heads: int, kernel_size: int) -> None:
-    """With the gate open and a sharp locality, head h of each pixel copies one neighbour of a K x K window."""
+    """With the gate at 1 and a high locality, each head copies one neighbour in a K x K window."""
     channels = 2 * num_heads
     layer = GPSA(channels, num_heads, locality_strength=50.0)
     layer.gating_param.data.fill_(1e3)
@@ -116,7 +107,7 @@ def test_starts_as_a_convolution(num_heads: int, kernel_size: int) -> None:
     for row in range(kernel_size):
         for column in range(kernel_size):
             head = slice(2 * (row + kernel_size * column), 2 * (row + kernel_size * column) + 2)
-            # Even windows lie between tokens: the weight is shared by the tokens around that point.
+            # Offsets in windows of even size lie between tokens, which share the weight equally.
             offsets = [
                 (y, z)
                 for y in {math.floor(row - centre), math.ceil(row - centre)}
@@ -140,7 +131,7 @@ def test_gate_of_zero_and_one() -> None:
 
 
 def test_every_parameter_has_a_gradient() -> None:
-    """A parameter without one stops distributed training."""
+    """DistributedDataParallel fails if a parameter gets no gradient."""
     layer = GPSA(8, 2)
     layer(torch.randn(1, 3, 4, 8)).sum().backward()
     assert all(parameter.grad is not None for parameter in layer.parameters())
@@ -159,7 +150,7 @@ def test_gradcheck() -> None:
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 def test_half_precision_on_a_long_axis(dtype: torch.dtype) -> None:
-    """Squares of offsets exceed half precision's range: the positional softmax is taken in float32."""
+    """Squares of offsets overflow in half precision: the positional softmax has to be computed in float32."""
     layer = GPSA(8, 4)
     x = torch.randn(1, 2, 400, 8)
     exact = layer(x)
@@ -168,6 +159,6 @@ def test_half_precision_on_a_long_axis(dtype: torch.dtype) -> None:
     assert (rounded.float() - exact).abs().max() < 0.03 * exact.abs().max()
 
 
-def test_channels_that_do_not_divide() -> None:
-    with pytest.raises(InputError, match='channels must be a multiple of num_heads, got 10 and 3'):
+def test_width_that_is_no_multiple_of_the_heads() -> None:
+    with pytest.raises(InputError, match='embed_dims must be a multiple of num_heads, got 10 and 3'):
         GPSA(10, 3)

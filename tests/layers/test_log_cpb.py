@@ -14,7 +14,7 @@ Grid = tuple[int, int]
 
 
 def bias_of_all_pairs(layer: LogCPB, grid: Grid, pooled_grid: Grid) -> torch.Tensor:
-    """The MLP on the coordinates of every pair: (heads, H, W, Ph, Pw)."""
+    """The bias by its definition, with the MLP on the coordinates of all pairs: (heads, H, W, Ph, Pw)."""
     coordinates = []
     for axis in (0, 1):
         query = torch.arange(grid[axis], dtype=torch.float64)
@@ -33,7 +33,7 @@ def bias_of_all_pairs(layer: LogCPB, grid: Grid, pooled_grid: Grid) -> torch.Ten
 
 
 def expand(bias: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """What the layer returns, for every pair: (heads, H, W, Ph, Pw)."""
+    """The output of the layer, expanded to all pairs: (heads, H, W, Ph, Pw)."""
     return bias[:, rows].permute(0, 1, 3, 2, 4)
 
 
@@ -41,14 +41,14 @@ GRIDS = [
     ((8, 8), (1, 1)),
     ((16, 24), (2, 3)),
     ((13, 17), (6, 8)),  # cells of different sizes
-    ((7, 9), (7, 9)),  # stage 4: every token is its own cell
+    ((7, 9), (7, 9)),  # stage 4: every cell is one token
     ((2, 3), (7, 7)),  # linear mode on a small image: more cells than tokens
     ((1, 1), (1, 1)),
 ]
 
 
 @pytest.mark.parametrize(('grid', 'pooled_grid'), GRIDS)
-def test_extrapolated_bias_is_that_of_all_pairs(grid: Grid, pooled_grid: Grid) -> None:
+def test_extrapolated_bias_equals_the_definition(grid: Grid, pooled_grid: Grid) -> None:
     layer = LogCPB(num_heads=3, pretrain_grid=(14, 12)).double()
     bias, rows = layer(grid, pooled_grid)
     torch.testing.assert_close(expand(bias, rows), bias_of_all_pairs(layer, grid, pooled_grid))
@@ -84,7 +84,7 @@ def test_half_precision_weights_give_a_float32_bias() -> None:
 
 
 class CountedLogCPB(LogCPB):
-    """Counts how often the MLP runs."""
+    """Counts the runs of the MLP."""
 
     count = 0
 
@@ -101,7 +101,7 @@ def counted() -> CountedLogCPB:
 
 
 @torch.no_grad()
-def test_kept_per_size_in_eval_mode(counted: CountedLogCPB) -> None:
+def test_cached_for_each_size_in_eval_mode(counted: CountedLogCPB) -> None:
     first, _ = counted((8, 8), (2, 2))
     counted((12, 8), (3, 2))
     again, _ = counted((8, 8), (2, 2))
@@ -121,7 +121,7 @@ def test_kept_per_size_in_eval_mode(counted: CountedLogCPB) -> None:
     ],
     ids=['in place', 'load_state_dict', 'assignment', 'dtype', 'train()'],
 )
-def test_dropped_when_the_weights_change(counted: CountedLogCPB, change) -> None:
+def test_cache_is_emptied_when_the_weights_change(counted: CountedLogCPB, change) -> None:
     counted((8, 8), (2, 2))
     change(counted)
     bias, rows = counted((8, 8), (2, 2))
@@ -129,7 +129,7 @@ def test_dropped_when_the_weights_change(counted: CountedLogCPB, change) -> None
     torch.testing.assert_close(expand(bias, rows), bias_of_all_pairs(counted, (8, 8), (2, 2)), rtol=1e-5, atol=1e-4)
 
 
-def test_never_kept_where_gradients_are_wanted(counted: CountedLogCPB) -> None:
+def test_nothing_is_cached_with_gradients(counted: CountedLogCPB) -> None:
     for layer in (counted, counted.train()):
         bias, _ = layer((8, 8), (2, 2))
         bias.sum().backward()
@@ -138,14 +138,14 @@ def test_never_kept_where_gradients_are_wanted(counted: CountedLogCPB) -> None:
 
 
 @torch.no_grad()
-def test_number_of_kept_sizes_is_bounded(counted: CountedLogCPB) -> None:
+def test_number_of_cached_sizes_is_bounded(counted: CountedLogCPB) -> None:
     for height in range(2, 2 + 2 * counted._tables.max_sizes):
         counted((height, 8), (1, 2))
     assert len(counted._tables) == counted._tables.max_sizes
 
 
 @torch.no_grad()
-def test_copies_do_not_share_what_is_kept(counted: CountedLogCPB) -> None:
+def test_copies_do_not_share_the_cache(counted: CountedLogCPB) -> None:
     counted((8, 8), (2, 2))
     for other in (copy.deepcopy(counted), pickle.loads(pickle.dumps(counted))):
         assert len(other._tables) == 0

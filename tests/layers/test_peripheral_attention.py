@@ -1,4 +1,4 @@
-"""Peripheral attention against its formula written out for every pair of tokens."""
+"""Peripheral attention against the paper's formula over all pairs of tokens."""
 
 import copy
 import pickle
@@ -14,9 +14,9 @@ Grid = tuple[int, int]
 GRIDS = [(4, 4), (3, 7), (5, 2), (1, 6), (1, 1)]
 
 
-def make_layers(channels: int = 12, num_heads: int = 2) -> tuple[PeripheralAttention, DistanceEmbedding]:
-    """A layer in float64 whose every parameter matters, and its distance embedding."""
-    attention = PeripheralAttention(channels, num_heads).double()
+def make_layers(embed_dims: int = 12, num_heads: int = 2) -> tuple[PeripheralAttention, DistanceEmbedding]:
+    """A float64 layer whose parameters all affect the output, and its distance embedding."""
+    attention = PeripheralAttention(embed_dims, num_heads).double()
     for name, parameter in attention.position.named_parameters():
         if name.startswith('norm'):
             parameter.data.normal_(1.0 if name.endswith('weight') else 0.0)
@@ -24,9 +24,9 @@ def make_layers(channels: int = 12, num_heads: int = 2) -> tuple[PeripheralAtten
 
 
 def phi_p_of_all_pairs(layer: PeripheralAttention, embedding: DistanceEmbedding, grid: Grid) -> torch.Tensor:
-    """Eq. 6-8 over (query, channel, key row, key column): (heads, N, N)."""
+    """Eq. 6-8, computed for all pairs of tokens: (heads, N, N)."""
     position = layer.position
-    # The pre-training's grid: 14 tokens on [-1, 1].
+    # In the pre-training, 14 tokens cover [-1, 1].
     step = torch.linspace(-1, 1, 14, dtype=torch.float64).diff()[0]
     queries = torch.cartesian_prod(*(torch.arange(length) for length in grid)) * step
     keys = torch.cartesian_prod(*(torch.arange(-2, length + 2) for length in grid)) * step
@@ -45,7 +45,7 @@ def phi_p_of_all_pairs(layer: PeripheralAttention, embedding: DistanceEmbedding,
 
 
 def written_out(layer: PeripheralAttention, x: torch.Tensor, embedding: DistanceEmbedding) -> torch.Tensor:
-    """Eq. 5: the two attentions multiplied, divided by their sum."""
+    """Eq. 5: the product of both attentions, divided by its sum over the keys."""
     batch, height, width, channels = x.shape
     query, key, value = layer.qkv(x).view(batch, height * width, 3, layer.num_heads, -1).permute(2, 0, 3, 1, 4)
     logits = query @ key.transpose(2, 3) / (channels / layer.num_heads) ** 0.5
@@ -72,7 +72,7 @@ def test_is_the_formula_written_out(grid: Grid, chunk_numel: int, monkeypatch: p
 
 @pytest.mark.parametrize('grid', GRIDS)
 @torch.no_grad()
-def test_kept_bias_gives_the_same(grid: Grid) -> None:
+def test_cached_bias_gives_the_same_output(grid: Grid) -> None:
     layer, embedding = make_layers()
     x = torch.randn(2, *grid, 12, dtype=torch.float64)
     layer.eval()
@@ -82,7 +82,7 @@ def test_kept_bias_gives_the_same(grid: Grid) -> None:
 
 
 @torch.no_grad()
-def test_position_bias_is_log_phi_p_less_its_maximum() -> None:
+def test_position_bias_is_log_phi_p_minus_its_maximum() -> None:
     layer, embedding = make_layers()
     want = phi_p_of_all_pairs(layer, embedding, (3, 5)).log()
     bias = layer.position_bias((3, 5), embedding)
@@ -90,9 +90,9 @@ def test_position_bias_is_log_phi_p_less_its_maximum() -> None:
 
 
 def test_gradcheck() -> None:
-    layer, embedding = make_layers(channels=2, num_heads=1)
+    layer, embedding = make_layers(embed_dims=2, num_heads=1)
     x = torch.randn(1, 3, 2, 2, dtype=torch.float64, requires_grad=True)
-    # It perturbs each tensor in place, so the layer's own parameters can be checked, too.
+    # gradcheck perturbs its inputs in place, so the layer's own parameters can be among them.
     assert torch.autograd.gradcheck(lambda x, *_: layer(x, embedding), (x, *layer.parameters()))
 
 
@@ -114,13 +114,13 @@ def test_frozen_position_gets_no_gradient() -> None:
     layer(torch.randn(1, 3, 4, 12, dtype=torch.float64), embedding).square().sum().backward()
     assert all(parameter.grad is None for parameter in layer.position.parameters())
     assert layer.qkv.weight.grad.abs().sum() > 0
-    # Through the plane of offsets.
+    # The embedding gets its gradient through the plane of offsets.
     assert embedding.proj.weight.grad.abs().sum() > 0
 
 
 def test_extreme_logits_stay_finite() -> None:
     layer, embedding = make_layers()
-    # sigmoid(-1000) is 0 in float64: phi written out would divide 0 by 0.
+    # sigmoid(-1000) is 0 in float64: the formula of the paper would divide 0 by 0.
     layer.position.norm2.bias.data.fill_(-1000)
     layer.qkv.weight.data.mul_(1000)
     x = torch.randn(1, 3, 4, 12, dtype=torch.float64, requires_grad=True)
@@ -149,7 +149,7 @@ def test_bfloat16_computes_phi_p_in_float32(mode: str) -> None:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[PeripheralAttention, DistanceEmbedding, list]:
-    """Layers in eval mode, and a list that grows whenever log Phi_p of all pairs is computed."""
+    """Layers in eval mode, and a list that gets an entry whenever log Phi_p of all pairs is computed."""
     layer, embedding = make_layers()
     computed = []
     original = PeripheralAttention.position_bias
@@ -163,7 +163,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[PeripheralAttention, Dista
 
 
 @torch.no_grad()
-def test_kept_for_each_size_and_dtype(counted) -> None:
+def test_cached_for_each_size(counted) -> None:
     layer, embedding, computed = counted
     for _ in range(2):
         for grid in ((3, 4), (4, 3)):
@@ -182,7 +182,7 @@ def test_kept_for_each_size_and_dtype(counted) -> None:
     ],
     ids=['in place', 'shared embedding', 'load_state_dict', 'train()'],
 )
-def test_dropped_when_the_weights_change(counted, change) -> None:
+def test_cache_is_emptied_when_the_weights_change(counted, change) -> None:
     layer, embedding, computed = counted
     x = torch.randn(1, 3, 4, 12, dtype=torch.float64)
     layer(x, embedding)
@@ -191,7 +191,7 @@ def test_dropped_when_the_weights_change(counted, change) -> None:
     assert len(computed) == 2
 
 
-def test_nothing_is_kept_where_gradients_are_wanted(counted) -> None:
+def test_nothing_is_cached_with_gradients(counted) -> None:
     layer, embedding, computed = counted
     x = torch.randn(1, 3, 4, 12, dtype=torch.float64)
     for _ in range(2):
@@ -201,7 +201,7 @@ def test_nothing_is_kept_where_gradients_are_wanted(counted) -> None:
 
 
 @torch.no_grad()
-def test_memory_of_what_is_kept_is_bounded(counted) -> None:
+def test_memory_of_the_cache_is_bounded(counted) -> None:
     layer, embedding, computed = counted
     layer._position_biases.max_bytes = 2 * 2 * 12**2 * 8  # two grids of 12 tokens, two heads, float64
     for grid in ((3, 4), (4, 3), (2, 6)):
@@ -209,11 +209,11 @@ def test_memory_of_what_is_kept_is_bounded(counted) -> None:
     assert len(layer._position_biases) == 2
     x = torch.randn(1, 5, 5, 12, dtype=torch.float64)
     torch.testing.assert_close(layer(x, embedding), written_out(layer, x, embedding))
-    assert len(computed) == 3  # the last one never existed as a whole
+    assert len(computed) == 3  # the last grid was computed in chunks
 
 
 @torch.no_grad()
-def test_copies_do_not_share_what_is_kept(counted) -> None:
+def test_copies_do_not_share_the_cache(counted) -> None:
     layer, embedding, _ = counted
     x = torch.randn(1, 3, 4, 12, dtype=torch.float64)
     want = layer(x, embedding)
@@ -223,6 +223,6 @@ def test_copies_do_not_share_what_is_kept(counted) -> None:
         torch.testing.assert_close(other(x, embedding), want)
 
 
-def test_channels_that_do_not_divide() -> None:
-    with pytest.raises(ValueError, match='channels must be a multiple of num_heads, got 10 and 4'):
+def test_width_that_is_no_multiple_of_the_heads() -> None:
+    with pytest.raises(ValueError, match='embed_dims must be a multiple of num_heads, got 10 and 4'):
         PeripheralAttention(10, 4)

@@ -1,4 +1,4 @@
-"""Bicubic resizing against PyTorch's own."""
+"""Bicubic resizing against PyTorch's function."""
 
 import pytest
 import torch

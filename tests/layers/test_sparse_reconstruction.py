@@ -1,4 +1,6 @@
-"""Sparse reconstruction: its objective, its special case, written-out formulas, any grid, half precision."""
+"""Sparse reconstruction and the baselines: objective, formulas of the papers, any grid, half precision."""
+
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -6,11 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bioattn_mm.errors import InputError
+from bioattn_mm.layers.baseline_attention import PerformerAttention, RandomFeatures, SoftmaxAttention
 from bioattn_mm.layers.sparse_reconstruction import (
     ConvolutionalSparseReconstruction,
-    PerformerAttention,
-    RandomFeatures,
-    SoftmaxAttention,
     SparseReconstructionAttention,
     gelu_threshold,
     soft_threshold,
@@ -22,20 +22,20 @@ GRIDS = [(1, 1), (1, 5), (4, 6), (5, 3), (9, 7), (8, 12)]
 
 
 def layer_of(
-    kind: str, channels: int = 8, num_heads: int = 2, grid: tuple[int, int] = (4, 6), **options
+    kind: str, embed_dims: int = 8, num_heads: int = 2, grid: tuple[int, int] = (4, 6), **options
 ) -> nn.Module:
-    """A layer of any kind, with a static dictionary of the given grid where it has one."""
+    """A layer of any kind; `grid` is that of the static dictionary of VARS-S and VARS-SD."""
     if kind == 'softmax':
-        return SoftmaxAttention(channels, num_heads)
+        return SoftmaxAttention(embed_dims, num_heads)
     if kind == 'performer':
-        return PerformerAttention(channels, num_heads)
+        return PerformerAttention(embed_dims, num_heads)
     if kind == 'vars_s':
-        return ConvolutionalSparseReconstruction(channels, grid, **{'sparsity': 0.1, **options})
-    return SparseReconstructionAttention(channels, num_heads, grid if kind == 'vars_sd' else None, **options)
+        return ConvolutionalSparseReconstruction(embed_dims, grid, **{'sparsity': 0.1, **options})
+    return SparseReconstructionAttention(embed_dims, num_heads, grid if kind == 'vars_sd' else None, **options)
 
 
 def randomized(layer: nn.Module) -> nn.Module:
-    """In float64, with parameters near their initial values, none of which is 0 or 1."""
+    """Convert to float64 and perturb the parameters, so that none is 0 or 1 and hence without effect."""
     for parameter in layer.double().parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
     return layer
@@ -47,7 +47,7 @@ def objective(dictionary: Tensor, codes: Tensor, value: Tensor, sparsity: float)
 
 
 def convolution_matrix(layer: ConvolutionalSparseReconstruction, grid: tuple[int, int]) -> Tensor:
-    """P of VARS-S, entry by entry: (C, H * W, 5 * H * W)."""
+    """The dictionary P of VARS-S as a matrix: (C, H * W, 5 * H * W)."""
     kernel = torch.fft.irfft2(layer.dictionary(grid, torch.float64), s=grid)  # (C, 5, H, W)
     height, width = grid
     rows, columns = (torch.arange(length) for length in grid)
@@ -74,7 +74,7 @@ def test_objective_does_not_rise(kind: str, sparsity: float) -> None:
 @pytest.mark.parametrize('sparsity', [0.0, 0.3, 1.0])
 def test_objective_of_the_convolution_does_not_rise(grid: tuple[int, int], sparsity: float) -> None:
     layer = layer_of('vars_s', num_steps=30, sparsity=sparsity).double()
-    # Spectra of real kernels, for which the states' Gram matrix is P^T P.
+    # Replace the half-spectra by those of real kernels: only for these the layer's Gram matrix is P^T P.
     layer.kernel.data = torch.view_as_real(
         torch.fft.rfft2(torch.fft.irfft2(torch.view_as_complex(layer.kernel.data)))
     )
@@ -93,14 +93,14 @@ def test_objective_of_the_convolution_does_not_rise(grid: tuple[int, int], spars
 
 @pytest.mark.parametrize('kind', ['vars_d', 'vars_sd'])
 def test_one_step_without_sparsity_is_attention(kind: str) -> None:
-    """Section 3.4: P P^T v, whose weights are the kernel of the random features, as Performer's before its norm."""
+    """Section 3.4: the output is P P^T v, attention with the kernel of the random features."""
     layer = layer_of(kind, 8, 2, (3, 5), sparsity=0.0, threshold='soft').double()
     x = torch.randn(2, 3, 5, 8, dtype=torch.float64)
     dictionary, states = layer.recurrent_states(x)
     value = layer.qkv(x)[..., 8:].reshape(2, 15, 2, 4).transpose(1, 2)
     weights = dictionary @ dictionary.transpose(-2, -1)  # (B, heads, N, N)
     torch.testing.assert_close(dictionary @ states[0], weights @ value)
-    # Up to the lengths of the columns, they are the weights of Performer attention with the queries as keys.
+    # Without the normalisation of the columns, they are the weights of Performer attention with queries as keys.
     performer = layer_of('performer').double()
     performer.features = layer.features
     performer.qkv.weight.data = layer.qkv.weight.data[[*range(8), *range(16)]]
@@ -186,14 +186,14 @@ def test_static_dictionary_on_another_grid() -> None:
     ramp = torch.linspace(-1, 1, 7, dtype=torch.float64)
     layer.static.data = (ramp[:, None] + 2 * ramp).reshape(1, 49, 1).expand_as(layer.static).contiguous()
     static = layer._static_columns((14, 21), torch.float64).unflatten(1, (14, 21))[0, ..., 0]
-    # A plane stays a plane, but at the borders.
+    # Resizing a plane gives a plane, except at the borders.
     rows, columns = ((torch.arange(n).double() + 0.5) * 7 / n / 3 - 7 / 6 for n in (14, 21))
     torch.testing.assert_close(static[4:-4, 6:-6], (rows[:, None] + 2 * columns)[4:-4, 6:-6])
 
 
 @pytest.mark.parametrize('grid', [(9, 13), (4, 13), (6, 6), (3, 5)])
 def test_convolution_on_another_grid_keeps_the_offsets(grid: tuple[int, int]) -> None:
-    """A kernel weighs a token by its offset: within the kernel's reach the circle's length does not matter."""
+    """A kernel weight belongs to an offset in tokens, on every grid."""
     layer = layer_of('vars_s', grid=(4, 6)).double()
     own = torch.fft.irfft2(layer.dictionary((4, 6), torch.float64), s=(4, 6))
     other = torch.fft.irfft2(layer.dictionary(grid, torch.float64), s=grid)
@@ -250,7 +250,7 @@ def test_gradcheck_of_the_recurrence(threshold) -> None:
 def test_gradcheck(kind: str, grid: tuple[int, int], monkeypatch) -> None:
     layer = randomized(layer_of(kind, 4, 2, (2, 3)))
     x = torch.randn(2, *grid, 4, dtype=torch.float64, requires_grad=True)
-    if kind.startswith('vars'):  # its L gets no gradient, so that differences must not see it change either
+    if kind.startswith('vars'):  # L gets no gradient, so the numerical differences need a constant L, too
         monkeypatch.setattr(type(layer), 'step_bound', staticmethod(lambda gram: torch.tensor(7.0).double()))
     parameters = dict(layer.named_parameters())
 
@@ -264,7 +264,7 @@ def test_gradcheck(kind: str, grid: tuple[int, int], monkeypatch) -> None:
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 def test_half_precision_of_many_tokens(kind: str, dtype: torch.dtype) -> None:
     layer = layer_of(kind, 16, 2, (14, 14)).eval()
-    # A common part: sums over tokens exceed float16's range and bfloat16's digits.
+    # A large common offset: sums over tokens overflow in float16 and lose their digits in bfloat16.
     x = 3 * torch.randn(1, 128, 128, 16) + 20
     x[0, :, :, 0] = 1000
     with torch.no_grad():
@@ -279,30 +279,20 @@ def test_half_precision_of_many_tokens(kind: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize('kind', [kind for kind in KINDS if kind != 'softmax'])
-def test_no_tensor_grows_faster_than_the_tokens(kind: str) -> None:
-    sizes = []
-
-    class Record(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            result = function(*args, **(kwargs or {}))
-            sizes.extend(
-                t.numel() for t in (result if isinstance(result, tuple) else (result,)) if torch.is_tensor(t)
-            )
-            return result
-
+def test_no_tensor_grows_faster_than_the_tokens(kind: str, record_sizes: Callable) -> None:
     x = torch.randn(1, 40, 50, 8)
     layer = layer_of(kind)
-    with Record():
+    with record_sizes() as sizes:
         layer(x).sum().backward()
-    assert sizes and max(sizes) <= 10 * x.numel()  # real and imaginary parts of five atoms
+    assert sizes and max(sizes) <= 10 * x.numel()  # real and imaginary parts for five kernels
 
 
 @pytest.mark.parametrize(
     ('build', 'message'),
     [
-        (lambda: SoftmaxAttention(10, 3), 'channels must be a multiple of num_heads, got 10 and 3'),
-        (lambda: PerformerAttention(10, 3), 'channels must be a multiple of num_heads, got 10 and 3'),
-        (lambda: SparseReconstructionAttention(10, 3), 'channels must be a multiple of num_heads, got 10 and 3'),
+        (lambda: SoftmaxAttention(10, 3), 'embed_dims must be a multiple of num_heads, got 10 and 3'),
+        (lambda: PerformerAttention(10, 3), 'embed_dims must be a multiple of num_heads, got 10 and 3'),
+        (lambda: SparseReconstructionAttention(10, 3), 'embed_dims must be a multiple of num_heads, got 10 and 3'),
         (lambda: SparseReconstructionAttention(8, 2, num_steps=0), 'num_steps must be at least 1, got 0'),
         (lambda: SparseReconstructionAttention(8, 2, sparsity=-1), 'sparsity must not be negative, got -1'),
         (

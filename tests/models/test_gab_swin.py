@@ -180,7 +180,7 @@ def test_is_built_without_memory() -> None:
         (dict(arch='huge'), 'arch must be one of tiny, small, base or a dict'),
         (dict(arch=dict(embed_dims=16)), 'arch as a dict needs the keys depths, embed_dims, num_heads'),
         (dict(arch={**SMALL, 'depths': (2, 2)}), r'depths of arch needs 4 values, got \(2, 2\)'),
-        (dict(arch={**SMALL, 'num_heads': (3, 3, 3, 3)}), 'channels must be a multiple of num_heads, got 16 and 3'),
+        (dict(arch={**SMALL, 'num_heads': (3, 3, 3, 3)}), 'embed_dims must be a multiple of num_heads, got 16 and 3'),
         (dict(sigma=0.0), 'sigma must be positive, got 0.0'),
     ],
 )

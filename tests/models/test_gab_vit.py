@@ -135,7 +135,7 @@ def test_file_that_lacks_more_than_gaussians(tmp_path) -> None:
         (dict(arch=dict(num_heads=2)), 'arch as a dict needs the keys embed_dims, num_heads, num_layers'),
         (
             dict(arch=dict(embed_dims=10, num_layers=12, num_heads=4)),
-            'channels must be a multiple of num_heads, got 10 and 4',
+            'embed_dims must be a multiple of num_heads, got 10 and 4',
         ),
         (dict(sigma=-1.0), 'sigma must be positive, got -1.0'),
     ],

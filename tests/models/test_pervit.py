@@ -109,7 +109,7 @@ def test_checkpoint_of_another_variant(tmp_path) -> None:
         (dict(arch='huge'), "arch must be one of tiny, small, medium or a dict, got 'huge'"),
         (dict(arch=dict(num_heads=4)), 'arch as a dict needs the keys depths, embed_dims, num_heads, stem_channels'),
         (dict(arch={**SMALL, 'embed_dims': (4, 8)}), r'embed_dims of arch needs 4 values, got \(4, 8\)'),
-        (dict(arch={**SMALL, 'num_heads': 8}), 'channels must be a multiple of num_heads, got 4 and 8'),
+        (dict(arch={**SMALL, 'num_heads': 8}), 'embed_dims must be a multiple of num_heads, got 4 and 8'),
         (dict(arch=SMALL, out_indices=(0, 12)), r'out_indices must be stages 0 to 11, got \(0, 12\)'),
         (dict(arch=SMALL, frozen_stages=12), 'frozen_stages must be -1 to 11, got 12'),
         (dict(arch=SMALL, position_init='local'), "position_init must be .*, got 'local'"),

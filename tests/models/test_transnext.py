@@ -163,7 +163,7 @@ def test_checkpoint_that_cannot_be_downloaded() -> None:
         (dict(arch={**SMALL, 'depths': (1, 1)}), r'depths of arch needs 4 values, got \(1, 1\)'),
         (
             dict(arch={**SMALL, 'num_heads': (3, 2, 3, 4)}),
-            'channels must be a multiple of num_heads, got 8 and 3',
+            'embed_dims must be a multiple of num_heads, got 8 and 3',
         ),
         (dict(bias_mode='stretch'), 'bias_mode must be'),
     ],

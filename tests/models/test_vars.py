@@ -234,7 +234,7 @@ def test_checkpoint_of_another_attention(tmp_path) -> None:
         ),
         (
             dict(arch={**SMALL, 'num_heads': [3, 4]}, attention='vars_d'),
-            'channels must be a multiple of num_heads, got 8 and 3',
+            'embed_dims must be a multiple of num_heads, got 8 and 3',
         ),
         (dict(attention='vars'), 'attention must be one of vars_s, vars_d, vars_sd, performer, softmax'),
         (dict(num_steps=0), 'num_steps must be at least 1, got 0'),

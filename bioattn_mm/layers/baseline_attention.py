@@ -1,0 +1,110 @@
+"""Softmax attention and Performer attention, the baselines of VARS, and Performer's random features."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .arguments import channels_of_head, full_precision
+from .attention_maps import AttentionMap, AttentionMaps
+from .heads import merge_heads
+from .heads import split_heads as _split_heads
+
+
+class RandomFeatures(nn.Module):
+    """Positive random features of the softmax kernel: `E[phi(x) . phi(y)] = exp(x . y)` for unit vectors x and y.
+
+    Source: Performer (Choromanski et al., ICLR 2021), lemma 1: `phi(x) = exp(W x - |x|^2 / 2) / sqrt(m)` with a fixed
+    random matrix W. As in the release of VARS, x is normalised to unit length first.
+
+    Args:
+        num_heads: Number of attention heads.
+        head_dims: Width of a head.
+        num_features: Number of features of each head, m.
+    """
+
+    def __init__(self, num_heads: int, head_dims: int, num_features: int) -> None:
+        super().__init__()
+        self.register_buffer('projection', torch.randn(num_heads, head_dims, num_features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features of queries or keys: (B, heads, N, d), float32 or float64, to (B, heads, N, m)."""
+        num_features = self.projection.shape[-1]
+        logits = F.normalize(x, dim=-1) @ self.projection.to(x.dtype) - 0.5
+        return logits.exp() * num_features**-0.5
+
+
+class SoftmaxAttention(nn.Module):
+    """Multi-head self-attention.
+
+    Args:
+        embed_dims: Width of the tokens.
+        num_heads: Number of attention heads.
+    """
+
+    def __init__(self, embed_dims: int, num_heads: int) -> None:
+        super().__init__()
+        channels_of_head(embed_dims, num_heads)
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(embed_dims, 3 * embed_dims)
+        self.proj = nn.Linear(embed_dims, embed_dims)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, H, W, C) to (B, H, W, C)."""
+        query, key, value = _split_heads(self.qkv(x), 3, self.num_heads)
+        return self.proj(merge_heads(F.scaled_dot_product_attention(query, key, value), x.shape))
+
+    def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
+        """Weights of some queries, for analysis: 'attention'.
+
+        Args:
+            x: (B, H, W, C).
+            queries: Their places in the row-major order of the grid, int64 (queries,).
+        """
+        query, key, _ = _split_heads(self.qkv(x), 3, self.num_heads)
+        weights = (query[:, :, queries] @ key.transpose(-2, -1) * query.shape[-1] ** -0.5).softmax(-1)
+        return dict(attention=AttentionMap.of_grid(weights, tuple(x.shape[1:3])))
+
+
+class PerformerAttention(nn.Module):
+    """Attention with random features in place of the softmax; its cost is linear in the number of tokens.
+
+    Source: Performer (Choromanski et al., ICLR 2021), eq. 4: `phi(q) (phi(k)^T v)`, divided by `phi(q) (phi(k)^T 1)`.
+    Features and sums over tokens are computed in float32 also when the model runs in half precision.
+
+    Args:
+        embed_dims: Width of the tokens.
+        num_heads: Number of attention heads.
+        feature_ratio: Number of random features, relative to the width of a head.
+    """
+
+    def __init__(self, embed_dims: int, num_heads: int, feature_ratio: float = 2) -> None:
+        super().__init__()
+        head_dims = channels_of_head(embed_dims, num_heads)
+        self.num_heads = num_heads
+        self.features = RandomFeatures(num_heads, head_dims, int(feature_ratio * head_dims))
+        self.qkv = nn.Linear(embed_dims, 3 * embed_dims)
+        self.proj = nn.Linear(embed_dims, embed_dims)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, H, W, C) to (B, H, W, C)."""
+        qkv = self.qkv(x)
+        with torch.autocast(x.device.type, enabled=False):
+            query, key, value = _split_heads(full_precision(qkv), 3, self.num_heads)
+            query, key = self.features(query), self.features(key)
+            weighted = query @ (key.transpose(-2, -1) @ value)
+            output = weighted / (query @ key.sum(-2).unsqueeze(-1))
+        return self.proj(merge_heads(output, x.shape).to(qkv.dtype))
+
+    def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
+        """Weights of some queries, which `forward` never has, for analysis: 'attention'.
+
+        Args:
+            x: (B, H, W, C).
+            queries: Their places in the row-major order of the grid, int64 (queries,).
+        """
+        qkv = self.qkv(x)
+        with torch.autocast(x.device.type, enabled=False):
+            query, key, _ = _split_heads(full_precision(qkv), 3, self.num_heads)
+            weights = self.features(query[:, :, queries]) @ self.features(key).transpose(-2, -1)
+            weights = weights / weights.sum(-1, keepdim=True)
+        return dict(attention=AttentionMap.of_grid(weights, tuple(x.shape[1:3])))
