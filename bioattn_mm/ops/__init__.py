@@ -1,4 +1,9 @@
-"""Functions that touch every pair: (query, key) and (row offset, column offset)."""
+"""Operators: compiled for the CPU and for CUDA where that was possible, and in plain PyTorch everywhere.
+
+The layers of TransNeXt run `aggregated_attention` and `log_cpb_table`. `sliding_window_qk` and `sliding_window_av`
+are public operators to build other attention layers from, like those of `mmcv.ops`: no layer of this package uses
+them.
+"""
 
 from .aggregated_attention import aggregated_attention
 from .log_cpb import log_cpb_table

@@ -1,4 +1,4 @@
-"""`python -m bioattn_mm.ops`: what was built, and which backend each device takes."""
+"""`python -m bioattn_mm.ops`: print what was compiled, and the backends of each device."""
 
 import torch
 
@@ -12,7 +12,7 @@ def main() -> None:
     for device in ('cpu', 'cuda'):
         backends = ', '.join(available_backends(torch.device(device)))
         absent = '; this machine has none' if device == 'cuda' and not torch.cuda.is_available() else ''
-        print(f'{device}: {backends} (the first that takes the arguments){absent}')
+        print(f'{device}: {backends} (the first that supports the arguments){absent}')
 
 
 if __name__ == '__main__':

@@ -1,4 +1,6 @@
-"""What the operators check of their arguments, and what autocast makes of them."""
+"""Checks of the operators' arguments, and the dtype that autocast gives them."""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -6,21 +8,30 @@ from torch import Tensor
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
+class AggregatedAttentionInputs(NamedTuple):
+    """The tensors of `aggregated_attention`, which documents them, in the order of its arguments."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    pooled_key: Tensor
+    pooled_value: Tensor
+    window_bias: Tensor
+    pooled_bias: Tensor
+    pooled_bias_rows: Tensor
+    token_weights: Tensor
+
+
 def autocast_dtype(tensor: Tensor) -> torch.dtype:
-    """The dtype of a tensor, or the one that autocast gives it; float64 and integers it leaves alone."""
+    """The dtype that an operator computes with: the tensor's, or autocast's unless it is float64 or an integer."""
     device = tensor.device.type
     if tensor.is_floating_point() and tensor.dtype != torch.float64 and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return tensor.dtype
 
 
-def autocast(*tensors: Tensor) -> list[Tensor]:
-    """What the compiled operators do under autocast."""
-    return [tensor.to(autocast_dtype(tensor)) for tensor in tensors]
-
-
 def check_tokens(name: str, tokens: Tensor) -> None:
-    """Raise a `ValueError` unless `tokens` are (B, H, W, heads, d) of a dtype that the operators have."""
+    """Raise a `ValueError` unless `tokens` are (B, H, W, heads, d) in a dtype of the operators."""
     if tokens.dim() != 5:
         raise ValueError(f'{name} must be (B, H, W, heads, d), got shape {tuple(tokens.shape)}')
     if tokens.dtype not in DTYPES:
@@ -29,7 +40,7 @@ def check_tokens(name: str, tokens: Tensor) -> None:
 
 
 def check_offsets(name: str, tensor: Tensor, shape: str) -> int:
-    """The number of window offsets, the last dimension; a `ValueError` unless it is the square of an odd number."""
+    """The last dimension, k * k offsets in a window; a `ValueError` unless it is the square of an odd number k."""
     offsets = tensor.shape[-1] if tensor.dim() else 0
     window_size = round(offsets**0.5)
     if window_size % 2 == 0 or window_size**2 != offsets:
@@ -40,11 +51,18 @@ def check_offsets(name: str, tensor: Tensor, shape: str) -> int:
     return offsets
 
 
-def check_shape_and_device(name: str, tensor: Tensor, other_name: str, other: Tensor, shape: tuple[int, ...]) -> None:
-    """Raise a `ValueError` unless `other` has the shape and the device that fit `tensor`."""
-    if tuple(other.shape) != shape:
+def check_fits(
+    name: str, tensor: Tensor, shape: tuple[int, ...], to: str, first: Tensor, dtype: torch.dtype | None = None
+) -> None:
+    """Raise a `ValueError` unless a tensor has a shape, and fits the first argument of the operator, named `to`.
+
+    It must have the device of the first argument, and its dtype after autocast or else `dtype`.
+    """
+    if tuple(tensor.shape) != shape:
         raise ValueError(
-            f'{other_name} must have shape {shape} to fit {name} {tuple(tensor.shape)}, got {tuple(other.shape)}'
+            f'{name} must have shape {shape} to fit {to} {tuple(first.shape)}, got {tuple(tensor.shape)}'
         )
-    if other.device != tensor.device:
-        raise ValueError(f'{other_name} is on {other.device}, but {name} is on {tensor.device}')
+    if tensor.device != first.device:
+        raise ValueError(f'{name} is on {tensor.device}, but {to} is on {first.device}')
+    if autocast_dtype(tensor) != (dtype or autocast_dtype(first)):
+        raise ValueError(f'{name} must be {dtype or first.dtype} to fit {to}, got {tensor.dtype}')

@@ -1,4 +1,4 @@
-"""Which implementation of an operator runs: the compiled library, where it was built, or PyTorch."""
+"""Which implementation of an operator runs: that of the compiled library, if it was built, or PyTorch's."""
 
 import os
 import warnings
@@ -15,7 +15,7 @@ HOW_TO_BUILD = (
 
 
 def _load_library() -> bool:
-    """Load the compiled operators; where that fails, say so once and go on without them."""
+    """Load the compiled operators; without them, warn once and go on in PyTorch."""
     if not LIBRARY.is_file():
         reason = 'bioattn_mm was installed without its compiled operators'
     else:
@@ -29,12 +29,12 @@ def _load_library() -> bool:
 
 
 LIBRARY_IS_LOADED = _load_library()
-# What the CUDA operators were compiled for, like '8.0 9.0+PTX'; empty where they were not compiled.
+# Compute capabilities that the CUDA operators were compiled for, such as '8.0 9.0+PTX'; empty without CUDA.
 CUDA_ARCHITECTURES = torch.ops.bioattn_mm.cuda_architectures() if LIBRARY_IS_LOADED else ''
 
 
 def available_backends(device: torch.device) -> list[str]:
-    """Backends for tensors on `device`, the fastest first."""
+    """Names of the backends that run on `device`, the fastest first."""
     compiled = dict(cpu=LIBRARY_IS_LOADED, cuda=bool(CUDA_ARCHITECTURES))
     return [device.type, 'reference'] if compiled.get(device.type) else ['reference']
 
@@ -51,6 +51,6 @@ def choose_backend(device: torch.device, backend: str | None) -> str:
         return available[0]
     if backend not in available:
         compiled = CUDA_ARCHITECTURES if device.type == 'cuda' else LIBRARY_IS_LOADED
-        hint = '' if compiled else f'; the compiled operators are not there, {HOW_TO_BUILD}'
+        hint = '' if compiled else f'; the operators were not compiled for it, {HOW_TO_BUILD}'
         raise ValueError(f'no backend {backend!r} for {device.type}: expected one of {", ".join(available)}{hint}')
     return backend

@@ -1,4 +1,4 @@
-"""Table of the log-spaced continuous position bias over two axes."""
+"""The table of TransNeXt's log-spaced continuous position bias (log-CPB)."""
 
 import torch
 import torch.nn.functional as F
@@ -6,8 +6,8 @@ from torch import Tensor
 
 from .backends import choose_backend
 
-# In PyTorch the hidden activations are formed for as many rows at a time as fit this many elements, which keeps
-# them in the cache and memory bounded for large grids.
+# In PyTorch, rows of the table are computed in chunks with at most this many hidden activations: they stay in the
+# cache, and memory stays bounded for large grids.
 MAX_HIDDEN_PER_CHUNK = 2**18
 
 
@@ -16,16 +16,16 @@ def log_cpb_table(
 ) -> Tensor:
     """A two-layer MLP on every pair of a vertical and a horizontal coordinate (TransNeXt, section 3.2).
 
-    The first layer is linear in the pair, so it is given as one term for each axis; what is left is::
+    The first layer is linear, so the caller computes its terms of each axis alone. This is the rest::
 
         table[h, r, c] = sum_k weight[h, k] relu(vertical[r, k] + horizontal[c, k]) + bias[h]
 
     Args:
-        vertical: First layer's term of the vertical coordinates, with its bias, (R, hidden), float32 or float64.
-        horizontal: First layer's term of the horizontal coordinates, (C, hidden).
-        weight: Second layer, (heads, hidden).
-        bias: Second layer, (heads,).
-        backend: 'cpu' (fused: the (R, C, hidden) activations never exist) or 'reference'; by default as for
+        vertical: Term of the vertical coordinates in the first layer, and its bias: (R, hidden), float32 or float64.
+        horizontal: Term of the horizontal coordinates in the first layer, (C, hidden).
+        weight: Weight of the second layer, (heads, hidden).
+        bias: Bias of the second layer, (heads,).
+        backend: 'cpu' (fused: the (R, C, hidden) activations are never in memory) or 'reference'; by default as for
             `aggregated_attention`.
 
     Returns:

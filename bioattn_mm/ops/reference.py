@@ -1,87 +1,135 @@
-"""Aggregated attention in plain PyTorch: what every other backend is tested against."""
+"""The window operators in plain PyTorch, for systems without the compiled ones, which are tested against these.
+
+Keys and values of a window are read through one shifted view for each of its k * k offsets, without unfolding them.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import wraps
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from .window_reference import outside_image, pad_window, window_products, window_sums
+from .arguments import AggregatedAttentionInputs, autocast_dtype
 
-# Without autograd, queries are processed in groups of rows whose attention weights fit this many elements:
-# memory stays bounded at any input size, and the weights stay in the last-level cache.
+# Without autograd, queries are processed in chunks of rows with at most this many attention weights: memory stays
+# bounded at any input size, and the weights stay in the last-level cache.
 MAX_WEIGHTS_PER_CHUNK = 2**22
 
 
-def aggregated_attention_reference(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    pooled_key: Tensor,
-    pooled_value: Tensor,
-    window_bias: Tensor,
-    pooled_bias: Tensor,
-    pooled_bias_rows: Tensor,
-    token_weights: Tensor,
-) -> Tensor:
-    """`bioattn_mm.ops.aggregated_attention` for checked arguments of one floating dtype."""
-    window_size = round(window_bias.shape[-1] ** 0.5)
-    margin = window_size // 2
-    key, value = pad_window(key, window_size), pad_window(value, window_size)
-    pooled_key = pooled_key.flatten(1, 2).permute(0, 2, 3, 1)  # (B, heads, d, P)
-    pooled_value = pooled_value.flatten(1, 2).transpose(1, 2)  # (B, heads, P, d)
+def with_dtypes_of_operators(reference: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Run a function of tensors in the dtypes of the compiled operators.
 
-    batch, height, width, heads, _ = query.shape
-    outside = outside_image(height, width, window_size, query.device)
-    weights_per_row = batch * width * heads * (window_size**2 + pooled_key.shape[-1])
+    Under autocast its arguments are cast. Float16 and bfloat16 are dtypes of storage, the arithmetic is float32.
+    """
+
+    @wraps(reference)
+    def run(*tensors: Tensor) -> Tensor:
+        dtype = autocast_dtype(tensors[0])
+        compute_dtype = torch.promote_types(dtype, torch.float32)
+        rounded = [tensor.to(autocast_dtype(tensor)) for tensor in tensors]
+        with torch.autocast(tensors[0].device.type, enabled=False):
+            return reference(*(t.to(compute_dtype) if t.is_floating_point() else t for t in rounded)).to(dtype)
+
+    return run
+
+
+@with_dtypes_of_operators
+def sliding_window_qk_reference(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
+    """`bioattn_mm.ops.sliding_window_qk` of checked arguments."""
+    window_size = round(bias.shape[-1] ** 0.5)
+    logits = _window_products(query, _pad(key, window_size), window_size) + bias
+    return logits.masked_fill(_outside(query, window_size), float('-inf'))
+
+
+@with_dtypes_of_operators
+def sliding_window_av_reference(weights: Tensor, value: Tensor) -> Tensor:
+    """`bioattn_mm.ops.sliding_window_av` of checked arguments."""
+    window_size = round(weights.shape[-1] ** 0.5)
+    weights = weights.masked_fill(_outside(value, window_size), 0)
+    return _window_sums(weights, _pad(value, window_size), window_size)
+
+
+@with_dtypes_of_operators
+def aggregated_attention_reference(*tensors: Tensor) -> Tensor:
+    """`bioattn_mm.ops.aggregated_attention` of checked arguments: the tensors of `AggregatedAttentionInputs`."""
+    inputs = AggregatedAttentionInputs(*tensors)
+    window_size = round(inputs.window_bias.shape[-1] ** 0.5)
+    outside = _outside(inputs.query, window_size)
+    inputs = inputs._replace(key=_pad(inputs.key, window_size), value=_pad(inputs.value, window_size))
+
+    batch, height, width, heads, _ = inputs.query.shape
     rows_per_chunk = height
     if not torch.is_grad_enabled():
+        weights_per_row = batch * width * heads * (window_size**2 + inputs.pooled_key.shape[1:3].numel())
         rows_per_chunk = min(height, max(1, MAX_WEIGHTS_PER_CHUNK // max(1, weights_per_row)))
-    output = [
-        _attend_rows(
-            query[:, top : top + rows_per_chunk],
-            key[:, top : top + rows_per_chunk + 2 * margin],
-            value[:, top : top + rows_per_chunk + 2 * margin],
-            pooled_key,
-            pooled_value,
-            window_bias,
-            pooled_bias,
-            pooled_bias_rows[top : top + rows_per_chunk],
-            token_weights[:, top : top + rows_per_chunk],
-            outside[top : top + rows_per_chunk],
-            window_size,
+    output = []
+    for top in range(0, height, rows_per_chunk):
+        rows = slice(top, top + rows_per_chunk)
+        rows_with_margin = slice(top, top + rows_per_chunk + window_size - 1)
+        chunk = inputs._replace(
+            query=inputs.query[:, rows],
+            key=inputs.key[:, rows_with_margin],
+            value=inputs.value[:, rows_with_margin],
+            pooled_bias_rows=inputs.pooled_bias_rows[rows],
+            token_weights=inputs.token_weights[:, rows],
         )
-        for top in range(0, height, rows_per_chunk)
-    ]
+        output.append(_attend(chunk, outside[rows], window_size))
     return output[0] if len(output) == 1 else torch.cat(output, dim=1)
 
 
-def _attend_rows(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    pooled_key: Tensor,
-    pooled_value: Tensor,
-    window_bias: Tensor,
-    pooled_bias: Tensor,
-    pooled_bias_rows: Tensor,
-    token_weights: Tensor,
-    outside: Tensor,
-    window_size: int,
-) -> Tensor:
-    """Aggregated attention of some rows of queries; `key` and `value` carry the margin of the window."""
-    batch, rows, width, heads, channels = query.shape
-    window_logits = window_products(query, key, window_size)
-    window_logits = (window_logits + window_bias).masked_fill(outside, float('-inf'))
+def _attend(inputs: AggregatedAttentionInputs, outside: Tensor, window_size: int) -> Tensor:
+    """Aggregated attention of some rows of queries, with padded keys and values."""
+    batch, rows, width, heads, channels = inputs.query.shape
+    window_logits = _window_products(inputs.query, inputs.key, window_size) + inputs.window_bias
+    window_logits = window_logits.masked_fill(outside, float('-inf')).permute(0, 3, 1, 2, 4).flatten(2, 3)
 
-    pooled_logits = query.permute(0, 3, 1, 2, 4).reshape(batch, heads, rows * width, channels) @ pooled_key
-    pooled_rows = pooled_bias_rows.shape[1]
-    row_bias = pooled_bias.index_select(1, pooled_bias_rows.flatten())
-    row_bias = row_bias.unflatten(1, (rows, pooled_rows)).transpose(2, 3)  # (heads, rows, W, Ph, Pw)
-    pooled_logits = pooled_logits.view(batch, *row_bias.shape) + row_bias
-    pooled_logits = pooled_logits.flatten(4).flatten(2, 3)
+    pooled_key = inputs.pooled_key.flatten(1, 2).permute(0, 2, 3, 1)  # (B, heads, d, P)
+    pooled_value = inputs.pooled_value.flatten(1, 2).transpose(1, 2)  # (B, heads, P, d)
+    pooled_logits = inputs.query.permute(0, 3, 1, 2, 4).reshape(batch, heads, rows * width, channels) @ pooled_key
+    bias = inputs.pooled_bias.index_select(1, inputs.pooled_bias_rows.flatten())
+    bias = bias.unflatten(1, inputs.pooled_bias_rows.shape).transpose(2, 3)  # (heads, rows, W, Ph, Pw)
+    pooled_logits = (pooled_logits.view(batch, *bias.shape) + bias).flatten(4).flatten(2, 3)
 
-    window_logits = window_logits.permute(0, 3, 1, 2, 4).flatten(2, 3)
     weights = torch.cat([window_logits, pooled_logits], dim=-1).softmax(dim=-1)
     window_weights, pooled_weights = weights.split([window_size**2, pooled_key.shape[-1]], dim=-1)
-
     output = (pooled_weights @ pooled_value).unflatten(2, (rows, width)).permute(0, 2, 3, 1, 4)
-    window_weights = window_weights.unflatten(2, (rows, width)).permute(0, 2, 3, 1, 4) + token_weights
-    return output + window_sums(window_weights, value, window_size)
+    window_weights = window_weights.unflatten(2, (rows, width)).permute(0, 2, 3, 1, 4) + inputs.token_weights
+    return output + _window_sums(window_weights, inputs.value, window_size)
+
+
+def _pad(tokens: Tensor, window_size: int) -> Tensor:
+    """Zeros around (B, H, W, heads, d), as far as windows reach beyond the image."""
+    margin = window_size // 2
+    return F.pad(tokens, (0, 0, 0, 0, margin, margin, margin, margin))
+
+
+def _window_products(query: Tensor, padded_key: Tensor, window_size: int) -> Tensor:
+    """Dot products of each query with the keys of its window: (B, H, W, heads, k * k)."""
+    return torch.stack([(query * key).sum(-1) for key in _shifted_views(padded_key, window_size)], dim=-1)
+
+
+def _window_sums(weights: Tensor, padded_value: Tensor, window_size: int) -> Tensor:
+    """Weighted sum of the values in each token's window: (B, H, W, heads, d)."""
+    views = enumerate(_shifted_views(padded_value, window_size))
+    return sum(weights[..., index, None] * value for index, value in views)
+
+
+def _shifted_views(padded: Tensor, window_size: int) -> Iterator[Tensor]:
+    """For each offset of the window, row by row, the tokens at this offset from all tokens: (B, H, W, heads, d)."""
+    rows, columns = (length - window_size + 1 for length in padded.shape[1:3])
+    for dy in range(window_size):
+        for dx in range(window_size):
+            yield padded[:, dy : dy + rows, dx : dx + columns]
+
+
+def _outside(tokens: Tensor, window_size: int) -> Tensor:
+    """Where the windows of (B, H, W, heads, d) leave the image: bool (H, W, 1, k * k)."""
+
+    def outside_axis(length: int) -> Tensor:
+        window = torch.arange(window_size, device=tokens.device) - window_size // 2
+        position = torch.arange(length, device=tokens.device)[:, None] + window
+        return (position < 0) | (position >= length)  # (length, k)
+
+    rows, columns = (outside_axis(length) for length in tokens.shape[1:3])
+    return (rows[:, None, :, None] | columns[None, :, None, :]).flatten(2).unsqueeze(2)

@@ -1,17 +1,20 @@
-"""Attention to a sliding window in two steps: logits from queries and keys, and sums of values under weights."""
+"""Attention to a sliding window in two steps: logits of queries and keys, and weighted sums of values.
+
+Operators for users and benchmarks: TransNeXt runs the fused `aggregated_attention` instead.
+"""
 
 import torch
 from torch import Tensor
 
-from .arguments import autocast, autocast_dtype, check_offsets, check_shape_and_device, check_tokens
+from .arguments import check_fits, check_offsets, check_tokens
 from .backends import choose_backend
-from .window_reference import sliding_window_av_reference, sliding_window_qk_reference
+from .reference import sliding_window_av_reference, sliding_window_qk_reference
 
 
 def sliding_window_qk(
     query: Tensor, key: Tensor, bias: Tensor, window_size: int | None = None, backend: str | None = None
 ) -> Tensor:
-    """Logits between every position and the window around it (TransNeXt, Shi, CVPR 2024, eq. 10-14)::
+    """Logits between every token and the tokens of the window around it (TransNeXt, Shi, CVPR 2024, eq. 10-14)::
 
         logits[i, j, (dy, dx)] = query[i, j] . key[i + dy, j + dx] + bias[(dy, dx)]
 
@@ -22,7 +25,7 @@ def sliding_window_qk(
         query: (B, H, W, heads, d), float16, bfloat16, float32 or float64.
         key: (B, H, W, heads, d), in the dtype of `query`.
         bias: Bias of each window offset, (heads, k * k) with k odd; row-major from the top left.
-        window_size: k, where it should be checked against `bias`.
+        window_size: k, if `bias` should be checked against it.
         backend: 'cpu', 'cuda' (compiled) or 'reference' (PyTorch, any device). By default the environment variable
             BIOATTN_MM_BACKEND, or else the fastest for the device.
 
@@ -33,25 +36,24 @@ def sliding_window_qk(
         ValueError: The arguments do not fit each other, or the backend does not fit them.
     """
     check_tokens('query', query)
-    batch, height, width, heads, channels = query.shape
     offsets = check_offsets('bias', bias, '(heads, k * k)')
     if window_size is not None and window_size**2 != offsets:
         raise ValueError(f'bias has {offsets} offsets, expected {window_size**2} for window_size {window_size}')
-    _check_like('query', query, 'key', key, (batch, height, width, heads, channels))
-    _check_like('query', query, 'bias', bias, (heads, offsets))
+    check_fits('key', key, tuple(query.shape), 'query', query)
+    check_fits('bias', bias, (query.shape[3], offsets), 'query', query)
     if choose_backend(query.device, backend) == 'reference':
-        return sliding_window_qk_reference(*autocast(query, key, bias))
+        return sliding_window_qk_reference(query, key, bias)
     return torch.ops.bioattn_mm.sliding_window_qk(query, key, bias)
 
 
 def sliding_window_av(weights: Tensor, value: Tensor, backend: str | None = None) -> Tensor:
-    """Sum of the values in the window around every position (TransNeXt, Shi, CVPR 2024, eq. 10-14)::
+    """Weighted sum of the values in the window around every token (TransNeXt, Shi, CVPR 2024, eq. 10-14)::
 
         output[i, j] = sum over (dy, dx) of weights[i, j, (dy, dx)] * value[i + dy, j + dx]
 
-    Where the window leaves the image there is nothing to add, whatever the weight, and the weight's gradient is 0.
-    Products are summed in float32, or in float64 for float64 inputs. Under autocast the inputs are cast to its
-    dtype, as for a matrix product.
+    Outside of the image nothing is added, whatever the weight, and the gradient of the weight is 0. Products are
+    summed in float32, or in float64 for float64 inputs. Under autocast the inputs are cast to its dtype, as for a
+    matrix product.
 
     Args:
         weights: Weight of each window offset, (B, H, W, heads, k * k) with k odd; row-major from the top left.
@@ -66,13 +68,7 @@ def sliding_window_av(weights: Tensor, value: Tensor, backend: str | None = None
     """
     check_tokens('value', value)
     offsets = check_offsets('weights', weights, '(B, H, W, heads, k * k)')
-    _check_like('value', value, 'weights', weights, (*value.shape[:4], offsets))
+    check_fits('weights', weights, (*value.shape[:4], offsets), 'value', value)
     if choose_backend(value.device, backend) == 'reference':
-        return sliding_window_av_reference(*autocast(weights, value))
+        return sliding_window_av_reference(weights, value)
     return torch.ops.bioattn_mm.sliding_window_av(weights, value)
-
-
-def _check_like(name: str, tensor: Tensor, other_name: str, other: Tensor, shape: tuple[int, ...]) -> None:
-    check_shape_and_device(name, tensor, other_name, other, shape)
-    if autocast_dtype(other) != autocast_dtype(tensor):
-        raise ValueError(f'{other_name} is {other.dtype}, but {name} is {tensor.dtype}: both must be of one dtype')

@@ -1,4 +1,6 @@
-"""Fixtures of the operator tests."""
+"""What the operator tests share."""
+
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,6 +12,19 @@ needs_cuda = pytest.mark.skipif(
     not (torch.cuda.is_available() and CUDA_ARCHITECTURES),
     reason='there is no GPU, or the operators were not compiled for CUDA',
 )
+
+
+def check_any_number_of_threads(run: Callable[[], list[torch.Tensor]]) -> None:
+    """The results of `run` are the same to the last bit with one, two and three threads."""
+    results, threads = [], torch.get_num_threads()
+    try:
+        for number in (1, 2, 3):
+            torch.set_num_threads(number)
+            results.append(run())
+    finally:
+        torch.set_num_threads(threads)
+    for others in results[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(results[0], others, strict=True))
 
 
 @pytest.fixture(params=['reference', pytest.param('cpu', marks=needs_library)])

@@ -8,21 +8,11 @@ import pytest
 import torch
 
 from bioattn_mm.ops import aggregated_attention, reference
+from bioattn_mm.ops.arguments import AggregatedAttentionInputs
 from bioattn_mm.ops.backends import choose_backend
-from bioattn_mm.ops.reference import aggregated_attention_reference
-from tests.ops.conftest import needs_library
+from tests.ops.conftest import check_any_number_of_threads, needs_library
 
-ARGUMENTS = (
-    'query',
-    'key',
-    'value',
-    'pooled_key',
-    'pooled_value',
-    'window_bias',
-    'pooled_bias',
-    'pooled_bias_rows',
-    'token_weights',
-)
+FLOATING = [name for name in AggregatedAttentionInputs._fields if name != 'pooled_bias_rows']
 
 
 def make_arguments(
@@ -55,24 +45,24 @@ def make_arguments(
 
 def written_out(arguments: dict[str, torch.Tensor]) -> torch.Tensor:
     """Equations 10 to 14 of the paper for one query at a time."""
-    query, key, value, pooled_key, pooled_value, window_bias, pooled_bias, rows, token_weights = (
-        arguments[name] for name in ARGUMENTS
-    )
-    batch, height, width, heads, _ = query.shape
-    window_size = round(window_bias.shape[1] ** 0.5)
-    output = torch.zeros_like(query)
+    x = AggregatedAttentionInputs(**arguments)
+    batch, height, width, heads, _ = x.query.shape
+    window_size = round(x.window_bias.shape[1] ** 0.5)
+    output = torch.zeros_like(x.query)
     for b, i, j, h in torch.cartesian_prod(*(torch.arange(n) for n in (batch, height, width, heads))).tolist():
+        query = x.query[b, i, j, h]
         logits, values, extra = [], [], []
         for offset in range(window_size**2):
-            y, x = i + offset // window_size - window_size // 2, j + offset % window_size - window_size // 2
-            if 0 <= y < height and 0 <= x < width:
-                logits.append(query[b, i, j, h] @ key[b, y, x, h] + window_bias[h, offset])
-                values.append(value[b, y, x, h])
-                extra.append(token_weights[b, i, j, h, offset])
-        for u in range(pooled_key.shape[1]):
-            for v in range(pooled_key.shape[2]):
-                logits.append(query[b, i, j, h] @ pooled_key[b, u, v, h] + pooled_bias[h, rows[i, u], j, v])
-                values.append(pooled_value[b, u, v, h])
+            row, column = i + offset // window_size - window_size // 2, j + offset % window_size - window_size // 2
+            if 0 <= row < height and 0 <= column < width:
+                logits.append(query @ x.key[b, row, column, h] + x.window_bias[h, offset])
+                values.append(x.value[b, row, column, h])
+                extra.append(x.token_weights[b, i, j, h, offset])
+        for u in range(x.pooled_key.shape[1]):
+            for v in range(x.pooled_key.shape[2]):
+                bias = x.pooled_bias[h, x.pooled_bias_rows[i, u], j, v]
+                logits.append(query @ x.pooled_key[b, u, v, h] + bias)
+                values.append(x.pooled_value[b, u, v, h])
                 extra.append(torch.zeros((), dtype=query.dtype))
         weights = torch.stack(logits).softmax(0) + torch.stack(extra)
         output[b, i, j, h] = weights @ torch.stack(values)
@@ -128,19 +118,13 @@ def test_backends_agree_in_values_and_gradients(sizes: dict, dtype: torch.dtype)
 @needs_library
 def test_backward_is_the_same_for_any_number_of_threads() -> None:
     arguments = make_arguments(grid=(40, 70), channels=24, dtype=torch.float32)
-    gradients = []
-    threads = torch.get_num_threads()
-    try:
-        for number in (1, 2, 3):
-            torch.set_num_threads(number)
-            inputs = {name: t.clone().requires_grad_(t.is_floating_point()) for name, t in arguments.items()}
-            aggregated_attention(**inputs, backend='cpu').square().sum().backward()
-            gradients.append([t.grad for t in inputs.values() if t.requires_grad])
-    finally:
-        torch.set_num_threads(threads)
-    for others in gradients[1:]:
-        for one, other in zip(gradients[0], others, strict=True):
-            assert torch.equal(one, other)
+
+    def run() -> list[torch.Tensor]:
+        inputs = {name: t.clone().requires_grad_(t.is_floating_point()) for name, t in arguments.items()}
+        aggregated_attention(**inputs, backend='cpu').square().sum().backward()
+        return [t.grad for t in inputs.values() if t.requires_grad]
+
+    check_any_number_of_threads(run)
 
 
 @needs_library
@@ -215,25 +199,23 @@ def test_report_of_what_was_built() -> None:
 
 def test_queries_in_chunks_of_rows_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = make_arguments(grid=(9, 6))
-    whole = aggregated_attention_reference(**arguments)
+    whole = aggregated_attention(**arguments, backend='reference')
     monkeypatch.setattr(reference, 'MAX_WEIGHTS_PER_CHUNK', 2 * 2 * 6 * (9 + 6) * 2)  # two rows at a time
     calls = []
-    attend_rows = reference._attend_rows
-    monkeypatch.setattr(reference, '_attend_rows', lambda *args: calls.append(1) or attend_rows(*args))
+    attend = reference._attend
+    monkeypatch.setattr(reference, '_attend', lambda *args: calls.append(1) or attend(*args))
     with torch.no_grad():
-        torch.testing.assert_close(aggregated_attention_reference(**arguments), whole)
+        torch.testing.assert_close(aggregated_attention(**arguments, backend='reference'), whole)
     assert len(calls) == 5
 
 
 def test_gradients(backend: str) -> None:
     arguments = make_arguments(batch=1, grid=(3, 4), pooled_grid=(1, 2), channels=3)
-    rows = arguments['pooled_bias_rows']
-    inputs = [arguments[name].requires_grad_() for name in ARGUMENTS if name != 'pooled_bias_rows']
 
     def function(*tensors: torch.Tensor) -> torch.Tensor:
-        return aggregated_attention(*tensors[:7], rows, tensors[7], backend=backend)
+        return aggregated_attention(**{**arguments, **dict(zip(FLOATING, tensors))}, backend=backend)
 
-    assert torch.autograd.gradcheck(function, inputs)
+    assert torch.autograd.gradcheck(function, [arguments[name].requires_grad_() for name in FLOATING])
 
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])

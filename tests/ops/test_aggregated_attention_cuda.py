@@ -1,4 +1,4 @@
-"""The CUDA kernels of aggregated attention: on a GPU where there is one, and their source run by the CPU anywhere."""
+"""The CUDA kernels of aggregated attention: on a GPU if there is one, and their source compiled for the CPU."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from bioattn_mm.ops import aggregated_attention
 from bioattn_mm.ops.reference import aggregated_attention_reference
 from tests.ops.conftest import needs_cuda
 from tests.ops.cuda_on_cpu import CSRC, HERE, load_cuda_on_cpu
-from tests.ops.test_aggregated_attention import ARGUMENTS, make_arguments
+from tests.ops.test_aggregated_attention import FLOATING, make_arguments
 
 Kernels = tuple[Callable[..., torch.Tensor], str]
 
@@ -29,7 +29,7 @@ class OnCPU(torch.autograd.Function):
         *inputs, output, logsumexp = ctx.saved_tensors
         operator = torch.ops.bioattn_mm_cuda_on_cpu.aggregated_attention_backward
         gradients = list(operator(grad.contiguous(), inputs, output, logsumexp))
-        gradients.insert(ARGUMENTS.index('pooled_bias_rows'), None)
+        gradients.insert(-1, None)  # of pooled_bias_rows, the last input but one
         return tuple(gradients)
 
 
@@ -49,6 +49,10 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
     return lambda *inputs: aggregated_attention(*inputs, backend='cuda'), 'cuda'
 
 
+def to_device(arguments: dict[str, torch.Tensor], device: str) -> list[torch.Tensor]:
+    return [tensor.to(device) for tensor in arguments.values()]
+
+
 def values_and_gradients(operator: Callable[..., torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
     inputs = [t.detach().clone().requires_grad_(t.is_floating_point()) for t in inputs]
     output = operator(*inputs)
@@ -59,11 +63,10 @@ def values_and_gradients(operator: Callable[..., torch.Tensor], inputs: list[tor
 
 def check_against_the_reference(kernels: Kernels, arguments: dict[str, torch.Tensor], tolerance: float) -> None:
     operator, device = kernels
-    inputs = [arguments[name].to(device) for name in ARGUMENTS]
+    inputs = to_device(arguments, device)
     exact = [t.double() if t.is_floating_point() else t for t in inputs]
     wanted = values_and_gradients(aggregated_attention_reference, exact)
-    names = ('output', *(name for name in ARGUMENTS if name != 'pooled_bias_rows'))
-    for name, result, want in zip(names, values_and_gradients(operator, inputs), wanted, strict=True):
+    for name, result, want in zip(['output', *FLOATING], values_and_gradients(operator, inputs), wanted, strict=True):
         assert result.dtype == inputs[0].dtype
         atol = tolerance * want.abs().max().item() if want.numel() else 0
         torch.testing.assert_close(result.double(), want, rtol=0, atol=atol, msg=lambda m: f'{name}: {m}')  # noqa: B023
@@ -103,7 +106,7 @@ def test_half_precision_sums_in_float32(kernels: Kernels) -> None:
     arguments = make_arguments(grid=(1, 1), pooled_grid=(60, 60), dtype=torch.float16)
     arguments = {name: torch.zeros_like(tensor) for name, tensor in arguments.items()}
     arguments['pooled_value'] += 1
-    output = operator(*(arguments[name].to(device) for name in ARGUMENTS))
+    output = operator(*to_device(arguments, device))
     torch.testing.assert_close(output.float().cpu(), torch.full((2, 1, 1, 2, 8), 3600 / 3601), rtol=2e-3, atol=0)
 
 
@@ -121,7 +124,7 @@ def test_large_logits_stay_finite(kernels: Kernels) -> None:
     arguments = make_arguments(dtype=torch.float32)
     arguments['query'] *= 1e4
     operator, device = kernels
-    results = values_and_gradients(operator, [arguments[name].to(device) for name in ARGUMENTS])
+    results = values_and_gradients(operator, to_device(arguments, device))
     assert all(result.isfinite().all() for result in results)
 
 
@@ -129,7 +132,7 @@ def test_nan_propagates_and_goes_no_further(kernels: Kernels) -> None:
     operator, device = kernels
     arguments = make_arguments(dtype=torch.float32)
     arguments['query'][0, 2, 3, 1, 0] = float('nan')
-    output = operator(*(arguments[name].to(device) for name in ARGUMENTS))
+    output = operator(*to_device(arguments, device))
     assert output[0, 2, 3, 1].isnan().all()
     assert output.isnan().sum() == output.shape[-1]
 
@@ -137,7 +140,7 @@ def test_nan_propagates_and_goes_no_further(kernels: Kernels) -> None:
 def test_the_same_twice(kernels: Kernels) -> None:
     operator, device = kernels
     arguments = make_arguments(grid=(17, 19), pooled_grid=(5, 9), dtype=torch.float32)
-    inputs = [arguments[name].to(device) for name in ARGUMENTS]
+    inputs = to_device(arguments, device)
     first, second = (values_and_gradients(operator, inputs) for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
@@ -155,14 +158,15 @@ def test_what_the_kernels_do_not_take(kernels: Kernels, sizes: dict, dtype: torc
     operator, device = kernels
     arguments = make_arguments(**sizes, dtype=dtype)
     with pytest.raises((ValueError, TypeError), match=message):
-        operator(*(arguments[name].to(device) for name in ARGUMENTS))
+        operator(*to_device(arguments, device))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason='there is no GPU')
 @pytest.mark.parametrize('sizes', [dict(channels=12), dict(window_size=11)], ids=str)
 def test_by_default_pytorch_takes_the_rest(sizes: dict) -> None:
     arguments = {name: tensor.cuda() for name, tensor in make_arguments(**sizes).items()}
-    torch.testing.assert_close(aggregated_attention(**arguments), aggregated_attention_reference(**arguments))
+    expected = aggregated_attention_reference(*arguments.values())
+    torch.testing.assert_close(aggregated_attention(**arguments), expected)
 
 
 @needs_cuda

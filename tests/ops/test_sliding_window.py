@@ -9,7 +9,7 @@ import torch
 from torch.autograd.function import FunctionCtx
 
 from bioattn_mm.ops import aggregated_attention, sliding_window_av, sliding_window_qk
-from tests.ops.conftest import needs_cuda, needs_library
+from tests.ops.conftest import check_any_number_of_threads, needs_cuda, needs_library
 from tests.ops.cuda_on_cpu import CSRC, HERE, load_cuda_on_cpu
 
 QK = ('query', 'key', 'bias')
@@ -240,17 +240,12 @@ def test_memory_layout_does_not_matter(operators: Operators) -> None:
 @needs_library
 def test_backward_is_the_same_for_any_number_of_threads() -> None:
     arguments = make_arguments(grid=(40, 30), channels=24, dtype=torch.float32)
-    results = []
-    threads = torch.get_num_threads()
-    try:
-        for number in (1, 2, 3):
-            torch.set_num_threads(number)
-            qk = gradients(partial(sliding_window_qk, backend='cpu'), select(arguments, QK))
-            results.append(qk + gradients(partial(sliding_window_av, backend='cpu'), select(arguments, AV)))
-    finally:
-        torch.set_num_threads(threads)
-    for others in results[1:]:
-        assert all(torch.equal(one, other) for one, other in zip(results[0], others, strict=True))
+
+    def run() -> list[torch.Tensor]:
+        qk = gradients(partial(sliding_window_qk, backend='cpu'), select(arguments, QK))
+        return qk + gradients(partial(sliding_window_av, backend='cpu'), select(arguments, AV))
+
+    check_any_number_of_threads(run)
 
 
 @needs_library
@@ -352,16 +347,16 @@ def test_autocast(backend: str) -> None:
         ('query', torch.zeros(2, 5, 7, 2, 6).int(), 'query must be one of float16, bfloat16, .*, got int32'),
         ('key', torch.zeros(2, 5, 6, 2, 6), r'key must have shape \(2, 5, 7, 2, 6\) to fit query .*, got'),
         ('key', torch.zeros(2, 5, 7, 2, 6, device='meta'), 'key is on meta, but query is on cpu'),
-        ('key', torch.zeros(2, 5, 7, 2, 6), 'key is torch.float32, but query is torch.float64'),
+        ('key', torch.zeros(2, 5, 7, 2, 6), 'key must be torch.float64 to fit query, got torch.float32'),
         ('bias', torch.zeros(2, 16), r'bias must be \(heads, k \* k\) .*: 16 is not the square of an odd number'),
         ('bias', torch.zeros(()), r'bias must be \(heads, k \* k\) with k odd, got shape \(\)'),
         ('bias', torch.zeros(3, 9), r'bias must have shape \(2, 9\) to fit query .*, got \(3, 9\)'),
-        ('bias', torch.zeros(2, 9), 'bias is torch.float32, but query is torch.float64: both must be of one dtype'),
+        ('bias', torch.zeros(2, 9), 'bias must be torch.float64 to fit query, got torch.float32'),
         ('value', torch.zeros(5, 7, 2, 6), r'value must be \(B, H, W, heads, d\), got shape'),
         ('value', torch.zeros(2, 5, 7, 2, 6).bool(), 'value must be one of float16, .*, got bool'),
         ('weights', torch.zeros(2, 5, 7, 2, 8), 'weights must be .*: 8 is not the square of an odd number'),
         ('weights', torch.zeros(2, 5, 7, 9), r'weights must have shape \(2, 5, 7, 2, 9\) to fit value'),
-        ('weights', torch.zeros(2, 5, 7, 2, 9), 'weights is torch.float32, but value is torch.float64'),
+        ('weights', torch.zeros(2, 5, 7, 2, 9), 'weights must be torch.float64 to fit value, got torch.float32'),
     ],
 )
 def test_arguments_that_do_not_fit(name: str, wrong: torch.Tensor, message: str) -> None:

@@ -1,173 +1,176 @@
-// Schema of the operator, and its registration with the dispatcher: CPU, CUDA, Meta, autograd and autocast.
+// The operator aggregated_attention for PyTorch: schema, autograd, autocast, and kernels for CPU, CUDA and tracing.
 
 #include "aggregated_attention.h"
 
-#include <ATen/autocast_mode.h>
+#include "dispatch.h"
+
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-namespace bioattn_mm {
+#include <string>
+#include <utility>
 
+namespace bioattn_mm {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-#define INPUTS                                                                                          \
-  const Tensor &query, const Tensor &key, const Tensor &value, const Tensor &pooled_key,                \
-      const Tensor &pooled_value, const Tensor &window_bias, const Tensor &pooled_bias,                 \
-      const Tensor &pooled_bias_rows, const Tensor &token_weights
-#define INPUT_NAMES \
-  query, key, value, pooled_key, pooled_value, window_bias, pooled_bias, pooled_bias_rows, token_weights
+// The operators as PyTorch calls them, with each input as an argument of its own. The arguments are a pack of indices,
+// so that their list is in `InputsOf` alone.
+template <size_t>
+using Argument = const Tensor&;
 
-Inputs contiguous(INPUTS) {
-  return Inputs{query.contiguous(),        key.contiguous(),         value.contiguous(),
-                pooled_key.contiguous(),   pooled_value.contiguous(), window_bias.contiguous(),
-                pooled_bias.contiguous(),  pooled_bias_rows.contiguous(), token_weights.contiguous()};
-}
+template <typename Indices>
+struct SeparateArguments;
 
-bool is_half(const Tensor& tensor) { return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16; }
+template <size_t... i>
+struct SeparateArguments<std::index_sequence<i...>> {
+  using Whole = Tensor(Argument<i>...);
+  using ForwardPass = Forward(Argument<i>...);
+  using BackwardPass = Gradients(const Tensor&, Argument<i>..., const Tensor&, const Tensor&);
+
+  // Wraps a function of `Inputs`.
+  template <auto function>
+  static auto call(Argument<i>... inputs) {
+    return function(Inputs{inputs...});
+  }
+
+  template <auto function>
+  static Gradients backward(
+      const Tensor& grad_output, Argument<i>... inputs, const Tensor& output, const Tensor& logsumexp) {
+    return to_gradients(function(grad_output, Inputs{inputs...}, output, logsumexp));
+  }
+};
+using Separate = SeparateArguments<std::make_index_sequence<9>>;
 
 // On the CPU half precision is a format of storage: what is computed is float32.
-Inputs in_float(const Inputs& i) {
-  const auto to_float = [](const Tensor& tensor) { return tensor.to(at::kFloat); };
-  return Inputs{to_float(i.query),        to_float(i.key),         to_float(i.value),
-                to_float(i.pooled_key),   to_float(i.pooled_value), to_float(i.window_bias),
-                to_float(i.pooled_bias),  i.pooled_bias_rows,       to_float(i.token_weights)};
+Tensor at_least_float(const Tensor& tensor) {
+  return (at::isReducedFloatingType(tensor.scalar_type()) ? tensor.to(at::kFloat) : tensor).contiguous();
 }
 
-Forward forward_cpu(INPUTS) {
-  const Inputs inputs = contiguous(INPUT_NAMES);
-  if (!is_half(query)) return aggregated_attention_forward_cpu(inputs);
-  auto [output, logsumexp] = aggregated_attention_forward_cpu(in_float(inputs));
-  return {output.to(query.scalar_type()), logsumexp};
+Forward forward_cpu(const Inputs& inputs) {
+  auto [output, logsumexp] = aggregated_attention_forward_cpu(inputs.map(at_least_float));
+  return {output.to(inputs.query.scalar_type()), logsumexp};
 }
 
-Backward backward_cpu(const Tensor& grad_output, INPUTS, const Tensor& output, const Tensor& logsumexp) {
-  const Inputs inputs = contiguous(INPUT_NAMES);
-  if (!is_half(query)) return aggregated_attention_backward_cpu(grad_output.contiguous(), inputs, logsumexp);
-  Backward gradients =
-      aggregated_attention_backward_cpu(grad_output.to(at::kFloat).contiguous(), in_float(inputs), logsumexp);
-  std::apply([&](auto&... tensors) { ((tensors = tensors.to(query.scalar_type())), ...); }, gradients);
-  return gradients;
+Inputs backward_cpu(const Tensor& grad_output, const Inputs& inputs, const Tensor&, const Tensor& logsumexp) {
+  const Inputs gradients =
+      aggregated_attention_backward_cpu(at_least_float(grad_output), inputs.map(at_least_float), logsumexp);
+  return gradients.map([&](const Tensor& gradient) {
+    return gradient.defined() ? gradient.to(inputs.query.scalar_type()) : gradient;
+  });
 }
 
 #ifdef BIOATTN_WITH_CUDA
-Forward forward_cuda(INPUTS) { return aggregated_attention_forward_cuda(contiguous(INPUT_NAMES)); }
+Tensor contiguous(const Tensor& tensor) { return tensor.contiguous(); }
 
-Backward backward_cuda(const Tensor& grad_output, INPUTS, const Tensor& output, const Tensor& logsumexp) {
-  return aggregated_attention_backward_cuda(grad_output.contiguous(), contiguous(INPUT_NAMES), output, logsumexp);
+Forward forward_cuda(const Inputs& inputs) { return aggregated_attention_forward_cuda(inputs.map(contiguous)); }
+
+Inputs backward_cuda(
+    const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp) {
+  return aggregated_attention_backward_cuda(grad_output.contiguous(), inputs.map(contiguous), output, logsumexp);
 }
 #endif
 
-// Shapes and dtypes alone, for tracing.
-Tensor shaped_like(const Tensor& tensor) { return at::empty_symint(tensor.sym_sizes(), tensor.options()); }
-
-Forward forward_meta(INPUTS) {
-  const auto sum_dtype = is_half(query) ? at::kFloat : query.scalar_type();
-  return {shaped_like(query), at::empty_symint(query.sym_sizes().slice(0, 4), query.options().dtype(sum_dtype))};
+Forward forward_meta(const Inputs& inputs) {
+  const Tensor& query = inputs.query;
+  const auto dtype = at::isReducedFloatingType(query.scalar_type()) ? at::kFloat : query.scalar_type();
+  return {shaped_like(query), at::empty_symint(query.sym_sizes().slice(0, 4), query.options().dtype(dtype))};
 }
 
-Backward backward_meta(const Tensor& grad_output, INPUTS, const Tensor& output, const Tensor& logsumexp) {
-  return {shaped_like(query),        shaped_like(key),         shaped_like(value),       shaped_like(pooled_key),
-          shaped_like(pooled_value), shaped_like(window_bias), shaped_like(pooled_bias), shaped_like(token_weights)};
+Inputs backward_meta(const Tensor&, const Inputs& inputs, const Tensor&, const Tensor&) {
+  return inputs.map(shaped_like);
 }
 
-Forward call_forward(INPUTS) {
-  static auto op = c10::Dispatcher::singleton()
-                       .findSchemaOrThrow("bioattn_mm::aggregated_attention_forward", "")
-                       .typed<Forward(INPUTS)>();
-  return op.call(INPUT_NAMES);
+Tensor call(const Inputs& inputs) {
+  static const auto op = find_operator<Separate::Whole>("bioattn_mm::aggregated_attention");
+  return inputs.apply([](const auto&... tensors) { return op.call(tensors...); });
 }
 
-Backward call_backward(const Tensor& grad_output, INPUTS, const Tensor& output, const Tensor& logsumexp) {
-  static auto op = c10::Dispatcher::singleton()
-                       .findSchemaOrThrow("bioattn_mm::aggregated_attention_backward", "")
-                       .typed<Backward(const Tensor&, INPUTS, const Tensor&, const Tensor&)>();
-  return op.call(grad_output, INPUT_NAMES, output, logsumexp);
+Forward call_forward(const Inputs& inputs) {
+  static const auto op = find_operator<Separate::ForwardPass>("bioattn_mm::aggregated_attention_forward");
+  return inputs.apply([](const auto&... tensors) { return op.call(tensors...); });
 }
 
-// The weights are not saved: the backward pass computes them again from the inputs and the logsumexp. The output is
-// of use there, and stays in memory for the layer that follows in any case.
+Gradients call_backward(
+    const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp) {
+  static const auto op = find_operator<Separate::BackwardPass>("bioattn_mm::aggregated_attention_backward");
+  return inputs.apply([&](const auto&... tensors) { return op.call(grad_output, tensors..., output, logsumexp); });
+}
+
+// The attention weights are not saved: the backward pass computes them again from the inputs and the logsumexp. It
+// needs the output, too, which stays in memory anyway for the layer that follows.
 struct AggregatedAttention : torch::autograd::Function<AggregatedAttention> {
-  static Tensor forward(AutogradContext* context, INPUTS) {
+  template <typename... Tensors>
+  static Tensor forward(AutogradContext* context, const Tensors&... inputs) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    auto [output, logsumexp] = call_forward(INPUT_NAMES);
-    context->save_for_backward({INPUT_NAMES, output, logsumexp});
+    auto [output, logsumexp] = call_forward(Inputs{inputs...});
+    context->save_for_backward({inputs..., output, logsumexp});
     return output;
   }
 
   static variable_list backward(AutogradContext* context, variable_list grad_outputs) {
     const auto saved = context->get_saved_variables();
-    auto [query, key, value, pooled_key, pooled_value, window_bias, pooled_bias, token_weights] =
-        call_backward(grad_outputs[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], saved[6],
-                      saved[7], saved[8], saved[9], saved[10]);
-    return {query, key, value, pooled_key, pooled_value, window_bias, pooled_bias, Tensor(), token_weights};
+    variable_list gradients = std::apply(
+        [](const auto&... tensors) { return variable_list{tensors...}; },
+        call_backward(grad_outputs[0], inputs_from(saved), saved[9], saved[10]));
+    gradients.insert(gradients.end() - 1, Tensor());  // of pooled_bias_rows, the last input but one
+    return gradients;
   }
 };
 
-Tensor aggregated_attention_autograd(INPUTS) { return AggregatedAttention::apply(INPUT_NAMES); }
-
-// Below autograd, where nothing asks for a gradient.
-Tensor aggregated_attention(INPUTS) { return std::get<0>(call_forward(INPUT_NAMES)); }
-
-// Under autocast everything is rounded to its dtype, as for other attention; sums are in float32 all the same.
-template <c10::DeviceType device, c10::DispatchKey dispatch_key>
-Tensor aggregated_attention_autocast(INPUTS) {
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(dispatch_key);
-  const auto dtype = at::autocast::get_autocast_dtype(device);
-  const auto cast = [&](const Tensor& tensor) { return at::autocast::cached_cast(dtype, tensor, device); };
-  static auto op = c10::Dispatcher::singleton()
-                       .findSchemaOrThrow("bioattn_mm::aggregated_attention", "")
-                       .typed<Tensor(INPUTS)>();
-  return op.call(cast(query), cast(key), cast(value), cast(pooled_key), cast(pooled_value), cast(window_bias),
-                 cast(pooled_bias), pooled_bias_rows, cast(token_weights));
+Tensor with_autograd(const Inputs& inputs) {
+  return inputs.apply([](const auto&... tensors) { return AggregatedAttention::apply(tensors...); });
 }
 
-#define INPUT_SCHEMA                                                                                \
-  "Tensor query, Tensor key, Tensor value, Tensor pooled_key, Tensor pooled_value, Tensor window_bias, " \
-  "Tensor pooled_bias, Tensor pooled_bias_rows, Tensor token_weights"
+Tensor without_autograd(const Inputs& inputs) { return std::get<0>(call_forward(inputs)); }
+
+template <c10::DeviceType device>
+Tensor with_autocast(const Inputs& inputs) {
+  const Autocast<device> cast;
+  return call(inputs.map(cast));
+}
 
 TORCH_LIBRARY_FRAGMENT(bioattn_mm, library) {
-  library.def("aggregated_attention(" INPUT_SCHEMA ") -> Tensor");
-  library.def("aggregated_attention_forward(" INPUT_SCHEMA ") -> (Tensor, Tensor)");
-  library.def("aggregated_attention_backward(Tensor grad_output, " INPUT_SCHEMA
-              ", Tensor output, Tensor logsumexp) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
+  const std::string inputs =
+      "Tensor query, Tensor key, Tensor value, Tensor pooled_key, Tensor pooled_value, Tensor window_bias, "
+      "Tensor pooled_bias, Tensor pooled_bias_rows, Tensor token_weights";
+  const std::string gradients = "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)";
+  const auto define = [&](const std::string& schema) { library.def(schema.c_str()); };
+  define("aggregated_attention(" + inputs + ") -> Tensor");
+  define("aggregated_attention_forward(" + inputs + ") -> (Tensor, Tensor)");
+  define(
+      "aggregated_attention_backward(Tensor grad_output, " + inputs + ", Tensor output, Tensor logsumexp) -> " +
+      gradients);
 }
 
-TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
-  library.impl("aggregated_attention", aggregated_attention);
-  library.impl("aggregated_attention_forward", forward_cpu);
-  library.impl("aggregated_attention_backward", backward_cpu);
+template <auto forward, auto backward>
+void register_kernels(torch::Library& library) {
+  library.impl("aggregated_attention", Separate::call<without_autograd>);
+  library.impl("aggregated_attention_forward", Separate::call<forward>);
+  library.impl("aggregated_attention_backward", Separate::backward<backward>);
 }
 
+TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) { register_kernels<forward_cpu, backward_cpu>(library); }
+TORCH_LIBRARY_IMPL(bioattn_mm, Meta, library) { register_kernels<forward_meta, backward_meta>(library); }
 #ifdef BIOATTN_WITH_CUDA
-TORCH_LIBRARY_IMPL(bioattn_mm, CUDA, library) {
-  library.impl("aggregated_attention", aggregated_attention);
-  library.impl("aggregated_attention_forward", forward_cuda);
-  library.impl("aggregated_attention_backward", backward_cuda);
-}
+TORCH_LIBRARY_IMPL(bioattn_mm, CUDA, library) { register_kernels<forward_cuda, backward_cuda>(library); }
 #endif
 
-TORCH_LIBRARY_IMPL(bioattn_mm, Meta, library) {
-  library.impl("aggregated_attention", aggregated_attention);
-  library.impl("aggregated_attention_forward", forward_meta);
-  library.impl("aggregated_attention_backward", backward_meta);
-}
-
 TORCH_LIBRARY_IMPL(bioattn_mm, Autograd, library) {
-  library.impl("aggregated_attention", aggregated_attention_autograd);
+  library.impl("aggregated_attention", Separate::call<with_autograd>);
   // A second derivative raises an error instead of being silently zero.
   library.impl("aggregated_attention_backward", torch::autograd::autogradNotImplementedFallback());
 }
 
 TORCH_LIBRARY_IMPL(bioattn_mm, AutocastCPU, library) {
-  library.impl("aggregated_attention", aggregated_attention_autocast<c10::kCPU, c10::DispatchKey::AutocastCPU>);
+  library.impl("aggregated_attention", Separate::call<with_autocast<c10::kCPU>>);
 }
 
 TORCH_LIBRARY_IMPL(bioattn_mm, AutocastCUDA, library) {
-  library.impl("aggregated_attention", aggregated_attention_autocast<c10::kCUDA, c10::DispatchKey::AutocastCUDA>);
+  library.impl("aggregated_attention", Separate::call<with_autocast<c10::kCUDA>>);
 }
 
 }  // namespace

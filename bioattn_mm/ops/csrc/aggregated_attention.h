@@ -1,81 +1,123 @@
-// Aggregated attention (TransNeXt, eq. 10-14): see bioattn_mm/ops/aggregated_attention.py for what it computes.
+// Aggregated attention (TransNeXt, eq. 10-14): bioattn_mm/ops/aggregated_attention.py says what it computes.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include "window_sizes.h"
 
-#include <cmath>
+#include <c10/macros/Macros.h>
+
 #include <tuple>
+#include <type_traits>
+#include <vector>
 
 namespace bioattn_mm {
 
 using at::Tensor;
 
-// Inputs of the operator, in the order of its schema. All are contiguous and of one floating dtype, but for
-// pooled_bias_rows, which is int64.
-struct Inputs {
-  Tensor query;             // (B, H, W, heads, d)
-  Tensor key;               // (B, H, W, heads, d)
-  Tensor value;             // (B, H, W, heads, d)
-  Tensor pooled_key;        // (B, Ph, Pw, heads, d)
-  Tensor pooled_value;      // (B, Ph, Pw, heads, d)
-  Tensor window_bias;       // (heads, k * k)
-  Tensor pooled_bias;       // (heads, R, W, Pw)
-  Tensor pooled_bias_rows;  // (H, Ph)
-  Tensor token_weights;     // (B, H, W, heads, k * k)
+// The inputs of the operator in the order of its schema: as tensors, or as pointers to their data.
+template <typename Data, typename Indices>
+struct InputsOf {
+  Data query;                // (B, H, W, heads, d)
+  Data key;                  // (B, H, W, heads, d)
+  Data value;                // (B, H, W, heads, d)
+  Data pooled_key;           // (B, Ph, Pw, heads, d)
+  Data pooled_value;         // (B, Ph, Pw, heads, d)
+  Data window_bias;          // (heads, k * k)
+  Data pooled_bias;          // (heads, R, W, Pw)
+  Indices pooled_bias_rows;  // (H, Ph), int64
+  Data token_weights;        // (B, H, W, heads, k * k)
+
+  // function(query, ..., token_weights)
+  template <typename Function>
+  auto apply(const Function& function) const {
+    return function(
+        query, key, value, pooled_key, pooled_value, window_bias, pooled_bias, pooled_bias_rows, token_weights);
+  }
+  // {function(query), ..., function(token_weights)}
+  template <typename Function>
+  InputsOf map(const Function& function) const {
+    return apply([&](const auto&... inputs) { return InputsOf{function(inputs)...}; });
+  }
 };
 
-struct Sizes {
+// All but pooled_bias_rows have one floating-point dtype. The same struct holds their gradients: pooled_bias_rows has
+// none, and is undefined there.
+using Inputs = InputsOf<Tensor, Tensor>;
+
+// The gradients as PyTorch takes them, without pooled_bias_rows.
+using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+inline Gradients to_gradients(const Inputs& g) {
+  return {g.query,        g.key,         g.value,       g.pooled_key,
+          g.pooled_value, g.window_bias, g.pooled_bias, g.token_weights};
+}
+
+inline Inputs inputs_from(const std::vector<Tensor>& t) {
+  return {t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8]};
+}
+
+// Pointers to the data of the inputs, and of their gradients.
+template <typename T>
+using Pointers = InputsOf<const T*, const int64_t*>;
+template <typename T>
+using MutablePointers = InputsOf<T*, int64_t*>;
+
+// Converts to a pointer to the tensor's data, of the type that is asked for; null if the tensor is undefined.
+struct DataOf {
+  template <typename Pointer>
+  operator Pointer() const {
+    using T = std::remove_pointer_t<Pointer>;
+    if (!tensor.defined()) return nullptr;
+    if constexpr (std::is_const_v<T>)
+      return tensor.const_data_ptr<std::remove_const_t<T>>();
+    else
+      return tensor.mutable_data_ptr<T>();
+  }
+
+  const Tensor& tensor;
+};
+
+template <typename AnyPointers>
+AnyPointers pointers_to(const Inputs& inputs) {
+  return inputs.apply([](const auto&... tensors) { return AnyPointers{DataOf{tensors}...}; });
+}
+
+template <typename Integer>
+struct Sizes : WindowSizes<Integer> {
   explicit Sizes(const Inputs& inputs)
-      : batch(inputs.query.size(0)),
-        height(inputs.query.size(1)),
-        width(inputs.query.size(2)),
-        heads(inputs.query.size(3)),
-        channels(inputs.query.size(4)),
+      : WindowSizes<Integer>(inputs.query, inputs.window_bias.size(1)),
         pooled_height(inputs.pooled_key.size(1)),
         pooled_width(inputs.pooled_key.size(2)),
         pooled(pooled_height * pooled_width),
-        window(std::lround(std::sqrt(static_cast<double>(inputs.window_bias.size(1))))),
-        offsets(inputs.window_bias.size(1)),
         bias_rows(inputs.pooled_bias.size(1)) {}
 
-  int64_t batch, height, width, heads, channels;
-  int64_t pooled_height, pooled_width, pooled;  // pooled = pooled_height * pooled_width
-  int64_t window, offsets;                      // side of the window; offsets = window * window
-  int64_t bias_rows;                            // R
+  // Number of a token and head in (B, H, W, heads).
+  C10_HOST_DEVICE int64_t token(Integer image, Integer head, Integer i, Integer j) const {
+    return ((static_cast<int64_t>(image) * this->height + i) * this->width + j) * this->heads + head;
+  }
+  // Number of a pooled token and head in (B, Ph, Pw, heads).
+  C10_HOST_DEVICE int64_t pooled_token(Integer image, Integer head, Integer u, Integer v) const {
+    return ((static_cast<int64_t>(image) * pooled_height + u) * pooled_width + v) * this->heads + head;
+  }
+  // First bias of row `row` and query column j in (heads, R, W, Pw).
+  C10_HOST_DEVICE int64_t bias(Integer head, Integer row, Integer j) const {
+    return ((static_cast<int64_t>(head) * bias_rows + row) * this->width + j) * pooled_width;
+  }
+
+  Integer pooled_height, pooled_width, pooled;  // Ph, Pw, Ph * Pw
+  Integer bias_rows;                            // R
 };
 
-// The data of the inputs.
-template <typename T>
-struct Pointers {
-  explicit Pointers(const Inputs& inputs)
-      : query(inputs.query.const_data_ptr<T>()),
-        key(inputs.key.const_data_ptr<T>()),
-        value(inputs.value.const_data_ptr<T>()),
-        pooled_key(inputs.pooled_key.const_data_ptr<T>()),
-        pooled_value(inputs.pooled_value.const_data_ptr<T>()),
-        window_bias(inputs.window_bias.const_data_ptr<T>()),
-        pooled_bias(inputs.pooled_bias.const_data_ptr<T>()),
-        pooled_bias_rows(inputs.pooled_bias_rows.const_data_ptr<int64_t>()),
-        token_weights(inputs.token_weights.const_data_ptr<T>()) {}
-
-  const T *query, *key, *value, *pooled_key, *pooled_value, *window_bias, *pooled_bias;
-  const int64_t* pooled_bias_rows;
-  const T* token_weights;
-};
-
-// Output (B, H, W, heads, d), and the logarithm of each softmax's denominator (B, H, W, heads), float32 for half
-// precision.
+// The output (B, H, W, heads, d), and the logarithm of each softmax's denominator (B, H, W, heads), which is float32
+// for half precision.
 using Forward = std::tuple<Tensor, Tensor>;
 
-// Gradients of the inputs in their order, without pooled_bias_rows.
-using Backward = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
-
+// The kernels. All tensors are contiguous; the backward pass gives the gradients of the inputs.
 Forward aggregated_attention_forward_cpu(const Inputs& inputs);
-Backward aggregated_attention_backward_cpu(const Tensor& grad_output, const Inputs& inputs, const Tensor& logsumexp);
+Inputs aggregated_attention_backward_cpu(const Tensor& grad_output, const Inputs& inputs, const Tensor& logsumexp);
 
-// Windows of at most 9 x 9, a multiple of 8 up to 64 channels, no float64.
+// At most 9 x 9 tokens in a window and 64 channels in a head, a multiple of 8; no float64.
 Forward aggregated_attention_forward_cuda(const Inputs& inputs);
-Backward aggregated_attention_backward_cuda(
+Inputs aggregated_attention_backward_cuda(
     const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp);
 
 }  // namespace bioattn_mm

@@ -1,8 +1,9 @@
-// Schema of the table of the log-spaced position bias, and its registration: CPU, Meta and autograd.
+// The operator log_cpb_table for PyTorch: schema, autograd, and kernels for CPU and tracing.
 
 #include "log_cpb.h"
 
-#include <ATen/Functions.h>
+#include "dispatch.h"
+
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -15,16 +16,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Gradients = std::tuple<Tensor, Tensor, Tensor>;
 
-Tensor forward_cpu(const Tensor& vertical, const Tensor& horizontal, const Tensor& weight, const Tensor& bias) {
-  return log_cpb_table_forward_cpu(
-      vertical.contiguous(), horizontal.contiguous(), weight.contiguous(), bias.contiguous());
-}
-
-Gradients backward_cpu(
-    const Tensor& grad_table, const Tensor& vertical, const Tensor& horizontal, const Tensor& weight) {
-  return log_cpb_table_backward_cpu(grad_table, vertical.contiguous(), horizontal.contiguous(), weight.contiguous());
-}
-
 Tensor forward_meta(const Tensor& vertical, const Tensor& horizontal, const Tensor& weight, const Tensor&) {
   return at::empty_symint(
       {weight.sym_size(0), vertical.sym_size(0), horizontal.sym_size(0)}, vertical.options());
@@ -32,27 +23,22 @@ Tensor forward_meta(const Tensor& vertical, const Tensor& horizontal, const Tens
 
 Gradients backward_meta(
     const Tensor&, const Tensor& vertical, const Tensor& horizontal, const Tensor& weight) {
-  const auto shaped_like = [](const Tensor& tensor) { return at::empty_symint(tensor.sym_sizes(), tensor.options()); };
   return {shaped_like(vertical), shaped_like(horizontal), shaped_like(weight)};
 }
 
-// The hidden activations, (R, C, hidden), are not saved: the backward pass computes them again.
+// The hidden activations (R, C, hidden) are not saved: the backward pass computes them again.
 struct LogCPBTable : torch::autograd::Function<LogCPBTable> {
   static Tensor forward(
       AutogradContext* context, const Tensor& vertical, const Tensor& horizontal, const Tensor& weight,
       const Tensor& bias) {
     at::AutoDispatchBelowADInplaceOrView guard;
     context->save_for_backward({vertical, horizontal, weight});
-    static auto op = c10::Dispatcher::singleton()
-                         .findSchemaOrThrow("bioattn_mm::log_cpb_table", "")
-                         .typed<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&)>();
+    static const auto op = find_operator<decltype(forward_meta)>("bioattn_mm::log_cpb_table");
     return op.call(vertical, horizontal, weight, bias);
   }
 
   static variable_list backward(AutogradContext* context, variable_list grad_outputs) {
-    static auto op = c10::Dispatcher::singleton()
-                         .findSchemaOrThrow("bioattn_mm::log_cpb_table_backward", "")
-                         .typed<Gradients(const Tensor&, const Tensor&, const Tensor&, const Tensor&)>();
+    static const auto op = find_operator<decltype(backward_meta)>("bioattn_mm::log_cpb_table_backward");
     const auto saved = context->get_saved_variables();
     auto [vertical, horizontal, weight] = op.call(grad_outputs[0], saved[0], saved[1], saved[2]);
     return {vertical, horizontal, weight, grad_outputs[0].sum({1, 2})};
@@ -72,8 +58,8 @@ TORCH_LIBRARY_FRAGMENT(bioattn_mm, library) {
 }
 
 TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
-  library.impl("log_cpb_table", forward_cpu);
-  library.impl("log_cpb_table_backward", backward_cpu);
+  library.impl("log_cpb_table", log_cpb_table_forward_cpu);
+  library.impl("log_cpb_table_backward", log_cpb_table_backward_cpu);
 }
 
 TORCH_LIBRARY_IMPL(bioattn_mm, Meta, library) {
@@ -83,6 +69,7 @@ TORCH_LIBRARY_IMPL(bioattn_mm, Meta, library) {
 
 TORCH_LIBRARY_IMPL(bioattn_mm, Autograd, library) {
   library.impl("log_cpb_table", log_cpb_table_autograd);
+  // A second derivative raises an error instead of being silently zero.
   library.impl("log_cpb_table_backward", torch::autograd::autogradNotImplementedFallback());
 }
 

@@ -1,4 +1,4 @@
-// Table of the log-spaced position bias: see bioattn_mm/ops/log_cpb.py for what it computes.
+// Table of the log-spaced position bias: bioattn_mm/ops/log_cpb.py says what it computes.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,45 +1,32 @@
-// Products with the tokens of a sliding window, and sums over them: see bioattn_mm/ops/sliding_window.py.
+// The two operators of the sliding window: bioattn_mm/ops/sliding_window.py says what they compute.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include "window_sizes.h"
+
 #include <ATen/ops/arange.h>
 
-#include <cmath>
 #include <limits>
 #include <tuple>
 
 namespace bioattn_mm {
 
-// Sizes of tokens (B, H, W, heads, d), each with a window of `window` x `window` = `offsets` tokens around it.
-struct WindowSizes {
-  WindowSizes(const at::Tensor& tokens, int64_t offsets)
-      : batch(tokens.size(0)),
-        height(tokens.size(1)),
-        width(tokens.size(2)),
-        heads(tokens.size(3)),
-        channels(tokens.size(4)),
-        window(std::lround(std::sqrt(static_cast<double>(offsets)))),
-        offsets(offsets) {}
-
-  int64_t batch, height, width, heads, channels, window, offsets;
-};
-
-// What a device provides. All tensors are contiguous and of one floating dtype.
+// The kernels of a device. All tensors are contiguous and have one floating-point dtype.
 //
-// Products of each token with those `others` that are in its window, plus a bias (heads, k * k) if it is defined:
-// (B, H, W, heads, k * k), and `outside` where the window leaves the image.
+// Dot products of each token with the `others` in its window, plus a bias (heads, k * k) if it is defined:
+// (B, H, W, heads, k * k), with the value `outside` where the window leaves the image.
 using WindowProducts = at::Tensor(
     const at::Tensor& tokens, const at::Tensor& others, const at::Tensor& bias, int64_t offsets, double outside);
-// Sums of the tokens in each token's window times its weights (B, H, W, heads, k * k): (B, H, W, heads, d).
-// Transposed, a token is multiplied by the weights of those in whose windows it is, each at its own offset there.
+// Weighted sums of the tokens in each token's window, by its weights (B, H, W, heads, k * k): (B, H, W, heads, d).
+// `transposed` gives the transposed linear map, as gradients need it: each token sums up the tokens in whose windows it
+// is, by the weights that it has in those windows.
 using WindowSums = at::Tensor(const at::Tensor& weights, const at::Tensor& tokens, bool transposed);
 
 WindowProducts window_products_cpu, window_products_cuda;
 WindowSums window_sums_cpu, window_sums_cuda;
 
-// Sum over the tokens of the gradients of the logits, without those of logits outside the image.
+// Gradient of the bias: that of the logits summed over the tokens, without logits outside of the image.
 inline at::Tensor window_bias_gradient(const at::Tensor& grad_logits) {
-  const WindowSizes s(grad_logits, grad_logits.size(4));
+  const WindowSizes<int64_t> s(grad_logits, grad_logits.size(4));
   const auto outside = [&](int64_t length) {
     const auto integers = grad_logits.options().dtype(at::kLong);
     const at::Tensor from_token = at::arange(-(s.window / 2), s.window / 2 + 1, integers);
@@ -52,7 +39,7 @@ inline at::Tensor window_bias_gradient(const at::Tensor& grad_logits) {
   return grad_logits.masked_fill(mask, 0).sum({0, 1, 2});
 }
 
-// The operators on a device.
+// The operators and their gradients, by the kernels of a device.
 template <WindowProducts products, WindowSums sums>
 struct SlidingWindow {
   using Tensor = at::Tensor;

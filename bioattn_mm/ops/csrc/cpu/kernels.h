@@ -1,4 +1,4 @@
-// Loops of the CPU operator that are worth compiling for several instruction sets.
+// Loops of the CPU kernels, and how they are compiled for several instruction sets.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
-// One binary for every x86-64 machine: the loader picks the best clone that the processor can run.
+// One binary for every x86-64 processor: it has a clone of a function for each instruction set, and the loader picks the
+// best that the processor can run.
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
 #define BIOATTN_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
@@ -14,10 +15,16 @@
 #endif
 #define BIOATTN_INLINE inline __attribute__((always_inline))
 
+// Defines `name` for float and double by the template `name_body`. Templates cannot have clones, functions can; they
+// inline the body, which so is compiled for each clone.
+#define BIOATTN_CLONE(name, Arguments)                                                     \
+  BIOATTN_CLONES void name(const Arguments<float>& arguments) { name##_body(arguments); }  \
+  BIOATTN_CLONES void name(const Arguments<double>& arguments) { name##_body(arguments); }
+
 namespace bioattn_mm {
 
 // exp(x) to 2 units in the last place by the reduction x = n ln 2 + r, |r| <= ln 2 / 2, in a form that compilers
-// vectorise. Below the smallest normal number it gives that instead of 0; NaN stays NaN.
+// vectorise. It gives the smallest normal number instead of anything smaller, 0 included; NaN stays NaN.
 BIOATTN_INLINE float exponential(float x) {
   constexpr float round_to_integer = 12582912.f;  // 1.5 * 2^23: adding it leaves an integer in the low bits
   x = x < -87.f ? -87.f : x;
@@ -76,7 +83,7 @@ BIOATTN_INLINE T exponentiate(T* x, int64_t n, T shift) {
   return sum;
 }
 
-// Calls function(offset, i', j') for the tokens of the window around (i, j) that are inside the image.
+// Calls function(offset, y, x) for each token (y, x) of the window around (i, j) that is inside the image.
 template <typename Sizes, typename Function>
 BIOATTN_INLINE void for_window(const Sizes& s, int64_t i, int64_t j, const Function& function) {
   const int64_t margin = s.window / 2;

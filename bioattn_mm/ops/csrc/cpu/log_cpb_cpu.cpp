@@ -1,4 +1,4 @@
-// Table of the log-spaced position bias on the CPU: the hidden activations live in registers.
+// Table of the log-spaced position bias on the CPU: the hidden activations stay in registers.
 
 #include "../log_cpb.h"
 #include "kernels.h"
@@ -15,10 +15,10 @@ namespace {
 
 using at::Tensor;
 
-// The sums of some heads and columns stay in the first-level cache for a pass over the hidden units, and are loaded
-// and stored once for some units at a time.
+// Sums of kHeads heads and kColumns columns stay in the first-level cache while all hidden units are added; they are
+// loaded and stored once for kSteps units.
 constexpr int64_t kHeads = 4, kColumns = 32, kSteps = 4;
-constexpr int64_t kUnits = 64;  // hidden units that a task of the backward pass owns
+constexpr int64_t kUnits = 64;  // hidden units of a task of the backward pass
 
 // relu that keeps NaN
 template <typename T>
@@ -26,17 +26,24 @@ BIOATTN_INLINE T relu(T x) {
   return x < 0 ? T(0) : x;
 }
 
-// One row of the table, for a group of heads. `horizontal` is (blocks of columns, hidden, kColumns); `weight` is
-// (hidden, kHeads).
+// A row of the table for one group of heads.
 template <typename T>
-BIOATTN_INLINE void row_body(
-    const T* vertical, const T* horizontal, const T* weight, T* sums, int64_t hidden, int64_t padded_columns) {
-  for (int64_t first = 0; first < padded_columns; first += kColumns) {
+struct Row {
+  const T* vertical;    // (hidden)
+  const T* horizontal;  // (blocks of columns, hidden, kColumns)
+  const T* weight;      // (hidden, kHeads)
+  T* sums;              // (kHeads, padded_columns)
+  int64_t hidden, padded_columns;
+};
+
+template <typename T>
+BIOATTN_INLINE void compute_row_body(const Row<T>& row) {
+  for (int64_t first = 0; first < row.padded_columns; first += kColumns) {
     T sum[kHeads][kColumns] = {};
-    for (int64_t unit = 0; unit < hidden; unit += kSteps) {
-      const T* source = horizontal + first * hidden + unit * kColumns;
-      const T* offset = vertical + unit;
-      const T* w = weight + unit * kHeads;
+    for (int64_t unit = 0; unit < row.hidden; unit += kSteps) {
+      const T* source = row.horizontal + first * row.hidden + unit * kColumns;
+      const T* offset = row.vertical + unit;
+      const T* w = row.weight + unit * kHeads;
 #pragma omp simd
       for (int64_t column = 0; column < kColumns; ++column) {
         for (int64_t step = 0; step < kSteps; ++step) {
@@ -46,34 +53,41 @@ BIOATTN_INLINE void row_body(
       }
     }
     for (int64_t head = 0; head < kHeads; ++head)
-      std::copy_n(sum[head], kColumns, sums + head * padded_columns + first);
+      std::copy_n(sum[head], kColumns, row.sums + head * row.padded_columns + first);
   }
 }
 
-// Gradients for kUnits hidden units. `grad_table` is (R, C, heads); the rest have `hidden` columns.
+// The gradients of kUnits hidden units from `first`.
 template <typename T>
-BIOATTN_INLINE void units_body(
-    const T* grad_table, const T* vertical, const T* horizontal, const T* weight, T* grad_vertical,
-    T* grad_horizontal, T* grad_weight, int64_t rows, int64_t columns, int64_t heads, int64_t hidden) {
-  for (int64_t row = 0; row < rows; ++row) {
+struct Units {
+  const T* grad_table;                               // (R, C, heads)
+  const T *vertical, *horizontal, *weight;           // (R, hidden), (C, hidden), (heads, hidden)
+  T *grad_vertical, *grad_horizontal, *grad_weight;  // likewise
+  int64_t rows, columns, heads, hidden, first;
+};
+
+template <typename T>
+BIOATTN_INLINE void compute_unit_gradients_body(const Units<T>& u) {
+  for (int64_t row = 0; row < u.rows; ++row) {
+    const T* vertical = u.vertical + row * u.hidden + u.first;
     T grad_row[kUnits] = {};
-    for (int64_t column = 0; column < columns; ++column) {
-      const T* grad = grad_table + (row * columns + column) * heads;
+    for (int64_t column = 0; column < u.columns; ++column) {
+      const T* horizontal = u.horizontal + column * u.hidden + u.first;
+      const T* grad = u.grad_table + (row * u.columns + column) * u.heads;
       T activation[kUnits], grad_activation[kUnits] = {};
 #pragma omp simd
-      for (int64_t unit = 0; unit < kUnits; ++unit)
-        activation[unit] = relu(vertical[row * hidden + unit] + horizontal[column * hidden + unit]);
-      for (int64_t head = 0; head < heads; ++head) {
-        const T* head_weight = weight + head * hidden;
-        T* grad_head_weight = grad_weight + head * hidden;
+      for (int64_t unit = 0; unit < kUnits; ++unit) activation[unit] = relu(vertical[unit] + horizontal[unit]);
+      for (int64_t head = 0; head < u.heads; ++head) {
+        const T* weight = u.weight + head * u.hidden + u.first;
+        T* grad_weight = u.grad_weight + head * u.hidden + u.first;
         const T factor = grad[head];
 #pragma omp simd
         for (int64_t unit = 0; unit < kUnits; ++unit) {
-          grad_activation[unit] += head_weight[unit] * factor;
-          grad_head_weight[unit] += activation[unit] * factor;
+          grad_activation[unit] += weight[unit] * factor;
+          grad_weight[unit] += activation[unit] * factor;
         }
       }
-      T* grad_column = grad_horizontal + column * hidden;
+      T* grad_column = u.grad_horizontal + column * u.hidden + u.first;
 #pragma omp simd
       for (int64_t unit = 0; unit < kUnits; ++unit) {
         const T masked = activation[unit] > 0 ? grad_activation[unit] : T(0);
@@ -81,24 +95,12 @@ BIOATTN_INLINE void units_body(
         grad_column[unit] += masked;
       }
     }
-    std::copy_n(grad_row, kUnits, grad_vertical + row * hidden);
+    std::copy_n(grad_row, kUnits, u.grad_vertical + row * u.hidden + u.first);
   }
 }
 
-#define BIOATTN_FOR_DTYPE(T)                                                                                        \
-  BIOATTN_CLONES void compute_row(                                                                                  \
-      const T* vertical, const T* horizontal, const T* weight, T* sums, int64_t hidden, int64_t padded_columns) {   \
-    row_body(vertical, horizontal, weight, sums, hidden, padded_columns);                                           \
-  }                                                                                                                 \
-  BIOATTN_CLONES void compute_unit_gradients(                                                                       \
-      const T* grad_table, const T* vertical, const T* horizontal, const T* weight, T* grad_vertical,               \
-      T* grad_horizontal, T* grad_weight, int64_t rows, int64_t columns, int64_t heads, int64_t hidden) {           \
-    units_body(                                                                                                     \
-        grad_table, vertical, horizontal, weight, grad_vertical, grad_horizontal, grad_weight, rows, columns, heads, \
-        hidden);                                                                                                    \
-  }
-BIOATTN_FOR_DTYPE(float)
-BIOATTN_FOR_DTYPE(double)
+BIOATTN_CLONE(compute_row, Row)
+BIOATTN_CLONE(compute_unit_gradients, Units)
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -124,9 +126,9 @@ void forward(const Tensor& vertical, const Tensor& horizontal, const Tensor& wei
     std::vector<T> sums(kHeads * padded_columns);
     for (int64_t task = begin; task < end; ++task) {
       const int64_t row = task / groups, first_head = task % groups * kHeads;
-      compute_row(
+      compute_row(Row<T>{
           vertical_data + row * hidden, horizontal_data, weight_data + first_head * hidden, sums.data(), hidden,
-          padded_columns);
+          padded_columns});
       for (int64_t head = first_head; head < std::min(heads, first_head + kHeads); ++head)
         for (int64_t column = 0; column < columns; ++column)
           table_data[(head * rows + row) * columns + column] =
@@ -145,17 +147,14 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   const Tensor padded_vertical = pad(vertical), padded_horizontal = pad(horizontal), padded_weight = pad(weight);
   Tensor grad_vertical = at::zeros_like(padded_vertical), grad_horizontal = at::zeros_like(padded_horizontal);
   Tensor grad_weight = at::zeros_like(padded_weight);
-  const T* grad_data = heads_last.const_data_ptr<T>();
-  const T *vertical_data = padded_vertical.const_data_ptr<T>(), *weight_data = padded_weight.const_data_ptr<T>();
-  const T* horizontal_data = padded_horizontal.const_data_ptr<T>();
-  T *grad_vertical_data = grad_vertical.mutable_data_ptr<T>(), *grad_weight_data = grad_weight.mutable_data_ptr<T>();
-  T* grad_horizontal_data = grad_horizontal.mutable_data_ptr<T>();
+  const Units<T> all{
+      heads_last.const_data_ptr<T>(), padded_vertical.const_data_ptr<T>(), padded_horizontal.const_data_ptr<T>(),
+      padded_weight.const_data_ptr<T>(), grad_vertical.mutable_data_ptr<T>(), grad_horizontal.mutable_data_ptr<T>(),
+      grad_weight.mutable_data_ptr<T>(), rows, columns, heads, padded, 0};
   // A task owns its hidden units in every gradient, so the sums are the same for any number of threads.
   at::parallel_for(0, padded / kUnits, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t unit = begin * kUnits; unit < end * kUnits; unit += kUnits)
-      compute_unit_gradients(
-          grad_data, vertical_data + unit, horizontal_data + unit, weight_data + unit, grad_vertical_data + unit,
-          grad_horizontal_data + unit, grad_weight_data + unit, rows, columns, heads, padded);
+    Units<T> units = all;
+    for (units.first = begin * kUnits; units.first < end * kUnits; units.first += kUnits) compute_unit_gradients(units);
   });
   const auto trim = [&](const Tensor& tensor) { return tensor.narrow(1, 0, hidden).contiguous(); };
   return {trim(grad_vertical), trim(grad_horizontal), trim(grad_weight)};
@@ -167,7 +166,7 @@ Tensor log_cpb_table_forward_cpu(
     const Tensor& vertical, const Tensor& horizontal, const Tensor& weight, const Tensor& bias) {
   Tensor table = at::empty({weight.size(0), vertical.size(0), horizontal.size(0)}, vertical.options());
   AT_DISPATCH_FLOATING_TYPES(vertical.scalar_type(), "log_cpb_table", [&] {
-    forward<scalar_t>(vertical, horizontal, weight, bias, table);
+    forward<scalar_t>(vertical.contiguous(), horizontal.contiguous(), weight.contiguous(), bias.contiguous(), table);
   });
   return table;
 }

@@ -1,10 +1,10 @@
-// What the kernels of aggregated attention share: arguments, who computes what, and staging in shared memory.
+// What the kernels of aggregated attention share: arguments, which lane computes what, and copies to shared memory.
 //
 // A warp has sixteen queries, two rows of eight columns: lane quad g has the queries of column g, in the upper row
 // (r = 0) and in the lower (r = 1), and lane t of the quad has channels 2t and 2t + 1 of every eight. These are the
 // layouts of the tensor cores (device.cuh), so queries, sums and gradients stay in registers between the pooled part,
-// which is matrix products, and the window part, which is not. Pooled keys come in tiles of eight neighbours in a row
-// of the pooled grid; where a row ends within a tile, the rest of the tile has no weight.
+// which consists of matrix products, and the window part, which does not. Pooled keys come in tiles of eight neighbours
+// in a row of the pooled grid; where a row ends within a tile, the rest of the tile has no weight.
 #pragma once
 
 #include "../aggregated_attention.h"
@@ -19,39 +19,21 @@ constexpr int kWarpRows = 2, kWarpColumns = 8, kWarpQueries = kWarpRows * kWarpC
 constexpr int kMaxWindow = 9, kMaxChannels = 64;
 constexpr int kTile = 8;  // pooled keys, or queries of one row, side by side in a matrix product
 
-// Pointers and sizes of the operator's inputs. All indices of tokens fit int; offsets in memory may not.
+// Pointers to the inputs, and their sizes. All indices of tokens fit int; offsets in memory may not.
 template <typename T>
-struct Arguments : Pointers<T> {
-  explicit Arguments(const Inputs& inputs) : Pointers<T>(inputs) {
-    const Sizes sizes(inputs);
-    batch = sizes.batch, height = sizes.height, width = sizes.width, heads = sizes.heads, channels = sizes.channels;
-    pooled_height = sizes.pooled_height, pooled_width = sizes.pooled_width;
-    window = sizes.window, offsets = sizes.offsets, bias_rows = sizes.bias_rows;
-  }
+struct Arguments : Pointers<T>, Sizes<int> {
+  explicit Arguments(const Inputs& inputs) : Pointers<T>(pointers_to<Pointers<T>>(inputs)), Sizes<int>(inputs) {}
 
-  // Number of a token and head in (B, H, W, heads).
-  __device__ int64_t token(int image, int head, int i, int j) const {
-    return ((static_cast<int64_t>(image) * height + i) * width + j) * heads + head;
-  }
-  // Number of a pooled token and head in (B, Ph, Pw, heads).
-  __device__ int64_t pooled_token(int image, int head, int u, int v) const {
-    return ((static_cast<int64_t>(image) * pooled_height + u) * pooled_width + v) * heads + head;
-  }
-  // First bias of a row of the bias and a column of queries in (heads, R, W, Pw).
-  __device__ int64_t bias(int head, int row, int j) const {
-    return ((static_cast<int64_t>(head) * bias_rows + row) * width + j) * pooled_width;
-  }
   __device__ bool inside(int i, int j) const { return 0 <= i && i < height && 0 <= j && j < width; }
 
   __host__ __device__ int tiles_in_row() const { return (pooled_width + kTile - 1) / kTile; }
   __host__ __device__ int tiles() const { return pooled_height * tiles_in_row(); }
-
-  int batch, height, width, heads, channels, pooled_height, pooled_width, window, offsets, bias_rows;
 };
 
 __device__ __forceinline__ int clamp(int x, int high) { return x < high ? x : high; }
 
-// Place of a lane: the grid of blocks is (tiles of the image, heads, batch), a block's warps stand below one another.
+// What a lane computes: the grid of blocks is (tiles of the image, heads, batch), and the warps of a block have rows of
+// the image below one another.
 struct Place {
   template <typename T>
   __device__ Place(const Arguments<T>& p, int warps)
@@ -62,20 +44,20 @@ struct Place {
 #pragma unroll
     for (int r = 0; r < kWarpRows; ++r) {
       inside[r] = p.inside(top + r, column);
-      // Lanes beyond the image compute what its edge computes, and do not write it.
+      // Lanes outside of the image compute the same as those at its edge, and write nothing.
       row[r] = clamp(top + r, p.height - 1);
       token[r] = p.token(image, head, row[r], clamp(column, p.width - 1));
     }
   }
 
   int warp, g, t, head, image;
-  int top, column;           // of the warp's upper row, and of the lane
-  int row[2];                // of the lane's queries
+  int top, column;  // upper row of the warp, column of the lane
+  int row[2];       // of the lane's two queries, as the next two
   bool inside[2];
   int64_t token[2];
 };
 
-// Blocks that cover the image.
+// The grid of blocks that covers the images.
 template <typename T>
 dim3 blocks_over_image(const Arguments<T>& p, int warps) {
   const unsigned columns = (p.width + kWarpColumns - 1) / kWarpColumns;
@@ -83,7 +65,7 @@ dim3 blocks_over_image(const Arguments<T>& p, int warps) {
   return dim3(rows * columns, p.heads, p.batch);
 }
 
-// The lane's channels of a token, for kGroups groups of eight; zero beyond the last channel.
+// Loads the lane's channels of a token, for kGroups groups of eight; zero beyond the last channel.
 template <int kGroups, typename T>
 __device__ __forceinline__ void load_channels(Pair<T> (&pairs)[kGroups], const T* data, int64_t token, int channels, int t) {
 #pragma unroll
@@ -91,7 +73,7 @@ __device__ __forceinline__ void load_channels(Pair<T> (&pairs)[kGroups], const T
     pairs[c] = kTile * c < channels ? load_pair(data + token * channels + kTile * c + 2 * t) : make_pair<T>(0, 0);
 }
 
-// Of a lane's two tokens, as a left factor.
+// Loads the lane's channels of its two tokens, as a left factor of matrix products.
 template <int kGroups, typename T>
 __device__ __forceinline__ void load_rows(
     Pair<T> (&pairs)[kGroups][2], const T* data, const int64_t (&token)[2], int channels, int t) {
@@ -104,7 +86,7 @@ __device__ __forceinline__ void load_rows(
   }
 }
 
-// Writes sums in the layout of an accumulator to a lane's tokens.
+// Writes sums, in the layout of an accumulator, to the lane's two tokens.
 template <int kGroups, typename T>
 __device__ __forceinline__ void store_rows(
     T* data, const float (&sums)[kGroups][4], const int64_t (&token)[2], const bool (&inside)[2], int channels, int t) {
@@ -118,11 +100,11 @@ __device__ __forceinline__ void store_rows(
   }
 }
 
-// Rows in shared memory lie this many elements apart: an odd multiple of eight, so that the eight rows a warp reads at
+// Stride of rows in shared memory, in elements: an odd multiple of eight, so that the eight rows that a warp reads at
 // once lie in different banks.
 constexpr int padded(int length) { return length / 8 % 2 ? length : length + 8; }
 
-// Rows of channels in shared memory, as they are and transposed: right factors of products over the channels and over
+// Rows of channels in shared memory: right factors of matrix products that sum over the channels or, transposed, over
 // the rows.
 template <int kRows, int kGroups, typename T>
 struct Rows {
@@ -132,7 +114,7 @@ struct Rows {
   __device__ void store(int row, int channel, const Pair<T>& pair) const {
     *reinterpret_cast<Pair<T>*>(data + row * kStride + channel) = pair;
   }
-  // Right factor whose columns are the eight rows from `first`.
+  // Right factor for a group of channels; its columns are the eight rows from `first`.
   __device__ Pair<T> factor(int first, int group, int g, int t) const {
     return load_pair(data + (first + g) * kStride + kTile * group + 2 * t);
   }
@@ -148,15 +130,15 @@ struct TransposedRows {
     data[channel * kStride + row] = pair.x;
     data[(channel + 1) * kStride + row] = pair.y;
   }
-  // Right factor whose columns are the channels of a group, summed over the eight rows from `first`.
+  // Right factor for the eight rows from `first`; its columns are the channels of a group.
   __device__ Pair<T> factor(int first, int group, int g, int t) const {
     return load_pair(data + (kTile * group + g) * kStride + first + 2 * t);
   }
   static constexpr int kSize = kTile * kGroups * kStride;
 };
 
-// Copies kRows rows of channels to shared memory; `token(row)` is the number of its token, or -1 for a row of zeros,
-// and `store(row, channel, pair)` puts a pair where it belongs.
+// Copies kRows rows of channels to shared memory: `token(row)` gives the number of a row's token, or -1 for a row of
+// zeros, and `store(row, channel, pair)` writes a pair of channels.
 template <int kRows, int kGroups, int kThreads, typename T, typename Token, typename Store>
 __device__ __forceinline__ void stage(const T* data, int channels, const Token& token, const Store& store) {
   constexpr int kPairs = kTile * kGroups / 2;
@@ -167,7 +149,7 @@ __device__ __forceinline__ void stage(const T* data, int channels, const Token& 
   }
 }
 
-// Tile of pooled keys: its row in the pooled grid and its first column.
+// A tile of pooled keys: its row in the pooled grid and its first column.
 struct PooledTile {
   template <typename T>
   __device__ PooledTile(const Arguments<T>& p, int tile)
@@ -186,10 +168,11 @@ struct PooledTile {
   int u, v;
 };
 
-// Position bias of the lane's two queries, followed from tile to tile.
+// Position bias of the lane's two queries, for one tile of pooled keys after the other.
 template <typename T>
 struct PooledBias {
-  // Adds it to the logits of a tile; -inf beyond the pooled grid. `first` where the tile does not follow the last one.
+  // Adds the bias to the logits of a tile, and makes them -inf beyond the pooled grid. `first` says that the tile does
+  // not follow the one of the last call.
   __device__ void add(float (&logits)[4], const Arguments<T>& p, const Place& place, const PooledTile& tile, bool first) {
     const bool exists = tile.u < p.pooled_height;
     if (exists && (first || tile.v == 0)) {
@@ -209,8 +192,8 @@ struct PooledBias {
   const T* rows[2];
 };
 
-// Calls function(i, j, inside, offsets) for the places that a window of the lane's two queries covers, row by row;
-// offsets[r] is the number of the place in the window of query r, -1 outside of it.
+// Calls function(i, j, inside, offsets) for every token (i, j) in the windows of the lane's two queries, row by row;
+// offsets[r] is its offset in the window of query r, or -1 if it is not in that window.
 template <typename T, typename Function>
 __device__ __forceinline__ void for_windows(const Arguments<T>& p, const Place& place, const Function& function) {
   const int margin = p.window / 2;
@@ -223,8 +206,8 @@ __device__ __forceinline__ void for_windows(const Arguments<T>& p, const Place& 
   }
 }
 
-// Calls function(std::integral_constant<int, kGroups>()) with the fewest groups of eight channels that are compiled and
-// hold a head's channels.
+// Calls function(std::integral_constant<int, kGroups>()) with the smallest compiled number of groups of eight channels
+// that holds a head's channels.
 template <typename Function>
 void for_channels(int64_t channels, const Function& function) {
   TORCH_CHECK_VALUE(

@@ -1,12 +1,13 @@
-// Aggregated attention on CUDA, backward. No weight is read from memory: every kernel computes those it needs again
-// from the inputs and the logsumexp. Nothing is added atomically: each sum has one owner and one order.
+// Aggregated attention on CUDA, backward. Attention weights are not read from memory: every kernel computes those that
+// it needs again from the inputs and the logsumexp. There are no atomic additions: each sum is added up by one thread or
+// warp, always in the same order.
 //
 //   query_kernel         gradients of the queries and token weights; sums for the window bias; `mean`
-//   window_kernel        gradients of the window keys and values, gathered from the queries that see them
+//   window_kernel        gradients of the window keys and values, gathered from the queries in whose windows they are
 //   pooled_kernel        gradients of the pooled keys and values, one partial sum for each group of queries
-//   pooled_bias_kernel   gradient of the position bias, from the pairs of rows that share a row of it
+//   pooled_bias_kernel   gradient of the position bias, from the pairs of query and pooled row that share a row of it
 //
-// With p the softmax and m its mean of the gradients of the weights, the gradient of a logit is p (gradient - m).
+// The gradient of a logit is weight * (gradient of the weight - mean), `mean` of these gradients under the weights.
 
 #include "cuda/aggregated_attention.cuh"
 
@@ -24,7 +25,17 @@ namespace {
 constexpr int kWarps = 4, kThreads = kWarps * kLanes;
 constexpr int kTiles = 4, kStaged = kTiles * kTile;  // rows in shared memory at a time
 
-// Gradients of the logits of a tile, from logits and gradients of the weights; rows r have their logsumexp and mean.
+// What the backward pass reads and writes.
+template <typename T>
+struct BackwardArguments : Arguments<T> {
+  const T *grad_output, *output;
+  const float* logsumexp;
+  float* mean;  // (B, H, W, heads), written by query_kernel
+  MutablePointers<T> grad;
+};
+
+// Turns the logits of a tile into their gradients, with the gradients of the weights and the logsumexp and mean of each
+// of the lane's two queries.
 __device__ __forceinline__ void logit_gradients(
     float (&logits)[4], const float (&grad_weights)[4], const float (&logsumexp)[2], const float (&mean)[2]) {
 #pragma unroll
@@ -33,9 +44,7 @@ __device__ __forceinline__ void logit_gradients(
 }
 
 template <int kGroups, typename T>
-__global__ void __launch_bounds__(kThreads) query_kernel(
-    Arguments<T> p, const T* grad_output, const T* output, const float* logsumexp, T* grad_query,
-    T* grad_token_weights, float* grad_window_bias, float* mean) {
+__global__ void __launch_bounds__(kThreads) query_kernel(BackwardArguments<T> p, float* window_bias_sums) {
   char* const shared_memory = block_memory();
   const Place place(p, kWarps);
   const int g = place.g, t = place.t;
@@ -43,7 +52,7 @@ __global__ void __launch_bounds__(kThreads) query_kernel(
 
   Pair<T> query[kGroups][2], grad[kGroups][2];
   load_rows(query, p.query, place.token, p.channels, t);
-  load_rows(grad, grad_output, place.token, p.channels, t);
+  load_rows(grad, p.grad_output, place.token, p.channels, t);
 
   // Window part: logits and gradients of the weights of the block's queries.
   float* const all_logits = reinterpret_cast<float*>(shared_memory);
@@ -85,19 +94,19 @@ __global__ void __launch_bounds__(kThreads) query_kernel(
   float own_logsumexp[2], own_mean[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    own_logsumexp[r] = logsumexp[token[r]];
-    // The mean of the gradients under all weights is grad_output . output, of which the token weights' part goes.
+    own_logsumexp[r] = p.logsumexp[token[r]];
+    // grad_output . output is the mean of the gradients, plus the part of the token weights, which is subtracted.
     float sum = 0;
 #pragma unroll
     for (int c = 0; c < kGroups; ++c)
       if (kTile * c < p.channels)
-        sum += dot(grad[c][r], load_pair(output + token[r] * p.channels + kTile * c + 2 * t));
+        sum += dot(grad[c][r], load_pair(p.output + token[r] * p.channels + kTile * c + 2 * t));
     for (int o = t; o < p.offsets; o += 4)
       sum -= static_cast<float>(p.token_weights[token[r] * p.offsets + o]) * own_grads[r][o];
     own_mean[r] = quad_sum(sum);
-    if (place.inside[r] && t == 0) mean[token[r]] = own_mean[r];
+    if (place.inside[r] && t == 0) p.mean[token[r]] = own_mean[r];
     for (int o = t; o < p.offsets; o += 4) {
-      if (place.inside[r]) grad_token_weights[token[r] * p.offsets + o] = static_cast<T>(own_grads[r][o]);
+      if (place.inside[r]) p.grad.token_weights[token[r] * p.offsets + o] = static_cast<T>(own_grads[r][o]);
       own_logits[r][o] =
           place.inside[r] ? exponential(own_logits[r][o] - own_logsumexp[r]) * (own_grads[r][o] - own_mean[r]) : 0;
     }
@@ -107,7 +116,7 @@ __global__ void __launch_bounds__(kThreads) query_kernel(
     float sum = 0;
     for (int q = 0; q < kWarps * kWarpQueries; ++q) sum += all_logits[q * p.offsets + o];
     const int64_t block = static_cast<int64_t>(place.image) * gridDim.x + blockIdx.x;
-    grad_window_bias[(block * p.heads + place.head) * p.offsets + o] = sum;
+    window_bias_sums[(block * p.heads + place.head) * p.offsets + o] = sum;
   }
   float sums[kGroups][4] = {};
   for_windows(p, place, [&](int i, int j, bool inside, const int (&offsets)[2]) {
@@ -160,13 +169,12 @@ __global__ void __launch_bounds__(kThreads) query_kernel(
     for (int c = 0; c < kGroups; ++c)
       multiply_add_steps<kTiles>(sums[c], grad_logits, [&](int n) { return transposed_keys.factor(n * kTile, c, g, t); });
   }
-  store_rows(grad_query, sums, place.token, place.inside, p.channels, t);
+  store_rows(p.grad.query, sums, place.token, place.inside, p.channels, t);
 }
 
-// Here the lane's two tokens are keys, and the places of the window are the queries that see them.
+// Here the lane's two tokens are keys, and the tokens of their windows are the queries in whose windows they are.
 template <int kGroups, typename T>
-__global__ void __launch_bounds__(kThreads) window_kernel(
-    Arguments<T> p, const T* grad_output, const float* logsumexp, const float* mean, T* grad_key, T* grad_value) {
+__global__ void __launch_bounds__(kThreads) window_kernel(BackwardArguments<T> p) {
   const Place place(p, kWarps);
   const int t = place.t;
   Pair<T> key[kGroups][2], value[kGroups][2];
@@ -181,7 +189,7 @@ __global__ void __launch_bounds__(kThreads) window_kernel(
     float logits[2] = {0, 0}, grads[2] = {0, 0};
     if (inside) {
       load_channels(query, p.query, other, p.channels, t);
-      load_channels(grad, grad_output, other, p.channels, t);
+      load_channels(grad, p.grad_output, other, p.channels, t);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
 #pragma unroll
@@ -195,10 +203,10 @@ __global__ void __launch_bounds__(kThreads) window_kernel(
     for (int r = 0; r < 2; ++r) {
       const float logit = quad_sum(logits[r]), grad_weight = quad_sum(grads[r]);
       if (!inside || offsets[r] < 0) continue;
-      // Seen from there, this token lies at the opposite offset.
+      // In the window of the query, this key has the opposite offset.
       const int offset = p.offsets - 1 - offsets[r];
-      const float weight = exponential(logit + static_cast<float>(window_bias[offset]) - logsumexp[other]);
-      const float grad_logit = weight * (grad_weight - mean[other]);
+      const float weight = exponential(logit + static_cast<float>(window_bias[offset]) - p.logsumexp[other]);
+      const float grad_logit = weight * (grad_weight - p.mean[other]);
       const float factor = weight + static_cast<float>(p.token_weights[other * p.offsets + offset]);
 #pragma unroll
       for (int c = 0; c < kGroups; ++c) {
@@ -209,11 +217,11 @@ __global__ void __launch_bounds__(kThreads) window_kernel(
       }
     }
   });
-  store_rows(grad_key, key_sums, place.token, place.inside, p.channels, t);
-  store_rows(grad_value, value_sums, place.token, place.inside, p.channels, t);
+  store_rows(p.grad.key, key_sums, place.token, place.inside, p.channels, t);
+  store_rows(p.grad.value, value_sums, place.token, place.inside, p.channels, t);
 }
 
-// Tile of queries: eight neighbours in a row of the image, numbered within an image.
+// A tile of queries: eight neighbours in a row of the image. Tiles are numbered within an image.
 struct QueryTile {
   template <typename T>
   __device__ QueryTile(const Arguments<T>& p, int tile) {
@@ -228,12 +236,11 @@ struct QueryTile {
   int i, j;
 };
 
-// A warp has sixteen pooled keys, two tiles; the grid of blocks is (groups of keys, heads, batch * splits), and each
-// split sums over its own part of the queries.
+// A warp has sixteen pooled keys, two tiles. The grid of blocks is (groups of keys, heads, batch * splits): each split
+// sums over its own part of the queries, chunks_in_split chunks of kTiles tiles.
 template <int kGroups, typename T>
 __global__ void __launch_bounds__(kThreads) pooled_kernel(
-    Arguments<T> p, const T* grad_output, const float* logsumexp, const float* mean, int chunks_in_split,
-    float* grad_pooled_key, float* grad_pooled_value) {
+    BackwardArguments<T> p, int chunks_in_split, float* pooled_key_sums, float* pooled_value_sums) {
   char* const shared_memory = block_memory();
   const Rows<kStaged, kGroups, T> queries{reinterpret_cast<T*>(shared_memory)}, grads{queries.data + queries.kSize};
   const TransposedRows<kStaged, kGroups, T> transposed_queries{grads.data + grads.kSize};
@@ -265,7 +272,7 @@ __global__ void __launch_bounds__(kThreads) pooled_kernel(
       queries.store(row, channel, pair);
       transposed_queries.store(row, channel, pair);
     });
-    stage<kStaged, kGroups, kThreads>(grad_output, p.channels, token, [&](int row, int channel, const Pair<T>& pair) {
+    stage<kStaged, kGroups, kThreads>(p.grad_output, p.channels, token, [&](int row, int channel, const Pair<T>& pair) {
       grads.store(row, channel, pair);
       transposed_grads.store(row, channel, pair);
     });
@@ -285,8 +292,8 @@ __global__ void __launch_bounds__(kThreads) pooled_kernel(
         if (query >= 0 && exists[r]) {
           const int row = p.pooled_bias_rows[tile.i * p.pooled_height + u[r]];
           const T bias = p.pooled_bias[p.bias(head, row, tile.j + 2 * t + k % 2) + v[r]];
-          weight = exponential(logits[k] + static_cast<float>(bias) - logsumexp[query]);
-          mean_of_query = mean[query];
+          weight = exponential(logits[k] + static_cast<float>(bias) - p.logsumexp[query]);
+          mean_of_query = p.mean[query];
         }
         logits[k] = weight;
         grad_weights[k] = weight * (grad_weights[k] - mean_of_query);
@@ -304,17 +311,16 @@ __global__ void __launch_bounds__(kThreads) pooled_kernel(
     }
   }
   const int64_t sums_of_split = static_cast<int64_t>(p.batch) * p.pooled_height * p.pooled_width * p.heads * p.channels;
-  store_rows(grad_pooled_key + split * sums_of_split, key_sums, pooled_token, exists, p.channels, t);
-  store_rows(grad_pooled_value + split * sums_of_split, value_sums, pooled_token, exists, p.channels, t);
+  store_rows(pooled_key_sums + split * sums_of_split, key_sums, pooled_token, exists, p.channels, t);
+  store_rows(pooled_value_sums + split * sums_of_split, value_sums, pooled_token, exists, p.channels, t);
 }
 
-// A block has one row of the bias, four groups of sixteen columns of queries and four tiles of pooled columns. It goes
-// through the pairs of a query row and a pooled row, `pairs`, that have this row of the bias: those from
+// A block has one row of the bias, four groups of sixteen columns of queries and four tiles of pooled columns. `pairs`
+// has the pairs of a query row and a pooled row in the order of their rows of the bias: the block sums over those from
 // starts[row] to starts[row + 1].
 template <int kGroups, typename T>
 __global__ void __launch_bounds__(kThreads) pooled_bias_kernel(
-    Arguments<T> p, const T* grad_output, const float* logsumexp, const float* mean, const int64_t* pairs,
-    const int64_t* starts, T* grad_pooled_bias) {
+    BackwardArguments<T> p, const int64_t* pairs, const int64_t* starts) {
   const int warp = threadIdx.x / kLanes, g = threadIdx.x % kLanes / 4, t = threadIdx.x % 4;
   const int row = blockIdx.x, head = blockIdx.z;
   const int column_blocks = (p.width + kWarps * 16 - 1) / (kWarps * 16);
@@ -339,11 +345,11 @@ __global__ void __launch_bounds__(kThreads) pooled_bias_kernel(
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         token[r] = p.token(image, head, i, clamp(j[r], p.width - 1));
-        own_logsumexp[r] = logsumexp[token[r]], own_mean[r] = mean[token[r]];
+        own_logsumexp[r] = p.logsumexp[token[r]], own_mean[r] = p.mean[token[r]];
       }
       Pair<T> query[kGroups][2], grad[kGroups][2];
       load_rows(query, p.query, token, p.channels, t);
-      load_rows(grad, grad_output, token, p.channels, t);
+      load_rows(grad, p.grad_output, token, p.channels, t);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         if (first + n * kTile >= p.pooled_width) break;
@@ -366,26 +372,28 @@ __global__ void __launch_bounds__(kThreads) pooled_bias_kernel(
     for (int k = 0; k < 4; ++k) {
       const int v = first + n * kTile + 2 * t + k % 2;
       if (j[k / 2] < p.width && v < p.pooled_width)
-        grad_pooled_bias[p.bias(head, row, j[k / 2]) + v] = static_cast<T>(sums[n][k]);
+        p.grad.pooled_bias[p.bias(head, row, j[k / 2]) + v] = static_cast<T>(sums[n][k]);
     }
   }
 }
 
-// Enough blocks to fill a large GPU, whatever the number of pooled keys; the same on every GPU, so that sums are too.
+// Blocks of pooled_kernel that fill a large GPU, whatever the number of pooled keys. The number is the same on every
+// GPU, and so is the order of the sums.
 constexpr int64_t kPooledBlocks = 1024;
 
 }  // namespace
 
-Backward aggregated_attention_backward_cuda(
+Inputs aggregated_attention_backward_cuda(
     const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp) {
   const DeviceGuard guard(inputs.query.device());
-  const Sizes s(inputs);
-  const auto floats = inputs.query.options().dtype(at::kFloat);
-  Tensor grad_query = at::empty_like(inputs.query), grad_key = at::empty_like(inputs.key);
-  Tensor grad_value = at::empty_like(inputs.value), grad_pooled_bias = at::empty_like(inputs.pooled_bias);
-  Tensor grad_token_weights = at::empty_like(inputs.token_weights);
-  Tensor mean = at::empty_like(logsumexp);
-  Tensor grad_window_bias, grad_pooled_key, grad_pooled_value;
+  const Sizes<int64_t> s(inputs);
+  Inputs grad;
+  grad.query = at::empty_like(inputs.query);
+  grad.key = at::empty_like(inputs.key);
+  grad.value = at::empty_like(inputs.value);
+  grad.pooled_bias = at::empty_like(inputs.pooled_bias);
+  grad.token_weights = at::empty_like(inputs.token_weights);
+  const Tensor mean = at::empty_like(logsumexp);
 
   // The pairs (query row, pooled row) in the order of their rows of the bias.
   Tensor sorted_rows, pairs;
@@ -394,25 +402,26 @@ Backward aggregated_attention_backward_cuda(
 
   for_dtype(inputs.query.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
-    const Arguments<T> p(inputs);
-    const T* grad_data = grad_output.const_data_ptr<T>();
-    const float* logsumexp_data = logsumexp.const_data_ptr<float>();
-    float* mean_data = mean.mutable_data_ptr<float>();
+    const BackwardArguments<T> p{
+        Arguments<T>(inputs), grad_output.const_data_ptr<T>(), output.const_data_ptr<T>(),
+        logsumexp.const_data_ptr<float>(), mean.mutable_data_ptr<float>(), pointers_to<MutablePointers<T>>(grad)};
     for_channels(p.channels, [&](auto groups) {
       constexpr int kGroups = decltype(groups)::value;
       constexpr size_t rows = Rows<kStaged, kGroups, T>::kSize * sizeof(T);
       constexpr size_t transposed_rows = TransposedRows<kStaged, kGroups, T>::kSize * sizeof(T);
+      const auto sum = [&](const Tensor& sums, at::IntArrayRef axes) {
+        return sums.sum(axes).to(output.scalar_type());
+      };
+      const auto floats = logsumexp.options();
 
       const dim3 over_image = blocks_over_image(p, kWarps);
       const size_t window = 2 * kWarps * kWarpQueries * p.offsets * sizeof(float);
-      grad_window_bias = at::empty({s.batch, over_image.x, s.heads, s.offsets}, floats);
+      const Tensor window_bias_sums = at::empty({s.batch, over_image.x, s.heads, s.offsets}, floats);
       launch(
-          query_kernel<kGroups, T>, over_image, kThreads, std::max(window, 2 * rows + transposed_rows), p, grad_data,
-          output.const_data_ptr<T>(), logsumexp_data, grad_query.mutable_data_ptr<T>(),
-          grad_token_weights.mutable_data_ptr<T>(), grad_window_bias.mutable_data_ptr<float>(), mean_data);
-      launch(
-          window_kernel<kGroups, T>, over_image, kThreads, 0, p, grad_data, logsumexp_data, mean_data,
-          grad_key.mutable_data_ptr<T>(), grad_value.mutable_data_ptr<T>());
+          query_kernel<kGroups, T>, over_image, kThreads, std::max(window, 2 * rows + transposed_rows), p,
+          window_bias_sums.mutable_data_ptr<float>());
+      grad.window_bias = sum(window_bias_sums, {0, 1});
+      launch(window_kernel<kGroups, T>, over_image, kThreads, 0, p);
 
       const int64_t key_blocks = (p.tiles() + 2 * kWarps - 1) / (2 * kWarps);
       const int64_t chunks = (s.height * ((s.width + kTile - 1) / kTile) + kTiles - 1) / kTiles;
@@ -420,32 +429,24 @@ Backward aggregated_attention_backward_cuda(
       const int64_t wanted = std::clamp(kPooledBlocks / std::max<int64_t>(blocks, 1), int64_t(1), chunks);
       const int64_t chunks_in_split = (chunks + wanted - 1) / wanted;
       const int64_t splits = (chunks + chunks_in_split - 1) / chunks_in_split;
-      const auto sizes = inputs.pooled_key.sizes();
-      grad_pooled_key = at::empty({splits, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]}, floats);
-      grad_pooled_value = at::empty_like(grad_pooled_key);
+      const Tensor pooled_key_sums =
+          at::empty({splits, s.batch, s.pooled_height, s.pooled_width, s.heads, s.channels}, floats);
+      const Tensor pooled_value_sums = at::empty_like(pooled_key_sums);
       launch(
           pooled_kernel<kGroups, T>, dim3(key_blocks, s.heads, s.batch * splits), kThreads,
-          2 * rows + 2 * transposed_rows, p, grad_data, logsumexp_data, mean_data, static_cast<int>(chunks_in_split),
-          grad_pooled_key.mutable_data_ptr<float>(), grad_pooled_value.mutable_data_ptr<float>());
+          2 * rows + 2 * transposed_rows, p, static_cast<int>(chunks_in_split),
+          pooled_key_sums.mutable_data_ptr<float>(), pooled_value_sums.mutable_data_ptr<float>());
+      grad.pooled_key = sum(pooled_key_sums, {0});
+      grad.pooled_value = sum(pooled_value_sums, {0});
 
       const int64_t column_blocks = (s.width + 16 * kWarps - 1) / (16 * kWarps);
       const int64_t pooled_blocks = (s.pooled_width + kStaged - 1) / kStaged;
       launch(
           pooled_bias_kernel<kGroups, T>, dim3(s.bias_rows, column_blocks * pooled_blocks, s.heads), kThreads, 0, p,
-          grad_data, logsumexp_data, mean_data, pairs.const_data_ptr<int64_t>(), starts.const_data_ptr<int64_t>(),
-          grad_pooled_bias.mutable_data_ptr<T>());
+          pairs.const_data_ptr<int64_t>(), starts.const_data_ptr<int64_t>());
     });
   });
-  const auto dtype = inputs.query.scalar_type();
-  return {
-      grad_query,
-      grad_key,
-      grad_value,
-      grad_pooled_key.sum(0).to(dtype),
-      grad_pooled_value.sum(0).to(dtype),
-      grad_window_bias.sum(at::IntArrayRef{0, 1}).to(dtype),
-      grad_pooled_bias,
-      grad_token_weights};
+  return grad;
 }
 
 }  // namespace bioattn_mm

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads, kGroups <= 4 ? 2 : 1) forward_kernel
   Pair<T> query[kGroups][2];
   load_rows(query, p.query, place.token, p.channels, t);
 
-  // Pooled part: sums of exponentials below the highest logit so far.
+  // Pooled part: sums of exponentials relative to the highest logit so far.
   float sums[kGroups][4] = {};
   PooledBias<T> pooled_bias;
   float highest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kThreads, kGroups <= 4 ? 2 : 1) forward_kernel
   }
   __syncthreads();
 
-  // Window part: its logits, then its weights, for the sixteen queries of the warp.
+  // Window part: logits, then weights, of the sixteen queries of the warp.
   float* const window_weights = reinterpret_cast<float*>(shared_memory) + place.warp * kWarpQueries * p.offsets;
   float* const own_weights[2] = {window_weights + g * p.offsets, window_weights + (g + 8) * p.offsets};
   const T* const window_bias = p.window_bias + place.head * p.offsets;
