@@ -1,8 +1,8 @@
 """Install bioattn_mm: `pip install --no-build-isolation -e .`, or `make setup` for a complete environment.
 
-The operators are compiled where torch and a C++ compiler are there, for CUDA where nvcc and a GPU are there too (or
-with FORCE_CUDA=1); elsewhere attention runs in PyTorch. Without `--no-build-isolation`, pip builds in an environment
-that has no torch.
+With torch and a C++ compiler, the operators are compiled; with nvcc and a GPU (or FORCE_CUDA=1), for CUDA, too.
+Without them, attention runs in PyTorch. `--no-build-isolation` is needed because pip's own build environment has no
+torch.
 """
 
 import os
@@ -16,22 +16,22 @@ ROOT = Path(__file__).parent
 
 
 def compiled_operators() -> dict:
-    """Arguments of `setup` that compile the operators, none where torch is not there."""
+    """Arguments of `setup` that compile the operators; none without torch."""
     try:
         from torch.utils.cpp_extension import BuildExtension, CppExtension, CUDAExtension
     except ImportError:
-        print('torch is not there: installing without compiled operators')
+        print('torch is not installed: installing without compiled operators')
         return {}
     csrc = ROOT / 'bioattn_mm' / 'ops' / 'csrc'
     sources = [*csrc.glob('*.cpp'), *csrc.glob('cpu/*.cpp')]
-    # Floating-point exceptions and errno are never looked at, and keep loops from being vectorised.
+    # Floating-point exceptions and errno, which nothing here reads, would keep loops from being vectorised.
     flags = dict(cxx=['-O3', '-fopenmp', '-fno-math-errno', '-fno-trapping-math'])
     macros = []
     architectures = cuda_architectures()
     if architectures:
         os.environ['TORCH_CUDA_ARCH_LIST'] = architectures
         sources += csrc.glob('cuda/*.cu')
-        # One thread of the compiler for each architecture.
+        # `--threads 0` compiles for all architectures at the same time.
         flags['nvcc'] = ['-O3', '--expt-relaxed-constexpr', '--expt-extended-lambda', '--threads', '0']
         macros = [('BIOATTN_WITH_CUDA', None), ('BIOATTN_CUDA_ARCHITECTURES', architectures.replace(' ', '_'))]
     library = (CUDAExtension if architectures else CppExtension)(
@@ -41,9 +41,9 @@ def compiled_operators() -> dict:
         define_macros=macros,
         extra_compile_args=flags,
         extra_link_args=['-fopenmp'],
-        # Loaded with torch.ops.load_library: nothing of Python's ABI, one build for every Python.
+        # It is loaded by torch.ops.load_library and does not use Python's ABI: one build fits every Python.
         py_limited_api=True,
-        # A failure to compile is reported, and the installation goes on.
+        # If it does not compile, that is reported and the installation goes on.
         optional=True,
     )
     build = BuildExtension.with_options(no_python_abi_suffix=True, use_ninja=False)
@@ -51,10 +51,10 @@ def compiled_operators() -> dict:
 
 
 def cuda_architectures() -> str:
-    """Compute capabilities to compile for, like '8.0 9.0+PTX'; empty where CUDA cannot or need not be compiled.
+    """Compute capabilities to compile for, such as '8.0 9.0+PTX'; empty to compile without CUDA.
 
-    TORCH_CUDA_ARCH_LIST names them; by default they are 7.0 to 9.0, as far as the toolkit has them. Without a GPU in
-    the machine, FORCE_CUDA=1 asks for them.
+    TORCH_CUDA_ARCH_LIST names them; by default they are those from 7.0 to 9.0 that the toolkit supports. On a machine
+    without a GPU nothing is compiled for CUDA unless FORCE_CUDA=1.
     """
     import torch
     from torch.utils.cpp_extension import CUDA_HOME
@@ -90,7 +90,7 @@ setup(
     license='Apache-2.0',
     python_requires='>=3.10',
     packages=find_packages(include=['bioattn_mm', 'bioattn_mm.*']),
-    # Any release of these lines; requirements/ pins the ones that are tested.
+    # Lower bounds; requirements/ pins the versions that are tested.
     install_requires=[
         'torch>=2.5',
         'torchvision',
@@ -105,11 +105,11 @@ setup(
         'pycocotools',
         'rich',
     ],
-    # What tools/export.py needs beside mmdeploy, which has to be installed with --no-deps: it names mmengine, and pip
-    # would put that over onedl-mmengine.
+    # What tools/export.py needs besides mmdeploy. That is installed with --no-deps, because it requires mmengine,
+    # which pip would install over onedl-mmengine.
     extras_require=dict(
         deploy=['aenum', 'grpcio', 'multiprocess', 'onnx', 'onnxruntime'],
-        deepspeed=['deepspeed<0.19'],  # later ones have no place where mmengine looks for optimizers
+        deepspeed=['deepspeed<0.19'],  # mmengine does not find the optimizers of later versions
         tensorboard=['tensorboard'],
     ),
     **compiled_operators(),

@@ -1,35 +1,31 @@
 #!/usr/bin/env python
-"""TransNeXt beside the dense formulas: forward and forward + backward, time and peak memory, in one process."""
+"""TransNeXt against the dense formulas: forward and forward + backward, time and peak memory, in one process."""
 
 import argparse
 
 import torch
 from dense_reference import dense_formulas, forget_coordinates
-from measure import Measurement, measure
+from measure import Measurement, gains, make_parser, measure, print_header, print_row, print_title, training_step
 
 from bioattn_mm.layers import LogCPB
 from bioattn_mm.models import TransNeXt
 
-# Beyond this size training recomputes each block's activations, in both, to fit common memory.
+# Larger images are trained with activation checkpointing, ours and the dense formulas, to fit into common memory.
 MAX_SIZE_WITHOUT_CP = 512
-# Sorting the coordinates of all pairs takes minutes and 20 GB beyond this size.
+# For larger images, sorting the coordinates of all pairs takes minutes and 20 GB.
 MAX_SIZE_TO_SORT = 512
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__, repeats=3)
     parser.add_argument('--arch', default='tiny', help='variant (default: tiny)')
     parser.add_argument('--sizes', type=int, nargs='+', default=[224, 512, 1024], help='square inputs, in pixels')
-    parser.add_argument('--device', default='cpu', choices=['cpu', 'cuda'])
-    parser.add_argument('--repeats', type=int, default=3, help='runs of each, the fastest counts (default: 3)')
     parser.add_argument('--no-training', action='store_true', help='measure the forward pass only')
     parser.add_argument('--all', action='store_true', help='sort the coordinates of all pairs at every size')
     args = parser.parse_args()
 
-    print(f'TransNeXt-{args.arch}, batch 1, float32, {args.device}, {torch.get_num_threads()} threads, ', end='')
-    print(f'fastest of {args.repeats}\n')
-    print('| input | pass | position bias | dense formulas | bioattn_mm | faster | less memory |')
-    print('| --- | --- | --- | --- | --- | --- | --- |')
+    print_title(f'TransNeXt-{args.arch}, batch 1', args)
+    print_header('input', 'pass', 'position bias', 'dense formulas', 'bioattn_mm', 'faster', 'less memory')
     for size in args.sizes:
         image = torch.randn(1, 3, size, size, device=args.device)
         forward(args, image, size)
@@ -41,14 +37,14 @@ def main() -> None:
 
 
 def forward(args: argparse.Namespace, image: torch.Tensor, size: int) -> None:
-    """The forward pass in eval mode: at a size met for the first time, met before, and interpolated."""
+    """The forward pass in eval mode: at a new size, at a size seen before, and with an interpolated bias."""
 
     def run(backbone: TransNeXt, new_size: bool, repeats: int = args.repeats) -> Measurement:
         @torch.no_grad()
         def once() -> None:
             if new_size:
                 forget_coordinates()
-                backbone.eval()  # drops the position biases that were kept
+                backbone.eval()  # empties the cache of position biases
             backbone(image)
 
         return measure(once, args.device, repeats)
@@ -63,13 +59,13 @@ def forward(args: argparse.Namespace, image: torch.Tensor, size: int) -> None:
         if size <= MAX_SIZE_TO_SORT or args.all:
             row(size, 'forward', 'extrapolated, new size', run(extrapolate, True, 1), new)
         dense_resized = run(interpolate, False)
-    row(size, 'forward', 'extrapolated, new size, beside dense interpolated', dense_resized, new)
-    row(size, 'forward', 'extrapolated, size seen before, beside dense interpolated', dense_resized, seen)
+    row(size, 'forward', 'extrapolated, new size, against dense interpolated', dense_resized, new)
+    row(size, 'forward', 'extrapolated, size seen before, against dense interpolated', dense_resized, seen)
     row(size, 'forward', 'interpolated from 512', dense_resized, resized)
 
 
 def first_time_share(args: argparse.Namespace, size: int) -> None:
-    """What a size that was never seen costs beyond one seen before: the tables of all position biases."""
+    """What a new size costs more than a size seen before: the tables of all position biases."""
     backbone = TransNeXt(args.arch).to(args.device).eval()
     image = torch.randn(1, 3, size, size, device=args.device)
     with torch.no_grad():
@@ -88,30 +84,21 @@ def first_time_share(args: argparse.Namespace, size: int) -> None:
 def training(args: argparse.Namespace, image: torch.Tensor, size: int) -> None:
     """Forward and backward, in train mode."""
     with_cp = size > MAX_SIZE_WITHOUT_CP
-
     repeats = 1 if with_cp else args.repeats
 
     def run(bias_mode: str) -> Measurement:
         backbone = TransNeXt(args.arch, bias_mode=bias_mode, img_size=512, with_cp=with_cp).to(args.device)
-
-        def once() -> None:
-            backbone.zero_grad()
-            sum(output.mean() for output in backbone(image)).backward()
-
-        return measure(once, args.device, repeats)
+        return measure(training_step(backbone, image), args.device, repeats)
 
     with dense_formulas():
         dense_resized = run('interpolate')
     name = 'forward + backward' + (', with_cp' if with_cp else '')
-    row(size, name, 'extrapolated, beside dense interpolated', dense_resized, run('extrapolate'))
+    row(size, name, 'extrapolated, against dense interpolated', dense_resized, run('extrapolate'))
     row(size, name, 'interpolated from 512', dense_resized, run('interpolate'))
 
 
 def row(size: int, name: str, bias: str, dense: Measurement, ours: Measurement) -> None:
-    cells = [f'{size} x {size}', name, bias]
-    cells += [f'{m.seconds:.2f} s, {m.mebibytes:.0f} MiB' for m in (dense, ours)]
-    cells += [f'{dense.seconds / ours.seconds:.1f}x', f'{dense.mebibytes / ours.mebibytes:.1f}x']
-    print('| ' + ' | '.join(cells) + ' |', flush=True)
+    print_row(f'{size} x {size}', name, bias, dense, ours, *gains(dense, ours))
 
 
 if __name__ == '__main__':

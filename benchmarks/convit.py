@@ -1,10 +1,10 @@
 #!/usr/bin/env python
-"""GPSA beside the dense formula (ConViT, eq. 7): forward and forward + backward, time and peak memory."""
+"""GPSA against the dense formula (ConViT, eq. 7): forward and forward + backward, time and peak memory."""
 
 import argparse
 
 import torch
-from measure import Measurement, measure
+from measure import Measurement, gains, make_parser, measure, print_header, print_row, print_title, training_step
 from torch import Tensor
 
 from bioattn_mm.layers import GPSA
@@ -14,14 +14,14 @@ GRIDS = ((14, 14), (24, 24), (32, 32), (64, 64), (50, 84))
 
 
 class DenseGPSA(GPSA):
-    """The same layer with both terms as weights of every pair of tokens, as eq. 7 is written."""
+    """The same layer as eq. 7 is written: with the weights of all pairs of tokens for both terms."""
 
     relative: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         query, key = self._query_key(x)
         content = (query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5).softmax(-1)
-        if self.relative is None:  # kept from call to call, as the released code does
+        if self.relative is None:  # computed once, as the released code does
             position = torch.cartesian_prod(*(torch.arange(length, device=x.device) for length in x.shape[1:3]))
             dy, dx = (position - position[:, None]).to(x.dtype).unbind(-1)
             self.relative = torch.stack((dx, dy, dx**2 + dy**2), dim=-1)
@@ -33,26 +33,23 @@ class DenseGPSA(GPSA):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__, repeats=5)
     parser.add_argument('--arch', default='tiny', choices=ConViT.arch_settings, help='variant (default: tiny)')
     parser.add_argument(
         '--grids', nargs='+', type=grid, default=GRIDS, metavar='HxW', help='token grids, such as 50x84'
     )
-    parser.add_argument('--device', default='cpu', choices=['cpu', 'cuda'])
-    parser.add_argument('--repeats', type=int, default=5, help='runs of each, the fastest counts (default: 5)')
     args = parser.parse_args()
 
-    print(f'One GPSA layer of ConViT-{args.arch}, batch 1, float32, {args.device}, ', end='')
-    print(f'{torch.get_num_threads()} threads, fastest of {args.repeats}\n')
-    print('| tokens | pass | dense formula | bioattn_mm | faster | less memory |')
-    print('| --- | --- | --- | --- | --- | --- |')
+    print_title(f'One GPSA layer of ConViT-{args.arch}, batch 1', args)
+    print_header('tokens', 'pass', 'dense formula', 'bioattn_mm', 'faster', 'less memory')
     embed_dims, _, num_heads = ConViT.arch_settings[args.arch].values()
     for height, width in args.grids:
         dense, factorised = (cls(embed_dims, num_heads).to(args.device) for cls in (DenseGPSA, GPSA))
         factorised.load_state_dict(dense.state_dict())
         x = torch.randn(1, height, width, embed_dims, device=args.device)
-        for name, run in (('forward', forward), ('forward + backward', training)):
-            row(f'{height} x {width} | {name}', *(run(layer, x, args) for layer in (dense, factorised)))
+        for name in ('forward', 'forward + backward'):
+            dense_result, ours = (measure_layer(layer, x, name, args) for layer in (dense, factorised))
+            print_row(f'{height} x {width}', name, dense_result, ours, *gains(dense_result, ours))
 
 
 def grid(text: str) -> tuple[int, int]:
@@ -60,27 +57,13 @@ def grid(text: str) -> tuple[int, int]:
     return int(height), int(width)
 
 
-@torch.no_grad()
-def forward(layer: GPSA, x: Tensor, args: argparse.Namespace) -> Measurement:
-    layer.eval()(x)  # warm-up
-    return measure(lambda: layer(x), args.device, args.repeats)
-
-
-def training(layer: GPSA, x: Tensor, args: argparse.Namespace) -> Measurement:
-    def once() -> None:
-        layer.zero_grad()
-        layer(x).square().mean().backward()
-
-    layer.train()
-    once()  # warm-up
-    return measure(once, args.device, args.repeats)
-
-
-def row(name: str, dense: Measurement, ours: Measurement) -> None:
-    cells = [f'{1000 * m.seconds:.1f} ms, {m.mebibytes:.1f} MiB' for m in (dense, ours)]
-    # Below a MiB resident memory says nothing.
-    less = f'{dense.mebibytes / ours.mebibytes:.1f}x' if ours.mebibytes >= 1 else ''
-    print(f'| {name} | {cells[0]} | {cells[1]} | {dense.seconds / ours.seconds:.1f}x | {less} |', flush=True)
+def measure_layer(layer: GPSA, x: Tensor, name: str, args: argparse.Namespace) -> Measurement:
+    """The layer in eval mode, or with the backward pass in train mode."""
+    training = name != 'forward'
+    layer.train(training)
+    run = training_step(layer, x) if training else torch.no_grad()(lambda: layer(x))
+    run()  # warm-up
+    return measure(run, args.device, args.repeats)
 
 
 if __name__ == '__main__':

@@ -1,6 +1,6 @@
-"""TransNeXt by its formulas as they stand: unfolded windows, and position bias from a sort over all pairs.
+"""TransNeXt as its formulas are written: unfolded windows, and position bias from a sort of all pairs' coordinates.
 
-This is what the backbone is measured against. It has the same parameters and gives the same features.
+The backbone is measured against it. Its parameters and features are the same.
 """
 
 import math
@@ -13,13 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bioattn_mm.layers import LogCPB
+from bioattn_mm.ops.arguments import AggregatedAttentionInputs
 
 Grid = tuple[int, int]
 
 
 @contextmanager
 def dense_formulas() -> Iterator[None]:
-    """Run TransNeXt by the formulas of this file inside the context."""
+    """Context in which TransNeXt runs by the formulas of this file."""
     with (
         mock.patch('bioattn_mm.layers.aggregated_attention.aggregated_attention', unfolded_attention),
         mock.patch.object(LogCPB, 'forward', all_pairs_bias),
@@ -27,20 +28,11 @@ def dense_formulas() -> Iterator[None]:
         yield
 
 
-def unfolded_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    pooled_key: Tensor,
-    pooled_value: Tensor,
-    window_bias: Tensor,
-    pooled_bias: Tensor,
-    pooled_bias_rows: Tensor,
-    token_weights: Tensor,
-) -> Tensor:
-    """Aggregated attention with the k * k window keys and values of every query copied side by side."""
-    batch, height, width, heads, channels = query.shape
-    window = round(window_bias.shape[1] ** 0.5)
+def unfolded_attention(*tensors: Tensor) -> Tensor:
+    """Aggregated attention; the k * k window keys and values of every query are copied side by side."""
+    inputs = AggregatedAttentionInputs(*tensors)
+    batch, height, width, heads, channels = inputs.query.shape
+    window = round(inputs.window_bias.shape[1] ** 0.5)
 
     def unfold(x: Tensor) -> Tensor:  # (B, heads, N, d, k * k)
         x = F.unfold(x.flatten(3).permute(0, 3, 1, 2), window, padding=window // 2)
@@ -49,16 +41,17 @@ def unfolded_attention(
     def tokens(x: Tensor) -> Tensor:  # (B, heads, N, d)
         return x.flatten(1, 2).transpose(1, 2)
 
+    query = tokens(inputs.query)
     inside = F.unfold(query.new_ones(1, 1, height, width), window, padding=window // 2)[0].T  # (N, k * k)
-    window_logits = (tokens(query).unsqueeze(-2) @ unfold(key)).squeeze(-2) + window_bias[:, None]
+    window_logits = (query.unsqueeze(-2) @ unfold(inputs.key)).squeeze(-2) + inputs.window_bias[:, None]
     window_logits = window_logits.masked_fill(inside == 0, float('-inf'))
-    bias = pooled_bias[:, pooled_bias_rows].transpose(2, 3).flatten(3).flatten(1, 2)  # (heads, N, P)
-    pooled_logits = tokens(query) @ tokens(pooled_key).transpose(-2, -1) + bias
+    bias = inputs.pooled_bias[:, inputs.pooled_bias_rows].transpose(2, 3).flatten(3).flatten(1, 2)  # (heads, N, P)
+    pooled_logits = query @ tokens(inputs.pooled_key).transpose(-2, -1) + bias
     weights = torch.cat([window_logits, pooled_logits], dim=-1).softmax(dim=-1)
     window_weights, pooled_weights = weights.split([window**2, pooled_logits.shape[-1]], dim=-1)
-    window_weights = window_weights + tokens(token_weights)
-    output = (window_weights.unsqueeze(-2) @ unfold(value).transpose(-2, -1)).squeeze(-2)
-    output = output + pooled_weights @ tokens(pooled_value)
+    window_weights = window_weights + tokens(inputs.token_weights)
+    output = (window_weights.unsqueeze(-2) @ unfold(inputs.value).transpose(-2, -1)).squeeze(-2)
+    output = output + pooled_weights @ tokens(inputs.pooled_value)
     return output.transpose(1, 2).unflatten(1, (height, width))
 
 
@@ -66,10 +59,10 @@ _unique_coordinates: dict[tuple, tuple[Tensor, Tensor]] = {}
 
 
 def all_pairs_bias(layer: LogCPB, grid: Grid, pooled_grid: Grid) -> tuple[Tensor, Tensor]:
-    """Log-CPB whose distinct coordinates are found by sorting those of all pairs.
+    """Log-CPB that finds the distinct coordinates by sorting those of all pairs.
 
-    The sort is shared by the blocks of a stage, and in 'interpolate' mode by all calls, as in a network that
-    prepares the coordinates of its training size once.
+    The blocks of a stage share the sort. In 'interpolate' mode all calls share it, as in a network that prepares the
+    coordinates of its training size once.
     """
     resize = layer.bias_mode == 'interpolate'
     source, source_pooled = (layer.train_grid, layer.train_pooled_grid) if resize else (grid, pooled_grid)
@@ -83,18 +76,18 @@ def all_pairs_bias(layer: LogCPB, grid: Grid, pooled_grid: Grid) -> tuple[Tensor
     if resize:
         bias = F.interpolate(bias.transpose(1, 2).unflatten(2, source), grid, mode='bilinear')
         bias = bias.flatten(2).transpose(1, 2)
-    # (heads, N, P) to the form of the operator: (heads, H * Ph, W, Pw).
+    # (heads, N, P) to (heads, H * Ph, W, Pw), as the operator takes it.
     bias = bias.unflatten(1, grid).unflatten(3, pooled_grid).transpose(2, 3).flatten(1, 2)
     return bias, torch.arange(grid[0] * pooled_grid[0]).view(grid[0], pooled_grid[0])
 
 
 def forget_coordinates() -> None:
-    """Drop the sorted coordinates, so that the next call meets its size for the first time."""
+    """Empty the cache of sorted coordinates, so that every size is a new one again."""
     _unique_coordinates.clear()
 
 
 def unique_coordinates(grid: Grid, pooled_grid: Grid, pretrain_grid: Grid) -> tuple[Tensor, Tensor]:
-    """Distinct log-spaced coordinates (D, 2) of all pairs, and the position among them of each pair (N * P,)."""
+    """Distinct log-spaced coordinates (D, 2) of all pairs, and the index of each pair among them (N * P,)."""
     coordinates = []
     for axis in (0, 1):
         query = torch.arange(grid[axis], dtype=torch.float32)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
-"""Segmentors exported for any size, in onnxruntime, beside PyTorch: the same image and threads, in one process.
+"""Segmentors exported for any size, in onnxruntime, against PyTorch: the same image and threads, in one process.
 
-Weights are random. Compiled is torch.compile, for the one size; its minutes of compiling are not counted.
+Weights are random. `compiled` is torch.compile for one size; the minutes that it compiles are not counted.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from measure import measure
+from measure import measure, print_header, print_row
 from mmdeploy.utils import get_root_logger
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
@@ -44,13 +44,13 @@ def main() -> None:
 
     get_root_logger().setLevel(logging.ERROR)
     print(f'UperNet, batch 1, float32, {torch.get_num_threads()} threads\n')
-    print('| config | size | onnxruntime | PyTorch | compiled | faster than PyTorch | than compiled | difference |')
-    print('| --- ' * 8 + '|')
+    systems = ('onnxruntime', 'PyTorch', 'compiled')
+    print_header('config', 'size', *systems, 'faster than PyTorch', 'than compiled', 'difference')
     for name in args.configs:
         with tempfile.TemporaryDirectory() as folder:
             model, session = pytorch_and_onnxruntime(name, Path(folder))
             for size in args.sizes:
-                print(row(name, size, model, session, args.repeats), flush=True)
+                row(name, size, model, session, args.repeats)
 
 
 def pytorch_and_onnxruntime(name: str, folder: Path) -> tuple[nn.Module, InferenceSession]:
@@ -69,12 +69,11 @@ def pytorch_and_onnxruntime(name: str, folder: Path) -> tuple[nn.Module, Inferen
 
 
 @torch.no_grad()
-def row(name: str, size: str, model: nn.Module, session: InferenceSession, repeats: int) -> str:
+def row(name: str, size: str, model: nn.Module, session: InferenceSession, repeats: int) -> None:
     height, width = (int(length) for length in size.split('x'))
     image = torch.randn(1, 3, height, width)
     meta = [dict(img_shape=(height, width))]
-    # Another size would make torch.compile look for code that serves all.
-    torch._dynamo.reset()
+    torch._dynamo.reset()  # at a second size, torch.compile would compile for all sizes
     compiled = torch.compile(model.encode_decode)
 
     def in_onnxruntime() -> Tensor:
@@ -91,11 +90,8 @@ def row(name: str, size: str, model: nn.Module, session: InferenceSession, repea
     onnxruntime, pytorch, fast = (
         measure(function, repeats=repeats) for function in (in_onnxruntime, in_pytorch, in_compiled)
     )
-    times = ' | '.join(
-        f'{1000 * result.seconds:.0f} ms, {result.mebibytes:.0f} MiB' for result in (onnxruntime, pytorch, fast)
-    )
-    ratios = f'{pytorch.seconds / onnxruntime.seconds:.2f}x | {fast.seconds / onnxruntime.seconds:.2f}x'
-    return f'| {name} | {height} x {width} | {times} | {ratios} | {difference:.1e} |'
+    ratios = (f'{other.seconds / onnxruntime.seconds:.2f}x' for other in (pytorch, fast))
+    print_row(name, f'{height} x {width}', onnxruntime, pytorch, fast, *ratios, f'{difference:.1e}')
 
 
 if __name__ == '__main__':

@@ -2,9 +2,9 @@
 """Aggregated attention at TransNeXt-Tiny's stages: fused, in separate operators, and in PyTorch, in one process.
 
 `fused` is `bioattn_mm.ops.aggregated_attention` compiled for the device, `reference` the same in PyTorch. `unfused`
-is the design of one operator for each step: logits of the window, logits of the pooled grid, softmax over both, and
-two weighted sums, with one GPU thread for each element of the window's. The floor is the time to move the inputs and
-outputs once or to do the multiplications, whichever is longer, at the rates that this device is measured at first.
+runs one operator for each step: logits of the window, logits of the pooled grid, softmax over both, and two weighted
+sums; on a GPU those of the window have one thread for each element. The floor is the time that the device takes to
+move the inputs and outputs once or to do the multiplications, whichever is longer, at rates that are measured first.
 """
 
 import argparse
@@ -13,10 +13,11 @@ from functools import partial
 from math import ceil
 
 import torch
-from measure import Measurement, measure
+from measure import Measurement, make_parser, measure, print_header, print_row, time_text
 from torch import Tensor
 
 from bioattn_mm.ops import aggregated_attention, sliding_window_av, sliding_window_qk
+from bioattn_mm.ops.arguments import AggregatedAttentionInputs
 from bioattn_mm.ops.backends import HOW_TO_BUILD, available_backends
 
 # (stride of the tokens, heads, stride of the pooled grid in tokens); the fourth stage has no window.
@@ -25,20 +26,20 @@ CHANNELS = 24  # of a head
 WINDOW_SIZE = 3
 DTYPES = dict(cpu=['float32'], cuda=['float32', 'float16', 'bfloat16'])
 TOLERANCE = dict(float32=1e-4, float16=2e-2, bfloat16=1e-1)
-SECONDS_PER_RUN = 0.05  # short calls are repeated for as long
+SECONDS_PER_RUN = 0.05  # a run repeats short calls for so long
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default_device = 'cuda' if torch.cuda.is_available() else 'cpu'
-    parser.add_argument('--device', default=default_device, choices=['cpu', 'cuda'], help='default: %(default)s')
-    parser.add_argument('--dtypes', nargs='+', choices=list(TOLERANCE), help="default: the device's, all of them")
+    parser = make_parser(__doc__, repeats=5)
+    parser.set_defaults(device='cuda' if torch.cuda.is_available() else 'cpu')
+    parser.add_argument(
+        '--dtypes', nargs='+', choices=list(TOLERANCE), help='default: float32, on a GPU float16 and bfloat16, too'
+    )
     parser.add_argument('--inputs', nargs='+', default=['224', '512', '800x1333'], help='pixels: N or HEIGHTxWIDTH')
     parser.add_argument('--stages', type=int, nargs='+', default=list(STAGES), choices=list(STAGES))
     parser.add_argument('--batch', type=int, default=1, help='images (default: 1)')
-    parser.add_argument('--repeats', type=int, default=5, help='runs of each, the fastest counts (default: 5)')
     parser.add_argument('--no-training', action='store_true', help='measure the forward pass only')
-    parser.add_argument('--graphs', action='store_true', help='replay CUDA graphs: without the cost of launching')
+    parser.add_argument('--graphs', action='store_true', help='replay CUDA graphs, without the cost of launches')
     args = parser.parse_args()
     fused = available_backends(torch.device(args.device))[0]
     if fused == 'reference':
@@ -54,9 +55,8 @@ def main() -> None:
     rates = {dtype: matmul_rate(args, dtype) for dtype in dtypes}
     print(f'- copies: {bandwidth / 1e9:.3g} GB/s, read and written')
     print(''.join(f'- products of {dtype} matrices: {rate / 1e12:.3g} TFLOP/s\n' for dtype, rate in rates.items()))
-    print('| input | stage | dtype | pass | floor | fused | unfused | reference ', end='')
-    print('| fused / floor | unfused / fused | reference / fused | less memory than unfused |')
-    print('|' + ' --- |' * 12)
+    ratios = ('fused / floor', 'unfused / fused', 'reference / fused', 'less memory than unfused')
+    print_header('input', 'stage', 'dtype', 'pass', 'floor', 'fused', 'unfused', 'reference', *ratios)
     for pixels in args.inputs:
         for stage in args.stages:
             for dtype in dtypes:
@@ -64,84 +64,69 @@ def main() -> None:
 
 
 def compare(
-    args: argparse.Namespace, pixels: str, stage: int, dtype: str, fused: str, bandwidth: float, rate: float
+    args: argparse.Namespace, pixels: str, stage: int, dtype: str, backend: str, bandwidth: float, rate: float
 ) -> None:
     """The rows of one stage: forward, and forward + backward."""
-    arguments = make_arguments(args, pixels, stage, dtype)
+    inputs = make_inputs(args, pixels, stage, dtype)
     functions = [
-        partial(aggregated_attention, backend=fused),
-        partial(unfused_attention, backend=fused),
+        partial(aggregated_attention, backend=backend),
+        partial(unfused_attention, backend=backend),
         partial(aggregated_attention, backend='reference'),
     ]
     with torch.no_grad():
-        output, *others = (function(**arguments) for function in functions)
+        output, *others = (function(*inputs) for function in functions)
     for other in others:
         torch.testing.assert_close(other, output, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
     del others
-    tensors = [tensor for tensor in arguments.values() if tensor.is_floating_point()]
-    input_bytes = sum(tensor.nbytes for tensor in arguments.values())
-    attended = WINDOW_SIZE**2 + arguments['pooled_key'].shape[1:3].numel()
+    tensors = [tensor for tensor in inputs if tensor.is_floating_point()]
+    input_bytes = sum(tensor.nbytes for tensor in inputs)
+    attended = WINDOW_SIZE**2 + inputs.pooled_key.shape[1:3].numel()
     forward_operations = 4 * output.numel() * attended
 
     def forward(function: Callable[..., Tensor]) -> None:
         with torch.no_grad():
-            function(**arguments)
+            function(*inputs)
 
     def training(function: Callable[..., Tensor]) -> None:
-        torch.autograd.grad(function(**arguments), tensors, output)
+        torch.autograd.grad(function(*inputs), tensors, output)
 
     passes = [('forward', forward, input_bytes + output.nbytes, forward_operations)]
     if not args.no_training:
-        # Inputs and the output's gradient are read again, the inputs' gradients are written; four products for two.
+        # The backward pass reads the inputs and the output's gradient, writes the inputs' gradients, and has four
+        # matrix products for the two of the forward pass.
         passes.append(('forward + backward', training, 3 * input_bytes + 2 * output.nbytes, 3 * forward_operations))
     for name, run, moved, operations in passes:
         for tensor in tensors:
             tensor.requires_grad_(run is training)
         floor = max(moved / bandwidth, operations / rate)
-        results = [timed(args, partial(run, function)) for function in functions]
-        cells = [pixels, str(stage), dtype, name, milliseconds(floor)]
-        cells += [f'{milliseconds(result.seconds)}, {result.mebibytes:.0f} MiB' for result in results]
-        first, second, third = results
-        ratios = [first.seconds / floor, second.seconds / first.seconds, third.seconds / first.seconds]
-        cells += [f'{ratio:.1f}x' for ratio in ratios]
-        cells.append(f'{second.mebibytes / first.mebibytes:.1f}x' if first.mebibytes else '')
-        print('| ' + ' | '.join(cells) + ' |', flush=True)
+        fused, unfused, reference = (timed(args, partial(run, function)) for function in functions)
+        ratios = (fused.seconds / floor, unfused.seconds / fused.seconds, reference.seconds / fused.seconds)
+        memory = f'{unfused.mebibytes / fused.mebibytes:.1f}x' if fused.mebibytes else ''
+        cells = (time_text(floor), fused, unfused, reference, *(f'{ratio:.1f}x' for ratio in ratios), memory)
+        print_row(pixels, stage, dtype, name, *cells)
 
 
-def milliseconds(seconds: float) -> str:
-    return f'{1e3 * seconds:.3g} ms' if seconds < 1 else f'{1e3 * seconds:.0f} ms'
-
-
-def unfused_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    pooled_key: Tensor,
-    pooled_value: Tensor,
-    window_bias: Tensor,
-    pooled_bias: Tensor,
-    pooled_bias_rows: Tensor,
-    token_weights: Tensor,
-    backend: str,
-) -> Tensor:
+def unfused_attention(*tensors: Tensor, backend: str) -> Tensor:
     """`aggregated_attention` in one operator for each step: all weights exist at once."""
-    batch, height, width, heads, _ = query.shape
-    window_logits = sliding_window_qk(query, key, window_bias, WINDOW_SIZE, backend)
+    inputs = AggregatedAttentionInputs(*tensors)
+    batch, height, width, heads, _ = inputs.query.shape
+    window_logits = sliding_window_qk(inputs.query, inputs.key, inputs.window_bias, WINDOW_SIZE, backend)
     # (B, heads, N, d) @ (B, heads, d, P)
-    pooled_logits = query.flatten(1, 2).transpose(1, 2) @ pooled_key.flatten(1, 2).permute(0, 2, 3, 1)
-    bias = pooled_bias.index_select(1, pooled_bias_rows.flatten()).unflatten(1, pooled_bias_rows.shape)
+    pooled_logits = inputs.query.flatten(1, 2).transpose(1, 2) @ inputs.pooled_key.flatten(1, 2).permute(0, 2, 3, 1)
+    bias = inputs.pooled_bias.index_select(1, inputs.pooled_bias_rows.flatten())
+    bias = bias.unflatten(1, inputs.pooled_bias_rows.shape)
     pooled_logits = pooled_logits + bias.transpose(2, 3).reshape(heads, height * width, -1)
     window_logits = window_logits.flatten(1, 2).transpose(1, 2)
     weights = torch.cat([window_logits, pooled_logits], dim=-1).softmax(dim=-1)
     window_weights, pooled_weights = weights.split([WINDOW_SIZE**2, pooled_logits.shape[-1]], dim=-1)
-    window_weights = window_weights.transpose(1, 2).unflatten(1, (height, width)) + token_weights
-    pooled_sums = pooled_weights @ pooled_value.flatten(1, 2).transpose(1, 2)
+    window_weights = window_weights.transpose(1, 2).unflatten(1, (height, width)) + inputs.token_weights
+    pooled_sums = pooled_weights @ inputs.pooled_value.flatten(1, 2).transpose(1, 2)
     pooled_sums = pooled_sums.transpose(1, 2).unflatten(1, (height, width))
-    return sliding_window_av(window_weights, value, backend) + pooled_sums
+    return sliding_window_av(window_weights, inputs.value, backend) + pooled_sums
 
 
-def make_arguments(args: argparse.Namespace, pixels: str, stage: int, dtype: str) -> dict[str, Tensor]:
-    """Random arguments of the sizes that a stage has for an image."""
+def make_inputs(args: argparse.Namespace, pixels: str, stage: int, dtype: str) -> AggregatedAttentionInputs:
+    """Random tensors of the sizes that a stage has for an image."""
     token_stride, heads, pooled_stride = STAGES[stage]
     sides = [int(side) for side in pixels.split('x')]
     height, width = (ceil(side / token_stride) for side in (sides[0], sides[-1]))
@@ -153,7 +138,7 @@ def make_arguments(args: argparse.Namespace, pixels: str, stage: int, dtype: str
         return torch.randn(shape, device=args.device).to(getattr(torch, dtype))
 
     tokens, pooled = (args.batch, height, width, heads), (args.batch, pooled_height, pooled_width, heads)
-    return dict(
+    return AggregatedAttentionInputs(
         query=random(*tokens, CHANNELS),
         key=random(*tokens, CHANNELS),
         value=random(*tokens, CHANNELS),
@@ -167,7 +152,7 @@ def make_arguments(args: argparse.Namespace, pixels: str, stage: int, dtype: str
 
 
 def timed(args: argparse.Namespace, function: Callable[[], object]) -> Measurement:
-    """Time of one call among many that follow each other, and the peak memory of one."""
+    """Time of a call in a row of many, and peak memory of one."""
     function()  # warm-up
     memory = measure(function, args.device, 1)
     run = captured(function) if args.graphs else function
@@ -181,7 +166,7 @@ def timed(args: argparse.Namespace, function: Callable[[], object]) -> Measureme
 
 
 def captured(function: Callable[[], object]) -> Callable[[], None]:
-    """The kernels that a call launches, without the call."""
+    """A function that launches the kernels of a call as a CUDA graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -194,14 +179,14 @@ def captured(function: Callable[[], object]) -> Callable[[], None]:
 
 
 def copy_bandwidth(args: argparse.Namespace) -> float:
-    """Bytes read and written in a second by a copy that no cache holds."""
+    """Bytes a second, read and written, of a copy that is larger than any cache."""
     source = torch.zeros(2**28, dtype=torch.uint8, device=args.device)
     target = torch.zeros_like(source)
     return 2 * source.nbytes / timed(args, lambda: target.copy_(source)).seconds
 
 
 def matmul_rate(args: argparse.Namespace, dtype: str) -> float:
-    """Floating-point operations in a second in the product of two large matrices."""
+    """Floating-point operations a second of the product of two large matrices."""
     size = 8192 if args.device == 'cuda' else 2048
     matrix = torch.randn(size, size, device=args.device).to(getattr(torch, dtype))
     return 2 * size**3 / timed(args, lambda: matrix @ matrix).seconds

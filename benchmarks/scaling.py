@@ -1,8 +1,8 @@
 #!/usr/bin/env python
-"""What a training step computes and sends, and the efficiency on 8, 64 and 512 GPUs that follows from it.
+"""Predict the efficiency of training on 8, 64 and 512 GPUs from what a training step computes and sends.
 
-Measured on the CPU: multiply-adds of a step, by PyTorch's counter, and the bytes that two processes all-reduce, by
-the profiler. The rest is arithmetic on the rates that the options give; benchmarks/scaling.md shows it.
+Measured on the CPU are the multiply-adds of a step, by PyTorch's counter, and the bytes that two processes
+all-reduce, by the profiler. The rest is arithmetic with the rates of the options: see benchmarks/scaling.md.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from measure import print_header, print_row
 from mmengine.config import Config
 from mmengine.model import MMDistributedDataParallel
 from mmengine.optim import build_optim_wrapper
@@ -55,13 +56,7 @@ class Step:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        'configs',
-        nargs='*',
-        default=CONFIGS,
-        metavar='CONFIG',
-        help='default: nine of all systems',
-    )
+    parser.add_argument('configs', nargs='*', default=CONFIGS, metavar='CONFIG', help='default: nine of all systems')
     parser.add_argument('--rate', type=float, default=15.0, help='multiply-adds a second of a GPU, in 1e12')
     parser.add_argument('--machine-bandwidth', type=float, default=150.0, help='GB/s of a GPU in its machine')
     parser.add_argument('--network-bandwidth', type=float, default=25.0, help='GB/s of a GPU to other machines')
@@ -73,9 +68,8 @@ def main() -> None:
         f'{args.rate:g}e12 multiply-adds a second, {args.machine_bandwidth:g} GB/s in a machine of {GPUS_A_MACHINE}, '
         f'{args.network_bandwidth:g} GB/s between machines, {args.latency:g} us a message\n'
     )
-    print('| config | multiply-adds of a step | all-reduced | in calls | compute |', end='')
-    print(''.join(f' {count} GPUs |' for count in GPUS))
-    print('| --- ' * (5 + len(GPUS)) + '|')
+    gpus = (f'{count} GPUs' for count in GPUS)
+    print_header('config', 'multiply-adds of a step', 'all-reduced', 'in calls', 'compute', *gpus)
     for path in args.configs:
         config = Config.fromfile(path)
         step = Step(count_multiply_adds(config), *communication(config), config.train_dataloader.batch_size)
@@ -94,24 +88,24 @@ def main() -> None:
             slow, fast = (100 * compute / (compute + waiting) for waiting in (transfer + messages, exposed))
             hours = steps * (compute + exposed) / 3600
             cells.append(f'{1e3 * (transfer + messages):.1f} ms, {slow:.0f} to {fast:.0f} %, {hours:.2f} h')
-        print(f'| {" | ".join(cells)} |', flush=True)
+        print_row(*cells)
 
 
 def all_reduce_seconds(step: Step, num_gpus: int, args: argparse.Namespace) -> tuple[float, float]:
-    """Seconds of transfer, 2 (n - 1) / n bytes for each at the slowest rate, and of 2 log2 n messages a call."""
+    """Seconds to send 2 (n - 1) / n times the bytes at the slowest rate, and seconds of 2 log2 n messages a call."""
     bandwidth = args.machine_bandwidth if num_gpus <= GPUS_A_MACHINE else args.network_bandwidth
     transfer = 2 * (num_gpus - 1) / num_gpus * step.sent_bytes / (bandwidth * 1e9)
     return transfer, step.num_calls * 2 * math.log2(num_gpus) * args.latency * 1e-6
 
 
 def exposed_seconds(step: Step, compute: float, transfer: float, messages: float) -> float:
-    """What of it the step waits for: all buckets but the last are sent during the backward pass, 2/3 of the step."""
+    """Seconds that a step waits: all buckets but the last are sent during the backward pass, 2/3 of the step."""
     last = transfer * min(1.0, BUCKET_BYTES / step.sent_bytes)
     return messages + last + max(0.0, transfer - last - 2 / 3 * compute)
 
 
 def count_multiply_adds(config: Config) -> float:
-    """Of a step with the config's batch: forward, and twice that backward. Images of the real size."""
+    """Multiply-adds of a step with the config's batch and image size: forward, and twice as many backward."""
     mini = make_mini(config)
     mini.train_dataloader.dataset.pipeline = config.train_dataloader.dataset.pipeline
     model, batch = model_and_batch(config, mini, config.train_dataloader.batch_size)
@@ -121,7 +115,7 @@ def count_multiply_adds(config: Config) -> float:
 
 
 def communication(config: Config) -> tuple[int, int]:
-    """Bytes that a process of two all-reduces in a step, and in how many calls."""
+    """Bytes that each of two processes all-reduces in a step, and the number of calls."""
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
         port = free.getsockname()[1]
@@ -138,13 +132,13 @@ def _profile_step(rank: int, port: int, path: str, results: multiprocessing.Simp
     mini = make_mini(config)
     pipeline = mini.train_dataloader.dataset.pipeline
     if config.default_scope == 'mmdet':
-        # Small images do for this, but not smaller than DINO has queries.
+        # Gradients do not depend on the image size; but DINO needs as many tokens as it has queries.
         resize = dict(type='Resize', scale=(384, 256), keep_ratio=False)
         mini.train_dataloader.dataset.pipeline = [*pipeline[:2], resize, pipeline[-1]]
     model, batch = model_and_batch(config, mini, mini.train_dataloader.batch_size)
     parallel = MMDistributedDataParallel(model, broadcast_buffers=False)
     optim_wrapper = build_optim_wrapper(parallel, dict(type='OptimWrapper', optimizer=dict(type='SGD', lr=0.0)))
-    parallel.train_step(batch, optim_wrapper)  # after the first step, buckets have the order of the gradients
+    parallel.train_step(batch, optim_wrapper)  # in the first step, DDP orders its buckets
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
         parallel.train_step(batch, optim_wrapper)
     if rank == 0:
@@ -159,14 +153,14 @@ def _profile_step(rank: int, port: int, path: str, results: multiprocessing.Simp
 
 
 def model_and_batch(config: Config, mini: Config, batch_size: int) -> tuple[torch.nn.Module, dict]:
-    """The model of a config, not loaded from a checkpoint, and a batch of miniature data."""
+    """The model of a config with random weights, and a batch of miniature data."""
     torch.manual_seed(0)
     DefaultScope.get_instance(config.filename, scope_name=config.default_scope)
     settings = config.model.to_dict()
     settings['backbone']['init_cfg'] = None
     settings = Config(settings)
     for key in ('decode_head', 'auxiliary_head'):
-        if settings.get(key, {}).get('norm_cfg', {}).get('type') == 'SyncBN':  # left out
+        if settings.get(key, {}).get('norm_cfg', {}).get('type') == 'SyncBN':  # its messages are small
             settings[key].norm_cfg.type = 'BN'
     dataloader = mini.train_dataloader
     dataloader.update(batch_size=batch_size, num_workers=0, persistent_workers=False)

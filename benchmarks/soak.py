@@ -1,7 +1,7 @@
 #!/usr/bin/env python
-"""Memory of a long miniature run: flat, or there is a leak.
+"""Look for memory leaks: train for long on miniature data and watch the memory.
 
-Exit code 1 where the memory of the last fifth of the run is more than 2 % above that of the second fifth.
+The exit code is 1 if the last fifth of the run takes more than 2 % more memory than the second fifth.
 """
 
 import argparse
@@ -26,7 +26,7 @@ LIMIT = 0.02
 
 @HOOKS.register_module()
 class MemoryHook(Hook):
-    """Writes down the memory after every iteration, in MiB: the GPU's, or resident of the process and its workers."""
+    """Record the memory after every iteration, in MiB: the GPU's, or that of this process and its workers."""
 
     readings: list[float] = []
 

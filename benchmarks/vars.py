@@ -9,8 +9,8 @@ import matplotlib
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt
 import torch
-from measure import Measurement, measure
-from torch import Tensor, nn
+from measure import Measurement, make_parser, measure, print_header, print_row, print_title, training_step
+from torch import nn
 
 from bioattn_mm.models import VARS
 from bioattn_mm.models.backbones.vars import ATTENTIONS
@@ -21,27 +21,24 @@ Results = dict[tuple[str, str, int], Measurement]  # by attention, pass and toke
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__, repeats=5)
     parser.add_argument('--arch', default='rvt-tiny', help='host whose first layer is measured (default: rvt-tiny)')
     parser.add_argument(
         '--tokens', type=int, nargs='+', default=[14, 32, 48, 64, 96, 128], help='tokens a side, of 16 pixels'
     )
-    parser.add_argument('--device', default='cpu', choices=['cpu', 'cuda'])
-    parser.add_argument('--repeats', type=int, default=5, help='runs of each; the fastest counts (default: 5)')
     parser.add_argument('--plot', default='vars.png', metavar='FILE', help='where to draw (default: vars.png)')
     args = parser.parse_args()
 
     layers = {name: first_attention(args.arch, name).to(args.device) for name in ATTENTIONS}
     results: Results = {}
-    print(f'A layer of {args.arch}, batch 1, float32, {args.device}, {torch.get_num_threads()} threads\n')
-    print(f'| tokens | pass | {" | ".join(NAMES[name] for name in ATTENTIONS)} |')
-    print('| --- ' * (2 + len(ATTENTIONS)) + '|')
+    print_title(f'A layer of {args.arch}, batch 1', args)
+    print_header('tokens', 'pass', *(NAMES[name] for name in ATTENTIONS))
     for tokens in args.tokens:
         for pass_name in PASSES:
             for name, layer in layers.items():
                 results[name, pass_name, tokens] = measure_layer(layer, pass_name, tokens, args)
-            cells = [cell(results, name, pass_name, tokens) for name in ATTENTIONS]
-            print(f'| {tokens} x {tokens} | {pass_name} | {" | ".join(cells)} |', flush=True)
+            cells = (cell(results, name, pass_name, tokens) for name in ATTENTIONS)
+            print_row(f'{tokens} x {tokens}', pass_name, *cells)
     draw(results, args.tokens, Path(args.plot))
     print(f'\n{args.plot}')
 
@@ -51,31 +48,23 @@ def first_attention(arch: str, attention: str) -> nn.Module:
 
 
 def measure_layer(layer: nn.Module, pass_name: str, tokens: int, args: argparse.Namespace) -> Measurement:
-    """The layer at a grid of tokens x tokens, in eval or train mode."""
+    """The layer with tokens x tokens tokens, in eval mode, or with the backward pass in train mode."""
     training = pass_name == PASSES[1]
     layer.train(training)
-    channels = layer.proj.in_features
-    x = torch.randn(1, tokens, tokens, channels, device=args.device, requires_grad=training)
-
-    def once() -> None:
-        with torch.set_grad_enabled(training):
-            output: Tensor = layer(x)
-        if training:
-            output.mean().backward()
-
-    once()  # warm-up
-    return measure(once, args.device, args.repeats)
+    x = torch.randn(1, tokens, tokens, layer.proj.in_features, device=args.device, requires_grad=training)
+    run = training_step(layer, x) if training else torch.no_grad()(lambda: layer(x))
+    run()  # warm-up
+    return measure(run, args.device, args.repeats)
 
 
 def cell(results: Results, name: str, pass_name: str, tokens: int) -> str:
-    """Milliseconds and memory of an attention, and how much faster than softmax it is."""
+    """Time and memory of an attention, and how many times faster than softmax it is."""
     own, softmax = results[name, pass_name, tokens], results['softmax', pass_name, tokens]
-    text = f'{1000 * own.seconds:.1f} ms, {own.mebibytes:.0f} MiB'
-    return text if name == 'softmax' else f'{text}, {softmax.seconds / own.seconds:.2g}x'
+    return str(own) if name == 'softmax' else f'{own}, {softmax.seconds / own.seconds:.2g}x'
 
 
 def draw(results: Results, tokens: list[int], path: Path) -> None:
-    """Time and memory against the number of tokens, both logarithmic."""
+    """Plot time and memory against the number of tokens, on logarithmic axes."""
     figure, axes = plt.subplots(2, len(PASSES), figsize=(10, 7), sharex=True, layout='constrained')
     number_of_tokens = [side**2 for side in tokens]
     for column, pass_name in enumerate(PASSES):
