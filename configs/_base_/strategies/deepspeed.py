@@ -1,5 +1,5 @@
-# DeepSpeed's ZeRO: gradients and the optimizer's state in as many parts as there are GPUs.
-# To be merged into any config: tools/train.py CONFIG --strategy configs/_base_/strategies/deepspeed.py
+# DeepSpeed's ZeRO 2: each GPU keeps one part of the gradients and of the optimizer's state.
+# For any config: tools/train.py CONFIG --strategy configs/_base_/strategies/deepspeed.py
 runner_type = 'FlexibleRunner'
 strategy = dict(
     type='bioattn_mm.AtomicDeepSpeedStrategy',

@@ -1,5 +1,5 @@
-# mmdet: boxes with scores, (B, N, 5), their classes, (B, N), and for instance segmentation their masks, probabilities
-# of (B, N, 28, 28), which mmdeploy pastes into the image. What the model's test_cfg says comes first.
+# mmdet's outputs: boxes with scores (B, N, 5), classes (B, N), and for instance segmentation mask probabilities
+# (B, N, 28, 28), which mmdeploy pastes into the image. What the model's test_cfg sets is used instead of values here.
 codebase_config = dict(
     type='mmdet',
     task='ObjectDetection',
