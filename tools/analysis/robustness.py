@@ -146,9 +146,9 @@ def draw(metric: str, values: dict[str, dict], means: dict[str, dict], summaries
     left, right = figure.subplots(1, 2, width_ratios=(4.5, width), sharey=True)
     for index, (name, of_model) in enumerate(values.items()):
         severities = sorted({severity for _, severity in of_model})
-        means = [np.mean([v for (_, severity), v in of_model.items() if severity == s]) for s in severities]
+        curve = [np.mean([v for (_, severity), v in of_model.items() if severity == s]) for s in severities]
         label = f'{name}: mPC {summaries[name]["mPC"]:.4g}, rPC {100 * summaries[name]["rPC"]:.3g} %'
-        left.plot(severities, means, marker='o', label=label)
+        left.plot(severities, curve, marker='o', label=label)
         places = np.arange(len(corruptions)) + 0.8 * ((index + 0.5) / len(values) - 0.5)
         right.bar(places, list(means[name].values()), 0.8 / len(values))
         right.axhline(of_model[CLEAN], color=f'C{index}', linestyle=':', linewidth=1)
