@@ -13,6 +13,7 @@ from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import load_config
 from bioattn_mm.cli.mini import ensure_mini_data, with_mini_test_data
 from bioattn_mm.cli.model_check import state_dict_of
+from bioattn_mm.cli.pipelines import name_host_transforms
 from bioattn_mm.cli.reports import check_new, print_table
 from bioattn_mm.errors import InputError
 
@@ -64,6 +65,7 @@ def main() -> None:
     deploy_config = read_deploy_config(args.deploy_cfg)
     check_runtime(deploy_config)
     config = load_config(args.config, mini=args.mini, cfg_options=args.cfg_options)
+    name_host_transforms(config)  # mmdeploy finds the loading transforms by their names
     if args.verify:
         config = with_mini_test_data(config)
         ensure_mini_data()

@@ -9,12 +9,13 @@ from mmengine.dist import is_main_process
 
 from bioattn_mm.checkpoints import check_fit, read_state_dict
 from bioattn_mm.cli.command_line import ToolParser, run_tool
-from bioattn_mm.cli.config import BIAS_MODES, load_config
+from bioattn_mm.cli.config import load_config
 from bioattn_mm.cli.model_check import state_dict_of
 from bioattn_mm.cli.pipelines import load_ground_truth
 from bioattn_mm.cli.reports import check_new, write_contact_sheet
 from bioattn_mm.cli.runner import build_runner
 from bioattn_mm.errors import InputError
+from bioattn_mm.models.backbones.transnext import BIAS_MODES
 
 
 def parse_args() -> argparse.Namespace:

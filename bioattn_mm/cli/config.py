@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from mmengine.config import Config
-from timm.layers import to_2tuple
 
 from ..errors import InputError
+from ..models.backbones import TransNeXt
+from ..registry import MODELS
 from .distributed import prepare_process
 from .mini import ensure_mini_data, make_mini
 from .pipelines import find_datasets, name_bad_files
@@ -16,12 +17,6 @@ HOW_TO_GET = dict(
     CocoDataset='download the 2017 train and val images and annotations from https://cocodataset.org/#download '
     'and unpack them into data/coco',
 )
-# Position biases of TransNeXt.
-BIAS_MODES = ('extrapolate', 'interpolate', 'linear')
-# TransNeXt pools its global tokens to 1/32 of the image.
-POOLED_STRIDE = 32
-# Training size of a config that names none: the default of `TransNeXt`.
-DEFAULT_IMG_SIZE = 512
 
 
 def load_config(
@@ -43,7 +38,7 @@ def load_config(
         mini: Make the miniature run of it, and draw the miniature datasets if they are not there yet.
         cfg_options: Values by dotted key, see `merge_options`.
         dataloaders: Keys of the dataloaders whose data must exist, such as 'test_dataloader'.
-        bias_mode: One of `BIAS_MODES`.
+        bias_mode: One of TransNeXt's `BIAS_MODES`.
         tta: Merge the config's `tta_overrides`: values that differ in multi-scale and flip testing.
         launcher: What started this process, see `prepare_process`.
 
@@ -92,24 +87,19 @@ def read_config(path: str) -> Config:
 
 
 def set_bias_mode(config: Config, mode: str) -> None:
-    """Set the position bias of a config's TransNeXt backbone to one of `BIAS_MODES`.
-
-    'linear' keeps the pooled grid of the training size, `model.backbone.img_size`, for images of any size, and
-    extrapolates the bias to it (TransNeXt, appendix D.2): 16 x 16 for 512 pixels, 25 x 25 for 800.
+    """Set the position bias of a config's TransNeXt backbone, or of a subclass, to one of `BIAS_MODES`.
 
     Raises:
         InputError: The config has another backbone.
     """
     backbone = config.model.get('backbone', {})
-    if backbone.get('type') not in ('bioattn_mm.TransNeXt', 'TransNeXt'):
+    backbone_type = MODELS.get(str(backbone.get('type')))
+    if backbone_type is None or not issubclass(backbone_type, TransNeXt):
         raise InputError(
             f'--bias-mode is for configs with a bioattn_mm.TransNeXt backbone, this one has {backbone.get("type")}'
         )
-    if mode == 'linear':
-        img_size = to_2tuple(backbone.get('img_size', DEFAULT_IMG_SIZE))
-        backbone.update(bias_mode='extrapolate', pool_size=tuple(max(1, size // POOLED_STRIDE) for size in img_size))
-    else:
-        backbone.update(bias_mode=mode, pool_size=None)
+    size = dict(img_size=backbone.img_size) if 'img_size' in backbone else {}
+    backbone.update(backbone_type.position_bias_settings(mode, **size))
 
 
 def merge_options(config: Config, options: dict[str, object] | None) -> None:

@@ -47,16 +47,7 @@ class ObjectDetection(object_detection.ObjectDetection):
 
 
 def known_to_mmdeploy(config: Config) -> Config:
-    """A copy of a config with the names that mmdeploy looks for.
-
-    mmdeploy finds the loading transforms by their names and describes them to its SDK by them. The transforms of this
-    package do the same as those without the prefix, and name the file in their errors.
-    """
-    # A copy, because mmdeploy changes the configs that it gets.
+    """A copy of a config, which mmdeploy changes, with the data preprocessor at the top level as in mmseg's own."""
     config = copy.deepcopy(config)
-    for pipeline in (config.test_pipeline, config.test_dataloader.dataset.pipeline):
-        for transform in pipeline:
-            transform.type = transform.type.removeprefix('bioattn_mm.')
-    # mmseg's own configs have it at the top level, too.
     config.setdefault('data_preprocessor', config.model.data_preprocessor)
     return config

@@ -49,8 +49,9 @@ def run_tool(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 
 
 @pytest.fixture
-def group_of_one() -> Iterator[None]:
+def group_of_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process group with this process alone."""
+    monkeypatch.setenv('LOCAL_RANK', '0')
     torch.distributed.init_process_group('gloo', store=torch.distributed.HashStore(), rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()

@@ -16,10 +16,11 @@ from rich.progress import Progress
 
 from bioattn_mm.analysis.evaluation import TrainedModel, choose_metric
 from bioattn_mm.cli.command_line import ToolParser, run_tool
-from bioattn_mm.cli.config import BIAS_MODES, load_config, set_bias_mode
+from bioattn_mm.cli.config import load_config, set_bias_mode
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.cli.runner import now
 from bioattn_mm.errors import InputError
+from bioattn_mm.models.backbones.transnext import BIAS_MODES
 
 FILES = ('table.csv', 'plot.png')
 SIZES = (224, 320, 448, 512, 640, 768, 896, 1024)

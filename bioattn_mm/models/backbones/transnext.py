@@ -13,6 +13,9 @@ from .blocks import Block, init_linear, run_block
 
 STRIDES = (4, 8, 16, 32)
 MLP_RATIOS = (8, 8, 4, 4)
+# Choices of `TransNeXt.position_bias_settings`.
+BIAS_MODES = ('extrapolate', 'interpolate', 'linear')
+IMG_SIZE = 512
 # The pooled grid of stages 1-3 is 1/32 of the image; stage 4 has that size itself.
 SR_RATIOS = (8, 4, 2, 1)
 
@@ -94,7 +97,7 @@ class TransNeXt(HierarchicalBackbone):
         arch: str | dict = 'tiny',
         bias_mode: str = 'extrapolate',
         pretrain_size: int | tuple[int, int] = 224,
-        img_size: int | tuple[int, int] = 512,
+        img_size: int | tuple[int, int] = IMG_SIZE,
         pool_size: int | tuple[int, int] | None = None,
         out_indices: tuple[int, ...] = (0, 1, 2, 3),
         drop_path_rate: float = 0.0,
@@ -135,6 +138,22 @@ class TransNeXt(HierarchicalBackbone):
             if index in self.out_indices:
                 outputs.append(x)
         return tuple(outputs)
+
+    @staticmethod
+    def position_bias_settings(mode: str, img_size: int | tuple[int, int] = IMG_SIZE) -> dict:
+        """Arguments of `TransNeXt` for one of `BIAS_MODES`.
+
+        'linear' keeps the pooled grid of the training size for images of any size, and extrapolates the bias to them
+        (TransNeXt, appendix D.2): 16 x 16 for 512 pixels, 25 x 25 for 800.
+
+        Args:
+            mode: 'extrapolate', 'interpolate' or 'linear'.
+            img_size: Training image size.
+        """
+        if mode != 'linear':
+            return dict(bias_mode=mode, pool_size=None)
+        pool_size = tuple(max(1, size // STRIDES[-1]) for size in to_2tuple(img_size))
+        return dict(bias_mode='extrapolate', pool_size=pool_size)
 
     def stage_modules(self, stage: int) -> list[nn.Module]:
         return [self.stages[stage]]
