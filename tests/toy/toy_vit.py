@@ -59,10 +59,10 @@ class NearAttention(nn.Module):
         rows, columns = (torch.arange(length, device=x.device, dtype=x.dtype) for length in x.shape[1:3])
         place = torch.stack(torch.meshgrid(rows, columns, indexing='ij'), -1).flatten(0, 1)  # (H * W, 2)
         slope = self.slope[:, None, None]
-        of_query = torch.cat((2 * slope * place, -slope.expand(-1, len(place), 1)), -1)  # (heads, H * W, 3)
+        of_query = torch.cat((2 * slope * place, -slope.expand(-1, place.shape[0], 1)), -1)  # (heads, H * W, 3)
         of_key = torch.cat((place, place.square().sum(-1, keepdim=True)), -1)  # (H * W, 3)
-        query = torch.cat((query * self.scale, of_query.expand(len(x), -1, -1, -1)), -1)
-        key = torch.cat((key, of_key.expand(len(x), self.num_heads, -1, -1)), -1)
+        query = torch.cat((query * self.scale, of_query.expand(x.shape[0], -1, -1, -1)), -1)
+        key = torch.cat((key, of_key.expand(x.shape[0], self.num_heads, -1, -1)), -1)
         return query, key, value
 
 
