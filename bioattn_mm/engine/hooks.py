@@ -32,9 +32,7 @@ class CompileBackboneHook(Hook):
     def before_train(self, runner: Runner) -> None:
         model = unwrapped(runner.model)
         if not hasattr(model, 'backbone'):
-            raise InputError(
-                f'--compile compiles the backbone of a model, and {type(model).__name__} has none: leave it out'
-            )
+            raise InputError(f'--compile needs a model with a backbone: {type(model).__name__} has none')
         model.backbone.compile(backend=self.backend, dynamic=False)
         print_log(f'backbone compiled with {self.backend} at the first step of each input size', logger='current')
 

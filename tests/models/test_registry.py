@@ -16,15 +16,13 @@ init_default_scope('{library}')
 backbone = MODELS.build(dict(type='bioattn_mm.TransNeXt', arch='micro'))
 print(type(backbone).__module__, backbone.out_channels)
 """
-# Models are the last: of the libraries, their modules need timm.
+# In the order in which they are resolved: models are the last, because they import timm.
 ENTRIES = dict(
-    HOOKS=['AtomicCheckpointHook', 'SkipBadDataHook'],
+    HOOKS=['AtomicCheckpointHook', 'SeedingHook', 'ShardableEMAHook', 'SkipBadDataHook'],
     LOOPS=['ResumableEpochBasedTrainLoop'],
-    FUNCTIONS=['seed_worker'],
     MODEL_WRAPPERS=['CPUDistributedDataParallel'],
     STRATEGIES=['ParamwiseFSDPStrategy'],
     TRANSFORMS=['CheckedLoadImageFromFile'],
-    DATA_SAMPLERS=['SeededInfiniteSampler'],
     OPTIM_WRAPPER_CONSTRUCTORS=['CombinedRulesConstructor'],
     MODELS=['ConViT', 'GABSwin', 'CompatibleDINO'],
 )
