@@ -11,11 +11,11 @@ from .objects import KINDS, OPACITY, PALETTES, oval
 SURFACES = ('sky', 'mountain', 'grass', 'sea', 'sand', 'field', 'road')  # ADE20K's names
 # Colours to choose from, features of the texture (rows, columns) and its contrast.
 GROUNDS = {
-    'grass': ('7fae52 93b760 6a9f58 a3b566', (40, 60), 0.14),
-    'sea': ('2f86a6 3a97a8 3b7aa3', (26, 5), 0.2),
-    'sand': ('ecd6a8 e6cb9b f0dfba', (60, 50), 0.06),
-    'field': ('e3bd5f d9c455 b98a62', (26, 24), 0.12),
-    'road': ('85868c 77797f', (50, 50), 0.08),
+    'grass': ('6aa544 7fb04e 5c9a50 8fae54', (26, 110), 0.24),
+    'sea': ('2479a0 2b8ea3 2f6d9c', (34, 6), 0.26),
+    'sand': ('f0dcae ead0a0 f3e2c2', (90, 80), 0.07),
+    'field': ('e6b845 dcc23e b07a50', (40, 40), 0.16),
+    'road': ('6f7178 63656c', (90, 90), 0.12),
 }
 # The ground at the horizon and what may lie in front of it; and how likely each scene is.
 SCENES = {'pasture': ('grass',), 'farm': ('grass', 'field'), 'coast': ('sea', 'sand'), 'street': ('grass', 'road')}
@@ -56,7 +56,7 @@ def draw_scene(rng: np.random.Generator, weights: dict[str, float]) -> Scene:
 
 
 def draw_sky(scene: Scene, rng: np.random.Generator, zenith: np.ndarray) -> None:
-    """A sky with clouds and often a sun; `zenith` is the colour of its top."""
+    """Draw the sky with clouds and often a sun; `zenith` is the colour of its top."""
     height, width = scene.surface.shape
     up = np.clip(1 - scene.y / scene.horizon, 0, 1) * np.ones_like(scene.x)
     colour = mix(scene.haze, zenith, up**0.8)
@@ -71,7 +71,7 @@ def draw_sky(scene: Scene, rng: np.random.Generator, zenith: np.ndarray) -> None
 
 
 def draw_mountains(scene: Scene, rng: np.random.Generator) -> None:
-    """Two ranges, the farther one paler."""
+    """Draw two ranges of mountains, the farther one paler."""
     height, width = scene.surface.shape
     rock = rgb(rng.choice(['6f7f95', '84808f', '6d8a84']))
     for peak, paleness in ((0.55, 0.55), (0.3, 0.3)):
@@ -82,7 +82,7 @@ def draw_mountains(scene: Scene, rng: np.random.Generator) -> None:
 
 
 def draw_ground(scene: Scene, rng: np.random.Generator, back: str, front: str | None = None) -> None:
-    """The ground from the horizon down, and another one in front of it."""
+    """Draw the ground from the horizon down, and maybe another one in front of it."""
     height, width = scene.surface.shape
     depth = height - scene.horizon
     below = (scene.y >= scene.horizon) * np.ones_like(scene.x)
@@ -109,28 +109,26 @@ def draw_ground(scene: Scene, rng: np.random.Generator, back: str, front: str | 
 
 
 def ground_colour(scene: Scene, rng: np.random.Generator, surface: str) -> np.ndarray:
-    """Texture of a ground, (H, W, 3), whose features grow towards the viewer."""
+    """Colour of a ground, (H, W, 3), with a texture whose features grow towards the viewer."""
     height, width = scene.surface.shape
     colours, (rows, columns), contrast = GROUNDS[surface]
     texture = noise(rng, 256, width, rows, columns)[(255 * scene.nearness[:, 0] ** 0.6).astype(int)]
     brightness = 1.04 - 0.12 * scene.nearness + contrast * texture + 0.06 * noise(rng, height, width, 4, 3)
     if surface == 'field':  # its rows run to a vanishing point
         across = (scene.x / width - rng.uniform(0, 1)) / np.maximum(scene.nearness, 0.01)
-        brightness += 0.2 * np.cos(12 * np.pi * across) * ramp(scene.nearness, 0.15, 0.5)
-    return mix(
-        rgb(rng.choice(colours.split())) * brightness[..., None], scene.haze, 0.5 * ramp(scene.nearness, 0.4, 0)
-    )
+        brightness += 0.26 * np.cos(12 * np.pi * across) * ramp(scene.nearness, 0.1, 0.4)
+    colour = rgb(rng.choice(colours.split())) * brightness[..., None]
+    return mix(colour, scene.haze, 0.4 * ramp(scene.nearness, 0.25, 0))
 
 
 def draw_objects(scene: Scene, rng: np.random.Generator, weights: dict[str, float]) -> None:
-    """Objects of the kinds that may stand on the scene's surfaces, and sometimes a crowd of one kind."""
+    """Draw objects of kinds that may stand on the scene's surfaces, and sometimes a crowd."""
     surfaces = {'sky', *SCENES[scene.name]}
     kinds = [kind for kind in weights if surfaces & set(KINDS[kind].surfaces)]
     chances = np.array([weights[kind] for kind in kinds])
     orders = [(draw_object, kind) for kind in rng.choice(kinds, rng.integers(4, 10), p=chances / chances.sum())]
-    crowds = [kind for kind in kinds if KINDS[kind].crowds]
-    if crowds and rng.random() < CROWD_CHANCE:
-        orders.insert(0, (draw_crowd, rng.choice(crowds)))
+    if rng.random() < CROWD_CHANCE:
+        orders.insert(0, (draw_crowd, rng.choice([kind for kind in kinds if KINDS[kind].crowds])))
     placed = []
     for draw, kind in orders:
         for _ in range(20):
@@ -145,7 +143,7 @@ def draw_objects(scene: Scene, rng: np.random.Generator, weights: dict[str, floa
 
 
 def draw_crowd(scene: Scene, rng: np.random.Generator, kind: str, x: float, y: float, size: float) -> None:
-    """A group of one kind around a place, recorded as one instance unless only few stand on the right surface."""
+    """Draw a group around a base (x, y); it becomes one crowd instance if at least 4 members find a place."""
     first = len(scene.instances)
     size = max(0.55 * size, MIN_SIZE)
     for row in (-0.35, 0, 0.35):
@@ -160,7 +158,7 @@ def draw_crowd(scene: Scene, rng: np.random.Generator, kind: str, x: float, y: f
 
 
 def propose(scene: Scene, rng: np.random.Generator, kind: str) -> tuple[float, float, float]:
-    """A random base (x, y) and height of an object, in pixels."""
+    """Choose the base (x, y) and the height of an object at random, in pixels."""
     height, width = scene.surface.shape
     x = width * rng.uniform(0.03, 0.97)
     if 'sky' in KINDS[kind].surfaces:
@@ -185,7 +183,7 @@ def overlap(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def draw_object(scene: Scene, rng: np.random.Generator, kind: str, x: float, y: float, size: float) -> None:
-    """One object in front of all others, with its shadow and the haze of its distance."""
+    """Draw an object in front of all others, with its shadow and the haze of its distance."""
     what = KINDS[kind]
     colours = {name: rgb(rng.choice(codes.split())) * rng.uniform(0.92, 1.06) for name, codes in PALETTES.items()}
     fog = 0
