@@ -1,10 +1,8 @@
 #!/usr/bin/env python
 """GPSA against the dense formula (ConViT, eq. 7): forward and forward + backward, time and peak memory."""
 
-import argparse
-
 import torch
-from measure import Measurement, gains, make_parser, measure, print_header, print_row, print_title, training_step
+from measure import gains, make_parser, measure_layer, print_header, print_row, print_title
 from torch import Tensor
 
 from bioattn_mm.layers import GPSA
@@ -47,23 +45,14 @@ def main() -> None:
         dense, factorised = (cls(embed_dims, num_heads).to(args.device) for cls in (DenseGPSA, GPSA))
         factorised.load_state_dict(dense.state_dict())
         x = torch.randn(1, height, width, embed_dims, device=args.device)
-        for name in ('forward', 'forward + backward'):
-            dense_result, ours = (measure_layer(layer, x, name, args) for layer in (dense, factorised))
-            print_row(f'{height} x {width}', name, dense_result, ours, *gains(dense_result, ours))
+        for name, training in (('forward', False), ('forward + backward', True)):
+            results = [measure_layer(layer, x, training, args) for layer in (dense, factorised)]
+            print_row(f'{height} x {width}', name, *results, *gains(*results))
 
 
 def grid(text: str) -> tuple[int, int]:
     height, width = text.split('x')
     return int(height), int(width)
-
-
-def measure_layer(layer: GPSA, x: Tensor, name: str, args: argparse.Namespace) -> Measurement:
-    """The layer in eval mode, or with the backward pass in train mode."""
-    training = name != 'forward'
-    layer.train(training)
-    run = training_step(layer, x) if training else torch.no_grad()(lambda: layer(x))
-    run()  # warm-up
-    return measure(run, args.device, args.repeats)
 
 
 if __name__ == '__main__':

@@ -87,6 +87,14 @@ def measure(function: Callable[[], object], device: str = 'cpu', repeats: int = 
     return Measurement(min(seconds), peak.mebibytes)
 
 
+def measure_layer(layer: nn.Module, x: Tensor, training: bool, args: argparse.Namespace) -> Measurement:
+    """A layer after a warm-up: forward in eval mode, or forward and backward in train mode."""
+    layer.train(training)
+    run = training_step(layer, x) if training else torch.no_grad()(lambda: layer(x))
+    run()
+    return measure(run, args.device, args.repeats)
+
+
 class PeakMemory:
     """Context that measures the peak of memory above its level on entry; on the CPU, resident memory on Linux."""
 

@@ -9,7 +9,7 @@ import matplotlib
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt
 import torch
-from measure import Measurement, make_parser, measure, print_header, print_row, print_title, training_step
+from measure import Measurement, make_parser, measure_layer, print_header, print_row, print_title
 from torch import nn
 
 from bioattn_mm.models import VARS
@@ -36,7 +36,7 @@ def main() -> None:
     for tokens in args.tokens:
         for pass_name in PASSES:
             for name, layer in layers.items():
-                results[name, pass_name, tokens] = measure_layer(layer, pass_name, tokens, args)
+                results[name, pass_name, tokens] = measure_attention(layer, pass_name, tokens, args)
             cells = (cell(results, name, pass_name, tokens) for name in ATTENTIONS)
             print_row(f'{tokens} x {tokens}', pass_name, *cells)
     draw(results, args.tokens, Path(args.plot))
@@ -47,14 +47,11 @@ def first_attention(arch: str, attention: str) -> nn.Module:
     return VARS(arch, attention, out_indices=(0,)).blocks[0].attn
 
 
-def measure_layer(layer: nn.Module, pass_name: str, tokens: int, args: argparse.Namespace) -> Measurement:
-    """The layer with tokens x tokens tokens, in eval mode, or with the backward pass in train mode."""
+def measure_attention(layer: nn.Module, pass_name: str, tokens: int, args: argparse.Namespace) -> Measurement:
+    """The layer with tokens x tokens tokens."""
     training = pass_name == PASSES[1]
-    layer.train(training)
     x = torch.randn(1, tokens, tokens, layer.proj.in_features, device=args.device, requires_grad=training)
-    run = training_step(layer, x) if training else torch.no_grad()(lambda: layer(x))
-    run()  # warm-up
-    return measure(run, args.device, args.repeats)
+    return measure_layer(layer, x, training, args)
 
 
 def cell(results: Results, name: str, pass_name: str, tokens: int) -> str:
