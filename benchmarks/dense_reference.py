@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bioattn_mm.layers import LogCPB
-from bioattn_mm.ops.arguments import AggregatedAttentionInputs
+from bioattn_mm.ops import AggregatedAttentionInputs
 
 Grid = tuple[int, int]
 

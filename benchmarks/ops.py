@@ -16,8 +16,7 @@ import torch
 from measure import Measurement, make_parser, measure, print_header, print_row, time_text
 from torch import Tensor
 
-from bioattn_mm.ops import aggregated_attention, sliding_window_av, sliding_window_qk
-from bioattn_mm.ops.arguments import AggregatedAttentionInputs
+from bioattn_mm.ops import AggregatedAttentionInputs, aggregated_attention, sliding_window_av, sliding_window_qk
 from bioattn_mm.ops.backends import HOW_TO_BUILD, available_backends
 
 # (stride of the tokens, heads, stride of the pooled grid in tokens); the fourth stage has no window.

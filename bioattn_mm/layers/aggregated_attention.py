@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from ..ops import aggregated_attention
+from ..ops import AggregatedAttentionInputs, aggregated_attention
 from .arguments import channels_of_head, full_precision
 from .attention_maps import AttentionMap, AttentionMaps, Grid
 from .heads import merge_heads
@@ -95,7 +95,7 @@ class AggregatedAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
-        output = aggregated_attention(*self._operands(x))
+        output = aggregated_attention(*self._inputs(x))
         return self.proj(output.flatten(-2))
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
@@ -110,19 +110,20 @@ class AggregatedAttention(nn.Module):
             tokens', which are added to those of the window.
         """
         grid = tuple(x.shape[1:3])
-        query, key, _, pooled_key, _, window_bias, pooled_bias, bias_rows, token_weights = self._operands(x)
+        inputs = self._inputs(x)
         row, column = queries // grid[1], queries % grid[1]
         reach = torch.arange(self.window_size, device=x.device) - self.window_size // 2
         rows, columns = row[:, None] + reach, column[:, None] + reach  # (queries, k)
         inside = ((rows >= 0) & (rows < grid[0]))[:, :, None] & ((columns >= 0) & (columns < grid[1]))[:, None]
         window = (self.window_size, self.window_size)
 
-        query = query[:, row, column]
-        key = key[:, rows.clamp(0, grid[0] - 1)[:, :, None], columns.clamp(0, grid[1] - 1)[:, None]]
-        window_logits = torch.einsum('bqnd,bqrcnd->bnqrc', query, key) + window_bias.unflatten(-1, window)[:, None]
+        query = inputs.query[:, row, column]
+        key = inputs.key[:, rows.clamp(0, grid[0] - 1)[:, :, None], columns.clamp(0, grid[1] - 1)[:, None]]
+        window_bias = inputs.window_bias.unflatten(-1, window)[:, None]
+        window_logits = torch.einsum('bqnd,bqrcnd->bnqrc', query, key) + window_bias
         window_logits = window_logits.masked_fill(~inside, float('-inf')).flatten(3)
-        pooled_logits = torch.einsum('bqnd,brcnd->bnqrc', query, pooled_key)
-        pooled_logits = (pooled_logits + pooled_bias[:, bias_rows[row], column[:, None]]).flatten(3)
+        pooled_bias = inputs.pooled_bias[:, inputs.pooled_bias_rows[row], column[:, None]]
+        pooled_logits = (torch.einsum('bqnd,brcnd->bnqrc', query, inputs.pooled_key) + pooled_bias).flatten(3)
         weights = torch.cat((window_logits, pooled_logits), dim=-1).softmax(-1)
         window_weights, pooled_weights = weights.split([window_logits.shape[-1], pooled_logits.shape[-1]], dim=-1)
 
@@ -130,28 +131,38 @@ class AggregatedAttention(nn.Module):
         pooled_rows, pooled_columns = (
             cell_centres(length, pooled_length).to(x.device)[None] for length, pooled_length in zip(grid, pooled_grid)
         )
-        token_weights = token_weights[:, row, column].transpose(1, 2) * inside.flatten(1)
+        token_weights = inputs.token_weights[:, row, column].transpose(1, 2) * inside.flatten(1)
         return {
             'window': AttentionMap(window_weights.unflatten(-1, window), rows, columns),
             'pooled': AttentionMap(pooled_weights.unflatten(-1, pooled_grid), pooled_rows, pooled_columns),
             'learnable tokens': AttentionMap(token_weights.unflatten(-1, window), rows, columns),
         }
 
-    def _operands(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The arguments of `bioattn_mm.ops.aggregated_attention`, in its order."""
+    def _inputs(self, x: Tensor) -> AggregatedAttentionInputs:
+        """The arguments of the operator `aggregated_attention`."""
         grid = tuple(x.shape[1:3])
         pooled_grid = self.pooled_grid(grid)
 
         unit_query = unit_vectors(self.q(x).unflatten(-1, (self.num_heads, -1)))
         log_length = self._log_number_of_keys(grid, pooled_grid, x.device).to(unit_query.dtype)
         token_weights = torch.einsum('bhwnd,ndk->bhwnk', unit_query, self.learnable_tokens) + self.learnable_bias
-        query = self.scale(unit_query, log_length)
 
         pooled = F.gelu(self.pool_proj(x.permute(0, 3, 1, 2)))
         pooled = self.pool_norm(F.adaptive_avg_pool2d(pooled, pooled_grid).permute(0, 2, 3, 1))
         pooled_bias, pooled_bias_rows = self.position_bias(grid, pooled_grid)
-        biases = self.window_bias, pooled_bias.to(x.dtype), pooled_bias_rows
-        return query, *self._key_value(x), *self._key_value(pooled), *biases, token_weights
+        key, value = self._key_value(x)
+        pooled_key, pooled_value = self._key_value(pooled)
+        return AggregatedAttentionInputs(
+            query=self.scale(unit_query, log_length),
+            key=key,
+            value=value,
+            pooled_key=pooled_key,
+            pooled_value=pooled_value,
+            window_bias=self.window_bias,
+            pooled_bias=pooled_bias.to(x.dtype),
+            pooled_bias_rows=pooled_bias_rows,
+            token_weights=token_weights,
+        )
 
     def pooled_grid(self, grid: Grid) -> Grid:
         """Pooled grid (height, width) for a token grid (height, width)."""

@@ -6,7 +6,14 @@ them.
 """
 
 from .aggregated_attention import aggregated_attention
+from .arguments import AggregatedAttentionInputs
 from .log_cpb import log_cpb_table
 from .sliding_window import sliding_window_av, sliding_window_qk
 
-__all__ = ['aggregated_attention', 'log_cpb_table', 'sliding_window_av', 'sliding_window_qk']
+__all__ = [
+    'AggregatedAttentionInputs',
+    'aggregated_attention',
+    'log_cpb_table',
+    'sliding_window_av',
+    'sliding_window_qk',
+]

@@ -158,16 +158,15 @@ def test_window_and_pooled_path(grid: tuple[int, int], pool_size: tuple[int, int
     sums = window.weights.sum((-2, -1)) + pooled.weights.sum((-2, -1))
     torch.testing.assert_close(sums, torch.ones_like(sums))
 
-    operands = layer._operands(x)
-    value, pooled_value = operands[2], operands[4]
-    output = torch.einsum('bnqrc,brcnd->bqnd', pooled.weights, pooled_value)
+    inputs = layer._inputs(x)
+    output = torch.einsum('bnqrc,brcnd->bqnd', pooled.weights, inputs.pooled_value)
     local = window.weights + maps['learnable tokens'].weights
     for place, query in enumerate(queries.tolist()):
         for r, row in enumerate(window.rows[query].tolist()):
             for c, column in enumerate(window.columns[query].tolist()):
                 assert (row - query // grid[1], column - query % grid[1]) == (r - 1, c - 1)
                 if 0 <= row < grid[0] and 0 <= column < grid[1]:
-                    output[:, place] += local[:, :, place, r, c, None] * value[:, row, column]
+                    output[:, place] += local[:, :, place, r, c, None] * inputs.value[:, row, column]
                 else:
                     assert (local[:, :, place, r, c] == 0).all()
     torch.testing.assert_close(layer.proj(output.flatten(-2)), layer(x).flatten(1, 2))

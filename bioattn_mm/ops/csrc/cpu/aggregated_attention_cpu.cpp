@@ -64,14 +64,14 @@ struct Workspace {
   std::vector<T> query, output, pooled_weights, window_weights, scale, grad_query, grad_pooled;
 };
 
-// A tile of queries and what its weights are computed from.
+// A tile of queries and what its weights are computed from. Loops take tasks by value, which keeps members in registers.
 template <typename T>
 struct Task {
   int64_t token(int64_t i, int64_t j) const { return s.token(tile.image, tile.head, i, j); }
 
-  const Pointers<T>& p;
-  const Sizes<int64_t>& s;
-  const Tile& tile;
+  Pointers<T> p;
+  Sizes<int64_t> s;
+  Tile tile;
   Workspace<T>& work;
 };
 
@@ -91,21 +91,21 @@ struct BackwardData {
 
 template <typename T>
 struct BackwardTask : Task<T> {
-  const BackwardData<T>& data;
+  BackwardData<T> data;
 };
 
 // The keys and values of one row of an image.
 template <typename T>
 struct RowTask {
-  const Pointers<T>& p;
-  const Sizes<int64_t>& s;
-  const BackwardData<T>& data;
+  Pointers<T> p;
+  Sizes<int64_t> s;
+  BackwardData<T> data;
   int64_t image, row;
 };
 
 // Adds the position bias to the pooled logits of a tile and computes its window logits.
 template <typename T>
-BIOATTN_INLINE void compute_logits_body(const Task<T>& task) {
+BIOATTN_INLINE void compute_logits_body(const Task<T> task) {
   const auto& s = task.s;
   const auto& tile = task.tile;
   const T* query = task.work.query.data();
@@ -131,7 +131,7 @@ BIOATTN_INLINE void compute_logits_body(const Task<T>& task) {
 
 // Turns the logits of a tile into exponentials; their sum is kept as its inverse, `scale`, and its logarithm.
 template <typename T>
-BIOATTN_INLINE void compute_softmax_body(const ForwardTask<T>& task) {
+BIOATTN_INLINE void compute_softmax_body(const ForwardTask<T> task) {
   const auto& s = task.s;
   T* pooled = task.work.pooled_weights.data();
   T* window = task.work.window_weights.data();
@@ -155,7 +155,7 @@ BIOATTN_INLINE void compute_softmax_body(const ForwardTask<T>& task) {
 
 // Normalises the sums of the pooled values of a tile, adds those of the window, and writes the output.
 template <typename T>
-BIOATTN_INLINE void write_output_body(const ForwardTask<T>& task) {
+BIOATTN_INLINE void write_output_body(const ForwardTask<T> task) {
   const auto& s = task.s;
   const T* pooled_sum = task.work.output.data();
   const T* window = task.work.window_weights.data();
@@ -181,7 +181,7 @@ BIOATTN_INLINE void write_output_body(const ForwardTask<T>& task) {
 // `pooled_weights`, the gradients of their logits in `grad_pooled`, and the window's part of the queries' gradient in
 // `grad_query`. The gradients of token weights and position bias, grad_window and window_factors are written.
 template <typename T>
-BIOATTN_INLINE void compute_gradients_body(const BackwardTask<T>& task) {
+BIOATTN_INLINE void compute_gradients_body(const BackwardTask<T> task) {
   const auto& s = task.s;
   const auto& tile = task.tile;
   const auto& data = task.data;
@@ -228,7 +228,7 @@ BIOATTN_INLINE void compute_gradients_body(const BackwardTask<T>& task) {
 
 // Gradients of the keys and values of a row: each token gathers from the queries in whose windows it is.
 template <typename T>
-BIOATTN_INLINE void gather_key_value_gradients_body(const RowTask<T>& task) {
+BIOATTN_INLINE void gather_key_value_gradients_body(const RowTask<T> task) {
   const auto& s = task.s;
   const auto& data = task.data;
   for (int64_t j = 0; j < s.width; ++j) {
