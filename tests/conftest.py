@@ -7,7 +7,11 @@ import torch
 
 from bioattn_mm.datasets.mini import make_mini_datasets
 
+from .tools.running import InProcess
+
 ROOT = Path(__file__).parents[1]
+# Images of each dataset of the workplace, half as many as the tools draw by themselves.
+NUM_TRAIN, NUM_VAL = 120, 20
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,5 +35,11 @@ def workplace(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the configs and miniature data, in which the tools run."""
     folder = tmp_path_factory.mktemp('workplace')
     (folder / 'configs').symlink_to(root / 'configs')
-    make_mini_datasets(folder / 'data' / 'mini', progress=False)
+    make_mini_datasets(folder / 'data' / 'mini', NUM_TRAIN, NUM_VAL, progress=False)
     return folder
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> InProcess:
+    """Runs tools in the test's own process."""
+    return InProcess(monkeypatch, capsys)

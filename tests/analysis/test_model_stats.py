@@ -2,8 +2,6 @@
 
 import csv
 import json
-import runpy
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +17,9 @@ from bioattn_mm.analysis.saved_activations import saved_bytes
 from bioattn_mm.cli.mini import make_mini
 from bioattn_mm.errors import InputError
 from bioattn_mm.ops import aggregated_attention
-from tests.conftest import ROOT
+
+from ..conftest import ROOT
+from ..tools.running import InProcess
 
 FLOAT = 4
 
@@ -87,25 +87,16 @@ def test_training_that_takes_two_images() -> None:
         activation_bytes(network, random_images(1, (64, 96), 'cpu'))
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *args: object) -> None:
-    """Run the tool in this process."""
-    path = str(ROOT / 'tools' / 'analysis' / 'model_stats.py')
-    monkeypatch.setattr(sys, 'argv', [path, *map(str, args), '--device', 'cpu', '--repeats', '1'])
-    runpy.run_path(path, run_name='__main__')
+TOOL = 'analysis/model_stats.py'
+QUICKLY = ('--device', 'cpu', '--repeats', '1')
 
 
-def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, *args: object) -> str:
-    with pytest.raises(SystemExit) as exit_:
-        run(monkeypatch, *args)
-    assert exit_.value.code == 2
-    return capsys.readouterr().err.strip().splitlines()[-1]
-
-
-def test_table_of_two_models(root: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_table_of_two_models(root: Path, tmp_path: Path, tool: InProcess) -> None:
     configs = [root / 'tests' / 'tools' / f'{name}.py' for name in ('upernet_small', 'mask_rcnn_small')]
     whole, alone = tmp_path / 'whole', tmp_path / 'alone'
-    run(monkeypatch, *configs, '--size', 96, 160, '--out', whole)
-    run(monkeypatch, *configs, '--size', 96, 160, '--out', alone, '--backbone', '--measure', 'flops')
+    printed = tool(tmp_path, TOOL, *configs, '--size', 96, 160, '--out', whole, *QUICKLY)
+    only_flops = ('--backbone', '--measure', 'flops')
+    tool(tmp_path, TOOL, *configs, '--size', 96, 160, '--out', alone, *only_flops, *QUICKLY)
 
     document = json.loads((whole / 'model_stats.json').read_text())
     assert [document[key] for key in ('part', 'size', 'batch_size')] == ['whole model', [96, 160], 2]
@@ -131,9 +122,9 @@ def test_table_of_two_models(root: Path, tmp_path: Path, monkeypatch, capsys) ->
     for folder in (whole, alone):
         with Image.open(folder / 'model_stats.png') as image:
             assert np.asarray(image.convert('L')).std() > 10
-    assert 'whole model, 96 x 160 pixels, batches of 2' in capsys.readouterr().out
+    assert 'whole model, 96 x 160 pixels, batches of 2' in printed
 
-    line = refused(monkeypatch, capsys, *configs, '--out', whole)
+    line = tool.refused(tmp_path, TOOL, *configs, '--out', whole, *QUICKLY)
     assert line == f'error: {whole / "model_stats.csv"} is there already: name another folder for --out'
 
 
@@ -146,8 +137,7 @@ def test_table_of_two_models(root: Path, tmp_path: Path, monkeypatch, capsys) ->
         (('--cfg-options', 'default_scope=mmpretrain'), 'expected mmdet or mmseg, or add --backbone'),
     ],
 )
-def test_refuses_in_one_line(args: tuple, message: str, root: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_refuses_in_one_line(args: tuple, message: str, root: Path, tmp_path: Path, tool: InProcess) -> None:
     config = root / 'tests' / 'tools' / 'upernet_small.py'
-    line = refused(monkeypatch, capsys, config, *args, '--out', tmp_path / 'out')
+    line = tool.refused(tmp_path, TOOL, config, *args, '--out', 'out', *QUICKLY)
     assert line.startswith('error: ') and line.endswith(message)
-    assert not (tmp_path / 'out').exists()

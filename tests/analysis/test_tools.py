@@ -2,8 +2,6 @@
 
 import csv
 import json
-import runpy
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,10 @@ from PIL import Image
 
 from bioattn_mm.registry import MODELS
 
-TOOLS = Path(__file__).parents[2] / 'tools' / 'analysis'
+from ..tools.running import InProcess
+
+ERF, MAPS, LOCALITY = (f'analysis/{name}.py' for name in ('erf', 'attention_maps', 'locality'))
+ON_CPU = ('--device', 'cpu')
 BACKBONES = dict(
     TransNeXt=dict(arch=dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 1, 1))),
     GABSwin=dict(arch=dict(embed_dims=8, depths=(2, 2, 2, 2), num_heads=(1, 2, 2, 2)), window_size=4),
@@ -81,20 +82,6 @@ def save_checkpoint(path: Path, name: str) -> Path:
     return path
 
 
-def run(monkeypatch: pytest.MonkeyPatch, tool: str, *args: object) -> None:
-    """Run a tool in this process."""
-    path = str(TOOLS / f'{tool}.py')
-    monkeypatch.setattr(sys, 'argv', [path, *map(str, args), '--device', 'cpu'])
-    runpy.run_path(path, run_name='__main__')
-
-
-def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tool: str, *args: object) -> str:
-    with pytest.raises(SystemExit) as exit_:
-        run(monkeypatch, tool, *args)
-    assert exit_.value.code == 2
-    return capsys.readouterr().err.strip().splitlines()[-1]
-
-
 def read_csv(path: Path) -> list[dict]:
     with path.open() as file:
         return list(csv.DictReader(file))
@@ -105,10 +92,10 @@ def check_drawing(path: Path) -> None:
         assert np.asarray(image.convert('L')).std() > 10
 
 
-def test_fields_of_two_models(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_fields_of_two_models(images: Path, tmp_path: Path, tool: InProcess) -> None:
     first, second = (write_config(tmp_path, name) for name in ('TransNeXt', 'GABViT'))
     checkpoint, out = save_checkpoint(tmp_path / 'transnext.pth', 'TransNeXt'), tmp_path / 'out'
-    run(monkeypatch, 'erf', first, checkpoint, '--compare', second, '--size', 48, 80, '--out', out)
+    printed = tool(tmp_path, ERF, first, checkpoint, '--compare', second, '--size', 48, 80, '--out', out, *ON_CPU)
 
     rows, document = read_csv(out / 'erf.csv'), json.loads((out / 'erf.json').read_text())
     outputs = [('transnext', index) for index in range(4)] + [('gabvit', index) for index in (1, 2)]
@@ -125,23 +112,23 @@ def test_fields_of_two_models(images: Path, tmp_path: Path, monkeypatch, capsys)
     # Further from the image a field is wider.
     assert float(rows[0]['area_50']) < float(rows[3]['area_50'])
     check_drawing(out / 'erf.png')
-    assert 'gabvit, random weights' in capsys.readouterr().out
+    assert 'gabvit, random weights' in printed
 
-    line = refused(monkeypatch, capsys, 'erf', first, '--out', out)
+    line = tool.refused(tmp_path, ERF, first, '--out', out, *ON_CPU)
     assert line == f'error: {out / "erf.csv"} is there already: name another folder for --out'
 
 
-def test_untrained_model_is_said_to_have_no_field(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_untrained_model_is_said_to_have_no_field(images: Path, tmp_path: Path, tool: InProcess) -> None:
     config, out = write_config(tmp_path, 'TransNeXt', out_indices=(0, 1)), tmp_path / 'out'
-    run(monkeypatch, 'erf', config, '--max-images', 1, '--size', 32, 48, '--out', out)
-    assert 'no field of output 0, 1' in capsys.readouterr().out
+    printed = tool(tmp_path, ERF, config, '--max-images', 1, '--size', 32, 48, '--out', out, *ON_CPU)
+    assert 'no field of output 0, 1' in printed
     assert [row['sigma_x'] for row in json.loads((out / 'erf.json').read_text())['fields']] == [None, None]
 
 
 @pytest.mark.parametrize('name', BACKBONES)
-def test_maps_of_a_pixel(name: str, images: Path, tmp_path: Path, monkeypatch) -> None:
+def test_maps_of_a_pixel(name: str, images: Path, tmp_path: Path, tool: InProcess) -> None:
     config, out = write_config(tmp_path, name), tmp_path / 'out'
-    run(monkeypatch, 'attention_maps', config, '--layer', 1, '--query', 39, 31, '--max-images', 1, '--out', out)
+    tool(tmp_path, MAPS, config, '--layer', 1, '--query', 39, 31, '--max-images', 1, '--out', out, *ON_CPU)
     document = json.loads((out / 'attention_maps.json').read_text())
     assert document['weights'] == 'random weights'
     assert [Path(result['image']).name for result in document['images']] == ['image_0.png']
@@ -173,9 +160,10 @@ def test_maps_of_a_pixel(name: str, images: Path, tmp_path: Path, monkeypatch) -
 
 
 @pytest.mark.parametrize('name', BACKBONES)
-def test_locality_of_every_system(name: str, images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_locality_of_every_system(name: str, images: Path, tmp_path: Path, tool: InProcess) -> None:
     config, out = write_config(tmp_path, name), tmp_path / 'out'
-    run(monkeypatch, 'locality', config, '--images', images, '--size', 48, 64, '--max-images', 2, '--out', out)
+    options = ('--images', images, '--size', 48, 64, '--max-images', 2, '--out', out, *ON_CPU)
+    printed = tool(tmp_path, LOCALITY, config, *options)
     rows, document = read_csv(out / 'locality.csv'), json.loads((out / 'locality.json').read_text())
     assert document['images'] == 2 and len(document['heads']) == len(rows)
     measures = dict(
@@ -193,46 +181,49 @@ def test_locality_of_every_system(name: str, images: Path, tmp_path: Path, monke
     if name == 'ConViT':  # the last layer is one with a class token and without a gate
         assert [bool(row['gate']) for row in rows] == [True] * 12 + [False] * 4
     check_drawing(out / 'locality.png')
-    assert 'means over heads' in capsys.readouterr().out
+    assert 'means over heads' in printed
 
 
-def test_local_file_of_the_config(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_local_file_of_the_config(images: Path, tmp_path: Path, tool: InProcess) -> None:
     """Weights come from the file that the config starts from, where it is a local one."""
     checkpoint = save_checkpoint(tmp_path / 'vit.pth', 'GABViT')
     init_cfg = dict(type='Pretrained', checkpoint=str(checkpoint))
     config = write_config(tmp_path, 'GABViT', init_cfg=init_cfg)
-    run(monkeypatch, 'locality', config, '--max-images', 1, '--out', tmp_path / 'out')
+    tool(tmp_path, LOCALITY, config, '--max-images', 1, '--out', tmp_path / 'out', *ON_CPU)
     assert json.loads((tmp_path / 'out' / 'locality.json').read_text())['weights'] == str(checkpoint)
     config = write_config(tmp_path, 'GABViT', init_cfg=dict(init_cfg, checkpoint='https://example.org/vit.pth'))
-    run(monkeypatch, 'locality', config, '--max-images', 1, '--out', tmp_path / 'out_of_url')
+    tool(tmp_path, LOCALITY, config, '--max-images', 1, '--out', tmp_path / 'out_of_url', *ON_CPU)
     assert json.loads((tmp_path / 'out_of_url' / 'locality.json').read_text())['weights'] == 'random weights'
 
 
 @pytest.mark.parametrize(
-    ('tool', 'args', 'message'),
+    ('path', 'args', 'message'),
     [
-        ('attention_maps', ('--layer', 12), '--layer must be -3 to 2 in this model, got 12'),
-        ('attention_maps', ('--query', 40, 3), 'image_0.png, 40 x 60, got 40 3'),
-        ('attention_maps', ('--heads', 0, 2), '--heads must be 0 to 1 in this layer, got 0 2'),
-        ('locality', ('--images', 'absent'), 'no folder of images at absent: name one with --images'),
-        ('locality', ('--size', 16, 64), '--size must be at least 32, got 16'),
-        ('locality', ('--max-images', 0), '--max-images must be at least 1, got 0'),
-        ('erf', ('--compare', 'a', 'b', 'c'), '--compare takes a config and a checkpoint, got 3 words: a b c'),
-        ('erf', ('--compare', 'absent.py'), 'config not found: absent.py'),
+        (MAPS, ('--layer', 12), '--layer must be -3 to 2 in this model, got 12'),
+        (MAPS, ('--query', 40, 3), 'image_0.png, 40 x 60, got 40 3'),
+        (MAPS, ('--heads', 0, 2), '--heads must be 0 to 1 in this layer, got 0 2'),
+        (LOCALITY, ('--images', 'absent'), 'no folder of images at absent: name one with --images'),
+        (LOCALITY, ('--size', 16, 64), '--size must be at least 32, got 16'),
+        (LOCALITY, ('--max-images', 0), '--max-images must be at least 1, got 0'),
+        (ERF, ('--compare', 'a', 'b', 'c'), '--compare takes a config and a checkpoint, got 3 words: a b c'),
+        (ERF, ('--compare', 'absent.py'), 'config not found: absent.py'),
     ],
 )
-def test_refuses_in_one_line(tool: str, args: tuple, message: str, images, tmp_path, monkeypatch, capsys) -> None:
+def test_refuses_in_one_line(
+    path: str, args: tuple, message: str, images: Path, tmp_path: Path, tool: InProcess
+) -> None:
     config = write_config(tmp_path, 'GABViT')
-    line = refused(monkeypatch, capsys, tool, config, '--out', tmp_path / 'out', *args)
+    line = tool.refused(tmp_path, path, config, '--out', 'out', *args, *ON_CPU)
     assert line.startswith('error: ') and line.endswith(message)
-    assert not (tmp_path / 'out').exists()
 
 
-def test_refuses_another_backbone_and_an_empty_folder(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_refuses_another_backbone_and_an_empty_folder(images: Path, tmp_path: Path, tool: InProcess) -> None:
     config = write_config(tmp_path, 'GABViT')
     (tmp_path / 'empty').mkdir()
-    line = refused(monkeypatch, capsys, 'locality', config, '--images', tmp_path / 'empty', '--out', tmp_path / 'out')
+    line = tool.refused(
+        tmp_path, LOCALITY, config, '--images', tmp_path / 'empty', '--out', tmp_path / 'out', *ON_CPU
+    )
     assert line.startswith(f'error: no images in {tmp_path / "empty"}: expected files that end in .jpg')
     config.write_text(config.read_text().replace('bioattn_mm.GABViT', 'mmdet.ResNet'))
-    line = refused(monkeypatch, capsys, 'locality', config, '--out', tmp_path / 'out')
+    line = tool.refused(tmp_path, LOCALITY, config, '--out', tmp_path / 'out', *ON_CPU)
     assert 'has the backbone mmdet.ResNet: expected a subclass of Backbone' in line

@@ -14,7 +14,7 @@ from bioattn_mm.checkpoints import read_checkpoint, read_state_dict
 from bioattn_mm.checkpoints.unpickling import code_refused, trust_checkpoints
 from bioattn_mm.errors import InputError
 
-from ..tools.running import call
+from ..tools.running import InProcess
 from ..tools.user_folder import make_user_folder
 
 
@@ -103,13 +103,11 @@ TOOLS = {
 
 
 @pytest.mark.parametrize('args', TOOLS.values(), ids=TOOLS)
-def test_every_tool_refuses_it(
-    args: list[str], prepared: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_every_tool_refuses_it(args: list[str], prepared: Path, workplace: Path, tool: InProcess) -> None:
     if args[0] == 'export.py':
         pytest.importorskip('mmdeploy', reason='make setup EXTRA=deploy')
     folder = prepared.parent
     make_user_folder(folder, workplace)
     (folder / 'data/mini').symlink_to(workplace / 'data/mini')
-    line = call(monkeypatch, capsys, folder, *args)
+    line = tool.refused(folder, *args)
     assert line.startswith('error: prepared.pth holds more than weights: pathlib.')

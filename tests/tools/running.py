@@ -1,4 +1,4 @@
-"""Running the tools as a user does, and reading what they wrote."""
+"""Running the tools, in new processes or in this one, and reading what they wrote."""
 
 import json
 import os
@@ -6,22 +6,34 @@ import runpy
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from mmengine.utils import ManagerMixin
 
 ROOT = Path(__file__).parents[2]
 
 
-def run(workplace: Path, tool: str, *args: str) -> subprocess.CompletedProcess:
-    """Run a tool as a user does."""
-    return subprocess.run(
+def run(folder: Path, tool: str, *args: str, **environment: str) -> str:
+    """Run a tool as a user does, which must succeed; return what it printed.
+
+    Args:
+        folder: The working directory.
+        tool: Path of the tool below `tools/`.
+        args: The rest of the command line.
+        environment: More variables of the environment.
+    """
+    process = subprocess.run(
         [sys.executable, ROOT / 'tools' / tool, *args],
-        cwd=workplace,
+        cwd=folder,
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=False,
     )
+    assert process.returncode == 0, process.stderr[-3000:]
+    return process.stdout
 
 
 def run_script(folder: Path, script: str, *args: str, **environment: str) -> subprocess.CompletedProcess:
@@ -39,16 +51,43 @@ def run_script(folder: Path, script: str, *args: str, **environment: str) -> sub
     )
 
 
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, workplace: Path, *args: str) -> str:
-    """Run a tool in this process; return its error line, after checking the exit code 2."""
-    monkeypatch.chdir(workplace)
-    monkeypatch.setattr(sys, 'argv', [str(ROOT / 'tools' / args[0]), *args[1:]])
-    before = sorted(workplace.rglob('*'))
-    with pytest.raises(SystemExit) as exit_:
+class InProcess:
+    """Runs tools in this process, which has the libraries imported: for all that does not depend on a new one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def __call__(self, folder: Path, tool: str, *args: object) -> str:
+        """Run `tools/{tool}` in a folder; return what it printed."""
+        self.monkeypatch.chdir(folder)
+        self.monkeypatch.setattr(sys, 'argv', [str(ROOT / 'tools' / tool), *map(str, args)])
+        self.capsys.readouterr()
+        # A run would otherwise write to where the last one's visualizer did.
+        for kind in _managed_classes():
+            kind._instance_dict.clear()
         runpy.run_path(sys.argv[0], run_name='__main__')
-    assert exit_.value.code == 2
-    assert sorted(workplace.rglob('*')) == before  # nothing written
-    return capsys.readouterr().err.splitlines()[-1]
+        return self.capsys.readouterr().out
+
+    def error(self, folder: Path, tool: str, *args: object) -> str:
+        """Run a tool that must end with exit code 2; return its error line."""
+        with pytest.raises(SystemExit) as exit_:
+            self(folder, tool, *args)
+        assert exit_.value.code == 2
+        return self.capsys.readouterr().err.splitlines()[-1]
+
+    def refused(self, folder: Path, tool: str, *args: object) -> str:
+        """The same, and it must not have made anything in the folder."""
+        before = sorted(folder.rglob('*'))
+        line = self.error(folder, tool, *args)
+        assert sorted(folder.rglob('*')) == before
+        return line
+
+
+def _managed_classes(kind: type = ManagerMixin) -> Iterator[type]:
+    """The classes of which mmengine keeps instances by name: loggers, visualizers, default scopes."""
+    for child in kind.__subclasses__():
+        yield child
+        yield from _managed_classes(child)
 
 
 def scalars(work_dir: Path) -> list[dict]:

@@ -2,8 +2,6 @@
 
 import json
 import re
-import runpy
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +16,11 @@ from mmengine.registry import MODELS, init_default_scope
 from bioattn_mm.checkpoints import check_fit, read_state_dict
 from bioattn_mm.checkpoints.downstream import convert
 from bioattn_mm.models import TransNeXt
-from tests import parity
 
-ROOT = Path(__file__).parents[2]
+from .. import parity
+from .running import ROOT, InProcess
+
+TOOL = 'convert_checkpoint.py'
 CHANNELS = {variant: settings['embed_dims'] for variant, settings in TransNeXt.arch_settings.items()}
 Shapes = dict[str, tuple[int, ...]]
 
@@ -217,19 +217,12 @@ def build(config: Config) -> torch.nn.Module:
         return MODELS.build(config.model)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *args: str) -> None:
-    """Run the tool in this process, with `folder` as the working directory."""
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, 'argv', [str(ROOT / 'tools/convert_checkpoint.py'), *args])
-    runpy.run_path(sys.argv[0], run_name='__main__')
-
-
 @pytest.mark.parametrize('name', FRAMEWORKS)
-def test_converted_file_is_one_of_the_config(name: str, tmp_path, monkeypatch, capsys) -> None:
+def test_converted_file_is_one_of_the_config(name: str, tmp_path: Path, tool: InProcess) -> None:
     framework, heads, buffers, meta = FRAMEWORKS[name]
     released = save(tmp_path / 'released.pth', backbone('micro') | heads | buffers, meta, optimizer={'state': {}})
     config = ROOT / f'configs/transnext/{name}.py'
-    run(monkeypatch, tmp_path, 'released.pth', 'converted.pth', '--config', str(config))
+    printed = tool(tmp_path, TOOL, 'released.pth', 'converted.pth', '--config', config)
     assert sorted(path.name for path in tmp_path.iterdir()) == ['converted.pth', 'released.pth']
 
     # As tools/test.py compares, and torch itself.
@@ -245,11 +238,10 @@ def test_converted_file_is_one_of_the_config(name: str, tmp_path, monkeypatch, c
     assert set(loaded) == set(weights)
 
     num_neck = sum(head.startswith('neck.') for head in heads)
-    out = capsys.readouterr().out
-    assert f'{framework} with TransNeXt-Micro' in out
-    assert f'mapped: {len(backbone("micro"))} backbone, {num_neck} neck, {len(heads) - num_neck} heads' in out
-    assert f': {len(buffers)}, {next(iter(buffers))}, ' in out
-    assert 'the state of the training, not of the model: 2, optimizer, meta.' in out
+    assert f'{framework} with TransNeXt-Micro' in printed
+    assert f'mapped: {len(backbone("micro"))} backbone, {num_neck} neck, {len(heads) - num_neck} heads' in printed
+    assert f': {len(buffers)}, {next(iter(buffers))}, ' in printed
+    assert 'the state of the training, not of the model: 2, optimizer, meta.' in printed
     dataset_meta = torch.load('converted.pth')['meta']['dataset_meta']
     classes = meta.get('CLASSES') or meta['dataset_meta']['CLASSES']
     assert dataset_meta['classes'] == classes
@@ -257,9 +249,9 @@ def test_converted_file_is_one_of_the_config(name: str, tmp_path, monkeypatch, c
 
 
 @torch.no_grad()
-def test_converted_backbone_gives_the_recorded_features(tmp_path, monkeypatch) -> None:
+def test_converted_backbone_gives_the_recorded_features(tmp_path: Path, tool: InProcess) -> None:
     save(tmp_path / 'released.pth', backbone('micro') | conv('decode_head.conv_seg', 150, 512, 1))
-    run(monkeypatch, tmp_path, 'released.pth', 'converted.pth')
+    tool(tmp_path, TOOL, 'released.pth', 'converted.pth')
     transnext = TransNeXt('micro', init_cfg=dict(type='Pretrained', checkpoint='converted.pth', prefix='backbone.'))
     transnext.init_weights()
     batch, _, height, width = json.loads((parity.FOLDER / f'{VECTOR}.json').read_text())['image']
@@ -379,30 +371,16 @@ def test_numbered_encoder_layer_computes_the_same() -> None:
     assert torch.equal(want, today(tokens, query_pos=position, key_padding_mask=None, **geometry))
 
 
-def test_averaged_weights_and_wrappers(tmp_path, monkeypatch, capsys) -> None:
+def test_averaged_weights_and_wrappers(tmp_path: Path, tool: InProcess) -> None:
     """A parallel wrapper's prefix, mmcv's and mmengine's second sets of weights."""
     shapes = {f'module.{name}': shape for name, shape in (backbone('micro') | upernet(CHANNELS['micro'])).items()}
     shapes |= {'module.ema_backbone_norm1_weight': (48,)}
     save(tmp_path / 'released.pth', shapes, ema_state_dict={'steps': torch.zeros(())}, message_hub={})
-    run(monkeypatch, tmp_path, 'released.pth', 'converted.pth')
-    out = capsys.readouterr().out
+    out = tool(tmp_path, TOOL, 'released.pth', 'converted.pth')
     assert '(EMA); the set that mmdet and mmseg load is kept: 2, ema_state_dict, ema_backbone_norm1_weight' in out
     assert 'the state of the training, not of the model: 1, message_hub' in out
     assert 'not compared with a model' in out
     assert len(read_state_dict('converted.pth')) == len(shapes) - 1
-
-
-def refused(monkeypatch, capsys, folder: Path, *args: str) -> str:
-    """Run the tool; return its one line, after checking the exit code 2 and that nothing was written."""
-    before = {path: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(SystemExit) as exit_:
-        run(monkeypatch, folder, *args)
-    assert exit_.value.code == 2
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
-    captured = capsys.readouterr()
-    assert captured.out == ''
-    (line,) = captured.err.splitlines()
-    return line
 
 
 # A backbone of one value for each parameter: names are compared before shapes.
@@ -447,15 +425,16 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(('shapes', 'message'), REFUSED.values(), ids=REFUSED)
-def test_refuses_other_files(shapes: Shapes, message: str, tmp_path, monkeypatch, capsys) -> None:
+def test_refuses_other_files(shapes: Shapes, message: str, tmp_path: Path, tool: InProcess) -> None:
     torch.save({'state_dict': {name: torch.zeros(shape) for name, shape in shapes.items()}}, tmp_path / 'x.pth')
-    assert re.match(message, refused(monkeypatch, capsys, tmp_path, 'x.pth', 'out.pth'))
+    assert re.match(message, tool.refused(tmp_path, TOOL, 'x.pth', 'out.pth'))
 
 
-def test_refuses_to_overwrite(tmp_path, monkeypatch, capsys) -> None:
+def test_refuses_to_overwrite(tmp_path: Path, tool: InProcess) -> None:
     (tmp_path / 'out.pth').write_text('precious')
-    line = refused(monkeypatch, capsys, tmp_path, 'x.pth', 'out.pth')
+    line = tool.refused(tmp_path, TOOL, 'x.pth', 'out.pth')
     assert line == 'error: out.pth is there already: name another file'
+    assert (tmp_path / 'out.pth').read_text() == 'precious'
 
 
 @pytest.mark.parametrize(
@@ -466,15 +445,15 @@ def test_refuses_to_overwrite(tmp_path, monkeypatch, capsys) -> None:
         (['x.pth', 'out.pth', '--config', 'none.py'], 'error: config not found: none.py'),
     ],
 )
-def test_refuses_paths(args: list[str], message: str, tmp_path, monkeypatch, capsys) -> None:
-    assert refused(monkeypatch, capsys, tmp_path, *args).startswith(message)
+def test_refuses_paths(args: list[str], message: str, tmp_path: Path, tool: InProcess) -> None:
+    assert tool.refused(tmp_path, TOOL, *args).startswith(message)
 
 
-def test_refuses_the_config_of_another_model(tmp_path, monkeypatch, capsys) -> None:
+def test_refuses_the_config_of_another_model(tmp_path: Path, tool: InProcess) -> None:
     shapes = backbone('micro') | upernet(CHANNELS['micro'])
     torch.save({name: torch.zeros(()).expand(shape) for name, shape in shapes.items()}, tmp_path / 'x.pth')
     config = ROOT / 'configs/transnext/mask2former_micro_ade20k.py'
-    line = refused(monkeypatch, capsys, tmp_path, 'x.pth', 'out.pth', '--config', str(config))
+    line = tool.refused(tmp_path, TOOL, 'x.pth', 'out.pth', '--config', str(config))
     assert re.match(
         r'error: x.pth .for .*mask2former_micro_ade20k.py. is not a checkpoint of this model; \d+ missing in the '
         r'file: decode_head.pixel_decoder.*; \d+ unknown to the model: decode_head.conv_seg.weight',

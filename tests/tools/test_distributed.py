@@ -13,13 +13,15 @@ from mmengine.config import Config
 from bioattn_mm.cli.distributed import prepare_process
 from bioattn_mm.errors import InputError
 
-from .running import ROOT, metrics_of_test, run, run_script, scalars
+from .running import ROOT, InProcess, metrics_of_test, run_script, scalars
 
 CONFIG = str(ROOT / 'tests/tools/upernet_small.py')
 SCRIPTS = {'dist_train.sh': 2, 'dist_test.sh': 3, 'slurm_train.sh': 3}  # and how many arguments each needs
 
 
-def test_two_processes_train_and_test_as_one_does(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_train_and_test_as_one_does(
+    workplace: Path, tool: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Where there are fewer than two GPUs, the processes run on the CPU.
     if torch.cuda.device_count() < 2:
         monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
@@ -46,8 +48,7 @@ def test_two_processes_train_and_test_as_one_does(workplace: Path, monkeypatch: 
 
     # An odd number: one of the processes is given an image twice, and it must count once.
     arguments = (CONFIG, 'two/iter_10.pth', '--mini', '--cfg-options', 'test_dataloader.dataset.indices=5')
-    process = run(workplace, 'test.py', *arguments, '--work-dir', 'two/by_one')
-    assert process.returncode == 0, process.stderr[-3000:]
+    tool(workplace, 'test.py', *arguments, '--work-dir', 'two/by_one')
     process = run_script(workplace, 'dist_test.sh', *arguments[:2], '2', *arguments[2:], '--work-dir', 'two/by_two')
     assert process.returncode == 0, process.stderr[-3000:]
     assert process.stdout.count('\naAcc ') == 1

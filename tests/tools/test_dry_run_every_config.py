@@ -45,12 +45,11 @@ def write_weights(config: Config, path: Path) -> None:
 def test_every_config_starts_at_full_size(name: str, user: Path) -> None:
     weights = user / 'weights.pth'
     write_weights(Config.fromfile(ROOT / f'configs/{name}.py'), weights)
-    process = run(
+    printed = run(
         user, 'train.py', f'configs/{name}.py', '--dry-run',
         '--cfg-options', f'model.backbone.init_cfg.checkpoint={weights}',
     )  # fmt: skip
-    assert process.returncode == 0, process.stderr[-3000:]
-    told = dict(re.findall(r'^(\w[\w ]*?) {2,}(\S.*)$', process.stdout, flags=re.MULTILINE))
+    told = dict(re.findall(r'^(\w[\w ]*?) {2,}(\S.*)$', printed, flags=re.MULTILINE))
     assert told['weights'].startswith(f'{weights}; ')
     columns = ('first step', 'validation image', 'peak memory', 'position bias', 'normalisation layers')
     print(f'\n{name}: ' + '; '.join(f'{column} {told[column]}' for column in columns if column in told))

@@ -3,11 +3,9 @@
 import hashlib
 import json
 import re
-import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ from mmengine.registry import MODELS, init_default_scope
 
 from bioattn_mm.cli.mini import make_mini
 
-from .running import ROOT
+from .running import ROOT, InProcess
 
 for package in ('mmdeploy', 'onnx', 'onnxruntime'):
     pytest.importorskip(package, reason=f'{package} is not installed: make setup EXTRA=deploy')
@@ -56,18 +54,6 @@ def random_checkpoint(path: Path, config_path: str) -> None:
 
 
 @pytest.fixture
-def export(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Runs the tool in this process, in the workplace."""
-
-    def run(*args: str) -> None:
-        monkeypatch.chdir(workplace)
-        monkeypatch.setattr(sys, 'argv', [str(ROOT / 'tools/export.py'), *args])
-        runpy.run_path(sys.argv[0], run_name='__main__')
-
-    return run
-
-
-@pytest.fixture
 def checkpoint(workplace: Path) -> str:
     random_checkpoint(workplace / 'random.pth', UPERNET)
     return 'random.pth'
@@ -75,15 +61,15 @@ def checkpoint(workplace: Path) -> str:
 
 @pytest.mark.filterwarnings('ignore:You are using the legacy TorchScript-based ONNX export')
 @pytest.mark.parametrize('config, kind', [(UPERNET, 'segmentation'), (MASK_RCNN, 'instance-seg')])
-def test_exported_is_pytorchs(config: str, kind: str, workplace: Path, export: Callable, capsys) -> None:
+def test_exported_is_pytorchs(config: str, kind: str, workplace: Path, tool: InProcess) -> None:
     random_checkpoint(workplace / 'random.pth', config)
     out = workplace / 'exported' / kind
-    export(
-        config, 'random.pth', '--deploy-cfg', f'configs/deploy/{kind}_onnxruntime_dynamic.py', '--out', str(out),
-        '--verify', '--mini', '--cfg-options', 'test_dataloader.dataset.indices=3',
+    printed = tool(
+        workplace, 'export.py', config, 'random.pth', '--out', str(out), '--verify',
+        '--deploy-cfg', f'configs/deploy/{kind}_onnxruntime_dynamic.py', '--mini',
+        '--cfg-options', 'test_dataloader.dataset.indices=3',
     )  # fmt: skip
 
-    printed = capsys.readouterr().out
     assert float(re.search('largest difference of the outputs: (.*)', printed)[1]) < 1e-3
     rows = re.findall(r'(?:aAcc|bbox_mAP|segm_mAP) *│ *([\d.-]+) *│ *([\d.-]+)', printed)
     assert len(rows) == (1 if kind == 'segmentation' else 2)
@@ -123,17 +109,9 @@ def test_mmdeploys_own_functions_at_any_size(workplace: Path, checkpoint: str) -
         assert result['same'] > 0.999
 
 
-def last_line_of_error(export: Callable, capsys: pytest.CaptureFixture, *args: str) -> str:
-    """Run the tool on bad input; what it says."""
-    with pytest.raises(SystemExit) as exit:
-        export(*args)
-    assert exit.value.code == 2
-    return capsys.readouterr().err.splitlines()[-1]
-
-
-def test_bad_input(workplace: Path, export: Callable, checkpoint: str, capsys) -> None:
+def test_bad_input(workplace: Path, checkpoint: str, tool: InProcess) -> None:
     def error(*args: str) -> str:
-        return last_line_of_error(export, capsys, UPERNET, *args, '--mini')
+        return tool.refused(workplace, 'export.py', UPERNET, *args, '--mini')
 
     assert error(checkpoint, '--deploy-cfg', 'none.py', '--out', 'new') == 'error: deploy config not found: none.py'
     assert re.match(
@@ -146,15 +124,14 @@ def test_bad_input(workplace: Path, export: Callable, checkpoint: str, capsys) -
     assert line == 'error: checkpoint not found: none.pth'
     line = error(checkpoint, '--deploy-cfg', 'configs/deploy/segmentation_tensorrt-fp16_dynamic.py', '--out', 'new')
     assert line == 'error: the deploy config exports for tensorrt, which is not installed: install it first'
-    assert not (workplace / 'new').exists()
 
 
-def test_without_mmdeploy(export: Callable, checkpoint: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_without_mmdeploy(workplace: Path, checkpoint: str, tool: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if re.match(r'(bioattn_mm\.|mm)deploy\b', name)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, 'mmdeploy', None)
-    line = last_line_of_error(
-        export, capsys, UPERNET, checkpoint, '--deploy-cfg', SEGMENTATION, '--out', 'new', '--mini'
+    line = tool.refused(
+        workplace, 'export.py', UPERNET, checkpoint, '--deploy-cfg', SEGMENTATION, '--out', 'new', '--mini'
     )
     assert line == 'error: export needs mmdeploy, which is not installed: make setup EXTRA=deploy'
 
@@ -186,7 +163,7 @@ KINDS = dict(upernet='segmentation', mask2former='segmentation', mask_rcnn='inst
 @pytest.mark.filterwarnings('ignore:You are using the legacy TorchScript-based ONNX export')
 @pytest.mark.parametrize('size', ['static', 'dynamic'])
 @pytest.mark.parametrize('name', EXPORTED)
-def test_every_system_and_head(name: str, size: str, workplace: Path, export: Callable, capsys) -> None:
+def test_every_system_and_head(name: str, size: str, workplace: Path, tool: InProcess, capsys) -> None:
     """A row of the README's table, which `-s` prints."""
     (kind,) = (kind for head, kind in KINDS.items() if f'/{head}_' in name)
     config = f'configs/{name}.py'
@@ -196,10 +173,10 @@ def test_every_system_and_head(name: str, size: str, workplace: Path, export: Ca
     deploy = workplace / 'deploy.py'
     deploy.write_text(f'_base_ = {str(ROOT / "configs/deploy" / f"{kind}_onnxruntime_dynamic.py")!r}\n{shape}\n')
     shutil.rmtree(workplace / 'exported', ignore_errors=True)
-    export(
-        config, 'random.pth', '--deploy-cfg', 'deploy.py', '--out', 'exported', '--verify', '--mini',
-        '--cfg-options', 'test_dataloader.dataset.indices=4',
+    printed = tool(
+        workplace, 'export.py', config, 'random.pth', '--deploy-cfg', 'deploy.py', '--out', 'exported', '--verify',
+        '--mini', '--cfg-options', 'test_dataloader.dataset.indices=4',
     )  # fmt: skip
-    difference = re.search('largest difference of the outputs: (.*)', capsys.readouterr().out)[1]
+    difference = re.search('largest difference of the outputs: (.*)', printed)[1]
     with capsys.disabled():
         print(f'\n| {name} | {size} | {difference} |')

@@ -3,7 +3,6 @@
 import csv
 import json
 import runpy
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,23 +14,11 @@ from torch import nn
 
 from bioattn_mm.models import GABSwin, GABViT
 
-TOOL = Path(__file__).parents[2] / 'tools' / 'analysis' / 'fit_position_bias.py'
+from .running import ROOT, InProcess
+
+TOOL = 'analysis/fit_position_bias.py'
 VIT = dict(channels=16, num_heads=2)
 SWIN = dict(channels=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))
-
-
-def fit(monkeypatch, *args: object) -> None:
-    """Run the tool in this process."""
-    monkeypatch.setattr(sys, 'argv', [str(TOOL), *map(str, args)])
-    runpy.run_path(str(TOOL), run_name='__main__')
-
-
-def refused(monkeypatch, capsys, *args: object) -> str:
-    with pytest.raises(SystemExit) as exit_:
-        fit(monkeypatch, *args)
-    assert exit_.value.code == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    return line
 
 
 def write_config(path: Path, backbone: dict) -> Path:
@@ -56,7 +43,7 @@ def without_learned_bias(backbone: nn.Module) -> nn.Module:
 
 
 @pytest.mark.parametrize('kind', ['GABViT', 'GABSwin'])
-def test_gives_back_the_gaussian_of_each_layer(kind: str, tmp_path, monkeypatch, capsys) -> None:
+def test_gives_back_the_gaussian_of_each_layer(kind: str, tmp_path: Path, tool: InProcess) -> None:
     backbone = without_learned_bias(GABViT(VIT) if kind == 'GABViT' else GABSwin(SWIN))
     layers = [module for module in backbone.modules() if hasattr(module, 'sigma')]
     for index, layer in enumerate(layers):
@@ -65,7 +52,7 @@ def test_gives_back_the_gaussian_of_each_layer(kind: str, tmp_path, monkeypatch,
     torch.save({'state_dict': {f'backbone.{n}': v for n, v in backbone.state_dict().items()}}, tmp_path / 'file.pth')
     arch = VIT if kind == 'GABViT' else SWIN
     config = write_config(tmp_path / 'config.py', dict(type=f'bioattn_mm.{kind}', arch=arch))
-    fit(monkeypatch, config, tmp_path / 'file.pth', '--out', tmp_path / 'out')
+    printed = tool(tmp_path, TOOL, config, 'file.pth', '--out', 'out')
 
     rows = rows_of(tmp_path / 'out')
     assert len(rows) == len(layers)
@@ -75,23 +62,23 @@ def test_gives_back_the_gaussian_of_each_layer(kind: str, tmp_path, monkeypatch,
         assert sigmas == pytest.approx([1.5 + 0.2 * index] * 2, rel=1e-4)
         assert float(row['amplitude']) == pytest.approx((0.5 + 0.1 * index) ** 2, rel=1e-4)
     assert rows[-1]['layer'] == ('block 11' if kind == 'GABViT' else 'stage 3 block 1')
-    assert 'sigma x' in capsys.readouterr().out
+    assert 'sigma x' in printed
     for name in ('bias_maps.png', 'fits.png'):
         with Image.open(tmp_path / 'out' / name) as image:
             assert np.asarray(image.convert('L')).std() > 10
 
 
-def test_file_of_timm(tmp_path, monkeypatch) -> None:
+def test_file_of_timm(tmp_path: Path, tool: InProcess) -> None:
     host = timm.create_model('test_vit_relpos')
     torch.save(host.state_dict(), tmp_path / 'timm.pth')
-    fit(monkeypatch, 'test_vit_relpos', tmp_path / 'timm.pth', '--out', tmp_path / 'out')
+    tool(tmp_path, TOOL, 'test_vit_relpos', 'timm.pth', '--out', 'out')
     rows = rows_of(tmp_path / 'out')
     assert [row['layer'] for row in rows] == [f'block {index}' for index in range(9)]
     assert all(0 <= float(row['r_squared']) < 1 for row in rows)
 
 
 def test_timm_and_gab_vit_have_the_same_learned_bias(tmp_path) -> None:
-    read_maps = runpy.run_path(str(TOOL))['read_maps']
+    read_maps = runpy.run_path(str(ROOT / 'tools' / TOOL))['read_maps']
     host = timm.create_model('vit_relpos_small_patch16_224')
     torch.save(host.state_dict(), tmp_path / 'timm.pth')
     config = write_config(tmp_path / 'config.py', dict(type='bioattn_mm.GABViT', arch='small', amplitude=0.0))
@@ -107,14 +94,14 @@ def test_timm_and_gab_vit_have_the_same_learned_bias(tmp_path) -> None:
 
 @pytest.mark.parametrize('prefix', [0, 1])
 def test_table_of_timm_puts_each_offset_in_its_place(prefix: int) -> None:
-    tool = runpy.run_path(str(TOOL))
+    tool = runpy.run_path(str(ROOT / 'tools' / TOOL))
     module = timm.layers.RelPosBias((3, 4), 2, prefix_tokens=prefix)
     learned = module.relative_position_bias_table[: 5 * 7].T.unflatten(1, (5, 7))
     torch.testing.assert_close(tool['table_of_timm'](module), learned)
 
 
 def test_fit_of_a_bias_that_is_no_round_bump() -> None:
-    fit_gaussian = runpy.run_path(str(TOOL))['fit_gaussian']
+    fit_gaussian = runpy.run_path(str(ROOT / 'tools' / TOOL))['fit_gaussian']
     y, x = np.mgrid[-9:10, -13:14]
     dip = 4 - 2.5 * np.exp(-((x - 1) ** 2) / (2 * 4**2) - (y + 2) ** 2 / (2 * 2**2))
     values, fitted = fit_gaussian(dip)
@@ -127,10 +114,10 @@ def test_fit_of_a_bias_that_is_no_round_bump() -> None:
     assert all(np.isnan(value) for value in fit_gaussian(np.full((5, 5), 3.0))[0].values())
 
 
-def test_overwrites_nothing(tmp_path, monkeypatch, capsys) -> None:
+def test_overwrites_nothing(tmp_path: Path, tool: InProcess) -> None:
     (tmp_path / 'table.json').write_text('mine')
-    line = refused(monkeypatch, capsys, 'vit_relpos_small_patch16_224', 'file.pth', '--out', tmp_path)
-    assert line == f'error: {tmp_path / "table.json"} is there already: name another folder for --out'
+    line = tool.refused(tmp_path, TOOL, 'vit_relpos_small_patch16_224', 'file.pth', '--out', '.')
+    assert line == 'error: table.json is there already: name another folder for --out'
     assert (tmp_path / 'table.json').read_text() == 'mine'
 
 
@@ -142,13 +129,11 @@ def test_overwrites_nothing(tmp_path, monkeypatch, capsys) -> None:
         ('vit_relpos_small_patch16_224', 'checkpoint not found: absent.pth'),
     ],
 )
-def test_refuses_what_it_cannot_read(model: str, message: str, tmp_path, monkeypatch, capsys) -> None:
-    line = refused(monkeypatch, capsys, model, 'absent.pth', '--out', tmp_path / 'out')
-    assert line == f'error: {message}'
-    assert not (tmp_path / 'out').exists()
+def test_refuses_what_it_cannot_read(model: str, message: str, tmp_path: Path, tool: InProcess) -> None:
+    assert tool.refused(tmp_path, TOOL, model, 'absent.pth', '--out', 'out') == f'error: {message}'
 
 
-def test_refuses_another_backbone(tmp_path, monkeypatch, capsys) -> None:
+def test_refuses_another_backbone(tmp_path: Path, tool: InProcess) -> None:
     config = write_config(tmp_path / 'config.py', dict(type='bioattn_mm.TransNeXt'))
-    line = refused(monkeypatch, capsys, config, 'absent.pth', '--out', tmp_path / 'out')
+    line = tool.refused(tmp_path, TOOL, config, 'absent.pth', '--out', 'out')
     assert line.endswith('has the backbone bioattn_mm.TransNeXt: expected a subclass of GABViT or GABSwin')

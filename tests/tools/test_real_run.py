@@ -5,13 +5,15 @@ Data lie where a user's do. Only `--cfg-options` makes the runs short: fewer ite
 
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from .. import parity
-from .running import metrics_of_test, run, run_script, scalars
+from ..conftest import NUM_TRAIN
+from .running import InProcess, metrics_of_test, run, run_script, scalars
 from .user_folder import make_user_folder
 
 UPERNET, MASK_RCNN, DINO, MASK2FORMER = (
@@ -57,23 +59,23 @@ def user(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train(user: Path, config: str, *options: str, arguments: tuple[str, ...] = ()) -> tuple[Path, str]:
     """Run tools/train.py; return the default work dir and the log."""
-    process = run(
+    run(
         user, 'train.py', config, *arguments, '--cfg-options', WEIGHTS, LOG, *SMALL_TRAINING[config],
         *SMALL_MODEL.get(config, ()), *small_images('val', 3), *options,
     )  # fmt: skip
-    assert process.returncode == 0, process.stderr[-3000:]
     work_dir = user / 'work_dirs/transnext' / Path(config).stem
     return work_dir, max(work_dir.glob('*/*.log')).read_text()
 
 
-def check(user: Path, config: str, checkpoint: Path, *arguments: str, options: tuple[str, ...] = ()) -> dict:
-    """Run tools/test.py; return its metrics, without times."""
+def check(
+    user: Path, config: str, checkpoint: Path, *arguments: str, options: tuple[str, ...] = (), how: Callable = run
+) -> dict:
+    """Run tools/test.py, in a new process or in this one; return its metrics, without times."""
     work_dir = checkpoint.parent / f'test{len(list(checkpoint.parent.glob("test*")))}'
-    process = run(
+    how(
         user, 'test.py', config, str(checkpoint), '--work-dir', str(work_dir), *arguments, '--cfg-options',
         *SMALL_MODEL.get(config, ()), *options,
     )  # fmt: skip
-    assert process.returncode == 0, process.stderr[-3000:]
     return {name: value for name, value in metrics_of_test(work_dir).items() if 'time' not in name}
 
 
@@ -130,11 +132,11 @@ def test_resume(user: Path, upernet: tuple[Path, str]) -> None:
     assert seeds[0] == seeds[1]
 
 
-def test_multi_scale_testing(user: Path, upernet: tuple[Path, str]) -> None:
+def test_multi_scale_testing(user: Path, upernet: tuple[Path, str], tool: InProcess) -> None:
     work_dir, _ = upernet
     scales = [f'tta_pipeline.1.transforms.0.{index}.scale=({64 + 16 * index},64)' for index in range(6)]
     options = ('test_dataloader.dataset.indices=2', *scales)
-    metrics = check(user, UPERNET, work_dir / 'iter_4.pth', '--tta', options=options)
+    metrics = check(user, UPERNET, work_dir / 'iter_4.pth', '--tta', options=options, how=tool)
     assert metrics['aAcc'] >= 0
 
 
@@ -158,7 +160,7 @@ def test_two_processes_with_synchronised_batch_norm(user: Path, monkeypatch: pyt
     assert state_dict['decode_head.fpn_bottleneck.bn.num_batches_tracked'] == 2
 
 
-def test_train_by_epochs(user: Path) -> None:
+def test_train_by_epochs(user: Path, tool: InProcess) -> None:
     work_dir, _ = train(
         user, MASK_RCNN, 'train_dataloader.dataset.indices=4', 'train_cfg.max_epochs=2', 'param_scheduler.0.end=2',
         'param_scheduler.1.milestones=[1]',
@@ -171,16 +173,15 @@ def test_train_by_epochs(user: Path) -> None:
     assert {'coco/bbox_mAP', 'coco/segm_mAP'} <= set(metrics)
     assert metrics == last_validation(work_dir)
     scales = [f'tta_pipeline.1.transforms.0.{index}.scale=(128,{64 + 16 * index})' for index in range(3)]
-    metrics = check(
-        user, MASK_RCNN, work_dir / 'epoch_2.pth', '--tta', options=('test_dataloader.dataset.indices=2', *scales)
-    )
+    options = ('test_dataloader.dataset.indices=2', *scales)
+    metrics = check(user, MASK_RCNN, work_dir / 'epoch_2.pth', '--tta', options=options, how=tool)
     assert 'coco/bbox_mAP' in metrics and 'coco/segm_mAP' not in metrics
 
 
 @pytest.mark.parametrize(('config', 'checkpoint', 'metric'), [
     (DINO, 'epoch_1.pth', 'coco/bbox_mAP'), (MASK2FORMER, 'iter_2.pth', 'mIoU')
 ])  # fmt: skip
-def test_detr_like_heads(user: Path, config: str, checkpoint: str, metric: str) -> None:
+def test_detr_like_heads(user: Path, config: str, checkpoint: str, metric: str, tool: InProcess) -> None:
     by_epoch = checkpoint.startswith('epoch')
     length = ('train_cfg.max_epochs=1', 'train_dataloader.dataset.indices=4')
     if not by_epoch:
@@ -191,25 +192,24 @@ def test_detr_like_heads(user: Path, config: str, checkpoint: str, metric: str) 
     metrics = check(user, config, work_dir / checkpoint, options=small_images('test', 3))
     assert metric in metrics
     assert metrics == last_validation(work_dir)
-    place, number = ('tta_pipeline.1.transforms.0', 3) if by_epoch else ('tta_pipeline.1.transforms.0', 6)
-    scales = [f'{place}.{index}.scale=({96 + 16 * index},96)' for index in range(number)]
+    number = 3 if by_epoch else 6
+    scales = [f'tta_pipeline.1.transforms.0.{index}.scale=({96 + 16 * index},96)' for index in range(number)]
     options = ('test_dataloader.dataset.indices=2', *scales)
-    assert metric in check(user, config, work_dir / checkpoint, '--tta', options=options)
+    assert metric in check(user, config, work_dir / checkpoint, '--tta', options=options, how=tool)
 
 
 def test_dry_run_says_what_the_run_will_be_and_writes_nothing(user: Path) -> None:
     before = sorted(user.rglob('*'))
-    process = run(
+    printed = run(
         user, 'train.py', UPERNET, '--dry-run', '--work-dir', 'dry', '--cfg-options', WEIGHTS,
         *SMALL_TRAINING[UPERNET], *small_images('val', 3),
     )  # fmt: skip
-    assert process.returncode == 0, process.stderr[-3000:]
     assert sorted(user.rglob('*')) == before
-    told = dict(re.findall(r'^(\w[\w ]*?) {2,}(\S.*)$', process.stdout, flags=re.MULTILINE))
+    told = dict(re.findall(r'^(\w[\w ]*?) {2,}(\S.*)$', printed, flags=re.MULTILINE))
     assert told['model'] == 'EncoderDecoder with TransNeXt, 41.7 M parameters, 41.7 M of them trained'
     assert told['weights'] == 'transnext_micro_224_1k.pth; 615 entries used, not used: head.weight, head.bias'
-    assert told['images per step'] == '2 of 240: 2 a process x 1 processes x 1 accumulated iterations'
-    assert told['iterations'] == '160,000: 1333.3 epochs'
+    assert told['images per step'] == f'2 of {NUM_TRAIN}: 2 a process x 1 processes x 1 accumulated iterations'
+    assert told['iterations'] == f'160,000: {320_000 / NUM_TRAIN:.1f} epochs'
     assert told['validation'] == '3 images after every 16,000 iterations'
     assert re.fullmatch(r'\d+ \(drawn: every run draws another\)', told['seed'])
     assert told['pixel values'].startswith('RGB, mean [123.675, 116.28, 103.53]')
@@ -218,7 +218,7 @@ def test_dry_run_says_what_the_run_will_be_and_writes_nothing(user: Path) -> Non
     assert re.fullmatch(r'[\d.]+ s, loss [\d.]+', told['first step'])
     assert 'GiB' in told['peak memory']
     assert re.match(r'\d+.* at the speed of the first step', told['estimated duration'])
-    assert re.search(r'6e-05 .* 0 .* 283 .* 146,636 ', process.stdout)
+    assert re.search(r'6e-05 .* 0 .* 283 .* 146,636 ', printed)
 
 
 @pytest.mark.parametrize(
@@ -228,10 +228,9 @@ def test_dry_run_says_what_the_run_will_be_and_writes_nothing(user: Path) -> Non
         ('model.decode_head.loss_decode.loss_weight=nan', 'the loss of the first training step is nan'),
     ],
 )
-def test_dry_run_of_a_run_that_would_fail(user: Path, option: str, message: str) -> None:
-    process = run(
+def test_dry_run_of_a_run_that_would_fail(user: Path, option: str, message: str, tool: InProcess) -> None:
+    line = tool.refused(
         user, 'train.py', UPERNET, '--dry-run', '--work-dir', 'dry', '--cfg-options', WEIGHTS,
         *SMALL_TRAINING[UPERNET], *small_images('val', 3), option,
     )  # fmt: skip
-    assert process.returncode == 2
-    assert re.match(f'error: {message}', process.stderr.splitlines()[-1])
+    assert re.match(f'error: {message}', line)

@@ -3,7 +3,8 @@
 import csv
 import json
 import re
-import runpy
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from bioattn_mm.analysis.robustness import insert_corruption, summarize
 from bioattn_mm.cli.mini import make_mini
 from bioattn_mm.errors import InputError
 
-from .running import ROOT, run
+from .running import ROOT, InProcess, run
 
 SMALL = ROOT / 'tests' / 'tools' / 'upernet_small.py'
 TOOL = 'analysis/robustness.py'
@@ -60,16 +61,45 @@ def checkpoints(workplace: Path) -> list[str]:
     return paths
 
 
+TWO_MODELS = (
+    TOOL, str(SMALL), 'random_0.pth', '--compare', str(SMALL), 'random_1.pth', '--out', 'robustness',
+    '--corruptions', 'gaussian_noise', 'contrast', '--severities', '5', *IMAGES,
+)  # fmt: skip
+# Runs a tool that is killed when all of its third test's result is written, but under its temporary name.
+KILLED = """
+import os, pathlib, runpy, signal, sys
+
+def replace(self, target, original=pathlib.Path.replace):
+    if target.name == 'contrast_5.json':
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(self, target)
+
+pathlib.Path.replace = replace
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name='__main__')
+"""
+
+
+def results_of(workplace: Path) -> dict[str, int]:
+    """The tests that are done, and when their results were written."""
+    folder = workplace / 'robustness/results'
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob('*_*.json')}
+
+
 @pytest.fixture(scope='module')
-def done(workplace: Path, checkpoints: list[str]) -> Path:
-    """A folder with the results of both models."""
-    first, second = checkpoints
-    process = run(
-        workplace, TOOL, str(SMALL), first, '--compare', str(SMALL), second, '--out', 'robustness',
-        '--corruptions', 'gaussian_noise', 'contrast', '--severities', '5', *IMAGES,
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr[-3000:]
-    assert 'mPC' in process.stdout
+def killed(workplace: Path, checkpoints: list[str]) -> dict[str, int]:
+    """What a run has left that was killed while it wrote a result."""
+    tool, *args = TWO_MODELS
+    process = subprocess.run([sys.executable, '-c', KILLED, ROOT / 'tools' / tool, *args], cwd=workplace)
+    assert process.returncode == -signal.SIGKILL
+    assert (workplace / 'robustness/results/upernet_small/.contrast_5.json.part').exists()
+    return results_of(workplace)
+
+
+@pytest.fixture(scope='module')
+def done(workplace: Path, killed: dict[str, int]) -> Path:
+    """A folder with the results of both models, of which the first were there already."""
+    assert 'mPC' in run(workplace, *TWO_MODELS)
     return workplace / 'robustness'
 
 
@@ -103,29 +133,21 @@ def test_table_of_two_models(done: Path) -> None:
     assert mmcv.imread(str(done / 'robustness.png')).std() > 10
 
 
-def call(monkeypatch: pytest.MonkeyPatch, workplace: Path, *args: str) -> None:
-    """Run the tool in this process."""
-    monkeypatch.chdir(workplace)
-    monkeypatch.setattr(sys, 'argv', [str(ROOT / 'tools' / TOOL), *args])
-    runpy.run_path(sys.argv[0], run_name='__main__')
+def test_goes_on_where_it_was_killed(killed: dict[str, int], done: Path, workplace: Path, tool: InProcess) -> None:
+    first = [f'upernet_small/{name}.json' for name in ('none_0', 'gaussian_noise_5', 'contrast_5')]
+    assert sorted(killed) == sorted([*first[:2], 'tools/upernet_small/none_0.json'])
+    whole = results_of(workplace)
+    # What was there was kept; the half-written file is not one of the results, and is gone.
+    assert {name: whole[name] for name in killed} == killed
+    assert len(whole) == 6 and not list(done.rglob('.*.part'))
 
-
-def test_goes_on_where_it_was_ended(done: Path, workplace: Path, checkpoints: list[str], monkeypatch) -> None:
+    # A result that is measured again is the same.
     before, _ = read(done)
-    files = sorted((done / 'results').rglob('*_*.json'))
-    times = {path: path.stat().st_mtime_ns for path in files}
-    ended = done / 'results' / 'upernet_small' / 'contrast_5.json'
-    ended.unlink()
-    # As an end while it was written leaves it.
-    ended.with_suffix('.partial').write_text('{"mIoU"')
-    first, second = checkpoints
-    call(
-        monkeypatch, workplace, str(SMALL), first, '--compare', str(SMALL), second, '--out', 'robustness',
-        '--corruptions', 'gaussian_noise', 'contrast', '--severities', '5', *IMAGES,
-    )  # fmt: skip
+    (done / 'results' / first[2]).unlink()
+    tool(workplace, *TWO_MODELS)
     assert read(done)[0] == before
-    assert sorted((done / 'results').rglob('*_*.json')) == files
-    assert [path for path in files if path.stat().st_mtime_ns != times[path]] == [ended]
+    times = results_of(workplace)
+    assert [name for name in whole if times[name] != whole[name]] == first[2:]
 
 
 REFUSED = {
@@ -147,11 +169,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(('args', 'message'), REFUSED.values(), ids=REFUSED)
-def test_refuses_in_one_line(args: tuple, message: str, done: Path, workplace: Path, monkeypatch, capsys) -> None:
+def test_refuses_in_one_line(args: tuple, message: str, done: Path, workplace: Path, tool: InProcess) -> None:
     options = [arg for arg in args if '=' in arg]
     args = [arg for arg in args if '=' not in arg]
-    with pytest.raises(SystemExit) as exit_:
-        call(monkeypatch, workplace, str(SMALL), *args, '--out', 'robustness', *IMAGES, *options)
-    assert exit_.value.code == 2
-    line = capsys.readouterr().err.strip().splitlines()[-1]
+    line = tool.refused(workplace, TOOL, str(SMALL), *args, '--out', 'robustness', *IMAGES, *options)
     assert line.startswith('error: ') and re.search(message, line)

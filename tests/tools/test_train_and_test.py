@@ -17,26 +17,26 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from bioattn_mm.cli.model_check import state_dict_of
 from bioattn_mm.datasets.mini import majority_baseline
 
-from .running import ROOT, call, metrics_of_test, run, scalars
+from ..conftest import NUM_VAL
+from .running import ROOT, InProcess, metrics_of_test, run, scalars
 
 CONFIG = str(ROOT / 'tests/tools/upernet_narrow.py')
 
 
-@pytest.fixture(scope='session')
+@pytest.fixture(scope='module')
 def trained(workplace: Path) -> Path:
-    """The work dir of a miniature run of UperNet with TransNeXt-Micro, somewhat shorter than `--mini` alone."""
-    process = run(
+    """The work dir of a miniature run of UperNet with TransNeXt-Micro, shorter than `--mini` alone."""
+    run(
         workplace, 'train.py', CONFIG, '--mini', '--work-dir', 'trained', '--cfg-options',
-        'train_cfg.max_iters=120', 'train_cfg.val_interval=60', 'param_scheduler.1.end=120',
+        'train_cfg.max_iters=60', 'train_cfg.val_interval=60', 'param_scheduler.1.end=60',
         'default_hooks.checkpoint.interval=60',
     )  # fmt: skip
-    assert process.returncode == 0, process.stderr[-3000:]
     return workplace / 'trained'
 
 
 def test_mini_run_learns(trained: Path) -> None:
     losses = [line['loss'] for line in scalars(trained) if 'loss' in line]
-    assert np.mean(losses[-3:]) < 0.5 * losses[0]
+    assert np.mean(losses[-3:]) < 0.7 * losses[0]
     miou = [line['mIoU'] for line in scalars(trained) if 'mIoU' in line][-1]
     _, baseline = majority_baseline(trained.parent / 'data' / 'mini' / 'ADEChallengeData2016')
     # The most frequent class alone cannot do this.
@@ -45,7 +45,7 @@ def test_mini_run_learns(trained: Path) -> None:
 
 def test_mini_run_prints_progress_with_an_eta(trained: Path) -> None:
     (log,) = trained.glob('*/*.log')
-    assert re.search(r'Iter\(train\) \[ *10/120\].* eta: \d+:\d\d:\d\d ', log.read_text())
+    assert re.search(r'Iter\(train\) \[ *10/60\].* eta: \d+:\d\d:\d\d ', log.read_text())
 
 
 def check_pairs(drawn: Path, images: Path) -> None:
@@ -54,41 +54,38 @@ def check_pairs(drawn: Path, images: Path) -> None:
     sizes = sorted(mmcv.imread(str(path)).shape[:2] for path in images.glob('*.jpg'))
     assert sorted((pair.shape[0], pair.shape[1] // 2) for pair in pairs) == sizes
     differences = [np.subtract(*np.split(pair.astype(int), 2, axis=1)) for pair in pairs]
-    # Not the same is drawn.
+    # The two halves differ.
     assert np.mean([difference.any() for difference in differences]) > 0.9
 
 
 def test_checkpoint_gives_the_same_metric_again(workplace: Path, trained: Path) -> None:
-    process = run(
-        workplace, 'test.py', CONFIG, 'trained/iter_120.pth', '--mini',
+    printed = run(
+        workplace, 'test.py', CONFIG, 'trained/iter_60.pth', '--mini',
         '--work-dir', 'tested', '--show-dir', 'images', '--out', 'labels',
     )  # fmt: skip
-    assert process.returncode == 0, process.stderr[-3000:]
     tested = metrics_of_test(workplace / 'tested')
     assert tested['mIoU'] == [line['mIoU'] for line in scalars(trained) if 'mIoU' in line][-1]
-    assert f'mIoU {tested["mIoU"]:.4g}' in process.stdout.splitlines()[-2]
-    assert process.stdout.splitlines()[-1].endswith('images/predictions.png')
+    assert f'mIoU {tested["mIoU"]:.4g}' in printed.splitlines()[-2]
+    assert printed.splitlines()[-1].endswith('images/predictions.png')
     assert mmcv.imread(str(workplace / 'images' / 'predictions.png')).std() > 10
     check_pairs(workplace / 'images', workplace / 'data/mini/ADEChallengeData2016/images/validation')
-    assert len(list((workplace / 'labels').glob('*.png'))) == 40
+    assert len(list((workplace / 'labels').glob('*.png'))) == NUM_VAL
 
 
-def test_multi_scale_and_flip(workplace: Path, trained: Path) -> None:
-    process = run(
-        workplace, 'test.py', CONFIG, 'trained/iter_120.pth', '--mini', '--tta', '--bias-mode', 'linear',
-        '--work-dir', 'tta', '--cfg-options', 'test_dataloader.dataset.indices=4',
+def test_multi_scale_and_flip(workplace: Path, trained: Path, tool: InProcess) -> None:
+    tool(
+        workplace, 'test.py', CONFIG, 'trained/iter_60.pth', '--mini', '--tta', '--bias-mode', 'linear',
+        '--work-dir', 'tta', '--cfg-options', 'test_dataloader.dataset.indices=2',
     )  # fmt: skip
-    assert process.returncode == 0, process.stderr[-3000:]
     assert metrics_of_test(workplace / 'tta')['mIoU'] > 0
 
 
-def test_accuracy_against_input_size(workplace: Path, trained: Path) -> None:
+def test_accuracy_against_input_size(workplace: Path, trained: Path, tool: InProcess) -> None:
     arguments = (
-        'analysis/benchmark_extrapolation.py', CONFIG, 'trained/iter_120.pth', '--mini', '--out', 'extrapolation',
+        'analysis/benchmark_extrapolation.py', CONFIG, 'trained/iter_60.pth', '--mini', '--out', 'extrapolation',
         '--sizes', '65', '--cfg-options', 'test_dataloader.dataset.indices=4',
     )  # fmt: skip
-    process = run(workplace, *arguments)
-    assert process.returncode == 0, process.stderr[-3000:]
+    run(workplace, *arguments)
     with (workplace / 'extrapolation/table.csv').open() as file:
         rows = list(csv.DictReader(file))
     assert [row['bias_mode'] for row in rows] == ['extrapolate', 'interpolate', 'linear']
@@ -96,28 +93,24 @@ def test_accuracy_against_input_size(workplace: Path, trained: Path) -> None:
     # Another pooled grid gives other predictions.
     assert rows[2]['value'] != rows[0]['value']
     assert mmcv.imread(str(workplace / 'extrapolation/plot.png')).std() > 10
-    process = run(workplace, *arguments)
-    assert process.returncode == 2
-    assert 'extrapolation/table.csv is there already' in process.stderr.splitlines()[-1]
+    assert 'extrapolation/table.csv is there already' in tool.refused(workplace, *arguments)
 
 
-def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, trained: Path) -> None:
+def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, trained: Path, tool: InProcess) -> None:
     copy = workplace / 'resumed'
     copy.mkdir()
-    shutil.copy(trained / 'iter_120.pth', copy)
-    (copy / 'last_checkpoint').write_text(str(copy / 'iter_120.pth'))
+    shutil.copy(trained / 'iter_60.pth', copy)
+    (copy / 'last_checkpoint').write_text(str(copy / 'iter_60.pth'))
     again = ('train.py', CONFIG, '--mini', '--work-dir', 'resumed')
-    process = run(workplace, *again)
-    assert process.returncode == 2
-    assert process.stderr.splitlines()[-1].startswith('error: resumed already holds iter_120.pth: add --resume')
+    line = tool.refused(workplace, *again)
+    assert line.startswith('error: resumed already holds iter_60.pth: add --resume')
 
-    process = run(
-        workplace, *again, '--resume', '--tensorboard', '--cfg-options', 'train_cfg.max_iters=122',
+    run(
+        workplace, *again, '--resume', '--tensorboard', '--cfg-options', 'train_cfg.max_iters=62',
         'train_cfg.val_interval=1000', 'default_hooks.logger.interval=1',
     )  # fmt: skip
-    assert process.returncode == 0, process.stderr[-3000:]
-    assert [line['step'] for line in scalars(copy) if 'loss' in line] == [121, 122]
-    assert (copy / 'iter_122.pth').is_file()
+    assert [line['step'] for line in scalars(copy) if 'loss' in line] == [61, 62]
+    assert (copy / 'iter_62.pth').is_file()
 
     (events,) = copy.glob('*/vis_data/events.out.tfevents.*')
     curves = EventAccumulator(str(events)).Reload()
@@ -127,34 +120,31 @@ def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, tr
         assert curve == [(line['step'], pytest.approx(line[name], rel=1e-4)) for line in logged]
 
 
-def test_a_detection_config_runs_through_the_same_tools(workplace: Path) -> None:
+def test_a_detection_config_runs_through_the_same_tools(workplace: Path, tool: InProcess) -> None:
     config = str(ROOT / 'tests/tools/mask_rcnn_small.py')
-    process = run(
+    run(
         workplace, 'train.py', config, '--mini', '--work-dir', 'detector',
         '--cfg-options', 'train_cfg.max_iters=60', 'train_cfg.val_interval=60',
     )  # fmt: skip
-    assert process.returncode == 0, process.stderr[-3000:]
     losses = [line['loss'] for line in scalars(workplace / 'detector') if 'loss' in line]
     assert losses[-1] < 0.7 * losses[0]
     (validated,) = [line for line in scalars(workplace / 'detector') if 'coco/bbox_mAP' in line]
 
-    process = run(
+    run(
         workplace, 'test.py', config, 'detector/iter_60.pth', '--mini',
         '--work-dir', 'detector/tested', '--show-dir', 'boxes', '--out', 'boxes.pkl',
     )  # fmt: skip
-    assert process.returncode == 0, process.stderr[-3000:]
     tested = metrics_of_test(workplace / 'detector/tested')
     for name in ('coco/bbox_mAP', 'coco/segm_mAP', 'coco/bbox_mAP_50'):
         assert tested[name] == validated[name]
     assert (workplace / 'boxes/predictions.png').is_file()
     check_pairs(workplace / 'boxes', workplace / 'data/mini/coco/val2017')
-    assert len(pickle.loads((workplace / 'boxes.pkl').read_bytes())) == 40
+    assert len(pickle.loads((workplace / 'boxes.pkl').read_bytes())) == NUM_VAL
 
-    process = run(
+    tool(
         workplace, 'test.py', config, 'detector/iter_60.pth', '--mini', '--tta', '--bias-mode', 'interpolate',
         '--work-dir', 'detector/tta', '--cfg-options', 'test_dataloader.dataset.indices=4',
     )  # fmt: skip
-    assert process.returncode == 0, process.stderr[-3000:]
     merged = metrics_of_test(workplace / 'detector/tta')
     assert merged['coco/bbox_mAP_50'] >= 0
     assert 'coco/segm_mAP' not in merged
@@ -229,76 +219,71 @@ BAD_INPUT = {
 
 
 @pytest.mark.parametrize(('args', 'message'), BAD_INPUT.values(), ids=BAD_INPUT)
-def test_bad_input(args, message, workplace, monkeypatch, capsys) -> None:
+def test_bad_input(args: list[str], message: str, workplace: Path, tool: InProcess) -> None:
     if '--amp' in args and torch.cuda.is_available():
         pytest.skip('there is a GPU')
     (workplace / 'README.md').write_text('no config, no checkpoint')
     (workplace / 'broken.py').write_text('model = dict(')
     torch.save(dict(state_dict=dict(weight=torch.zeros(3)), meta=dict(seed=1)), workplace / 'other_model.pth')
-    assert re.match(message, call(monkeypatch, capsys, workplace, *args))
+    assert re.match(message, tool.refused(workplace, *args))
 
 
-def test_weights_alone_to_resume_from(workplace: Path, monkeypatch, capsys) -> None:
+def test_weights_alone_to_resume_from(workplace: Path, tool: InProcess) -> None:
     weights = {name: torch.zeros(value.shape) for name, value in state_dict_of(Config.fromfile(CONFIG)).items()}
     torch.save(dict(state_dict=weights, meta=dict(dataset_meta={})), workplace / 'weights.pth')
-    line = call(monkeypatch, capsys, workplace, 'train.py', CONFIG, '--mini', '--resume', 'weights.pth')
+    line = tool.refused(workplace, 'train.py', CONFIG, '--mini', '--resume', 'weights.pth')
     assert line == (
         'error: weights.pth holds weights but no state of a training: to start from them, leave out --resume and '
         'add --cfg-options load_from=weights.pth'
     )
 
 
-def test_tensorboard_that_is_not_installed(workplace: Path, monkeypatch, capsys) -> None:
+def test_tensorboard_that_is_not_installed(workplace: Path, tool: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, 'find_spec', lambda name, *args: None if name == 'tensorboard' else find_spec(name, *args)
     )
-    line = call(monkeypatch, capsys, workplace, 'train.py', CONFIG, '--mini', '--tensorboard')
+    line = tool.refused(workplace, 'train.py', CONFIG, '--mini', '--tensorboard')
     assert line == 'error: --tensorboard needs a package that is not installed: pip install tensorboard'
 
 
-def test_checkpoint_of_another_variant(workplace: Path, trained: Path) -> None:
-    process = run(
-        workplace, 'test.py', 'configs/transnext/upernet_tiny_ade20k.py', 'trained/iter_120.pth', '--mini',
-        '--work-dir', 'wrong',
-    )  # fmt: skip
-    assert process.returncode == 2
-    assert re.match(
-        r'error: trained/iter_120.pth is not a checkpoint of this model; \d+ of another shape: '
+TINY = 'configs/transnext/upernet_tiny_ade20k.py'
+BAD_TEST = {
+    'checkpoint of another variant': (
+        [TINY, 'trained/iter_60.pth', '--mini'],
+        r'error: trained/iter_60.pth is not a checkpoint of this model; \d+ of another shape: '
         r'backbone.stages.0.patch_embed.proj.weight \(file \(48, 3, 7, 7\), model \(72, 3, 7, 7\)\)',
-        process.stderr.splitlines()[-1],
-    )
+    ),
+    'variant that does not exist': (
+        [CONFIG, 'trained/iter_60.pth', '--mini', '--cfg-options', 'model.backbone.arch=huge'],
+        "error: arch must be one of micro, tiny, small, base or a dict, got 'huge'$",
+    ),
+    'image that cannot be decoded': (
+        [
+            CONFIG, 'trained/iter_60.pth', '--mini', '--cfg-options',
+            'test_dataloader.dataset.data_root=damaged', 'test_dataloader.dataset.indices=4',
+        ],
+        'error: cannot decode the image damaged/images/validation/ADE_val_00000003.jpg',
+    ),
+    'image that is too small': (
+        [
+            CONFIG, 'trained/iter_60.pth', '--mini', '--cfg-options', 'model.test_cfg.mode=whole',
+            'test_dataloader.dataset.pipeline.1.scale=(64,16)', 'model.data_preprocessor.test_cfg.size_divisor=1',
+        ],
+        r'error: .*H and W of at least 32 pixels, got \(1, 3, 16, ',
+    ),
+}  # fmt: skip
 
 
-def test_variant_that_does_not_exist(workplace: Path, trained: Path) -> None:
-    process = run(
-        workplace, 'test.py', CONFIG, 'trained/iter_120.pth', '--mini', '--work-dir', 'wrong',
-        '--cfg-options', 'model.backbone.arch=huge',
-    )  # fmt: skip
-    assert process.returncode == 2
-    line = process.stderr.splitlines()[-1]
-    assert line == "error: arch must be one of micro, tiny, small, base or a dict, got 'huge'"
-
-
-def test_image_that_cannot_be_decoded(workplace: Path, trained: Path) -> None:
-    data = workplace / 'damaged'
-    shutil.copytree(workplace / 'data' / 'mini' / 'ADEChallengeData2016', data)
-    image = data / 'images' / 'validation' / 'ADE_val_00000003.jpg'
+@pytest.fixture(scope='module')
+def damaged(workplace: Path) -> None:
+    """A copy of the miniature ADE20K in which one validation image is cut off."""
+    shutil.copytree(workplace / 'data/mini/ADEChallengeData2016', workplace / 'damaged')
+    image = workplace / 'damaged/images/validation/ADE_val_00000003.jpg'
     image.write_bytes(image.read_bytes()[:20])
-    process = run(
-        workplace, 'test.py', CONFIG, 'trained/iter_120.pth', '--mini', '--work-dir', 'wrong',
-        '--cfg-options', 'test_dataloader.dataset.data_root=damaged', 'test_dataloader.dataset.indices=4',
-    )  # fmt: skip
-    assert process.returncode == 2
-    line = process.stderr.splitlines()[-1]
-    assert line.startswith('error: cannot decode the image damaged/images/validation/ADE_val_00000003.jpg')
 
 
-def test_image_that_is_too_small(workplace: Path, trained: Path) -> None:
-    process = run(
-        workplace, 'test.py', CONFIG, 'trained/iter_120.pth', '--mini', '--work-dir', 'wrong',
-        '--cfg-options', 'test_dataloader.dataset.pipeline.1.scale=(64,16)', 'model.test_cfg.mode=whole',
-        'model.data_preprocessor.test_cfg.size_divisor=1',
-    )  # fmt: skip
-    assert process.returncode == 2
-    assert 'H and W of at least 32 pixels, got (1, 3, 16, ' in process.stderr.splitlines()[-1]
+@pytest.mark.usefixtures('trained', 'damaged')
+@pytest.mark.parametrize(('args', 'message'), BAD_TEST.values(), ids=BAD_TEST)
+def test_test_that_fails(args: list[str], message: str, workplace: Path, tool: InProcess) -> None:
+    assert re.match(message, tool.error(workplace, 'test.py', *args, '--work-dir', 'wrong'))
