@@ -1,8 +1,5 @@
 """ConViT: the recorded vectors, timm's files, any input size, and OpenMMLab's switches."""
 
-import json
-
-import numpy as np
 import pytest
 import timm
 import torch
@@ -11,7 +8,6 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.models import ConViT
 from tests import parity
 
-VECTORS = sorted(path.stem for path in parity.FOLDER.glob('convit_*.json'))
 SMALL = dict(embed_dims=8, num_layers=12, num_heads=2)
 
 
@@ -19,11 +15,11 @@ def pretrained(path) -> dict:
     return dict(type='Pretrained', checkpoint=str(path))
 
 
-@pytest.mark.parametrize('name', VECTORS)
+@pytest.mark.parametrize('name', parity.vectors('convit'))
 @torch.no_grad()
 def test_matches_the_recorded_features(name: str, tmp_path) -> None:
-    vector = json.loads((parity.FOLDER / f'{name}.json').read_text())
-    batch, _, height, width = vector['image']
+    vector = parity.read_vector(name)
+    height, width = vector['image'][2:]
     state_dict = parity.released_state_dict(f'convit_{vector["variant"]}')
     if height != 224:  # a reference of its own size, whose embedding has that grid
         tokens = (height // 16) * (width // 16)
@@ -31,11 +27,7 @@ def test_matches_the_recorded_features(name: str, tmp_path) -> None:
     torch.save({'model': state_dict}, tmp_path / 'release.pth')
     backbone = ConViT(vector['variant'], pretrain_size=(height, width), init_cfg=pretrained(tmp_path / 'release.pth'))
     backbone.init_weights()
-    outputs = backbone.eval()(parity.image(batch, height, width))
-    recorded = np.load(parity.FOLDER / f'{name}.npz')
-    assert len(outputs) == len(recorded.files) == 4
-    for stage, output in enumerate(outputs):
-        assert parity.relative_error(parity.subsample(output), recorded[f'stage{stage}']) < 1e-4
+    parity.check_features(backbone.eval(), name)
 
 
 @pytest.mark.parametrize('variant', ['tiny', 'small'])

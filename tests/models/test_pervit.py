@@ -9,7 +9,6 @@ import torch
 from bioattn_mm.models import PerViT
 from tests import parity
 
-VECTORS = sorted(path.stem for path in parity.FOLDER.glob('pervit_*.json'))
 SMALL = dict(embed_dims=(4, 8, 8, 12), depths=(2, 2, 6, 2), stem_channels=(4, 4, 4), num_heads=2)
 
 
@@ -19,25 +18,17 @@ def save_release(path, variant: str) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize('name', VECTORS)
+@pytest.mark.parametrize('name', parity.vectors('pervit'))
 def test_matches_the_recorded_features(name: str, tmp_path) -> None:
-    vector = json.loads((parity.FOLDER / f'{name}.json').read_text())
+    vector = parity.read_vector(name)
     backbone = PerViT(
         vector['variant'],
         init_cfg=dict(type='Pretrained', checkpoint=save_release(tmp_path / 'release.pth', vector['variant'])),
     )
     backbone.init_weights()
-    batch, _, height, width = vector['image']
-    image = parity.image(batch, height, width)
-    recorded = np.load(parity.FOLDER / f'{name}.npz')
-    backbone.eval()
-    in_chunks = backbone(image)
+    parity.check_features(backbone.eval(), name)  # in chunks
     with torch.no_grad():
-        kept = backbone(image)
-    assert len(recorded.files) == 4
-    for outputs in (in_chunks, kept):
-        for stage, output in enumerate(outputs):
-            assert parity.relative_error(parity.subsample(output), recorded[f'stage{stage}']) < 1e-4
+        parity.check_features(backbone, name)
 
 
 @pytest.mark.parametrize('variant', ['tiny', 'small', 'medium'])

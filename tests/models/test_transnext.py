@@ -1,8 +1,5 @@
 """TransNeXt: the recorded vectors, any input size, checkpoints, and OpenMMLab's switches."""
 
-import json
-
-import numpy as np
 import pytest
 import torch
 
@@ -10,7 +7,6 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.models import TransNeXt
 from tests import parity
 
-VECTORS = sorted(path.stem for path in parity.FOLDER.glob('transnext_*.json'))
 SMALL = dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 2, 1))
 
 
@@ -23,10 +19,10 @@ def save_release(path, variant: str) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize('name', VECTORS)
+@pytest.mark.parametrize('name', parity.vectors('transnext'))
 @torch.no_grad()
 def test_matches_the_recorded_features(name: str, tmp_path) -> None:
-    vector = json.loads((parity.FOLDER / f'{name}.json').read_text())
+    vector = parity.read_vector(name)
     backbone = TransNeXt(
         vector['variant'],
         bias_mode=vector['position_bias'].split()[0],
@@ -34,12 +30,7 @@ def test_matches_the_recorded_features(name: str, tmp_path) -> None:
         init_cfg=dict(type='Pretrained', checkpoint=save_release(tmp_path / 'release.pth', vector['variant'])),
     )
     backbone.init_weights()
-    batch, _, height, width = vector['image']
-    outputs = backbone.eval()(parity.image(batch, height, width))
-    recorded = np.load(parity.FOLDER / f'{name}.npz')
-    assert len(outputs) == len(recorded.files) == 4
-    for stage, output in enumerate(outputs):
-        assert parity.relative_error(parity.subsample(output), recorded[f'stage{stage}']) < 1e-4
+    parity.check_features(backbone.eval(), name)
 
 
 @pytest.mark.parametrize('variant', ['micro', 'tiny', 'small', 'base'])

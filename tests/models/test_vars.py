@@ -1,7 +1,5 @@
 """VARS: the recorded vectors, the hosts, any input size, and OpenMMLab's switches."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,6 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.models import VARS
 from tests import parity
 
-VECTORS = sorted(path.stem for path in parity.FOLDER.glob('vars_*.json'))
 MANIFESTS = sorted(path.stem.removeprefix('manifest_') for path in parity.FOLDER.glob('manifest_vars_*.json'))
 # The release's names of attentions -> names here.
 ATTENTIONS = {
@@ -41,16 +38,12 @@ def released(attention: str, path) -> VARS:
     return backbone.eval()
 
 
-@pytest.mark.parametrize('name', VECTORS)
+@pytest.mark.parametrize('name', parity.vectors('vars'))
 @torch.no_grad()
 def test_matches_the_recorded_features(name: str, tmp_path) -> None:
-    vector = json.loads((parity.FOLDER / f'{name}.json').read_text())
+    vector = parity.read_vector(name)
     backbone = released(vector['attention'], tmp_path / 'release.pth')
-    outputs = backbone(parity.image(*[vector['image'][axis] for axis in (0, 2, 3)]))
-    recorded = np.load(parity.FOLDER / f'{name}.npz')
-    assert len(outputs) == len(recorded.files) == 2
-    for stage, output in enumerate(outputs):
-        assert parity.relative_error(parity.subsample(output), recorded[f'stage{stage}']) < 1e-4
+    parity.check_features(backbone, name)
 
 
 @torch.no_grad()

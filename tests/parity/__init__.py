@@ -8,6 +8,7 @@ features of `image(B, H, W)` were recorded in eval mode in float32. `NAME.json` 
 import json
 import math
 import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,3 +50,28 @@ def relative_error(got: np.ndarray, want: np.ndarray) -> float:
     """max|got - want| / max|want|; a faithful float32 port stays under 1e-4."""
     assert got.shape == want.shape, (got.shape, want.shape)
     return float(np.abs(got - want).max() / np.abs(want).max())
+
+
+def vectors(system: str) -> list[str]:
+    """Names of the vectors of a system, such as 'transnext'."""
+    return sorted(path.stem for path in FOLDER.glob(f'{system}_*.json'))
+
+
+def read_vector(name: str) -> dict:
+    """What `NAME.json` says."""
+    return json.loads((FOLDER / f'{name}.json').read_text())
+
+
+def check_features(backbone: Callable[[torch.Tensor], Sequence[torch.Tensor]], name: str) -> None:
+    """Check what a backbone gives for the image of a vector against all recorded features.
+
+    Args:
+        backbone: In eval mode, with the values of `fill_value`; all of the vector's stages are its outputs.
+        name: The vector's name.
+    """
+    batch, _, height, width = read_vector(name)['image']
+    recorded = np.load(FOLDER / f'{name}.npz')
+    outputs = backbone(image(batch, height, width))
+    assert sorted(recorded.files) == [f'stage{stage}' for stage in range(len(outputs))]
+    for stage, output in enumerate(outputs):
+        assert relative_error(subsample(output), recorded[f'stage{stage}']) < 1e-4
