@@ -14,9 +14,22 @@ ROOT = Path(__file__).parents[1]
 NUM_TRAIN, NUM_VAL = 120, 20
 
 
+# Files that run trainings, by what they cost.
+LONGEST = (
+    'test_every_config.py',
+    'test_real_run.py',
+    'test_train_and_test.py',
+    'test_interruption.py',
+    'test_strategies.py',
+    'test_mmdet.py',
+    'test_distributed.py',
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that run whole trainings first, so that parallel workers end at about the same time."""
-    items.sort(key=lambda item: item.path.parent.name != 'tools')
+    """The longest files first: the short ones then let parallel workers end at about the same time."""
+    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path.name, len(LONGEST)))
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ from bioattn_mm.models import GABSwin, GABViT
 from .running import ROOT, InProcess
 
 TOOL = 'analysis/fit_position_bias.py'
-VIT = dict(channels=16, num_heads=2)
-SWIN = dict(channels=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))
+VIT = dict(embed_dims=16, num_layers=12, num_heads=2)
+SWIN = dict(embed_dims=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))
 
 
 def write_config(path: Path, backbone: dict) -> Path:

@@ -25,14 +25,14 @@ LOG = 'default_hooks.logger.interval=1'
 # Steps of the training pipelines by their place, for each framework.
 TRAIN = 'train_dataloader.dataset.pipeline'
 SMALL_TRAINING = {
-    UPERNET: (f'{TRAIN}.3.scale=(256,64)', f'{TRAIN}.4.crop_size=(64,64)', 'model.data_preprocessor.size=(64,64)'),
-    MASK_RCNN: (f'{TRAIN}.3.scale=(128,96)',),
+    UPERNET: (f'{TRAIN}.2.scale=(256,64)', f'{TRAIN}.3.crop_size=(64,64)', 'model.data_preprocessor.size=(64,64)'),
+    MASK_RCNN: (f'{TRAIN}.2.scale=(128,96)',),
     DINO: (
-        f'{TRAIN}.4.transforms.0.0.scales=[(128,96)]', f'{TRAIN}.4.transforms.1.0.scales=[(128,96)]',
-        f'{TRAIN}.4.transforms.1.1.crop_size=(64,96)', f'{TRAIN}.4.transforms.1.2.scales=[(128,96)]',
+        f'{TRAIN}.3.transforms.0.0.scales=[(128,96)]', f'{TRAIN}.3.transforms.1.0.scales=[(128,96)]',
+        f'{TRAIN}.3.transforms.1.1.crop_size=(64,96)', f'{TRAIN}.3.transforms.1.2.scales=[(128,96)]',
     ),
     MASK2FORMER: (
-        f'{TRAIN}.3.scales=[64,96]', f'{TRAIN}.4.crop_size=(64,64)', 'model.data_preprocessor.size=(64,64)',
+        f'{TRAIN}.2.scales=[64,96]', f'{TRAIN}.3.crop_size=(64,64)', 'model.data_preprocessor.size=(64,64)',
         'model.decode_head.train_cfg.num_points=256',
     ),
 }  # fmt: skip

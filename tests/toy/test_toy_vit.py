@@ -2,9 +2,7 @@
 
 import json
 import re
-import runpy
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,8 +16,9 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from bioattn_mm.engine.strategies import ParamwiseFSDPStrategy
 from bioattn_mm.models.backbones import Backbone
 
+from ..tools.running import ROOT, InProcess
+
 FOLDER = Path(__file__).parent
-ROOT = FOLDER.parents[1]
 CONFIG = FOLDER / 'upernet_toy.py'
 
 
@@ -34,18 +33,6 @@ def model() -> nn.Module:
     config = Config.fromfile(CONFIG)
     init_default_scope(config.default_scope)
     return MODELS.build(config.model)
-
-
-@pytest.fixture
-def run_tool(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Runs a tool in this process, in the workplace."""
-
-    def run(tool: str, *args: object) -> None:
-        monkeypatch.chdir(workplace)
-        monkeypatch.setattr(sys, 'argv', [str(ROOT / 'tools' / tool), *map(str, args)])
-        runpy.run_path(sys.argv[0], run_name='__main__')
-
-    return run
 
 
 @pytest.fixture
@@ -122,29 +109,28 @@ def test_each_block_is_a_unit_of_fsdp(model: nn.Module, group_of_one: None) -> N
     assert units[1:] == list(sharded.module.backbone.blocks)
 
 
-def test_analysis_looks_into_it(run_tool: Callable, tmp_path: Path) -> None:
-    run_tool(
-        'analysis/attention_maps.py', CONFIG, '--mini', '--max-images', 1, '--layer', 2, '--out', tmp_path / 'maps'
-    )
+def test_analysis_looks_into_it(workplace: Path, tool: InProcess, tmp_path: Path) -> None:
+    options = ('--mini', '--max-images', 1, '--out')
+    tool(workplace, 'analysis/attention_maps.py', CONFIG, '--layer', 2, *options, tmp_path / 'maps')
     document = json.loads((tmp_path / 'maps/attention_maps.json').read_text())
     assert document['layer'] == 'blocks.2.attn'
     (weights,) = document['images'][0]['maps']
     assert weights['name'] == 'attention' and len(weights['values']) == 2
-    run_tool('analysis/locality.py', CONFIG, '--mini', '--max-images', 1, '--out', tmp_path / 'locality')
+    tool(workplace, 'analysis/locality.py', CONFIG, *options, tmp_path / 'locality')
     heads = json.loads((tmp_path / 'locality/locality.json').read_text())['heads']
     assert [head['slope'] for head in heads] == pytest.approx([0.01, 0.1] * 4)
     # The steeper slope reaches less far.
     assert all(far['nonlocality'] > near['nonlocality'] for far, near in zip(heads[::2], heads[1::2]))
 
 
-def test_trains_and_exports(run_tool: Callable, workplace: Path, tmp_path: Path) -> None:
+def test_trains_and_exports(workplace: Path, tool: InProcess, tmp_path: Path) -> None:
     options = ('train_cfg.max_iters=2', 'train_cfg.val_interval=2', 'val_dataloader.dataset.indices=2')
-    run_tool('train.py', CONFIG, '--mini', '--work-dir', tmp_path, '--cfg-options', *options)
+    tool(workplace, 'train.py', CONFIG, '--mini', '--work-dir', tmp_path, '--cfg-options', *options)
     (checkpoint,) = tmp_path.glob('iter_2.pth')
     for package in ('mmdeploy', 'onnx', 'onnxruntime'):
         pytest.importorskip(package, reason=f'{package} is not installed: make setup EXTRA=deploy')
-    run_tool(
-        'export.py', CONFIG, checkpoint, '--mini', '--verify', '--out', tmp_path / 'exported',
+    tool(
+        workplace, 'export.py', CONFIG, checkpoint, '--mini', '--verify', '--out', tmp_path / 'exported',
         '--deploy-cfg', ROOT / 'configs/deploy/segmentation_onnxruntime_dynamic.py',
     )  # fmt: skip
     assert (tmp_path / 'exported/end2end.onnx').is_file()
