@@ -113,15 +113,15 @@ def _written_out(layer: PeripheralAttention, x: Tensor, distance_embedding: Dist
     hidden = F.relu(position.norm1(position.conv1(hidden)))
     phi_p = position.norm2(position.conv2(hidden)).sigmoid().flatten(2).transpose(0, 1)
 
-    logits = query @ key.transpose(-2, -1) * layer.head_channels**-0.5
+    logits = query @ key.transpose(-2, -1) * layer.head_dims**-0.5
     phi_c = (logits - logits.amax(-1, keepdim=True)).exp()
     output = F.normalize(phi_c * phi_p, p=1, dim=-1) @ value
-    return layer.proj(output[..., : layer.head_channels].transpose(1, 2).reshape(x.shape))
+    return layer.proj(output[..., : layer.head_dims].transpose(1, 2).reshape(x.shape))
 
 
 def _content_only(layer: PeripheralAttention, x: Tensor, distance_embedding: DistanceEmbedding) -> Tensor:
-    output = F.scaled_dot_product_attention(*layer._query_key_value(x), scale=layer.head_channels**-0.5)
-    return layer.proj(output[..., : layer.head_channels].transpose(1, 2).reshape(x.shape))
+    output = F.scaled_dot_product_attention(*layer._query_key_value(x), scale=layer.head_dims**-0.5)
+    return layer.proj(output[..., : layer.head_dims].transpose(1, 2).reshape(x.shape))
 
 
 if __name__ == '__main__':

@@ -92,5 +92,5 @@ def bias_of_pairs(bias: Tensor, rows: Tensor, grid: Grid, pooled_grid: Grid) -> 
 
 def split_heads(x: Tensor, parts: int, num_heads: int, batch: Length) -> tuple[Tensor, ...]:
     """(B, ..., parts * C) to `parts` of (B, heads, N, d)."""
-    head_channels = int(x.shape[-1]) // (parts * num_heads)
-    return x.reshape(batch, -1, parts, num_heads, head_channels).permute(2, 0, 3, 1, 4).unbind()
+    head_dims = int(x.shape[-1]) // (parts * num_heads)
+    return x.reshape(batch, -1, parts, num_heads, head_dims).permute(2, 0, 3, 1, 4).unbind()

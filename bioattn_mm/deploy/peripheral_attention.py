@@ -25,7 +25,7 @@ def peripheral_attention__forward(
         with not_traced():
             bias = self.position_bias(integers(x.shape[1:3]), distance_embedding)
     output = self.attend(*self._query_key_value(x), bias)
-    return self.proj(output[..., : self.head_channels].transpose(1, 2).reshape(x.shape))
+    return self.proj(output[..., : self.head_dims].transpose(1, 2).reshape(x.shape))
 
 
 def log_phi_p(position: PeripheralPosition, distance_embedding: DistanceEmbedding, grid: Grid) -> Tensor:

@@ -8,7 +8,7 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from ..ops import AggregatedAttentionInputs, aggregated_attention
-from .arguments import channels_of_head, full_precision
+from .arguments import full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps, Grid
 from .heads import merge_heads
 from .log_cpb import LogCPB, cell_centres
@@ -79,7 +79,7 @@ class AggregatedAttention(nn.Module):
         self.sr_ratio = sr_ratio
         self.pool_size = pool_size
         self.window_size = window_size
-        head_dims = channels_of_head(embed_dims, num_heads)
+        head_dims = head_dims_of(embed_dims, num_heads)
         self.q = nn.Linear(embed_dims, embed_dims)
         self.kv = nn.Linear(embed_dims, 2 * embed_dims)
         self.scale = ScaledCosineQuery(num_heads, head_dims)
@@ -103,7 +103,7 @@ class AggregatedAttention(nn.Module):
 
         Args:
             x: (B, H, W, C).
-            queries: Their places in the row-major order of the grid, int64 (queries,).
+            queries: Their indices in the row-major order of the grid, int64 (queries,).
 
         Returns:
             'window', with 0 for keys outside of the image, and 'pooled', which together sum to 1; and 'learnable
@@ -198,7 +198,7 @@ class LengthScaledAttention(nn.Module):
         super().__init__()
         self.num_heads = num_heads
         self.qkv = nn.Linear(embed_dims, 3 * embed_dims)
-        self.scale = ScaledCosineQuery(num_heads, channels_of_head(embed_dims, num_heads))
+        self.scale = ScaledCosineQuery(num_heads, head_dims_of(embed_dims, num_heads))
         self.position_bias = position_bias
         self.proj = nn.Linear(embed_dims, embed_dims)
 
@@ -218,7 +218,7 @@ class LengthScaledAttention(nn.Module):
 
         Args:
             x: (B, H, W, C).
-            queries: Their places in the row-major order of the grid, int64 (queries,).
+            queries: Their indices in the row-major order of the grid, int64 (queries,).
         """
         grid = tuple(x.shape[1:3])
         query, key, _ = self._query_key_value(x)

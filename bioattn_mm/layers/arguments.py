@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from ..errors import InputError
 
 
-def channels_of_head(embed_dims: int, num_heads: int) -> int:
+def head_dims_of(embed_dims: int, num_heads: int) -> int:
     """Width of each attention head; raises an `InputError` unless `num_heads` divides `embed_dims`."""
     if embed_dims % num_heads:
         raise InputError(f'embed_dims must be a multiple of num_heads, got {embed_dims} and {num_heads}')

@@ -4,10 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .arguments import channels_of_head, full_precision
+from .arguments import full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps
-from .heads import merge_heads
-from .heads import split_heads as _split_heads
+from .heads import merge_heads, split_heads
 
 
 class RandomFeatures(nn.Module):
@@ -43,14 +42,14 @@ class SoftmaxAttention(nn.Module):
 
     def __init__(self, embed_dims: int, num_heads: int) -> None:
         super().__init__()
-        channels_of_head(embed_dims, num_heads)
+        head_dims_of(embed_dims, num_heads)
         self.num_heads = num_heads
         self.qkv = nn.Linear(embed_dims, 3 * embed_dims)
         self.proj = nn.Linear(embed_dims, embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
-        query, key, value = _split_heads(self.qkv(x), 3, self.num_heads)
+        query, key, value = split_heads(self.qkv(x), 3, self.num_heads)
         return self.proj(merge_heads(F.scaled_dot_product_attention(query, key, value), x.shape))
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
@@ -58,9 +57,9 @@ class SoftmaxAttention(nn.Module):
 
         Args:
             x: (B, H, W, C).
-            queries: Their places in the row-major order of the grid, int64 (queries,).
+            queries: Their indices in the row-major order of the grid, int64 (queries,).
         """
-        query, key, _ = _split_heads(self.qkv(x), 3, self.num_heads)
+        query, key, _ = split_heads(self.qkv(x), 3, self.num_heads)
         weights = (query[:, :, queries] @ key.transpose(-2, -1) * query.shape[-1] ** -0.5).softmax(-1)
         return dict(attention=AttentionMap.of_grid(weights, tuple(x.shape[1:3])))
 
@@ -79,7 +78,7 @@ class PerformerAttention(nn.Module):
 
     def __init__(self, embed_dims: int, num_heads: int, feature_ratio: float = 2) -> None:
         super().__init__()
-        head_dims = channels_of_head(embed_dims, num_heads)
+        head_dims = head_dims_of(embed_dims, num_heads)
         self.num_heads = num_heads
         self.features = RandomFeatures(num_heads, head_dims, int(feature_ratio * head_dims))
         self.qkv = nn.Linear(embed_dims, 3 * embed_dims)
@@ -89,7 +88,7 @@ class PerformerAttention(nn.Module):
         """(B, H, W, C) to (B, H, W, C)."""
         qkv = self.qkv(x)
         with torch.autocast(x.device.type, enabled=False):
-            query, key, value = _split_heads(full_precision(qkv), 3, self.num_heads)
+            query, key, value = split_heads(full_precision(qkv), 3, self.num_heads)
             query, key = self.features(query), self.features(key)
             weighted = query @ (key.transpose(-2, -1) @ value)
             output = weighted / (query @ key.sum(-2).unsqueeze(-1))
@@ -100,11 +99,11 @@ class PerformerAttention(nn.Module):
 
         Args:
             x: (B, H, W, C).
-            queries: Their places in the row-major order of the grid, int64 (queries,).
+            queries: Their indices in the row-major order of the grid, int64 (queries,).
         """
         qkv = self.qkv(x)
         with torch.autocast(x.device.type, enabled=False):
-            query, key, _ = _split_heads(full_precision(qkv), 3, self.num_heads)
+            query, key, _ = split_heads(full_precision(qkv), 3, self.num_heads)
             weights = self.features(query[:, :, queries]) @ self.features(key).transpose(-2, -1)
             weights = weights / weights.sum(-1, keepdim=True)
         return dict(attention=AttentionMap.of_grid(weights, tuple(x.shape[1:3])))

@@ -95,7 +95,7 @@ class GaussianRelPosAttention(RelPosAttention):
 
         Args:
             x: (B, H, W, C).
-            queries: Their places in the row-major order of the grid, int64 (queries,).
+            queries: Their indices in the row-major order of the grid, int64 (queries,).
             shared_rel_pos: As in `forward`.
 
         Returns:

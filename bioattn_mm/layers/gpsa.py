@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .arguments import channels_of_head, weight_and_bias
+from .arguments import head_dims_of, weight_and_bias
 from .attention_maps import AttentionMap, AttentionMaps
 from .heads import merge_heads, split_heads
 
@@ -29,7 +29,7 @@ class GPSA(nn.Module):
 
     def __init__(self, embed_dims: int, num_heads: int, locality_strength: float = 1.0) -> None:
         super().__init__()
-        channels_of_head(embed_dims, num_heads)
+        head_dims_of(embed_dims, num_heads)
         self.num_heads = num_heads
         self.qk = nn.Linear(embed_dims, 2 * embed_dims, bias=False)
         self.v = nn.Linear(embed_dims, embed_dims, bias=False)
@@ -90,7 +90,7 @@ class GPSA(nn.Module):
 
         Args:
             x: (B, H, W, C).
-            queries: Their places in the row-major order of the grid, int64 (queries,).
+            queries: Their indices in the row-major order of the grid, int64 (queries,).
         """
         grid = tuple(x.shape[1:3])
         query, key = self._query_key(x)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .arguments import channels_of_head, weight_and_bias
+from .arguments import head_dims_of, weight_and_bias
 from .attention_maps import AttentionMap, AttentionMaps, Grid, maps_of_product
 from .heads import merge_heads, split_heads
 from .size_cache import SizeCache
@@ -172,7 +172,7 @@ class PeripheralAttention(nn.Module):
     def __init__(self, embed_dims: int, num_heads: int, cache_bytes: int = 2**29) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.head_channels = channels_of_head(embed_dims, num_heads)
+        self.head_dims = head_dims_of(embed_dims, num_heads)
         self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=False)
         self.position = PeripheralPosition(num_heads)
         self.proj = nn.Linear(embed_dims, embed_dims)
@@ -187,7 +187,7 @@ class PeripheralAttention(nn.Module):
         else:
             hidden = self.position.hidden_plane(distance_embedding(grid))
             output = _AttentionInChunks.apply(self, query, key, value, *hidden, *self.position.query_parameters())
-        return self.proj(merge_heads(output[..., : self.head_channels], x.shape))
+        return self.proj(merge_heads(output[..., : self.head_dims], x.shape))
 
     def position_bias(
         self, grid: Grid, distance_embedding: DistanceEmbedding, dtype: torch.dtype | None = None
@@ -206,7 +206,7 @@ class PeripheralAttention(nn.Module):
         Args:
             x: (B, H, W, C).
             distance_embedding: As in `forward`.
-            queries: Their places in the row-major order of the grid, int64 (queries,).
+            queries: Their indices in the row-major order of the grid, int64 (queries,).
 
         Returns:
             'content' and 'position', Phi_c and Phi_p divided by their sums over the keys, and 'attention', their
@@ -214,7 +214,7 @@ class PeripheralAttention(nn.Module):
         """
         grid = tuple(x.shape[1:3])
         query, key, _ = self._query_key_value(x)
-        content = query[:, :, queries] @ key.transpose(-2, -1) * self.head_channels**-0.5
+        content = query[:, :, queries] @ key.transpose(-2, -1) * self.head_dims**-0.5
         if self._is_kept(grid, query.dtype):
             bias = self._kept_bias(grid, distance_embedding, query.dtype)[:, queries]
         else:
@@ -244,7 +244,7 @@ class PeripheralAttention(nn.Module):
 
     def _query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, H, W, C) to three of (B, heads, H * W, d); d is padded with zeros to a multiple of `HEAD_ALIGNMENT`."""
-        padding = (0, -self.head_channels % HEAD_ALIGNMENT)
+        padding = (0, -self.head_dims % HEAD_ALIGNMENT)
         return tuple(F.pad(part, padding) for part in split_heads(self.qkv(x), 3, self.num_heads))
 
     def _is_kept(self, grid: Grid, dtype: torch.dtype) -> bool:
@@ -261,7 +261,7 @@ class PeripheralAttention(nn.Module):
         """softmax(q k^T / sqrt(d) + bias) v with a bias (heads, queries, keys) that all images share."""
         # The fused kernels need a batch axis in the bias.
         return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=bias[None].to(query.dtype), scale=self.head_channels**-0.5
+            query, key, value, attn_mask=bias[None].to(query.dtype), scale=self.head_dims**-0.5
         )
 
     def query_chunks(self, grid: Grid, batch: int, device: torch.device) -> Iterator[tuple[slice, slice, slice]]:

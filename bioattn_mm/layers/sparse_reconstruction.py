@@ -8,11 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .arguments import channels_of_head, full_precision
+from .arguments import full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps, Grid
 from .baseline_attention import RandomFeatures
-from .heads import merge_heads
-from .heads import split_heads as _split_heads
+from .heads import merge_heads, split_heads
 from .resizing import resize_bicubic
 
 # Kernels in the dictionary of each channel of VARS-S.
@@ -102,7 +101,7 @@ class SparseReconstructionAttention(nn.Module):
         threshold: str = 'gelu',
     ) -> None:
         super().__init__()
-        head_dims = channels_of_head(embed_dims, num_heads)
+        head_dims = head_dims_of(embed_dims, num_heads)
         _check_steps(num_steps, sparsity)
         if threshold not in THRESHOLDS:
             raise InputError(f'threshold must be one of {", ".join(THRESHOLDS)}, got {threshold!r}')
@@ -125,7 +124,7 @@ class SparseReconstructionAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
-        query, value = _split_heads(self.qkv(x), 2, self.num_heads)
+        query, value = split_heads(self.qkv(x), 2, self.num_heads)
         with torch.autocast(x.device.type, enabled=False):
             dictionary = self.dictionary(full_precision(query), tuple(x.shape[1:3]))
             output = dictionary @ _last(self.states(dictionary, full_precision(value)))
@@ -178,7 +177,7 @@ class SparseReconstructionAttention(nn.Module):
             The dictionary P, (B, heads, H * W, columns), and the states u, (num_steps + 1, B, heads, columns, d),
             float32 or float64; the reconstruction after step i is `dictionary @ states[i]`.
         """
-        query, value = _split_heads(self.qkv(x), 2, self.num_heads)
+        query, value = split_heads(self.qkv(x), 2, self.num_heads)
         with torch.autocast(x.device.type, enabled=False):
             dictionary = self.dictionary(full_precision(query), tuple(x.shape[1:3]))
             return dictionary, torch.stack(list(self.states(dictionary, full_precision(value))))
@@ -205,14 +204,14 @@ class SparseReconstructionAttention(nn.Module):
 
         Args:
             x: (B, H, W, C).
-            queries: Their places in the row-major order of the grid, int64 (queries,).
+            queries: Their indices in the row-major order of the grid, int64 (queries,).
 
         Returns:
             'step 0' to 'step num_steps - 1', and 'attention' for the last one.
         """
         grid = tuple(x.shape[1:3])
         with torch.no_grad():
-            query, value = _split_heads(self.qkv(x), 2, self.num_heads)
+            query, value = split_heads(self.qkv(x), 2, self.num_heads)
             query, value = full_precision(query), full_precision(value)
         with torch.autocast(x.device.type, enabled=False):
             dictionary = self.dictionary(query, grid).detach()

@@ -6,7 +6,7 @@ import numpy as np
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from ...layers.arguments import channels_of_head
+from ...layers.arguments import head_dims_of
 from ...layers.attention_maps import AttentionMaps, Recording
 from ...registry import MODELS
 from .base import HierarchicalBackbone
@@ -144,7 +144,7 @@ class GABSwin(HierarchicalBackbone):
     def parse_arch(cls, arch: str | dict) -> dict:
         settings = super().parse_arch(arch)
         for stage, num_heads in enumerate(settings['num_heads']):
-            channels_of_head(settings['embed_dims'] * 2**stage, num_heads)
+            head_dims_of(settings['embed_dims'] * 2**stage, num_heads)
         return settings
 
 

@@ -6,7 +6,7 @@ from timm.models.vision_transformer_relpos import RelPosBlock
 from torch import Tensor, nn
 
 from ...layers import GaussianRelPosAttention
-from ...layers.arguments import channels_of_head
+from ...layers.arguments import head_dims_of
 from ...registry import MODELS
 from .base import PlainBackbone
 from .blocks import init_linear, patch_embedding
@@ -84,7 +84,7 @@ class GABViT(PlainBackbone):
         settings = self.parse_arch(arch)
         embed_dims, num_heads = settings['embed_dims'], settings['num_heads']
         super().__init__(settings['num_layers'], out_indices, frozen_stages, with_cp, init_cfg)
-        channels_of_head(embed_dims, num_heads)
+        head_dims_of(embed_dims, num_heads)
         self.out_channels = (embed_dims,) * len(self.out_indices)
         self.patch_embed = patch_embedding(embed_dims, PATCH_SIZE)
         self.blocks = nn.ModuleList(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ...errors import InputError
 from ...layers import DistanceEmbedding, PeripheralAttention
-from ...layers.arguments import channels_of_head
+from ...layers.arguments import head_dims_of
 from ...registry import MODELS
 from .base import PlainBackbone
 from .blocks import init_linear
@@ -141,7 +141,7 @@ class PerViT(PlainBackbone):
     def parse_arch(cls, arch: str | dict) -> dict:
         settings = super().parse_arch(arch)
         for embed_dims in settings['embed_dims']:
-            channels_of_head(embed_dims, settings['num_heads'])
+            head_dims_of(embed_dims, settings['num_heads'])
         return settings
 
     def _init_position(self, position_init: str) -> None:
