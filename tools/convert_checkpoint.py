@@ -10,6 +10,7 @@ from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import read_config
 from bioattn_mm.cli.model_check import state_dict_of
 from bioattn_mm.errors import InputError
+from bioattn_mm.models import TransNeXt
 
 
 def parse_args() -> argparse.Namespace:
@@ -40,7 +41,7 @@ def main() -> None:
     state_dict = state_dict_of(read_config(args.config)) if args.config else None
 
     checkpoint = read_checkpoint(args.input)
-    conversion = convert(args.input, checkpoint, weights_of(args.input, checkpoint))
+    conversion = convert(args.input, checkpoint, weights_of(args.input, checkpoint), TransNeXt)
     weights = conversion.weights
     if state_dict is not None:
         check_fit(f'{args.input} (for {args.config})', weights, state_dict, strict=True)

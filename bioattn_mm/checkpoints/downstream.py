@@ -11,10 +11,9 @@ import re
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import InputError
-from ..models import TransNeXt
 from .files import find_weights_key
 from .loading import check_fit, first_of, match_backbone
 
@@ -99,13 +98,14 @@ class Conversion:
     left_out: dict[str, list[str]]
 
 
-def convert(path: str, checkpoint: dict, state_dict: dict[str, Tensor]) -> Conversion:
+def convert(path: str, checkpoint: dict, state_dict: dict[str, Tensor], backbone_type: type[nn.Module]) -> Conversion:
     """Bring the weights of a whole detector or segmentor of the authors' into the names of this package.
 
     Args:
         path: The file, for messages.
         checkpoint: What is in it.
         state_dict: Its weights, without `module.`.
+        backbone_type: Class of the backbone, `TransNeXt`.
 
     Raises:
         InputError: It is another kind of file, has entries that are not understood, or its backbone is incomplete.
@@ -122,15 +122,15 @@ def convert(path: str, checkpoint: dict, state_dict: dict[str, Tensor]) -> Conve
         else:
             others[name] = value
 
-    variant, own, backbone, unknown = _match_variant(backbone)
+    variant, own, backbone, unknown = _match_variant(backbone_type, backbone)
     framework, heads, unknown_heads = _match_framework(others)
     unknown = [f'backbone.{name}' for name in unknown] + unknown_heads
     if unknown:
         raise InputError(
-            f'{path} has {len(unknown)} entries of {len(state_dict)} that are neither of TransNeXt nor of '
-            f'{", ".join(HEADS)} as mmdet 2 and 3 and mmseg 0 and 1 name them: {first_of(unknown)}'
+            f'{path} has {len(unknown)} entries of {len(state_dict)} that are neither of {backbone_type.__name__} '
+            f'nor of {", ".join(HEADS)} as mmdet 2 and 3 and mmseg 0 and 1 name them: {first_of(unknown)}'
         )
-    check_fit(f'{path} (its backbone taken as TransNeXt-{variant.capitalize()})', backbone, own)
+    check_fit(f'{path} (its backbone taken as {backbone_type.__name__}-{variant.capitalize()})', backbone, own)
     if not heads:
         raise InputError(f'{path} has a backbone and no head: the backbone alone takes it as it is, with init_cfg')
     if len(heads) < len(others):
@@ -182,26 +182,22 @@ def _dataset_meta(checkpoint: dict) -> dict:
     return {key: value for key, value in found.items() if value is not None}
 
 
-@functools.cache
-def _own_state_dict(variant: str) -> dict[str, Tensor]:
-    """Names and shapes of a variant's backbone, without memory for the values."""
-    with torch.device('meta'):
-        return TransNeXt(arch=variant).state_dict()
-
-
 def _match_variant(
-    state_dict: dict[str, Tensor],
+    backbone_type: type[nn.Module], state_dict: dict[str, Tensor]
 ) -> tuple[str, dict[str, Tensor], dict[str, Tensor], list[str]]:
-    """The variant that fits best: its name, its own state dict, the weights under its names, unknown names."""
+    """Return the variant that fits best: its name, its own state dict, the weights under its names, unknown names."""
+    matches = {}
+    for variant in backbone_type.arch_settings:
+        with torch.device('meta'):  # names and shapes, without memory for the values
+            own = backbone_type(arch=variant).state_dict()
+        matches[variant] = own, *match_backbone(backbone_type, state_dict, own)
 
     def misfit(variant: str) -> int:
-        own = _own_state_dict(variant)
-        weights, unknown = match_backbone(TransNeXt, state_dict, own)
+        own, weights, unknown = matches[variant]
         return len(unknown) + sum(name not in weights or weights[name].shape != own[name].shape for name in own)
 
-    variant = min(TransNeXt.arch_settings, key=misfit)
-    own = _own_state_dict(variant)
-    return variant, own, *match_backbone(TransNeXt, state_dict, own)
+    variant = min(matches, key=misfit)
+    return variant, *matches[variant]
 
 
 def _match_framework(state_dict: dict[str, Tensor]) -> tuple[str, dict[str, Tensor], list[str]]:

@@ -261,7 +261,7 @@ def test_every_file_of_the_release_fits_its_config(name: str) -> None:
     variant, heads = RELEASED[name]
     shapes = backbone(variant) | heads | TABLES | PREPROCESSOR
     released = {name: torch.empty(shape, device='meta') for name, shape in shapes.items()}
-    conversion = convert('released.pth', {'state_dict': released}, released)
+    conversion = convert('released.pth', {'state_dict': released}, released, TransNeXt)
     assert conversion.variant == variant
     own = build(read_config(name)).state_dict()
     check_fit('released.pth', conversion.weights, own, strict=True)
@@ -270,7 +270,7 @@ def test_every_file_of_the_release_fits_its_config(name: str) -> None:
 def test_numbered_layers_of_older_mask2former() -> None:
     shapes = backbone('micro') | mask2former(CHANNELS['micro'], numbered=True)
     released = {name: torch.empty(shape, device='meta') for name, shape in shapes.items()}
-    weights = convert('released.pth', {'state_dict': released}, released).weights
+    weights = convert('released.pth', {'state_dict': released}, released, TransNeXt).weights
     heads = {name: value.shape for name, value in weights.items() if not name.startswith('backbone.')}
     assert heads == mask2former(CHANNELS['micro'])
 
@@ -312,7 +312,7 @@ def test_numbered_layers_compute_the_same(place: str) -> None:
     prefix = f'decode_head.{place}.layers.3.'
     file = {name: torch.empty(shape, device='meta') for name, shape in backbone('micro').items()}
     file |= {f'{prefix}{name}': value for name, value in older.state_dict().items()}
-    weights = convert('x.pth', {'state_dict': file}, file).weights
+    weights = convert('x.pth', {'state_dict': file}, file, TransNeXt).weights
     converted = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
     today.eval().load_state_dict(converted, strict=True)
     more = {} if place == 'transformer_decoder' else dict(key_padding_mask=None)
