@@ -207,7 +207,7 @@ def test_converted_file_is_one_of_the_config(name: str, tmp_path: Path, tool: In
     assert sorted(path.name for path in tmp_path.iterdir()) == ['converted.pth', 'released.pth']
 
     # As tools/test.py compares, and torch itself.
-    weights = read_state_dict('converted.pth')
+    weights = read_state_dict(str(tmp_path / 'converted.pth'))
     model = build(read_config(name))
     check_fit('converted.pth', weights, model.state_dict(), strict=True)
     model.load_state_dict(weights, strict=True, assign=True)
@@ -328,7 +328,7 @@ def test_averaged_weights_and_wrappers(tmp_path: Path) -> None:
     assert '(EMA); the set that mmdet and mmseg load is kept: 2, ema_state_dict, ema_backbone_norm1_weight' in out
     assert 'the state of the training, not of the model: 1, message_hub' in out
     assert 'not compared with a model' in out
-    assert len(read_state_dict('converted.pth')) == len(shapes) - 1
+    assert len(read_state_dict(str(tmp_path / 'converted.pth'))) == len(shapes) - 1
 
 
 # A backbone of one value for each parameter: names are compared before shapes.
