@@ -51,7 +51,7 @@ def checkpoints(workplace: Path) -> list[str]:
     config = make_mini(Config.fromfile(SMALL))
     init_default_scope('mmseg')
     paths = []
-    for index, seed in enumerate((2, 3)):  # with these, some pixels are right
+    for index, seed in enumerate((4, 5)):  # with these, some pixels are right
         torch.manual_seed(seed)
         model = MODELS.build(config.model)
         model.decode_head.conv_seg.weight.data.normal_()
