@@ -1,6 +1,6 @@
-"""How far attention reaches, and what it is made of, layer by layer and head by head.
+"""How far attention reaches and what it is composed of, for each layer and head.
 
-A measure 'after' an equation is defined here in full, and need not be the paper's to the letter.
+A measure 'after' an equation may differ from the paper's in details; its docstring defines it in full.
 """
 
 from collections import defaultdict
@@ -12,28 +12,28 @@ from torch import Tensor
 from ..layers.attention_maps import AttentionMap, Recording, whole_attention
 from ..layers.peripheral_attention import GRID_STEP
 
-# Parts of the visual field from the query outwards, of human vision and of PerViT's figure 1.
+# Parts of the human visual field, from the query outwards (PerViT, figure 1).
 REGIONS = ('central', 'para-central', 'mid-peripheral', 'far-peripheral')
-# Images, tokens and channels of a layer, times the queries that its maps are taken of at once.
+# Upper limit of (elements of a layer's input) x (queries in a chunk), which bounds the memory of the maps.
 MAX_NUMEL = 2**28
-# Queries of VARS: each weight is a derivative, through all steps of the recurrence.
+# Default number of queries for VARS, whose weights are derivatives through all steps of the recurrence.
 DERIVATIVE_QUERIES = 32
 
 
 def nonlocality(maps: list[AttentionMap], rows: Tensor, columns: Tensor) -> Tensor:
     """Mean distance between queries and keys, weighted by attention: `D = sum_j A_ij |delta_ij| / sum_j A_ij`.
 
-    ConViT (d'Ascoli et al., ICML 2021), eq. 8, is the mean of it over all queries: there the weights of a query sum
-    to 1. Where they do not, because a class token has the rest, the distance is that to the other keys. Weights of
-    VARS may be negative and count by their absolute value.
+    ConViT (d'Ascoli et al., ICML 2021), eq. 8, is its mean over all queries, for weights that sum to 1. If a class
+    token has a part of the weights, the distance is the mean over the other keys. The weights of VARS may be
+    negative; their absolute values count.
 
     Args:
-        maps: Maps that the weights are, one or several parts.
+        maps: The attention maps that together are the layer's weights.
         rows: Rows of the queries, int64 (queries,).
-        columns: Their columns.
+        columns: Columns of the queries, int64 (queries,).
 
     Returns:
-        In tokens, averaged over the images: float64 (heads, queries).
+        Distances in tokens, averaged over the images: float64 (heads, queries).
     """
     weighted, total = 0, 0
     for part in maps:
@@ -46,9 +46,9 @@ def nonlocality(maps: list[AttentionMap], rows: Tensor, columns: Tensor) -> Tens
 def distance_of_maps(part: AttentionMap, whole: AttentionMap) -> Tensor:
     """Euclidean distance of two rows of weights, `|A_i - B_i|`, averaged over the images: float64 (heads, queries).
 
-    Its inverse, after averaging over queries and images, is the impact of a part on the whole. After PerViT (Min
-    et al., NeurIPS 2022), eq. 12, the impact of the position-based attention as the inverse of the distance between
-    it and the mixed attention; here both are weights that sum to 1 for each query.
+    Its inverse, after averaging over queries and images, is the impact of a part on the whole attention. After PerViT
+    (Min et al., NeurIPS 2022), eq. 12, which takes the distance between position-based and mixed attention; here both
+    are weights that sum to 1 for each query.
     """
     return (part.weights.double() - whole.weights.double()).flatten(3).norm(dim=-1).mean(0)
 
@@ -56,8 +56,8 @@ def distance_of_maps(part: AttentionMap, whole: AttentionMap) -> Tensor:
 def region_means(chunks: Iterable[tuple[Tensor, AttentionMap]]) -> Tensor:
     """Mean position-based attention of each head in each of the `REGIONS`.
 
-    After PerViT, eq. 11: a head belongs to the region that it attends to most, the one of the largest mean. The
-    regions are four rings around the query of equal width, from 0 to the largest distance of two tokens of the grid.
+    After PerViT, eq. 11: a head belongs to the region with the largest mean. The regions are four rings of equal
+    width around the query, from 0 to the largest distance of two tokens of the grid.
 
     Args:
         chunks: What `PeripheralAttention.position_attention` returned.
@@ -78,10 +78,10 @@ def region_means(chunks: Iterable[tuple[Tensor, AttentionMap]]) -> Tensor:
 
 
 def position_nonlocality(chunks: Iterable[tuple[Tensor, AttentionMap]]) -> Tensor:
-    """Nonlocality of PerViT's position-based attention as it is, `1/N^2 sum_ij Phi_ij |delta_ij|`.
+    """Nonlocality of PerViT's position-based attention without normalisation, `1/N^2 sum_ij Phi_ij |delta_ij|`.
 
-    PerViT, eq. 13, with the normalisation of the authors' release: a mean over all N^2 pairs of tokens, in units in
-    which the 14 x 14 tokens of the pre-training lie on [-1, 1].
+    PerViT, eq. 13, as in the authors' release: a mean over all N^2 pairs of tokens, in units in which the 14 x 14
+    tokens of the pre-training lie on [-1, 1].
 
     Args:
         chunks: What `PeripheralAttention.position_attention` returned.
@@ -98,17 +98,20 @@ def position_nonlocality(chunks: Iterable[tuple[Tensor, AttentionMap]]) -> Tenso
 
 
 def choose_queries(recording: Recording, number: int | None) -> Tensor:
-    """Places of so many tokens, evenly spread over the layer's grid; None for all, of VARS `DERIVATIVE_QUERIES`."""
+    """Return the indices of `number` tokens, evenly spread over the layer's grid, int64.
+
+    None takes all tokens, or `DERIVATIVE_QUERIES` of them in a layer of VARS.
+    """
     num_tokens = recording.grid[0] * recording.grid[1]
     if number is None:
         number = DERIVATIVE_QUERIES if hasattr(recording.layer, 'reconstruction_norms') else num_tokens
-    # The middles of as many parts of equal length.
+    # The middle of each of `number` equal parts of the sequence.
     places = (torch.arange(min(number, num_tokens)) + 0.5) * (num_tokens / min(number, num_tokens))
     return places.long().to(recording.inputs[0].device)
 
 
 def measure_attention(recording: Recording, num_queries: int | None = None) -> dict[str, Tensor]:
-    """What a layer's attention to its input measures, averaged over queries and the images of the input.
+    """Measure the attention of a layer to its input, averaged over queries and the images of the input.
 
     Queries are taken in chunks, so that no tensor of all pairs of tokens is made.
 
@@ -117,10 +120,10 @@ def measure_attention(recording: Recording, num_queries: int | None = None) -> d
         num_queries: See `choose_queries`.
 
     Returns:
-        By name float64 (heads,) each: `nonlocality`, in tokens; `nonlocality_PART` of every part that the weights are
-        made of (content, position, steps); where they are made of content and position, `distance_content` and
-        `distance_position`, see `distance_of_maps`; and of aggregated attention `pooled_share`, the part of the
-        weights that goes to the pooled tokens. NaN where a layer has no weights but 0, as VARS may.
+        Measures by name, float64 (heads,) each: `nonlocality`, in tokens; `nonlocality_PART` of each part that the
+        weights are composed of (content, position, steps); for content and position also `distance_content` and
+        `distance_position`, see `distance_of_maps`; for aggregated attention `pooled_share`, the sum of the weights
+        of the pooled tokens. NaN if all weights are 0, which VARS can give.
     """
     chosen = choose_queries(recording, num_queries)
     sums = defaultdict(float)

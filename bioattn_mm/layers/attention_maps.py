@@ -15,13 +15,13 @@ Grid = tuple[int, int]
 
 @dataclass
 class AttentionMap:
-    """Weights of some queries for keys that lie in rows and columns.
+    """Attention weights of some queries for keys on a grid of R rows and C columns.
 
     Attributes:
-        weights: (B, heads, queries, R, C), where B or heads is 1 if they are the same for all.
-        rows: Rows of the keys in tokens of the layer's grid, (queries, R), or (1, R) where all queries have the same
-            keys. Pooled keys lie between tokens, and those of a window may lie outside of the grid.
-        columns: The same for the columns, (queries or 1, C).
+        weights: (B, heads, queries, R, C); B or heads is 1 if all images or heads have the same weights.
+        rows: Row of the keys in units of the layer's tokens, (queries, R), or (1, R) if all queries have the same
+            keys. Pooled keys lie between tokens; keys of a window may lie outside the grid.
+        columns: Columns of the keys in the same way, (queries or 1, C).
     """
 
     weights: Tensor
@@ -41,20 +41,20 @@ class AttentionMap:
         )
 
 
-# By name. The weights that a layer gives its values come last, after what they are made of; `whole_attention` knows
-# the exception.
+# Maps by name: first the parts that the attention is composed of, last the attention itself. The exception is
+# aggregated attention, see `whole_attention`.
 AttentionMaps = dict[str, AttentionMap]
 
 
 def whole_attention(maps: AttentionMaps) -> list[AttentionMap]:
-    """The maps that the weights of a layer are: the last one, or TransNeXt's window and pooled tokens together."""
+    """The maps of a layer's attention itself: the last one, or the window and the pooled tokens of TransNeXt."""
     return [maps['window'], maps['pooled']] if 'pooled' in maps else [list(maps.values())[-1]]
 
 
 def maps_of_product(content: Tensor, position: Tensor) -> dict[str, Tensor]:
-    """The weights of `softmax(content + position)`, after what each of the two would give alone.
+    """Weights of `softmax(content)`, `softmax(position)` and `softmax(content + position)`.
 
-    They are the product of these, divided by its sum over the keys.
+    The last is the product of the first two, divided by its sum over the keys.
 
     Args:
         content: Logits, (B, heads, queries, keys).
