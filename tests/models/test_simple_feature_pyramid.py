@@ -77,5 +77,5 @@ def test_refused_when_it_is_built(options: dict, message: str) -> None:
 
 
 def test_number_of_maps() -> None:
-    with pytest.raises(InputError, match='expected 4 maps, as in_channels says, got 1'):
+    with pytest.raises(InputError, match='expected 4 feature maps, as in in_channels, got 1'):
         SimpleFeaturePyramid([16] * 4, 8)((torch.zeros(1, 16, 2, 2),))

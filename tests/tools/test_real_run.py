@@ -38,7 +38,11 @@ SMALL_TRAINING = {
 }  # fmt: skip
 # What training and testing must agree on. Small images have fewer places than DINO has queries, and random heads
 # score every box of Mask R-CNN below its threshold.
-SMALL_MODEL = {MASK_RCNN: ('model.test_cfg.rcnn.score_thr=0.0',), DINO: ('model.num_queries=50',)}
+SMALL_MODEL = {
+    UPERNET: ('model.decode_head.channels=64', 'model.auxiliary_head.channels=32'),
+    MASK_RCNN: ('model.test_cfg.rcnn.score_thr=0.0',),
+    DINO: ('model.num_queries=50',),
+}
 
 
 def small_images(mode: str, number: int) -> tuple[str, str]:
@@ -143,7 +147,14 @@ def test_multi_scale_testing(user: Path, upernet: tuple[Path, str], tool: InProc
 def test_two_processes_with_synchronised_batch_norm(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if torch.cuda.device_count() < 2:
         monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
-    options = ('--cfg-options', WEIGHTS, LOG, *SMALL_TRAINING[UPERNET], *small_images('val', 3))
+    options = (
+        '--cfg-options',
+        WEIGHTS,
+        LOG,
+        *SMALL_TRAINING[UPERNET],
+        *SMALL_MODEL[UPERNET],
+        *small_images('val', 3),
+    )
     process = run_script(user, 'dist_train.sh', UPERNET, '2', '--work-dir', 'two', '--dry-run', *options)
     assert process.returncode == 0, process.stderr[-3000:]
     assert process.stdout.count('13 SyncBN') == 1
@@ -189,7 +200,7 @@ def test_detr_like_heads(user: Path, config: str, checkpoint: str, metric: str, 
     work_dir, log = train(user, config, *length)
     # The backbone learns at a tenth of the rate.
     assert re.search(r'1e-05 .* backbone\.', log) and re.search(r'0.0001 ', log)
-    metrics = check(user, config, work_dir / checkpoint, options=small_images('test', 3))
+    metrics = check(user, config, work_dir / checkpoint, options=small_images('test', 3), how=tool)
     assert metric in metrics
     assert metrics == last_validation(work_dir)
     number = 3 if by_epoch else 6

@@ -132,5 +132,6 @@ def test_trains_and_exports(workplace: Path, tool: InProcess, tmp_path: Path) ->
     tool(
         workplace, 'export.py', CONFIG, checkpoint, '--mini', '--verify', '--out', tmp_path / 'exported',
         '--deploy-cfg', ROOT / 'configs/deploy/segmentation_onnxruntime_dynamic.py',
+        '--cfg-options', 'test_dataloader.dataset.indices=2',
     )  # fmt: skip
     assert (tmp_path / 'exported/end2end.onnx').is_file()
