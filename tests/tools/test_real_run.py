@@ -148,13 +148,8 @@ def test_two_processes_with_synchronised_batch_norm(user: Path, monkeypatch: pyt
     if torch.cuda.device_count() < 2:
         monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
     options = (
-        '--cfg-options',
-        WEIGHTS,
-        LOG,
-        *SMALL_TRAINING[UPERNET],
-        *SMALL_MODEL[UPERNET],
-        *small_images('val', 3),
-    )
+        '--cfg-options', WEIGHTS, LOG, *SMALL_TRAINING[UPERNET], *SMALL_MODEL[UPERNET], *small_images('val', 3),
+    )  # fmt: skip
     process = run_script(user, 'dist_train.sh', UPERNET, '2', '--work-dir', 'two', '--dry-run', *options)
     assert process.returncode == 0, process.stderr[-3000:]
     assert process.stdout.count('13 SyncBN') == 1
