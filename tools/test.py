@@ -15,7 +15,6 @@ from bioattn_mm.cli.pipelines import load_ground_truth
 from bioattn_mm.cli.reports import check_new, write_contact_sheet
 from bioattn_mm.cli.runner import build_runner
 from bioattn_mm.errors import InputError
-from bioattn_mm.models.backbones.transnext import BIAS_MODES
 
 
 def parse_args() -> argparse.Namespace:
@@ -39,8 +38,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--tta', action='store_true', help='multi-scale and flip testing, as the config defines it')
     parser.add_argument(
         '--bias-mode',
-        choices=BIAS_MODES,
-        help="position bias of TransNeXt at sizes that it was not trained on (default: the config's)",
+        metavar='MODE',
+        help='position bias of TransNeXt at sizes that it was not trained on: extrapolate, interpolate, or linear, '
+        "which keeps the pooled grid of the training size (default: the config's)",
     )
     parser.add_config_options()
     parser.add_launcher()

@@ -5,7 +5,6 @@ from pathlib import Path
 from mmengine.config import Config
 
 from ..errors import InputError
-from ..models.backbones import TransNeXt
 from ..registry import MODELS
 from .distributed import prepare_process
 from .mini import ensure_mini_data, make_mini
@@ -87,14 +86,14 @@ def read_config(path: str) -> Config:
 
 
 def set_bias_mode(config: Config, mode: str) -> None:
-    """Set the position bias of a config's TransNeXt backbone, or of a subclass, to one of `BIAS_MODES`.
+    """Set the position bias of a config's backbone, a TransNeXt (see its `position_bias_settings`).
 
     Raises:
-        InputError: The config has another backbone.
+        InputError: The config has another backbone, or there is no such mode.
     """
     backbone = config.model.get('backbone', {})
     backbone_type = MODELS.get(str(backbone.get('type')))
-    if backbone_type is None or not issubclass(backbone_type, TransNeXt):
+    if not hasattr(backbone_type, 'position_bias_settings'):
         raise InputError(
             f'--bias-mode is for configs with a bioattn_mm.TransNeXt backbone, this one has {backbone.get("type")}'
         )

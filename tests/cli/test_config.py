@@ -49,3 +49,9 @@ def test_pooled_grid_of_an_oblong_and_of_no_training_size() -> None:
 def test_bias_mode_of_another_backbone() -> None:
     with pytest.raises(InputError, match='--bias-mode is for configs with a bioattn_mm.TransNeXt backbone'):
         set_bias_mode(Config(dict(model=dict(backbone=dict(type='ResNet')))), 'linear')
+
+
+def test_bias_mode_that_does_not_exist() -> None:
+    config = Config(dict(model=dict(backbone=dict(type='bioattn_mm.TransNeXt'))))
+    with pytest.raises(InputError, match="must be one of extrapolate, interpolate, linear, got 'cubic'"):
+        set_bias_mode(config, 'cubic')

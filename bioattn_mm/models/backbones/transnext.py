@@ -6,6 +6,7 @@ import numpy as np
 from timm.layers import to_2tuple, trunc_normal_
 from torch import Tensor, nn
 
+from ...errors import InputError
 from ...layers import AggregatedAttention, ConvGLU, LengthScaledAttention, LogCPB
 from ...registry import MODELS
 from .base import HierarchicalBackbone
@@ -149,7 +150,12 @@ class TransNeXt(HierarchicalBackbone):
         Args:
             mode: 'extrapolate', 'interpolate' or 'linear'.
             img_size: Training image size.
+
+        Raises:
+            InputError: There is no such mode.
         """
+        if mode not in BIAS_MODES:
+            raise InputError(f'the position bias must be one of {", ".join(BIAS_MODES)}, got {mode!r}')
         if mode != 'linear':
             return dict(bias_mode=mode, pool_size=None)
         pool_size = tuple(max(1, size // STRIDES[-1]) for size in to_2tuple(img_size))
