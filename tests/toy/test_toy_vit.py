@@ -104,9 +104,15 @@ def test_each_block_is_a_unit_of_fsdp(model: nn.Module, group_of_one: None) -> N
     strategy = ParamwiseFSDPStrategy(
         model_wrapper=dict(type='MMFullyShardedDataParallel', device_id='cpu', sharding_strategy='NO_SHARD')
     )
+    image = torch.randn(1, 3, 64, 96)
+    expected = model.eval()(image, mode='tensor')
     sharded = strategy._wrap_model(model)
     units = FullyShardedDataParallel.fsdp_modules(sharded)
     assert units[1:] == list(sharded.module.backbone.blocks)
+    output = sharded(image, mode='tensor')
+    torch.testing.assert_close(output, expected)
+    output.square().mean().backward()
+    assert all(parameter.grad.any() for block in units[1:] for parameter in block.parameters())
 
 
 def test_analysis_looks_into_it(workplace: Path, tool: InProcess, tmp_path: Path) -> None:
