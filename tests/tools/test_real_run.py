@@ -36,12 +36,13 @@ SMALL_TRAINING = {
         'model.decode_head.train_cfg.num_points=256',
     ),
 }  # fmt: skip
-# What training and testing must agree on. Small images have fewer places than DINO has queries, and random heads
-# score every box of Mask R-CNN below its threshold.
+# What training and testing must agree on: slow heads of the host libraries are made smaller. Small images have fewer
+# places than DINO has queries, and random heads score every box of Mask R-CNN below its threshold.
 SMALL_MODEL = {
     UPERNET: ('model.decode_head.channels=64', 'model.auxiliary_head.channels=32'),
     MASK_RCNN: ('model.test_cfg.rcnn.score_thr=0.0',),
-    DINO: ('model.num_queries=50',),
+    DINO: ('model.num_queries=50', 'model.encoder.num_layers=2', 'model.decoder.num_layers=2'),
+    MASK2FORMER: ('model.decode_head.num_queries=20', 'model.decode_head.transformer_decoder.num_layers=3'),
 }
 
 
