@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mmengine.config import Config
 
-from ..datasets.mini import ade20k, coco, make_mini_datasets
+from ..datasets.mini import ade20k, coco, is_outdated, make_mini_datasets
 from ..errors import InputError
 from .pipelines import find_datasets
 
@@ -121,9 +121,20 @@ def with_mini_test_data(config: Config, mini_root: str = MINI_ROOT) -> Config:
 
 
 def ensure_mini_data(mini_root: str = MINI_ROOT) -> None:
-    """Draw the miniature datasets unless both folders exist, whatever arguments they were made with."""
-    if not all((Path(mini_root) / folder).exists() for folder in MINI_FOLDERS.values()):
+    """Draw the miniature datasets unless both folders exist, whatever arguments they were made with.
+
+    Raises:
+        InputError: They were drawn by a version of this package that drew other images.
+    """
+    folders = [Path(mini_root) / folder for folder in MINI_FOLDERS.values()]
+    if not all(folder.exists() for folder in folders):
         make_mini_datasets(mini_root)
+    for folder in folders:
+        if is_outdated(folder):
+            raise InputError(
+                f'{folder} was drawn by another version of bioattn_mm: draw it again with '
+                'tools/make_mini_datasets.py --overwrite'
+            )
 
 
 def _mini_roots(config: Config, dataloaders: tuple[str, ...], mini_root: str) -> dict[str, str]:

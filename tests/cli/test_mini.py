@@ -1,9 +1,11 @@
 """What `--mini` makes of a config."""
 
+from pathlib import Path
+
 import pytest
 from mmengine.config import Config
 
-from bioattn_mm.cli.mini import make_mini
+from bioattn_mm.cli.mini import MINI_FOLDERS, ensure_mini_data, make_mini
 from bioattn_mm.errors import InputError
 
 
@@ -111,3 +113,13 @@ def test_dataset_without_a_miniature(config: Config) -> None:
     config.train_dataloader.dataset.type = 'CityscapesDataset'
     with pytest.raises(InputError, match='no miniature of CityscapesDataset: expected one of ADE20KDataset'):
         make_mini(config)
+
+
+def test_miniature_of_another_version(tmp_path: Path) -> None:
+    for folder in MINI_FOLDERS.values():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / 'miniature.json').write_text('{"format": 1}')
+    with pytest.raises(
+        InputError, match='drawn by another version of bioattn_mm: draw it again with tools/make_mini'
+    ):
+        ensure_mini_data(str(tmp_path))

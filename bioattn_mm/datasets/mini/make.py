@@ -100,6 +100,12 @@ def needs_making(folder: Path, manifest: dict, overwrite: bool) -> bool:
     return False
 
 
+def is_outdated(folder: Path) -> bool:
+    """Whether a folder holds a miniature that another version of this package drew, with other images."""
+    manifest = folder / MANIFEST
+    return manifest.is_file() and json.loads(manifest.read_text()).get('format') != FORMAT_VERSION
+
+
 def make_folder(
     folder: Path,
     manifest: dict,
