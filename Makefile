@@ -12,9 +12,8 @@ WORK_DIR = work_dirs/$(patsubst configs/%.py,%,$(CONFIG))_mini
 # Threads that wait in turn instead of spinning: much faster where data loaders or other programs share the cores.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-# Tests run side by side, each file in one process, and share the cores. Three keep two cores busy: tests that start
-# other processes wait for them.
-JOBS ?= 3
+# Tests run side by side, each file in one process, and share the cores.
+JOBS ?= 2
 THREADS ?= $(shell n=$$(( $$(nproc) / $(JOBS) )); echo $$(( n > 0 ? n : 1 )))
 PYTEST = OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
