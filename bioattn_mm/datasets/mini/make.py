@@ -82,11 +82,7 @@ def needs_making(folder: Path, manifest: dict, overwrite: bool) -> bool:
         )
     if overwrite:
         return True
-    try:
-        found = json.loads((folder / MANIFEST).read_text())
-        num_files = found.pop('num_files')
-    except (ValueError, KeyError) as error:
-        raise InputError(f'{folder / MANIFEST} cannot be read: make the miniature again with {REMAKE}') from error
+    found, num_files = read_manifest(folder)
     if found != manifest:
         differences = ', '.join(
             f'{key} {found.get(key)} instead of {value}' for key, value in manifest.items() if found.get(key) != value
@@ -100,10 +96,23 @@ def needs_making(folder: Path, manifest: dict, overwrite: bool) -> bool:
     return False
 
 
+def read_manifest(folder: Path) -> tuple[dict, int]:
+    """Read the manifest of a miniature: the arguments that it was made with, and its number of files.
+
+    Raises:
+        InputError: The manifest is damaged.
+    """
+    try:
+        found = json.loads((folder / MANIFEST).read_text())
+        num_files = found.pop('num_files')
+        return found, num_files
+    except (ValueError, KeyError) as error:
+        raise InputError(f'{folder / MANIFEST} cannot be read: make the miniature again with {REMAKE}') from error
+
+
 def is_outdated(folder: Path) -> bool:
     """Whether a folder holds a miniature that another version of this package drew, with other images."""
-    manifest = folder / MANIFEST
-    return manifest.is_file() and json.loads(manifest.read_text()).get('format') != FORMAT_VERSION
+    return (folder / MANIFEST).is_file() and read_manifest(folder)[0].get('format') != FORMAT_VERSION
 
 
 def make_folder(
