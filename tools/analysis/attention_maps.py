@@ -93,10 +93,11 @@ def main() -> None:
         heads = choose_heads(panels, args.heads)
         drawing = f'{number:03d}_{path.stem}.png'
         title = f'{recording.name} of {Path(args.config).stem}\n{Path(weights).name}'
-        figure = draw(title, image, panels, heads, place, stride, gates_of(recording))
+        gates = gates_of(recording)
+        figure = draw(title, image, panels, heads, place, stride, gates)
         report.write_figure(drawing, figure)
         about = dict(image=str(path), drawing=drawing, query=list(query), token=list(place))
-        results.append(dict(about, **numbers_of(recording, panels)))
+        results.append(dict(about, **numbers_of(recording, panels, gates)))
     about = dict(config=args.config, weights=weights, layer=recording.name)
     report.write_json(TABLE, dict(about, images=results), indent=None)
     print(f'{recording.name}, {weights}')
@@ -221,11 +222,11 @@ def mark(axis: Axes, place: tuple[int, int], stride: int) -> None:
     axis.add_patch(Rectangle(corner, stride, stride, fill=False, edgecolor='red', linewidth=1.2))
 
 
-def numbers_of(recording: Recording, panels: list[Panel]) -> dict:
+def numbers_of(recording: Recording, panels: list[Panel], gates: list[float] | None) -> dict:
     """The drawing in numbers: for each map an array (heads, R, C) and the rectangle in the image that it covers."""
     numbers = dict(grid=list(recording.grid), maps=[])
-    if gates_of(recording):
-        numbers['gates'] = gates_of(recording)
+    if gates:
+        numbers['gates'] = gates
     for panel in panels:
         values = [[[float(f'{v:.6g}') for v in row] for row in head] for head in panel.values]
         left, right, bottom, top = map(int, panel.extent)

@@ -130,11 +130,10 @@ class Backbone(BaseModule):
     def attention_layers(self) -> dict[str, nn.Module]:
         """Attention layers that analysis can look into, by their names in the backbone.
 
-        By default the modules inside the backbone that have a method `attention_maps`.
+        By default the `attn` of each block.
         """
-        layers = {name: module for name, module in self.named_modules() if hasattr(module, 'attention_maps')}
-        del layers['']  # the backbone itself
-        return layers
+        names = {module: name for name, module in self.named_modules()}
+        return {names[block.attn]: block.attn for block in self.block_modules()}
 
     def attention_maps(self, recording: Recording, queries: Tensor) -> AttentionMaps:
         """Attention weights of some tokens in one of the `attention_layers`.

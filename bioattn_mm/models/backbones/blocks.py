@@ -1,6 +1,7 @@
 """Parts that several backbones are built of."""
 
 import torch
+import torch.nn.functional as F
 from timm.layers import DropPath, PatchEmbed, trunc_normal_
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -43,6 +44,11 @@ def patch_embedding(embed_dims: int, patch_size: int) -> PatchEmbed:
     The image is padded at the bottom and right to whole patches.
     """
     return PatchEmbed(None, patch_size, embed_dim=embed_dims, flatten=False, output_fmt='NHWC', dynamic_img_pad=True)
+
+
+def pad_to_patches(x: Tensor, patch_size: int) -> Tensor:
+    """Pad images, (B, C, H, W), with zeros at the bottom and right to whole patches."""
+    return F.pad(x, (0, -x.shape[3] % patch_size, 0, -x.shape[2] % patch_size))
 
 
 def init_linear(module: nn.Module) -> None:

@@ -110,10 +110,6 @@ class ConViT(PlainBackbone):
             self.cls_token.requires_grad_(False)
         return self
 
-    def attention_layers(self) -> dict[str, nn.Module]:
-        """The blocks' attention: GPSA, then timm's."""
-        return {f'blocks.{index}.attn': block.attn for index, block in enumerate(self.blocks)}
-
     def attention_maps(self, recording: Recording, queries: Tensor) -> AttentionMaps:
         """As in `Backbone`. In blocks with a class token, what the weights lack to a sum of 1 goes to that token."""
         layer = recording.layer

@@ -124,14 +124,6 @@ class GABSwin(HierarchicalBackbone):
         modules += self.stages[stage : stage + 1]
         return modules + ([self.get_submodule(f'norm{stage}')] if stage in self.out_indices else [])
 
-    def attention_layers(self) -> dict[str, nn.Module]:
-        """mmpretrain's layers that cut a map into shifted windows, around the window attention."""
-        return {
-            f'stages.{i}.blocks.{j}.attn': block.attn
-            for i, stage in enumerate(self.stages)
-            for j, block in enumerate(stage.blocks)
-        }
-
     def attention_maps(self, recording: Recording, queries: Tensor) -> AttentionMaps:
         from ...layers.gaussian_window_attention import shifted_window_maps
 

@@ -3,7 +3,6 @@
 from functools import partial
 
 import numpy as np
-import torch.nn.functional as F
 from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 
@@ -12,7 +11,7 @@ from ...layers import DistanceEmbedding, PeripheralAttention
 from ...layers.arguments import head_dims_of
 from ...registry import MODELS
 from .base import PlainBackbone
-from .blocks import init_linear
+from .blocks import init_linear, pad_to_patches
 
 STRIDE = 16
 MLP_RATIO = 4
@@ -128,8 +127,7 @@ class PerViT(PlainBackbone):
         self.train(self.training)
 
     def embed(self, x: Tensor) -> Tensor:
-        x = F.pad(x, (0, -x.shape[3] % STRIDE, 0, -x.shape[2] % STRIDE))
-        return self.stem(x).permute(0, 2, 3, 1)
+        return self.stem(pad_to_patches(x, STRIDE)).permute(0, 2, 3, 1)
 
     def run_block(self, block: nn.Module, x: Tensor) -> Tensor:
         return super().run_block(partial(block, distance_embedding=self.distance_embedding), x)

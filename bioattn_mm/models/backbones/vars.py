@@ -15,7 +15,7 @@ from ...layers import (
 )
 from ...registry import MODELS
 from .base import PlainBackbone
-from .blocks import Block, init_linear
+from .blocks import Block, init_linear, pad_to_patches
 
 STRIDE = 16
 STEM_CHANNELS = 32
@@ -173,8 +173,7 @@ class VARS(PlainBackbone):
         self.train(self.training)
 
     def embed(self, x: Tensor) -> Tensor:
-        x = F.pad(x, (0, -x.shape[3] % STRIDE, 0, -x.shape[2] % STRIDE))
-        return self.pos_embed(self.stem(x).permute(0, 2, 3, 1))
+        return self.pos_embed(self.stem(pad_to_patches(x, STRIDE)).permute(0, 2, 3, 1))
 
     def before_block(self, x: Tensor, index: int) -> Tensor:
         """Halve the grid before the first block of stride 32."""
