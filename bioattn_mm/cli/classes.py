@@ -1,0 +1,135 @@
+"""The classes of a config: one call sets them in the heads of its model, its datasets and its metrics."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from matplotlib.colors import hsv_to_rgb
+from mmengine.config import Config, ConfigDict
+
+from ..errors import InputError
+
+# Parts of a model whose `num_classes` is not that of the task: the classification head that a backbone may have, and
+# the foreground class of a region proposal network.
+OTHER_CLASSES = ('backbone', 'rpn_head')
+DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+EVALUATORS = ('val_evaluator', 'test_evaluator')
+
+
+def set_classes(config: Config, classes: Sequence[str], palette: Sequence[Sequence[int]] | None = None) -> None:
+    """Set the classes of a config of mmdet, mmseg or mmpretrain, wherever they are stated in it.
+
+    In the model: `num_classes` of all heads and losses, `num_things_classes` and `num_stuff_classes`, and what goes
+    by their number: `out_channels`, `class_weight`, `topk`. Weights of single classes, which belong to the old ones,
+    are dropped; that of 'no object' stays. In all datasets, also those inside of wrappers: `classes` and `palette` of
+    `metainfo`. In the evaluators: `topk`. The types of the datasets stay: a type with classes of its own, such as
+    mmseg's `ADE20KDataset`, accepts only some of those.
+
+    Args:
+        config: Changed in place.
+        classes: Names in the order of their indices, such as `dataset_meta['classes']` of a checkpoint.
+        palette: At least as many colours as classes, each R, G and B in 0 to 255; more are left out. None: those of
+            `default_palette`.
+
+    Raises:
+        InputError: There are no classes, or fewer colours than classes, or a name stands twice, or the model has
+            nothing whose number of classes could be set.
+    """
+    classes = tuple(classes)
+    palette = default_palette(len(classes)) if palette is None else palette
+    if not classes:
+        raise InputError('no classes: expected at least one name')
+    twice = sorted({name for name in classes if classes.count(name) > 1})
+    if twice:
+        raise InputError(f'the class {twice[0]!r} stands twice among {len(classes)} classes: give each its own name')
+    if len(palette) < len(classes):
+        raise InputError(f'the palette has {len(palette)} colours for {len(classes)} classes')
+
+    # mmpretrain's configs have the data preprocessor, whose mixed labels need the number, outside of the model.
+    parts = [config.get('model'), config.get('data_preprocessor')]
+    if not sum(_set_number(part, len(classes)) for part in parts):
+        raise InputError(f'the model of {config.filename} states no num_classes: its classes cannot be set')
+    for key in EVALUATORS:
+        _set_number(config.get(key), len(classes))
+    metainfo = dict(classes=classes, palette=[tuple(int(value) for value in c) for c in palette[: len(classes)]])
+    for key in DATALOADERS:
+        for dataset in leaf_dataset_configs((config.get(key) or {}).get('dataset')):
+            dataset.metainfo = {**dataset.get('metainfo', {}), **metainfo}
+
+
+def leaf_dataset_configs(node: object) -> Iterator[ConfigDict]:
+    """The configs of the datasets that load samples themselves, inside of wrappers such as `RepeatDataset`."""
+    if isinstance(node, (list, tuple)):
+        for child in node:
+            yield from leaf_dataset_configs(child)
+    elif isinstance(node, dict):
+        wrapped = node.get('dataset') or node.get('datasets')
+        if wrapped is None:
+            yield node
+        else:
+            yield from leaf_dataset_configs(wrapped)
+
+
+def default_palette(num_classes: int) -> list[tuple[int, int, int]]:
+    """Colours that are easy to tell apart: for each class R, G and B in 0 to 255.
+
+    The hue advances by the golden ratio, which keeps any number of hues apart; every other colour is darker.
+    """
+    index = np.arange(num_classes)
+    hsv = np.stack([index * 0.618034 % 1, np.full(num_classes, 0.75), np.where(index % 2, 0.7, 0.95)], axis=-1)
+    return [tuple(colour) for colour in (hsv_to_rgb(hsv) * 255).round().astype(int).tolist()]
+
+
+def _set_number(node: object, number: int, old: int | None = None) -> int:
+    """Set the number of classes in a part of a model.
+
+    Args:
+        node: The part: dicts and lists, changed in place.
+        number: The number of classes.
+        old: The number that it was made for, if the part around it states that.
+
+    Returns:
+        int: In how many dicts it was stated.
+    """
+    if isinstance(node, (list, tuple)):
+        return sum(_set_number(child, number, old) for child in node)
+    if not isinstance(node, dict):
+        return 0
+    stated = 0
+    things, stuff = node.get('num_things_classes'), node.get('num_stuff_classes')
+    if things is not None or stuff is not None:
+        old, stated = (things or 0) + (stuff or 0), 1
+        only_stuff = things == 0
+        node.update(num_things_classes=0 if only_stuff else number, num_stuff_classes=number if only_stuff else 0)
+    if node.get('num_classes') is not None:
+        old, stated = node['num_classes'], 1
+        _set_out_channels(node, number)
+        node['num_classes'] = number
+    if old is not None and 'class_weight' in node:
+        node['class_weight'] = _class_weight(node['class_weight'], number, old)
+    if 'topk' in node:
+        node['topk'] = _topk(node['topk'], number)
+    children = (value for key, value in node.items() if key not in OTHER_CLASSES)
+    return stated + sum(_set_number(child, number, old) for child in children)
+
+
+def _set_out_channels(head: dict, number: int) -> None:
+    """Let mmseg's heads have a channel for each class, or for two classes a single one as they had before."""
+    if head.get('out_channels') == head['num_classes']:
+        head['out_channels'] = number
+    elif head.get('out_channels') == 1 and number != 2:
+        head['out_channels'] = number
+        head.pop('threshold', None)
+
+
+def _class_weight(weight: object, number: int, old: int) -> object:
+    """The weights of a loss for another number of classes, in the place of those for `old` ones."""
+    if isinstance(weight, (list, tuple)) and len(weight) == old + 1:  # the last one is that of 'no object'
+        return [1.0] * number + [weight[-1]]
+    return weight if isinstance(weight, (int, float)) else None
+
+
+def _topk(topk: object, number: int) -> object:
+    """Those of the k in mmpretrain's top-k accuracy that the number of classes allows."""
+    if isinstance(topk, (list, tuple)):
+        return type(topk)(k for k in topk if k <= number) or (1,)
+    return min(topk, number) if isinstance(topk, int) else topk
