@@ -12,6 +12,7 @@ from mmengine.config import DictAction
 
 from ..checkpoints.unpickling import HOLDS_CODE, code_refused, refused_class, trust_checkpoints
 from ..errors import InputError
+from .config_text import configs_formatted_once
 
 
 def run_tool(main: Callable[[], None]) -> Callable[[], None]:
@@ -24,7 +25,7 @@ def run_tool(main: Callable[[], None]) -> Callable[[], None]:
     @functools.wraps(main)
     def run() -> None:
         try:
-            with code_refused():
+            with code_refused(), configs_formatted_once():
                 main()
         except pickle.UnpicklingError as error:  # of a checkpoint that mmengine, mmdet or mmseg reads
             refused = refused_class(error)

@@ -1,6 +1,10 @@
-"""Layer-wise learning rates of the optimizer constructor; those of the configs are in tests/configs."""
+"""Layer-wise learning rates of the optimizer constructor, those of the configs are in tests/configs; fused AdamW."""
+
+from pathlib import Path
 
 import pytest
+import torch
+from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from torch import nn
 
@@ -36,3 +40,18 @@ def test_rates_by_depth() -> None:
 def test_a_backbone_without_depths() -> None:
     with pytest.raises(InputError, match='needs a backbone with get_layer_depth, and Sequential has'):
         build_optim_wrapper(model_of(nn.Sequential), CONFIG)
+
+
+def test_fused_adamw_makes_the_same_update(root: Path) -> None:
+    wrapper = Config.fromfile(root / 'configs/_base_/schedules/adamw_160k.py').optim_wrapper
+    assert wrapper.optimizer.fused
+    results = []
+    for fused in (True, False):
+        torch.manual_seed(0)
+        model = nn.Linear(30, 20)
+        wrapper.optimizer.update(fused=fused, lr=0.1)
+        optimizer = build_optim_wrapper(model, wrapper)
+        for _ in range(10):
+            optimizer.update_params(model(torch.randn(5, 30)).square().mean())
+        results.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
+    assert torch.allclose(*results, rtol=1e-5, atol=1e-6)

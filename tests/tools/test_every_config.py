@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from .running import ROOT, InProcess, metrics_of_test, run, scalars
+from .small_images import small_training
 
 # Of each system and framework, except TransNeXt (all frameworks: test_real_run.py) and DINO (test_mini_dino_learns);
 # `make test-all` runs the rest.
@@ -29,15 +30,19 @@ def options_of_two_images(mode: str, name: str) -> list[str]:
     dataset = f'{mode}_dataloader.dataset'
     if 'ade20k' in name:
         folders = ('img_path=images/training', 'seg_map_path=annotations/training')
-        return [f'{dataset}.indices=2', *(f'{dataset}.data_prefix.{folder}' for folder in folders)]
+        options = [f'{dataset}.indices=2', *(f'{dataset}.data_prefix.{folder}' for folder in folders)]
+        return [*options, *(small_training(name) if mode == 'train' else [f'{dataset}.pipeline.1.scale=(256,64)'])]
     options = [f'{dataset}.ann_file=annotations/two_images.json', f'{dataset}.data_prefix.img=train2017/']
     if mode != 'train':
         options.append(f'{mode}_evaluator.ann_file=data/mini/coco/annotations/two_images.json')
-    if 'dino' in name:  # smaller than in other miniature runs, because it is slow
-        places = ['3.transforms.0.0', '3.transforms.1.0', '3.transforms.1.2']
-        sizes = [f'{place}.scales=[(160,120)]' for place in places] if mode == 'train' else ['1.scale=(160,120)']
-        options += [f'{dataset}.pipeline.{size}' for size in sizes]
-    return options
+    if mode != 'train':
+        return [*options, f'{dataset}.pipeline.1.scale=(160,120)']
+    # Those that train at several scales choose one of a list.
+    steps = ['2.scale']
+    if 'dino' in name or name == 'gab/mask_rcnn_swin_small_coco':
+        steps = [f'3.transforms.{place}.scales' for place in ('0.0', '1.0', '1.2')]
+    sizes = dict(scale='(160,120)', scales='[(160,120)]')
+    return [*options, *(f'{dataset}.pipeline.{step}={sizes[step.split(".")[-1]]}' for step in steps)]
 
 
 @pytest.fixture(scope='module')

@@ -85,7 +85,7 @@ def test_accuracy_against_input_size(workplace: Path, trained: Path, tool: InPro
         'analysis/benchmark_extrapolation.py', CONFIG, 'trained/iter_60.pth', '--mini', '--out', 'extrapolation',
         '--sizes', '65', '--cfg-options', 'test_dataloader.dataset.indices=4',
     )  # fmt: skip
-    run(workplace, *arguments)
+    tool(workplace, *arguments)
     with (workplace / 'extrapolation/table.csv').open() as file:
         rows = list(csv.DictReader(file))
     assert [row['bias_mode'] for row in rows] == ['extrapolate', 'interpolate', 'linear']
@@ -105,7 +105,7 @@ def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, tr
     line = tool.refused(workplace, *again)
     assert line.startswith('error: resumed already holds iter_60.pth: add --resume')
 
-    run(
+    tool(
         workplace, *again, '--resume', '--tensorboard', '--cfg-options', 'train_cfg.max_iters=62',
         'train_cfg.val_interval=1000', 'default_hooks.logger.interval=1',
     )  # fmt: skip
@@ -130,7 +130,7 @@ def test_a_detection_config_runs_through_the_same_tools(workplace: Path, tool: I
     assert losses[-1] < 0.7 * losses[0]
     (validated,) = [line for line in scalars(workplace / 'detector') if 'coco/bbox_mAP' in line]
 
-    run(
+    tool(
         workplace, 'test.py', config, 'detector/iter_60.pth', '--mini',
         '--work-dir', 'detector/tested', '--show-dir', 'boxes', '--out', 'boxes.pkl',
     )  # fmt: skip

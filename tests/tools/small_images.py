@@ -1,0 +1,27 @@
+"""Options that make the images of a training small."""
+
+from pathlib import Path
+
+TRAIN = 'train_dataloader.dataset.pipeline'
+
+
+def small_training(config: str) -> tuple[str, ...]:
+    """Options for a config of the repository, whose name begins with that of its framework.
+
+    The steps of its pipeline are named by their place.
+    """
+    name = Path(config).stem
+    if name.startswith('upernet'):
+        return (f'{TRAIN}.2.scale=(256,64)', f'{TRAIN}.3.crop_size=(64,64)', 'model.data_preprocessor.size=(64,64)')
+    if name.startswith('mask2former'):
+        return (
+            f'{TRAIN}.2.scales=[64,96]', f'{TRAIN}.3.crop_size=(64,64)', 'model.data_preprocessor.size=(64,64)',
+            'model.decode_head.train_cfg.num_points=256',
+        )  # fmt: skip
+    if name.startswith('dino'):
+        return (
+            f'{TRAIN}.3.transforms.0.0.scales=[(128,96)]', f'{TRAIN}.3.transforms.1.0.scales=[(128,96)]',
+            f'{TRAIN}.3.transforms.1.1.crop_size=(64,96)', f'{TRAIN}.3.transforms.1.2.scales=[(128,96)]',
+        )  # fmt: skip
+    assert name.startswith('mask_rcnn')
+    return (f'{TRAIN}.2.scale=(128,96)',)
