@@ -17,7 +17,7 @@ from ..tools.running import scalars
 from .ranks import reasons, run_ranks
 from .trainings import largest_difference, make_comparable, new_folder, resume, small_config, train
 
-STEPS = 20
+STEPS = 12
 DEEPSPEED = pytest.mark.skipif(find_spec('deepspeed') is None, reason='DeepSpeed is not installed')
 EMA = dict(type='bioattn_mm.ShardableEMAHook', momentum=0.1)
 

@@ -18,6 +18,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor
 
+from bioattn_mm.cli.config_text import configs_formatted_once
 from bioattn_mm.cli.distributed import prepare_process, set_strategy
 from bioattn_mm.cli.mini import make_mini
 from bioattn_mm.cli.runner import build_runner
@@ -125,7 +126,8 @@ def train(config: Config, launcher: str = 'none', strategy: str | None = None) -
     prepare_process(config, launcher)
     if strategy:
         set_strategy(config, ROOT / f'configs/_base_/strategies/{strategy}.py')
-    build_runner(config).train()
+    with configs_formatted_once():
+        build_runner(config).train()
 
 
 def resume(config: Config, launcher: str = 'none', strategy: str | None = None) -> None:

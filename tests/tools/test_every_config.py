@@ -99,11 +99,11 @@ def test_every_config_learns_and_comes_back(name: str, workplace: Path, tool: In
     shutil.rmtree(work_dir)
 
 
-def test_mini_dino_learns(workplace: Path) -> None:
+def test_mini_dino_learns(workplace: Path, tool: InProcess) -> None:
     """The queries and the schedule that `--mini` gives DINO let it find objects in images that it has not seen."""
     config = str(ROOT / 'tests/tools/dino_small.py')
     # A narrow model needs a higher rate.
-    run(
+    tool(
         workplace, 'train.py', config, '--mini', '--work-dir', 'dino',
         '--cfg-options', 'optim_wrapper.optimizer.lr=1e-3', 'train_cfg.val_interval=200',
     )  # fmt: skip
