@@ -9,7 +9,7 @@ from mmengine.dataset import Compose
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor
 
-from ..cli.pipelines import find_datasets
+from ..cli.pipelines import find_datasets, without_annotations
 from ..errors import InputError
 
 SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp')
@@ -79,7 +79,7 @@ class ImageReader:
         init_default_scope(config.default_scope)
         dataset = next(find_datasets(config.test_dataloader), {})
         # The images may come from a folder without annotations.
-        steps = [dict(step) for step in dataset.get('pipeline', []) if not step['type'].endswith('LoadAnnotations')]
+        steps = without_annotations(dataset.get('pipeline', []))
         if size is not None:
             resizes = [index for index, step in enumerate(steps) if 'Resize' in step['type']]
             if len(resizes) != 1:

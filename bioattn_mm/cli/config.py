@@ -1,5 +1,6 @@
 """The config of a run: read from a file and changed as the command line asks."""
 
+import copy
 from pathlib import Path
 
 from mmengine.config import Config
@@ -19,7 +20,7 @@ HOW_TO_GET = dict(
 
 
 def load_config(
-    path: str,
+    path: str | Path | Config,
     *,
     mini: bool = False,
     cfg_options: dict[str, object] | None = None,
@@ -33,8 +34,9 @@ def load_config(
     Images and annotations are loaded with transforms whose errors name the file (see `name_bad_files`).
 
     Args:
-        path: Config file.
-        mini: Make the miniature run of it, and draw the miniature datasets if they are not there yet.
+        path: Config file, or a config that was read, which stays as it is.
+        mini: Make the miniature run of it, and draw the miniature datasets if data are needed and they are not there
+            yet.
         cfg_options: Values by dotted key, see `merge_options`.
         dataloaders: Keys of the dataloaders whose data must exist, such as 'test_dataloader'.
         bias_mode: One of TransNeXt's `BIAS_MODES`.
@@ -45,15 +47,18 @@ def load_config(
         InputError: The config cannot be run, lacks what an argument asks for, its data do not exist, or the machine
             does not fit the launcher.
     """
-    config = read_config(path)
+    config = copy.deepcopy(path) if isinstance(path, Config) else read_config(str(path))
     name_bad_files(config)
     if mini:
         config = make_mini(config)
-        ensure_mini_data()
+        if dataloaders:
+            ensure_mini_data()
     if tta:
         absent = [key for key in ('tta_model', 'tta_pipeline') if key not in config]
         if absent:
-            raise InputError(f'multi-scale testing needs {" and ".join(absent)} in the config, {path} has none')
+            raise InputError(
+                f'multi-scale testing needs {" and ".join(absent)} in the config, {config.filename} has none'
+            )
         config.merge_from_dict(config.get('tta_overrides', {}))
     if bias_mode:
         set_bias_mode(config, bias_mode)

@@ -34,6 +34,19 @@ def name_host_transforms(config: Config) -> None:
             step['type'] = step['type'].removeprefix(CHECKED)
 
 
+def without_annotations(steps: list[dict]) -> list[dict]:
+    """A copy of a pipeline for images alone, without the steps that load annotations, also in multi-scale testing."""
+    kept = []
+    for step in copy.deepcopy(steps):
+        if str(step['type']).endswith(LOAD_ANNOTATIONS):
+            continue
+        if str(step['type']).endswith('TestTimeAug'):
+            choices = (without_annotations(group) for group in step['transforms'])
+            step['transforms'] = [group for group in choices if group]
+        kept.append(step)
+    return kept
+
+
 def load_ground_truth(config: Config) -> None:
     """Load the boxes of a detection config's test images to draw them, and the masks if its training loads them.
 

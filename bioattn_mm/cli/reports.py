@@ -1,6 +1,7 @@
 """What the tools write for people: tables, numbers and drawings."""
 
 import csv
+import itertools
 import json
 import math
 from collections.abc import Collection, Iterable, Sequence
@@ -87,13 +88,13 @@ def print_table(title: str, columns: Iterable[str], rows: Iterable[Sequence[obje
 
 
 def unique_name(path: str, taken: Collection[str]) -> str:
-    """Name of a config in tables: that of its file, with its folder if it is taken, numbered if that is taken too."""
-    name, folder = Path(path).stem, Path(path).resolve().parent.name
+    """Name for a file: its own without suffix, with its folder if it is taken, numbered if that is taken too."""
+    name = Path(path).stem
     if name not in taken:
         return name
-    name = f'{folder}/{name}'
-    number = sum(other == name or other.startswith(f'{name} (') for other in taken)
-    return f'{name} ({number + 1})' if number else name
+    name = f'{Path(path).resolve().parent.name}/{name}'
+    numbered = (f'{name} ({number})' for number in itertools.count(2))
+    return name if name not in taken else next(other for other in numbered if other not in taken)
 
 
 def check_new(path: str, option: str) -> Path:

@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
 
-from bioattn_mm.cli.mini import make_mini
-
+from .random_weights import random_checkpoint
 from .running import ROOT, InProcess
 
 for package in ('mmdeploy', 'onnx', 'onnxruntime'):
@@ -22,35 +19,6 @@ for package in ('mmdeploy', 'onnx', 'onnxruntime'):
 
 UPERNET, MASK_RCNN = (str(ROOT / f'tests/tools/{name}_small.py') for name in ('upernet', 'mask_rcnn'))
 SEGMENTATION = 'configs/deploy/segmentation_onnxruntime_dynamic.py'
-# Standard deviations of some weights, by the ends of their names.
-DECISIVE = {
-    # Heads start so small that all images look alike to them.
-    r'(fc_cls|cls_branches\.\d|conv_logits)\.weight': 0.3,
-    r'(rpn_reg|fc_reg)\.weight': 0.1,
-    # Not larger: proposals whose score is 1.0 come in any order.
-    r'rpn_cls\.weight': 0.03,
-    r'conv_seg\.weight': 0.03,
-    # Mask2Former's queries leave out where their mask is negative: far from 0, no rounding decides.
-    r'mask_feature\.bias': 10.0,
-}
-
-
-def random_checkpoint(path: Path, config_path: str) -> None:
-    """Weights of the miniature of a config that give each image another prediction."""
-    config = make_mini(Config.fromfile(config_path))
-    init_default_scope(config.default_scope)
-    torch.manual_seed(0)
-    state_dict = MODELS.build(config.model).state_dict()
-    for name, value in state_dict.items():
-        for pattern, deviation in DECISIVE.items():
-            if re.search(f'{pattern}$', name):
-                value.normal_(std=deviation)
-        if name.endswith('running_var'):
-            value.uniform_(0.5, 1.5)
-        if name == 'decode_head.conv_seg.bias':
-            value[2] = 2.0  # the sky, so that some pixels are right
-    meta = dict(dataset_meta=dict(classes=('wall',)), experiment_name='not for the public')
-    torch.save(dict(state_dict=state_dict, meta=meta, optimizer=dict(state={})), path)
 
 
 @pytest.fixture
@@ -82,7 +50,7 @@ def test_exported_is_pytorchs(config: str, kind: str, workplace: Path, tool: InP
     assert stripped.stem.split('-')[-1] == hashlib.sha256(stripped.read_bytes()).hexdigest()[:8]
     saved = torch.load(stripped)
     assert set(saved) == {'meta', 'state_dict'}
-    assert saved['meta'] == dict(dataset_meta=dict(classes=('wall',)))
+    assert saved['meta'] == dict(dataset_meta=torch.load(workplace / 'random.pth')['meta']['dataset_meta'])
     deploy = json.loads((out / 'deploy.json').read_text())
     assert deploy['models'][0]['net'] == 'end2end.onnx'
     pipeline = json.loads((out / 'pipeline.json').read_text())['pipeline']

@@ -1,0 +1,65 @@
+"""Images of any kind as the inferencers take them, and the memory that a prediction needs."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from mmcv.transforms import LoadImageFromFile
+from PIL import ExifTags, Image, ImageOps
+
+from ..errors import InputError
+
+
+def read_image(path: str | Path, load: LoadImageFromFile) -> np.ndarray:
+    """Read an image file.
+
+    The image is turned as its EXIF data say. Grey images become three equal channels; an alpha channel is dropped;
+    16 bits a channel become 8; CMYK becomes BGR.
+
+    Args:
+        path: The file.
+        load: mmcv's transform with the arguments of the config's test pipeline.
+
+    Returns:
+        BGR, uint8 (H, W, 3), or float32 if the pipeline loads that.
+
+    Raises:
+        InputError: The file is missing, or no image that can be decoded.
+    """
+    try:
+        image = _read_turned_webp(path) if Path(path).suffix.lower() == '.webp' else None
+        return load(dict(img_path=str(path)))['img'] if image is None else image
+    except FileNotFoundError as error:
+        raise InputError(f'image not found: {path}') from error
+    except Exception as error:  # of OpenCV, Pillow or mmcv, which asserts that something was decoded
+        raise InputError(f'cannot decode the image {path}: damaged, too large, or not an image') from error
+
+
+def _read_turned_webp(path: str | Path) -> np.ndarray | None:
+    """A WebP image that its EXIF data turn, which OpenCV does not do in this format; None for any other."""
+    with Image.open(path) as image:
+        if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
+            return None
+        return np.ascontiguousarray(np.asarray(ImageOps.exif_transpose(image).convert('RGB'))[..., ::-1])
+
+
+def check_array(image: np.ndarray) -> np.ndarray:
+    """Return an image that was given as an array, or raise an `InputError` if it is not uint8 (H, W, 3)."""
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image.size == 0:
+        raise InputError(
+            f'an image must be an array of uint8 and of shape (height, width, 3) in the order BGR, got '
+            f'{image.dtype} {image.shape}'
+        )
+    return image
+
+
+def free_memory(device: torch.device) -> float:
+    """Bytes that can still be allocated on a device; infinity where the system does not say."""
+    if device.type == 'cuda':
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path('/proc/meminfo').read_text().splitlines()
+    except OSError:
+        return float('inf')
+    amounts = [line.split()[1] for line in lines if line.startswith('MemAvailable:')]
+    return int(amounts[0]) * 1024 if amounts else float('inf')

@@ -1,0 +1,476 @@
+"""Prediction with a detector or a segmentor, through the inferencers of mmdet and mmseg."""
+
+import contextlib
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from mmdet.apis import DetInferencer
+from mmengine.config import Config
+from mmengine.dataset import pseudo_collate
+from mmengine.infer import BaseInferencer
+from mmengine.registry import DATASETS, MODELS, TRANSFORMS, init_default_scope
+from mmengine.runner import find_latest_checkpoint
+from mmengine.structures import BaseDataElement
+from mmseg.apis import MMSegInferencer
+from torch import nn
+
+from ..checkpoints import check_fit, read_checkpoint, weights_of
+from ..cli.classes import default_palette, set_classes
+from ..cli.config import default_work_dir, load_config
+from ..cli.model_check import state_dict_of
+from ..cli.pipelines import name_host_transforms, without_annotations
+from ..errors import InputError
+from .images import check_array, free_memory, read_image
+
+EXPORTED_SUFFIX = '.onnx'
+OPACITY = 0.5  # of classes and masks over the image
+AMP = ('float16', 'bfloat16')
+
+
+@dataclass
+class Prediction:
+    """What became of one image.
+
+    Attributes:
+        source: The path or the array that was given.
+        image: The image as the model's pipeline loaded it, BGR, uint8 (H, W, 3); None if it could not be read.
+        sample: mmdet's or mmseg's data sample; None after an error.
+        error: Why there is no prediction; None if there is one.
+    """
+
+    source: object
+    image: np.ndarray | None = None
+    sample: BaseDataElement | None = None
+    error: InputError | None = None
+
+
+class Predictor:
+    """Predicts on images with a detector or a segmentor of this package, of mmdet or of mmseg.
+
+    The predictions are those of `tools/test.py`; boxes, masks and label maps have the size and the coordinates of the
+    image as a viewer shows it, turned as its EXIF data say. Arrays are BGR, as OpenCV reads them, going in and out.
+
+    Example:
+        >>> import bioattn_mm
+        >>> predictor = bioattn_mm.Predictor('configs/transnext/upernet_tiny_ade20k.py', 'iter_160000.pth')
+        >>> (sample,) = predictor('street.jpg')
+
+        The classes that were found, and in a notebook the picture:
+
+        >>> {predictor.classes[index] for index in sample.pred_sem_seg.data.unique()}
+        >>> import cv2, matplotlib.pyplot as plt
+        >>> plt.imshow(predictor.draw('street.jpg', sample)[..., ::-1])
+
+        Of a detector:
+
+        >>> sample.pred_instances[sample.pred_instances.scores > 0.3].bboxes    # x1, y1, x2, y2 in pixels
+
+    Args:
+        config: Config file, or a config that was read.
+        checkpoint: Checkpoint of the whole model, file or URL; its classes and palette are taken if it names some. Or
+            an ONNX file that `tools/export.py` wrote, which runs in onnxruntime: whole images, one at a time.
+        device: Device to compute on, such as 'cpu' or 'cuda:0'. Default: the GPU if there is one, else the CPU.
+        mini: Take the miniature of the config (see `cli.mini.make_mini`), and without a checkpoint the newest one of
+            `tools/train.py CONFIG --mini` or `make demo`.
+        cfg_options: Values that replace those of the config, by dotted key.
+        bias_mode: Position bias of TransNeXt: 'extrapolate', 'interpolate' or 'linear'. Default: the config's.
+        tta: Multi-scale and flip testing, as the config defines it; of Mask R-CNN the boxes alone.
+        amp: Compute in mixed precision, 'float16' or 'bfloat16'; float16 needs a GPU.
+        mode: Of segmentors: 'slide' moves a window over the image, 'whole' takes it at once. Default: the config's.
+
+    Attributes:
+        config (Config): The config after all changes.
+        checkpoint (str): The file or URL of the weights.
+        model (nn.Module): The detector or segmentor, in eval mode; of an ONNX file mmdeploy's model of a backend.
+        task (str): 'detection' or 'segmentation'.
+        classes (tuple[str, ...]): Names of the classes in the order of their indices.
+        palette (list[tuple[int, int, int]]): R, G and B of each class.
+        device (torch.device): Where the model is.
+
+    Raises:
+        InputError: The config or the checkpoint cannot be used, or an argument does not go with them. The message is
+            one line that says why.
+    """
+
+    def __init__(
+        self,
+        config: str | Path | Config,
+        checkpoint: str | Path | None = None,
+        *,
+        device: str | None = None,
+        mini: bool = False,
+        cfg_options: dict[str, object] | None = None,
+        bias_mode: str | None = None,
+        tta: bool = False,
+        amp: str | None = None,
+        mode: str | None = None,
+    ) -> None:
+        self.config = load_config(config, mini=mini, cfg_options=cfg_options, bias_mode=bias_mode, tta=tta)
+        self.task = _task_of(self.config)
+        self.checkpoint = str(checkpoint) if checkpoint is not None else _miniature_checkpoint(self.config, mini)
+        is_exported = self.checkpoint.endswith(EXPORTED_SUFFIX)
+        if is_exported:
+            options = dict(bias_mode=bias_mode, tta=tta, amp=amp, mode=mode if mode != 'whole' else None)
+            given = [name for name, value in options.items() if value]
+            if given:
+                raise InputError(f'an exported model is as it was exported: {", ".join(given)} needs the checkpoint')
+        if mode is not None:
+            _set_mode(self.config, mode)
+        name_host_transforms(self.config)  # the inferencers find the loading transforms by their names
+        init_default_scope(self.config.default_scope)
+
+        if is_exported:
+            self.model, self.device = self._load_exported(device)
+        else:
+            self.device = torch.device(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
+            self.model = self._load_model()
+        self.amp = _autocast_dtype(amp, self.device)
+        self.model.dataset_meta = dict(classes=self.classes, palette=self.palette)
+
+        steps = self.config.tta_pipeline if tta else self.config.test_dataloader.dataset.pipeline
+        self.config.test_dataloader.dataset.pipeline = without_annotations(steps)
+        model = self.model
+        if tta:
+            model = MODELS.build(dict(**self.config.tta_model, module=self.model)).eval()
+            model.dataset_meta = self.model.dataset_meta
+        self._num_views = _num_views(steps) if tta else 1
+        self._load = TRANSFORMS.build(_loading_step(self.config, steps))
+        self._inferencer = _build_inferencer(self.config, model, self.device)
+
+    def __call__(
+        self, images: str | Path | np.ndarray | Sequence[str | Path | np.ndarray], batch_size: int = 1
+    ) -> list[BaseDataElement]:
+        """Predict on images.
+
+        Args:
+            images: A path or an array (BGR, uint8 (H, W, 3)), or several in a list.
+            batch_size: Number of images that the model takes at once; only neighbours of the same size go together,
+                so that the number does not change what is predicted.
+
+        Returns:
+            For each image the data sample of mmdet (`pred_instances` with `bboxes`, `scores`, `labels` and `masks`)
+            or mmseg (`pred_sem_seg`, `seg_logits`), on the device.
+
+        Raises:
+            InputError: An image cannot be read or predicted on.
+        """
+        if isinstance(images, (str, Path, np.ndarray)):
+            images = [images]
+        samples = []
+        for prediction in self.iterate(images, batch_size):
+            if prediction.error is not None:
+                raise prediction.error
+            samples.append(prediction.sample)
+        return samples
+
+    def iterate(self, images: Iterable[str | Path | np.ndarray], batch_size: int = 1) -> Iterator[Prediction]:
+        """Predict on images one after the other, as many as there are: also frames of a video.
+
+        Args:
+            images: Paths or arrays, as in a call.
+            batch_size: As in a call.
+
+        Yields:
+            The prediction for each image, in their order. An image that cannot be read or predicted on has an `error`
+            instead, and the others go on.
+        """
+        batch = []
+        for source in images:
+            try:
+                image = check_array(source) if isinstance(source, np.ndarray) else read_image(source, self._load)
+                largest_batch = min(batch_size, self._number_that_fits(image))
+            except InputError as error:
+                yield from self._predict(batch)
+                batch = []
+                yield Prediction(source, error=error)
+                continue
+            if batch and image.shape != batch[0].image.shape:
+                yield from self._predict(batch)
+                batch = []
+            batch.append(Prediction(source, image))
+            if len(batch) >= largest_batch:
+                yield from self._predict(batch)
+                batch = []
+        yield from self._predict(batch)
+
+    def draw(
+        self,
+        image: str | Path | np.ndarray,
+        sample: BaseDataElement,
+        score_thr: float = 0.3,
+        opacity: float = OPACITY,
+    ) -> np.ndarray:
+        """Draw a prediction over its image, with the names of the classes.
+
+        Args:
+            image: The image that was predicted on, a path or an array.
+            sample: Its data sample.
+            score_thr: Leave out detections whose score is not above this.
+            opacity: Of classes and masks, from 0, where they are not seen, to 1, where the image is not.
+
+        Returns:
+            BGR, uint8 (H, W, 3).
+        """
+        image = image if isinstance(image, np.ndarray) else read_image(image, self._load)
+        rgb = np.ascontiguousarray(image[..., ::-1])
+        sample = sample.cpu()
+        options = dict(pred_score_thr=score_thr)
+        if self.task == 'segmentation':
+            # mmseg's visualizer takes tensors too, but fails at those of a single pixel.
+            sample, options = sample.numpy(), dict(opacity=opacity)
+        self._inferencer.visualizer.alpha = opacity
+        (drawn,) = self._inferencer.visualize([rgb], [sample], return_vis=True, **options)
+        return np.ascontiguousarray(drawn[..., ::-1])
+
+    def _load_model(self) -> nn.Module:
+        """Build the model with the weights and the classes of the checkpoint."""
+        checkpoint = read_checkpoint(self.checkpoint)
+        weights = weights_of(self.checkpoint, checkpoint)
+        self._take_classes(checkpoint)
+        check_fit(self.checkpoint, weights, state_dict_of(self.config))
+        self.config.model.pop('pretrained', None)
+        model = MODELS.build(copy.deepcopy(self.config.model))
+        model.load_state_dict(weights, strict=False)
+        model.cfg = self.config
+        return model.to(self.device).eval()
+
+    def _load_exported(self, device: str | None) -> tuple[nn.Module, torch.device]:
+        """Load the exported model, and resize images to its size if it takes one alone."""
+        if not Path(self.checkpoint).is_file():
+            raise InputError(f'exported model not found: {self.checkpoint}')
+        try:
+            from ..deploy.exported import default_device, exported_size, load_exported
+        except ModuleNotFoundError as error:
+            package = error.name.split('.')[0]
+            raise InputError(
+                f'an exported model needs {package}, which is not installed: make setup EXTRA=deploy'
+            ) from error
+        # tools/export.py leaves the checkpoint, without what inference does not need, beside the exported file.
+        weights = sorted(Path(self.checkpoint).parent.glob('*.pth'))
+        self._take_classes(read_checkpoint(str(weights[0])) if len(weights) == 1 else {})
+        device = device or default_device()
+        model = load_exported(self.checkpoint, self.config, device)
+        _, height, width = exported_size(model)
+        if height and width:
+            for step in self.config.test_dataloader.dataset.pipeline:
+                if step['type'] == 'Resize':
+                    step.update(scale=(width, height), keep_ratio=False)
+        return model, torch.device(device)
+
+    def _take_classes(self, checkpoint: dict) -> None:
+        """Set the classes and the palette: those of the checkpoint if it names some, else those of the config."""
+        meta = checkpoint.get('meta') or {} if isinstance(checkpoint, dict) else {}
+        # mmdet 2 and mmseg 0 wrote the two into `meta` itself, in capitals.
+        meta = {key.lower(): value for key, value in {**meta, **(meta.get('dataset_meta') or {})}.items()}
+        dataset = self.config.test_dataloader.dataset
+        own = DATASETS.build({**copy.deepcopy(dataset), 'pipeline': [], 'lazy_init': True}).metainfo
+        classes, own_classes = (tuple(found.get('classes') or ()) for found in (meta, own))
+        palette = meta.get('palette') or (own.get('palette') if classes in ((), own_classes) else None)
+        self.classes = classes or own_classes
+        if not self.classes:
+            raise InputError(
+                f'neither {self.checkpoint} nor {self.config.filename} names classes: add them to the metainfo of '
+                'the test dataset'
+            )
+        if palette is None or isinstance(palette, str) or len(palette) < len(self.classes):
+            palette = default_palette(len(self.classes))  # mmdet's 'random' gives other colours in every run
+        self.palette = [tuple(int(value) for value in colour) for colour in palette[: len(self.classes)]]
+        if self.classes != own_classes:
+            set_classes(self.config, self.classes, self.palette)
+
+    def _number_that_fits(self, image: np.ndarray) -> float:
+        """How many images of the size of this one fit into memory with their scores or masks.
+
+        Raises:
+            InputError: Not even one.
+        """
+        if self.task == 'segmentation':
+            # The score of every class in every pixel, float32, of each view, and the index of the highest, int64.
+            per_pixel = 4 * len(self.classes) * self._num_views + 8
+        else:
+            # What drawing takes, and a byte of every mask.
+            per_pixel = 32 + _max_masks(self.config)
+        needed, free = image.shape[0] * image.shape[1] * per_pixel, free_memory(self.device)
+        if needed > free:
+            raise InputError(
+                f'an image of {image.shape[1]} x {image.shape[0]} pixels needs {needed / 2**30:.3g} GiB for its '
+                f'prediction and {free / 2**30:.3g} GiB are free: make it smaller, or cut it into pieces'
+            )
+        return free // needed
+
+    def _predict(self, batch: list[Prediction]) -> Iterator[Prediction]:
+        """Predict on a batch; if that fails, on each image alone, so that only those fail that must."""
+        if not batch:
+            return
+        try:
+            samples = self._run([prediction.image for prediction in batch])
+        except (InputError, MemoryError, cv2.error, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not _is_out_of_memory(error):
+                raise
+            if len(batch) > 1:
+                for prediction in batch:
+                    yield from self._predict([prediction])
+                return
+            (prediction,) = batch
+            prediction.error = InputError(_reason(error, prediction.image))
+            yield prediction
+            return
+        for prediction, sample in zip(batch, samples):
+            if not isinstance(prediction.source, np.ndarray):
+                sample.set_metainfo(dict(img_path=str(prediction.source)))
+            prediction.sample = sample
+            yield prediction
+
+    def _run(self, images: list[np.ndarray]) -> list[BaseDataElement]:
+        """Run the inferencer on images of one size."""
+        context = torch.autocast(self.device.type, self.amp) if self.amp else contextlib.nullcontext()
+        # An exported model takes as many images as it was exported for.
+        batch_size = 1 if self.checkpoint.endswith(EXPORTED_SUFFIX) else len(images)
+        with context:
+            samples = self._inferencer(images, batch_size=batch_size, return_datasamples=True)
+        if self.task == 'detection':
+            samples = samples['predictions']
+        samples = samples if isinstance(samples, list) else [samples]
+        return [_to_float32(sample) for sample in samples] if self.amp else samples
+
+
+class _BuiltModel:
+    """Lets an inferencer take a model that is built already, with its weights and its `dataset_meta`."""
+
+    def __init__(self, config: Config, model: nn.Module, device: torch.device) -> None:
+        self._model = model
+        super().__init__(config, device=str(device), show_progress=False)
+
+    def _init_model(self, cfg: Config, weights: None, device: str) -> nn.Module:
+        return self._model
+
+    def _init_collate(self, cfg: Config) -> Callable:
+        # The one that both take; mmengine looks for it in a registry that they do not have, and warns.
+        return pseudo_collate
+
+
+class _DetInferencer(_BuiltModel, DetInferencer):
+    """mmdet's inferencer."""
+
+
+class _MMSegInferencer(_BuiltModel, MMSegInferencer):
+    """mmseg's inferencer."""
+
+
+INFERENCERS = dict(detection=_DetInferencer, segmentation=_MMSegInferencer)
+TASKS = dict(mmdet='detection', mmseg='segmentation')
+
+
+def _build_inferencer(config: Config, model: nn.Module, device: torch.device) -> BaseInferencer:
+    config = copy.deepcopy(config)
+    if 'visualizer' not in config:
+        name = 'DetLocalVisualizer' if config.default_scope == 'mmdet' else 'SegLocalVisualizer'
+        config.visualizer = dict(type=name)
+    config.visualizer.vis_backends = None  # it draws, and what it drew is written elsewhere
+    return INFERENCERS[_task_of(config)](config, model, device)
+
+
+def _task_of(config: Config) -> str:
+    if config.default_scope not in TASKS:
+        raise InputError(
+            f'{config.filename} is a config of {config.default_scope}: prediction is for detectors of mmdet and '
+            'segmentors of mmseg'
+        )
+    return TASKS[config.default_scope]
+
+
+def _miniature_checkpoint(config: Config, mini: bool) -> str:
+    """The newest checkpoint of the miniature run of a config."""
+    if not mini:
+        raise InputError(
+            'no checkpoint: name the one to predict with, or take the miniature run of the config (mini)'
+        )
+    folder = default_work_dir(config.filename, mini=True)
+    found = find_latest_checkpoint(folder) if Path(folder).is_dir() else None
+    if found is not None and not Path(found).is_file():  # the folder was moved
+        found = str(Path(folder) / Path(found).name)
+    if found is None or not Path(found).is_file():
+        raise InputError(
+            f'no checkpoint in {folder}: make one with make demo, or with tools/train.py {config.filename} --mini'
+        )
+    return found
+
+
+def _set_mode(config: Config, mode: str) -> None:
+    """Let a segmentor slide a window over images, or take them whole."""
+    if mode not in ('slide', 'whole'):
+        raise InputError(f"mode must be 'slide' or 'whole', got {mode!r}")
+    if config.default_scope != 'mmseg':
+        raise InputError(f'{mode} is for segmentors, and {config.filename} is a detector')
+    test_cfg = config.model.setdefault('test_cfg', dict())
+    test_cfg.mode = mode
+    if mode == 'slide' and 'crop_size' not in test_cfg:
+        size = config.model.get('data_preprocessor', {}).get('size')
+        if size is None:
+            raise InputError(
+                f'{config.filename} says no size of a sliding window: set model.test_cfg.crop_size and '
+                'model.test_cfg.stride'
+            )
+        test_cfg.update(crop_size=tuple(size), stride=tuple(2 * side // 3 for side in size))
+
+
+def _autocast_dtype(amp: str | None, device: torch.device) -> torch.dtype | None:
+    if amp is None:
+        return None
+    if amp not in AMP:
+        raise InputError(f'amp must be one of {", ".join(AMP)}, got {amp}')
+    if amp == 'float16' and device.type == 'cpu':
+        raise InputError('float16 needs a GPU: on the CPU take bfloat16')
+    return getattr(torch, amp)
+
+
+def _loading_step(config: Config, steps: list[dict]) -> dict:
+    step = next((step for step in steps if step['type'].split('.')[-1] == 'LoadImageFromFile'), None)
+    if step is None:
+        raise InputError(f'the test pipeline of {config.filename} has no LoadImageFromFile')
+    return dict(step)
+
+
+def _num_views(steps: list[dict]) -> int:
+    """Number of scaled and flipped views of an image that a pipeline of multi-scale testing makes."""
+    return math.prod(
+        len(choices) for step in steps if step['type'].endswith('TestTimeAug') for choices in step['transforms']
+    )
+
+
+def _max_masks(config: Config) -> int:
+    """Number of masks that a detector finds in an image at most."""
+    model = config.model
+    if 'mask_head' not in model and 'mask_head' not in model.get('roi_head', {}):
+        return 0
+    test_cfg = model.get('test_cfg') or {}
+    return test_cfg.get('rcnn', test_cfg).get('max_per_img', 100)
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _reason(error: Exception, image: np.ndarray) -> str:
+    """One line for an image that the model or its pipeline does not take."""
+    size = f'an image of {image.shape[1]} x {image.shape[0]} pixels'
+    if isinstance(error, InputError):
+        return f'{size}: {error}'
+    if isinstance(error, cv2.error):
+        return f'{size} cannot be resized to what the model takes: its sides differ too much'
+    return f'{size} needs more memory than there is: make it smaller, or cut it into pieces'
+
+
+def _to_float32(sample: BaseDataElement) -> BaseDataElement:
+    """The sample with float32 instead of the numbers of mixed precision, which NumPy does not have."""
+    for data in sample.values():
+        for name, value in data.items():
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                data.set_field(value.float(), name)
+    return sample
