@@ -1,9 +1,9 @@
 #!/usr/bin/env python
 """Predict on images, folders, videos or a camera with a checkpoint or an exported ONNX model.
 
-Writes a folder with an overlay of every image (PNG, of videos MP4) and with results for other programs: of detectors
-predictions.json in COCO's format, with masks as run lengths; of segmentors index PNGs with the palette of the classes.
-An image that cannot be used is named and left out, and the exit code is then 1.
+Writes a folder with an overlay of every image (PNG, of videos MP4) and with results for other programs: of
+detectors predictions.json in COCO's format, with masks as run lengths; of segmentors index PNGs with the palette of
+the classes. An image that cannot be used is named and left out, and the exit code is then 1.
 """
 
 import argparse
@@ -42,8 +42,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         'checkpoint',
         nargs='?',
-        help='checkpoint file of the whole model, or an ONNX file of tools/export.py; with --mini it can be left out: '
-        'the newest one of the miniature run (make demo, tools/train.py --mini)',
+        help='checkpoint file of the whole model, or an ONNX file of tools/export.py; with --mini it can be left '
+        'out: the newest one of the miniature run (make demo, tools/train.py --mini)',
     )
     parser.add_argument(
         'inputs',
@@ -184,9 +184,9 @@ def main() -> None:
     finally:
         results.write()
     number, seconds = len(results.images), time.perf_counter() - start
-    print(f'{number} images, {number / seconds:.2f} images/s; results in {folder}')
+    print(f'{number} image{"s" * (number != 1)}, {number / seconds:.2f} images/s; results in {folder}')
     if failures:
-        print(f'{len(failures)} of {number + len(failures)} images could not be used:', file=sys.stderr)
+        print(f'{len(failures)} of {number + len(failures)} could not be used:', file=sys.stderr)
         for source, error in failures:
             print(f'  {source}: {error}', file=sys.stderr)
     if failures or interrupted:

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from mmdet.apis import DetInferencer
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
+from mmengine.fileio import list_from_file
 from mmengine.infer import BaseInferencer
 from mmengine.registry import DATASETS, MODELS, TRANSFORMS, init_default_scope
 from mmengine.runner import find_latest_checkpoint
@@ -113,6 +115,8 @@ class Predictor:
     ) -> None:
         self.config = load_config(config, mini=mini, cfg_options=cfg_options, bias_mode=bias_mode, tta=tta)
         self.task = _task_of(self.config)
+        if 'pipeline' not in self.config.test_dataloader.get('dataset', {}):
+            raise InputError(f'the test dataset of {self.config.filename} has no pipeline of its own')
         self.checkpoint = str(checkpoint) if checkpoint is not None else _miniature_checkpoint(self.config, mini)
         is_exported = self.checkpoint.endswith(EXPORTED_SUFFIX)
         if is_exported:
@@ -225,7 +229,9 @@ class Predictor:
             # mmseg's visualizer takes tensors too, but fails at those of a single pixel.
             sample, options = sample.numpy(), dict(opacity=opacity)
         self._inferencer.visualizer.alpha = opacity
-        (drawn,) = self._inferencer.visualize([rgb], [sample], return_vis=True, **options)
+        with warnings.catch_warnings():
+            warnings.filterwarnings('ignore', message='.* is out of bounds')  # a name at the border of the image
+            (drawn,) = self._inferencer.visualize([rgb], [sample], return_vis=True, **options)
         return np.ascontiguousarray(drawn[..., ::-1])
 
     def _load_model(self) -> nn.Module:
@@ -268,19 +274,18 @@ class Predictor:
         meta = checkpoint.get('meta') or {} if isinstance(checkpoint, dict) else {}
         # mmdet 2 and mmseg 0 wrote the two into `meta` itself, in capitals.
         meta = {key.lower(): value for key, value in {**meta, **(meta.get('dataset_meta') or {})}.items()}
-        dataset = self.config.test_dataloader.dataset
-        own = DATASETS.build({**copy.deepcopy(dataset), 'pipeline': [], 'lazy_init': True}).metainfo
-        classes, own_classes = (tuple(found.get('classes') or ()) for found in (meta, own))
-        palette = meta.get('palette') or (own.get('palette') if classes in ((), own_classes) else None)
-        self.classes = classes or own_classes
+        own_classes, own_palette = _classes_of(self.config)
+        self.classes = tuple(meta.get('classes') or own_classes)
         if not self.classes:
             raise InputError(
                 f'neither {self.checkpoint} nor {self.config.filename} names classes: add them to the metainfo of '
                 'the test dataset'
             )
+        palette = meta.get('palette') or (own_palette if self.classes == own_classes else None)
+        # mmdet's 'random' would give other colours in every run.
         if palette is None or isinstance(palette, str) or len(palette) < len(self.classes):
-            palette = default_palette(len(self.classes))  # mmdet's 'random' gives other colours in every run
-        self.palette = [tuple(int(value) for value in colour) for colour in palette[: len(self.classes)]]
+            palette = default_palette(len(self.classes))
+        self.palette = [tuple(int(value) for value in color) for color in palette[: len(self.classes)]]
         if self.classes != own_classes:
             set_classes(self.config, self.classes, self.palette)
 
@@ -383,6 +388,18 @@ def _task_of(config: Config) -> str:
             'segmentors of mmseg'
         )
     return TASKS[config.default_scope]
+
+
+def _classes_of(config: Config) -> tuple[tuple[str, ...], list | None]:
+    """Classes and palette of a config's test dataset, without building it: its data may not be there."""
+    dataset = config.test_dataloader.dataset
+    with DATASETS.switch_scope_and_registry(config.default_scope) as registry:
+        own = getattr(registry.get(dataset.type), 'METAINFO', {})
+    metainfo = dataset.get('metainfo') or {}
+    if 'classes' in metainfo:
+        own = metainfo
+    classes = own.get('classes') or ()
+    return tuple(list_from_file(classes) if isinstance(classes, str) else classes), own.get('palette')
 
 
 def _miniature_checkpoint(config: Config, mini: bool) -> str:

@@ -26,11 +26,12 @@ MAX_PALETTE = 256
 class Results:
     """The results of a run, in a folder.
 
-    `overlays/NAME.png` (videos: `.mp4`) shows every prediction. Of segmentors, `labels/NAME.png` (videos:
-    `labels/NAME/FRAME.png`) has the index of the class in every pixel, with the palette, and 255 for classes that were
-    left out. `predictions.json` names them: of detectors in COCO's format, with a category id that is the index of the
-    class plus 1, `bbox` as x, y, width and height in pixels, and `segmentation` in run lengths where there are masks;
-    of segmentors with the label map of each image and the index of each class as its id.
+    - `overlays/NAME.png`, of videos `overlays/NAME.mp4`: the image with its prediction.
+    - `labels/NAME.png`, of videos `labels/NAME/FRAME.png`, of segmentors: the index of the class in every pixel, with
+      the palette; 255 for classes that were left out.
+    - `predictions.json`: of detectors COCO's format, with the index of the class plus 1 as category id, `bbox` as x, y,
+      width and height in pixels, and where there are masks `segmentation` in run lengths; of segmentors the label map
+      of each image, with the index of the class as category id.
 
     NAME is that of the file, with its folder or a number where several inputs share it.
 

@@ -8,8 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from .random_weights import random_checkpoint
 from .running import ROOT, InProcess
@@ -56,7 +59,49 @@ def test_exported_is_pytorchs(config: str, kind: str, workplace: Path, tool: InP
     pipeline = json.loads((out / 'pipeline.json').read_text())['pipeline']
     assert pipeline['tasks'][0]['transforms'][0]['type'] == 'LoadImageFromFile'
     assert json.loads((out / 'detail.json').read_text())['codebase']['pth'].endswith(stripped.name)
+    check_prediction(config, kind, out / 'end2end.onnx', workplace, tool)
     shutil.rmtree(out)
+
+
+def check_prediction(config: str, kind: str, exported: Path, workplace: Path, tool: InProcess) -> None:
+    """tools/predict.py predicts the same with the exported model as with the checkpoint, and names its classes."""
+    images = workplace / 'exported' / f'{kind}_images'
+    images.mkdir()
+    # No padding, which an exported model takes for a part of the image.
+    size = (256, 192)
+    for number, path in enumerate(sorted((workplace / 'data/mini/coco/val2017').glob('*.jpg'))[:2]):
+        cv2.imwrite(str(images / f'{number}.png'), cv2.resize(cv2.imread(str(path)), size))
+    options = ['--mini', '--device', 'cpu', '--cfg-options', 'test_dataloader.dataset.pipeline.1.scale=(256,192)']
+    if kind == 'segmentation':
+        options.insert(0, '--whole')
+    else:
+        # See Verification: exactly the same boxes are suppressed.
+        options += ['model.test_cfg.rpn.nms.split_thr=1', 'model.test_cfg.rcnn.nms.split_thr=1']
+    documents = []
+    for name, checkpoint in (('exported', exported), ('pytorch', workplace / 'random.pth')):
+        out = images / name
+        tool(
+            workplace, 'predict.py', config, checkpoint, images / '0.png', images / '1.png', '--out', out,
+            '--batch-size', '2', '--score-thr', '0.05', *options,
+        )  # fmt: skip
+        documents.append(json.loads((out / 'predictions.json').read_text()))
+    assert documents[0]['categories'] == documents[1]['categories']
+    if kind == 'segmentation':
+        for number in range(2):
+            labels = [
+                np.asarray(Image.open(images / name / f'labels/{number}.png')) for name in ('exported', 'pytorch')
+            ]
+            assert (labels[0] == labels[1]).mean() > 0.999 and len(np.unique(labels[0])) > 1
+    else:
+        ours, expected = (document['annotations'] for document in documents)
+        assert len(ours) == len(expected) > 5
+        for name in ('score', 'bbox'):
+            values = [[annotation[name] for annotation in annotations] for annotations in (ours, expected)]
+            assert np.allclose(*values, atol=1e-2)
+    line = tool.refused(workplace, 'predict.py', config, exported, images, '--tta', '--out', 'new')
+    assert line == 'error: an exported model is as it was exported: tta needs the checkpoint'
+    line = tool.refused(workplace, 'predict.py', UPERNET if config == MASK_RCNN else MASK_RCNN, exported, images)
+    assert re.match('error: .*end2end.onnx is not a model of .*_small.py: its outputs are ', line)
 
 
 def test_mmdeploys_own_functions_at_any_size(workplace: Path, checkpoint: str) -> None:
@@ -146,5 +191,11 @@ def test_every_system_and_head(name: str, size: str, workplace: Path, tool: InPr
         '--mini', '--cfg-options', 'test_dataloader.dataset.indices=4',
     )  # fmt: skip
     difference = re.search('largest difference of the outputs: (.*)', printed)[1]
+    # An exported model of one size takes images of others.
+    printed = tool(
+        workplace, 'predict.py', config, 'exported/end2end.onnx', 'data/mini/coco/val2017/000000000001.jpg', '--mini',
+        '--device', 'cpu',
+    )  # fmt: skip
+    assert printed.splitlines()[-1].startswith('1 image, ')
     with capsys.disabled():
         print(f'\n| {name} | {size} | {difference} |')

@@ -1,0 +1,329 @@
+"""Predictor: the predictions of tools/test.py, on images of every kind, with the classes of the checkpoint."""
+
+import itertools
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import mmcv
+import numpy as np
+import pytest
+import torch
+from mmdet.structures import DetDataSample
+from mmengine.config import Config
+from mmengine.structures import BaseDataElement
+from mmseg.structures import SegDataSample
+from PIL import Image, ImageOps
+from pycocotools import mask as coco_mask
+
+from bioattn_mm import Predictor
+from bioattn_mm.cli.classes import default_palette
+from bioattn_mm.errors import InputError
+from bioattn_mm.inference import images as images_module
+
+from ..tools.random_weights import random_checkpoint
+from ..tools.running import InProcess
+from .conftest import CONFIGS
+
+IMAGES = dict(segmentation='ADEChallengeData2016/images/validation', detection='coco/val2017')
+NUM_IMAGES = 3
+
+
+def mini_images(workplace: Path, task: str, number: int = NUM_IMAGES) -> list[Path]:
+    return sorted((workplace / 'data/mini' / IMAGES[task]).glob('*.jpg'))[:number]
+
+
+def same(a: BaseDataElement, b: BaseDataElement) -> bool:
+    """Whether two data samples predict the same, to the last digit."""
+    if 'pred_sem_seg' in a:
+        return torch.equal(a.seg_logits.data, b.seg_logits.data)
+    return all(torch.equal(value, b.pred_instances[name]) for name, value in a.pred_instances.items())
+
+
+def test_segmentation_is_that_of_the_test_tool(workplace: Path, segmentor: Predictor, tool: InProcess) -> None:
+    tool(
+        workplace, 'test.py', CONFIGS['segmentation'], 'segmentation.pth', '--mini', '--work-dir', 'seg_tested',
+        '--out', 'seg_labels', '--cfg-options', f'test_dataloader.dataset.indices={NUM_IMAGES}',
+    )  # fmt: skip
+    for path, sample in zip(
+        mini_images(workplace, 'segmentation'), segmentor(mini_images(workplace, 'segmentation'))
+    ):
+        assert isinstance(sample, SegDataSample) and sample.img_path == str(path)
+        labels = sample.pred_sem_seg.data[0].numpy()
+        assert len(np.unique(labels)) > 1
+        # The tool writes ADE20K's numbers, in which 0 is no class.
+        tested = mmcv.imread(str(workplace / f'seg_labels/{path.stem}.png'), 'unchanged')
+        assert (tested == labels + 1).all()
+
+
+def test_detection_is_that_of_the_test_tool(workplace: Path, detector: Predictor, tool: InProcess) -> None:
+    tool(
+        workplace, 'test.py', CONFIGS['detection'], 'detection.pth', '--mini', '--work-dir', 'det_tested',
+        '--out', 'det.pkl', '--cfg-options', f'test_dataloader.dataset.indices={NUM_IMAGES}',
+    )  # fmt: skip
+    tested = {Path(result['img_path']).name: result for result in pickle.loads((workplace / 'det.pkl').read_bytes())}
+    assert len(tested) == NUM_IMAGES
+    for path, sample in zip(mini_images(workplace, 'detection'), detector(mini_images(workplace, 'detection'))):
+        assert isinstance(sample, DetDataSample)
+        expected, instances = tested[path.name]['pred_instances'], sample.pred_instances
+        assert len(instances) > 5
+        for name in ('bboxes', 'scores', 'labels'):
+            assert torch.equal(instances[name], torch.as_tensor(expected[name]))
+        masks = np.stack([coco_mask.decode(mask) for mask in expected['masks']])
+        assert (instances.masks.numpy() == masks).all()
+
+
+@pytest.mark.parametrize('task', CONFIGS)
+def test_batches_of_any_sizes(task: str, workplace: Path, image: np.ndarray, request) -> None:
+    predictor = request.getfixturevalue(dict(segmentation='segmentor', detection='detector')[task])
+    images = [image, image[::-1].copy(), image[:, ::-1].copy(), image[:30].copy(), mini_images(workplace, task)[0]]
+    samples = predictor(images, batch_size=2)
+    assert [sample.ori_shape for sample in samples[:4]] == [(40, 60), (40, 60), (40, 60), (30, 60)]
+    assert samples[4].img_path == str(images[4])
+    for single, sample in zip(images, samples):
+        (alone,) = predictor(single)
+        # Sums over a batch may round differently.
+        if task == 'segmentation':
+            assert torch.allclose(alone.seg_logits.data, sample.seg_logits.data, atol=1e-4)
+        else:
+            assert torch.allclose(alone.pred_instances.scores, sample.pred_instances.scores, atol=1e-4)
+
+
+def test_images_of_every_kind(tmp_path: Path, image: np.ndarray, segmentor: Predictor) -> None:
+    rgb = Image.fromarray(image[..., ::-1])
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a camera held upright
+    for suffix in ('jpg', 'png', 'tif', 'webp'):
+        options = dict(lossless=True) if suffix == 'webp' else dict(quality=98)
+        rgb.save(tmp_path / f'turned.{suffix}', exif=exif, **options)
+    rgb.convert('L').save(tmp_path / 'grey.png')
+    rgb.convert('RGBA').save(tmp_path / 'alpha.png')
+    rgb.convert('CMYK').save(tmp_path / 'cmyk.jpg', quality=98)
+    rgb.convert('P').save(tmp_path / 'palette.gif')
+    rgb.resize((1, 1)).save(tmp_path / 'one.png')
+    cv2.imwrite(str(tmp_path / '16bit.png'), image.astype(np.uint16) * 257)
+    cv2.imwrite(str(tmp_path / '16bit.tif'), image[..., 0].astype(np.uint16) * 257)
+    paths = sorted(tmp_path.iterdir())
+    assert len(paths) == 11
+    for prediction in segmentor.iterate(paths):
+        assert prediction.error is None
+        path, read = prediction.source, prediction.image
+        with Image.open(path) as file:
+            seen = ImageOps.exif_transpose(file)
+            assert read.shape == (seen.height, seen.width, 3) and read.dtype == np.uint8
+            if not path.stem.startswith('16bit'):  # which Pillow does not make 8-bit
+                assert np.abs(read[..., ::-1].astype(int) - np.asarray(seen.convert('RGB'))).mean() < 8
+        assert prediction.sample.pred_sem_seg.data.shape == (1, *read.shape[:2])
+        assert segmentor.draw(path, prediction.sample).shape == read.shape
+    assert (segmentor(tmp_path / '16bit.png')[0].seg_logits.data == segmentor(image)[0].seg_logits.data).all()
+
+
+def test_a_bad_image_does_not_end_the_run(tmp_path: Path, image: np.ndarray, segmentor: Predictor, detector) -> None:
+    (tmp_path / 'text.png').write_text('no image')
+    (tmp_path / 'empty.jpg').touch()
+    bad = {
+        'not an image': (tmp_path / 'text.png', 'cannot decode the image .*text.png: damaged, too large, or not'),
+        'empty': (tmp_path / 'empty.jpg', 'cannot decode the image .*empty.jpg'),
+        'missing': (tmp_path / 'none.jpg', 'image not found: .*none.jpg'),
+        'a line': (np.zeros((1, 20000, 3), np.uint8), 'an image of 20000 x 1 pixels cannot be resized'),
+        'too flat': (np.zeros((10, 600, 3), np.uint8), 'an image of 600 x 10 pixels: .*at least 32 pixels'),
+        # Broadcast: a real one takes 1.2 GB.
+        'huge': (np.broadcast_to(np.uint8(0), (20000, 20000, 3)), 'an image of 20000 x 20000 pixels needs .* GiB'),
+        'grey': (np.zeros((40, 60), np.uint8), r'an image must be an array of uint8 and .*, got uint8 \(40, 60\)'),
+        'float': (np.zeros((40, 60, 3), np.float32), 'an image must be an array of uint8'),
+        'nothing': (np.zeros((0, 60, 3), np.uint8), 'an image must be an array of uint8'),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(images_module, 'free_memory', lambda device: 2**34)
+        patch.setattr('bioattn_mm.inference.predictor.free_memory', lambda device: 2**34)
+        for predictor in (segmentor, detector):
+            given = [image, *(source for source, _ in bad.values()), image, image]
+            predictions = list(predictor.iterate(given, batch_size=3))
+            assert [prediction.source is source for prediction, source in zip(predictions, given)] == [True] * 12
+            (first, *between, last, _), (alone,) = predictions, predictor(image)
+            assert first.error is None and last.error is None and same(first.sample, alone)
+            for prediction, (_, message) in zip(between, bad.values()):
+                if predictor is detector and 'x 10 pixels' in message:
+                    assert prediction.error is None  # it pads
+                    continue
+                assert prediction.sample is None
+                assert re.search(message, str(prediction.error)) and '\n' not in str(prediction.error)
+    with pytest.raises(InputError, match='cannot decode the image .*text.png'):
+        segmentor([image, tmp_path / 'text.png'])
+
+
+def test_one_of_a_batch_that_does_not_fit(image: np.ndarray, segmentor: Predictor, monkeypatch) -> None:
+    """Where the memory does not suffice for a batch, its images are taken one by one."""
+    run = segmentor._run
+    sizes = []
+
+    def run_small(images: list[np.ndarray]) -> list[BaseDataElement]:
+        sizes.append(len(images))
+        if len(images) > 1 or images[0].max() == 7:
+            raise torch.OutOfMemoryError('CUDA out of memory')
+        return run(images)
+
+    monkeypatch.setattr(segmentor, '_run', run_small)
+    predictions = list(segmentor.iterate([image, np.full_like(image, 7), image], batch_size=3))
+    assert sizes == [3, 1, 1, 1]
+    assert [prediction.error is None for prediction in predictions] == [True, False, True]
+    assert 'needs more memory than there is' in str(predictions[1].error)
+
+    sizes.clear()
+    monkeypatch.setattr('bioattn_mm.inference.predictor.free_memory', lambda device: 2.5 * 40 * 60 * (150 * 4 + 8))
+    list(segmentor.iterate([image] * 4, batch_size=4))
+    assert sizes == [2, 1, 1, 2, 1, 1]
+
+    monkeypatch.setattr(segmentor, '_run', lambda images: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        segmentor(image)
+
+
+def test_drawing(image: np.ndarray, segmentor: Predictor, detector: Predictor) -> None:
+    before = image.copy()
+    (labelled,) = segmentor(image)
+    for opacity in (0.0, 1.0):
+        drawn = segmentor.draw(image, labelled, opacity=opacity)
+        # The colour of the class of a pixel that has no text on it, in the order BGR.
+        colors = np.array(segmentor.palette)[labelled.pred_sem_seg.data[0].numpy()][..., ::-1]
+        assert ((drawn == (colors if opacity else image)).all(-1)).mean() > 0.8
+    (found,) = detector(image)
+    assert (detector.draw(image, found, score_thr=1.0) == image).all()
+    assert (detector.draw(image, found, score_thr=0.0) != image).any()
+    assert (image == before).all()
+
+
+def test_own_classes(workplace: Path, tmp_path: Path, image: np.ndarray) -> None:
+    classes = ('ball', 'kite', 'tree')
+    for task, config in CONFIGS.items():
+        random_checkpoint(tmp_path / 'own.pth', config, classes)
+        predictor = Predictor(config, tmp_path / 'own.pth', mini=True, device='cpu')
+        assert predictor.classes == classes and predictor.palette == default_palette(3)
+        assert predictor.task == task
+        (sample,) = predictor(image)
+        labels = sample.pred_sem_seg.data if task == 'segmentation' else sample.pred_instances.labels
+        assert labels.numel() > 0 and labels.max() < 3
+        if task == 'segmentation':
+            assert sample.seg_logits.data.shape == (3, 40, 60)
+        predictor.draw(image, sample)
+
+    # A file of mmseg 0 that names its classes in capitals, and one that names none.
+    checkpoint = torch.load(workplace / 'segmentation.pth')
+    names = [f'class {index}' for index in range(150)]
+    torch.save(dict(state_dict=checkpoint['state_dict'], meta=dict(CLASSES=names)), tmp_path / 'old.pth')
+    predictor = Predictor(CONFIGS['segmentation'], tmp_path / 'old.pth', device='cpu')
+    assert predictor.classes == tuple(names) and predictor.palette == default_palette(150)
+    torch.save(checkpoint['state_dict'], tmp_path / 'bare.pth')
+    predictor = Predictor(CONFIGS['segmentation'], tmp_path / 'bare.pth', device='cpu')
+    assert predictor.classes[:2] == ('wall', 'building') and predictor.palette[0] == (120, 120, 120)
+
+
+def test_options_change_the_prediction(checkpoints: dict[str, str], image: np.ndarray, segmentor: Predictor) -> None:
+    (plain,) = segmentor(image)
+    options = dict(tta=True), dict(amp='bfloat16'), dict(mode='whole'), dict(mode='whole', bias_mode='linear')
+    samples = [plain]
+    for option in options:
+        predictor = Predictor(CONFIGS['segmentation'], checkpoints['segmentation'], mini=True, device='cpu', **option)
+        samples += predictor(image)
+        assert samples[-1].seg_logits.data.dtype == torch.float32
+        assert predictor.draw(image, samples[-1]).shape == image.shape
+    assert not any(same(a, b) for a, b in itertools.combinations(samples, 2))
+    # Multi-scale testing merges its views in the labels; the scores are those of the last one.
+    assert (samples[1].pred_sem_seg.data != plain.pred_sem_seg.data).any()
+    assert segmentor.config.model.test_cfg.mode == 'slide'
+
+
+def test_multi_scale_detection_and_bfloat16(checkpoints: dict[str, str], image: np.ndarray) -> None:
+    for options in (dict(tta=True), dict(amp='bfloat16')):
+        predictor = Predictor(CONFIGS['detection'], checkpoints['detection'], mini=True, device='cpu', **options)
+        (sample,) = predictor(image)
+        assert len(sample.pred_instances) > 0 and sample.pred_instances.scores.dtype == torch.float32
+        # mmdet merges no masks.
+        assert ('masks' in sample.pred_instances) == ('amp' in options)
+        predictor.draw(image, sample, score_thr=0.0)
+
+
+def test_a_window_that_the_config_does_not_have(checkpoints: dict[str, str], image: np.ndarray) -> None:
+    config = Config.fromfile(CONFIGS['segmentation'])
+    config.model.test_cfg = dict(mode='whole')
+    predictor = Predictor(config, checkpoints['segmentation'], mini=True, device='cpu', mode='slide')
+    assert predictor.config.model.test_cfg == dict(mode='slide', crop_size=(128, 128), stride=(85, 85))
+    assert config.model.test_cfg == dict(mode='whole')
+    assert len(predictor(image)) == 1
+
+
+def test_the_checkpoint_of_the_miniature_run(tmp_path: Path, checkpoints: dict[str, str], monkeypatch) -> None:
+    (tmp_path / 'configs/system').mkdir(parents=True)
+    config = tmp_path / 'configs/system/upernet.py'
+    config.write_text(f'_base_ = {CONFIGS["segmentation"]!r}')
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / 'work_dirs/system/upernet_mini'
+    with pytest.raises(InputError, match='no checkpoint in work_dirs/system/upernet_mini: make one with make demo'):
+        Predictor(config, mini=True)
+    folder.mkdir(parents=True)
+    shutil.copy(checkpoints['segmentation'], folder / 'iter_200.pth')
+    (folder / 'last_checkpoint').write_text('elsewhere/iter_200.pth')
+    predictor = Predictor(config, mini=True, device='cpu')
+    assert predictor.checkpoint == 'work_dirs/system/upernet_mini/iter_200.pth'
+    # Prediction draws no miniature data.
+    assert not (tmp_path / 'data').exists()
+
+
+BAD_ARGUMENTS = {
+    'no checkpoint': ('segmentation', None, {}, 'no checkpoint: name the one to predict with'),
+    'checkpoint missing': ('segmentation', 'none.pth', {}, 'checkpoint not found: none.pth'),
+    'checkpoint of another model': ('segmentation', 'detection', {}, 'is not a checkpoint of this model; '),
+    'exported model missing': ('segmentation', 'none.onnx', {}, 'exported model not found: none.onnx'),
+    'window for a detector': (
+        'detection',
+        'detection',
+        dict(mode='slide'),
+        'slide is for segmentors, and .* detector',
+    ),
+    'unknown mode': ('segmentation', 'segmentation', dict(mode='tiles'), "mode must be 'slide' or 'whole'"),
+    'float16 on the CPU': ('detection', 'detection', dict(amp='float16'), 'float16 needs a GPU: on the CPU take'),
+    'unknown dtype': ('detection', 'detection', dict(amp='float64'), 'amp must be one of float16, bfloat16'),
+}
+
+
+@pytest.mark.parametrize(('task', 'checkpoint', 'options', 'message'), BAD_ARGUMENTS.values(), ids=BAD_ARGUMENTS)
+def test_bad_arguments(task: str, checkpoint: str | None, options: dict, message: str, checkpoints) -> None:
+    with pytest.raises(InputError, match=message):
+        Predictor(CONFIGS[task], checkpoints.get(checkpoint, checkpoint), device='cpu', **options)
+
+
+def test_classes_of_the_config(checkpoints: dict[str, str], tmp_path: Path) -> None:
+    checkpoint = torch.load(checkpoints['detection'])
+    torch.save(checkpoint['state_dict'], tmp_path / 'bare.pth')
+    names = tuple(f'class {index}' for index in range(80))
+    (tmp_path / 'classes.txt').write_text('\n'.join(names))
+    for classes in (names, str(tmp_path / 'classes.txt')):
+        config = Config.fromfile(CONFIGS['detection'])
+        config.test_dataloader.dataset.metainfo = dict(classes=classes, palette='random')
+        predictor = Predictor(config, tmp_path / 'bare.pth', device='cpu')
+        assert predictor.classes == names and predictor.palette == default_palette(80)
+    config.test_dataloader.dataset = dict(type='ConcatDataset', datasets=[config.test_dataloader.dataset])
+    with pytest.raises(InputError, match='the test dataset of .*mask_rcnn_small.py has no pipeline of its own'):
+        Predictor(config, tmp_path / 'bare.pth')
+    config.test_dataloader.dataset = dict(type='CustomDataset', pipeline=[])
+    with pytest.raises(InputError, match='neither .*bare.pth nor .*mask_rcnn_small.py names classes: add them'):
+        Predictor(config, tmp_path / 'bare.pth', device='cpu')
+
+
+def test_a_classifier(tmp_path: Path) -> None:
+    (tmp_path / 'classifier.py').write_text(
+        "default_scope = 'mmpretrain'\nmodel = dict()\ntest_dataloader = dict()\ntest_evaluator = dict()\n"
+    )
+    with pytest.raises(InputError, match='is a config of mmpretrain: prediction is for detectors of mmdet and'):
+        Predictor(tmp_path / 'classifier.py', 'x.pth')
+
+
+def test_importing_the_package_imports_no_host_library() -> None:
+    code = "import sys, bioattn_mm; assert not {'torch', 'mmdet', 'mmseg'} & set(sys.modules)"
+    subprocess.run([sys.executable, '-c', code], check=True)
+    with pytest.raises(ImportError):
+        from bioattn_mm import Prediction  # noqa: F401

@@ -1,0 +1,233 @@
+"""tools/predict.py: what it writes for images and videos, and bad input."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import cv2
+import mmcv
+import numpy as np
+import pytest
+from PIL import Image
+from pycocotools.coco import COCO
+
+from bioattn_mm import Predictor
+from bioattn_mm.inference.results import index_image
+
+from .random_weights import random_checkpoint
+from .running import ROOT, InProcess
+
+UPERNET, MASK_RCNN = (str(ROOT / f'tests/tools/{name}_small.py') for name in ('upernet', 'mask_rcnn'))
+ON_CPU = ('--mini', '--device', 'cpu')
+FRAME_SIZE = (48, 64)
+
+
+@pytest.fixture(scope='module')
+def place(workplace: Path) -> Path:
+    """A folder with checkpoints, and with images and a video to predict on."""
+    folder = workplace / 'prediction'
+    for name, images in (('a', 'coco/val2017'), ('b', 'coco/train2017')):
+        (folder / name).mkdir(parents=True)
+        for number, path in enumerate(sorted((workplace / 'data/mini' / images).glob('*.jpg'))[:2]):
+            shutil.copy(path, folder / name / f'{number}.jpg')
+    random_checkpoint(folder / 'segmentor.pth', UPERNET)
+    random_checkpoint(folder / 'detector.pth', MASK_RCNN)
+    writer = cv2.VideoWriter(str(folder / 'clip.mp4'), cv2.VideoWriter_fourcc(*'mp4v'), 5, FRAME_SIZE[::-1])
+    for value in (40, 120, 200):
+        frame = np.full((*FRAME_SIZE, 3), value, np.uint8)
+        frame[:20, :30] += 50
+        writer.write(frame)
+    writer.release()
+    (folder / 'text.png').write_text('no image')
+    return folder
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob('*') if path.is_file())
+
+
+def frames_of(path: Path) -> list[np.ndarray]:
+    capture, frames = cv2.VideoCapture(str(path)), []
+    while (read := capture.read())[0]:
+        frames.append(read[1])
+    return frames
+
+
+def test_detections(place: Path, tool: InProcess, capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        tool(
+            place, 'predict.py', MASK_RCNN, 'detector.pth', 'a', *ON_CPU, '--score-thr', '0.1', '--batch-size', '2',
+            '--out', 'found', 'text.png', 'b/*.jpg', 'clip.mp4',
+        )  # fmt: skip
+    assert exit_.value.code == 1
+    printed = capsys.readouterr()
+    assert re.search(r'\n7 images, [\d.]+ images/s; results in found\n$', printed.out)
+    assert re.search(r'images .* 5/5 [\d.]+ images/s', printed.out) and re.search(r'clip .* 3/3 ', printed.out)
+    line = 'text.png: cannot decode the image text.png: damaged, too large, or not an image'
+    assert printed.err.endswith(f'1 of 8 could not be used:\n  {line}\n')
+
+    # Two inputs of one name.
+    names = ['0', '1', 'b/0', 'b/1']
+    assert files(place / 'found') == sorted(
+        [*(f'overlays/{name}.png' for name in names), 'overlays/clip.mp4', 'predictions.json']
+    )
+    coco = COCO(str(place / 'found/predictions.json'))
+    paths = ['a/0.jpg', 'a/1.jpg', 'b/0.jpg', 'b/1.jpg']
+    assert [image['file_name'] for image in coco.dataset['images']] == [*paths, *['clip.mp4'] * 3]
+    assert [image.get('frame') for image in coco.dataset['images']] == [None] * 4 + [0, 1, 2]
+    assert coco.dataset['images'][6]['seconds'] == 0.4
+    assert [category['id'] for category in coco.dataset['categories']] == list(range(1, 81))
+
+    predictor = Predictor(MASK_RCNN, place / 'detector.pth', mini=True, device='cpu')
+    for image, name in zip(coco.dataset['images'], names):
+        pixels = mmcv.imread(str(place / image['file_name']))
+        assert (image['height'], image['width']) == pixels.shape[:2]
+        (sample,) = predictor(place / image['file_name'])
+        instances = sample.pred_instances[sample.pred_instances.scores >= 0.1]
+        annotations = coco.imgToAnns[image['id']]
+        assert len(annotations) == len(instances) > 0
+        assert [annotation['score'] for annotation in annotations] == instances.scores.tolist()
+        assert [annotation['category_id'] for annotation in annotations] == (instances.labels + 1).tolist()
+        left, top, right, bottom = instances.bboxes.numpy().T
+        boxes = np.stack([left, top, right - left, bottom - top], axis=1)
+        assert np.allclose([annotation['bbox'] for annotation in annotations], boxes, atol=1e-3)
+        masks = np.stack([coco.annToMask(annotation) for annotation in annotations])
+        assert (masks == instances.masks.numpy()).all()
+        assert [annotation['area'] for annotation in annotations] == masks.sum((1, 2)).tolist()
+        drawn = mmcv.imread(str(place / f'found/overlays/{name}.png'))
+        assert drawn.shape == pixels.shape and (drawn != pixels).any()
+    # Results of a file that other tools can evaluate.
+    assert len(coco.loadRes(coco.dataset['annotations']).getImgIds()) == 7
+
+    frames = frames_of(place / 'found/overlays/clip.mp4')
+    assert [frame.shape for frame in frames] == [(*FRAME_SIZE, 3)] * 3
+    capture = cv2.VideoCapture(str(place / 'found/overlays/clip.mp4'))
+    assert capture.get(cv2.CAP_PROP_FPS) == 5
+    # Browsers play it.
+    assert int(capture.get(cv2.CAP_PROP_FOURCC)).to_bytes(4, 'little') in (b'VP90', b'vp09', b'avc1', b'h264')
+
+
+def test_label_maps(place: Path, tool: InProcess) -> None:
+    predictor = Predictor(UPERNET, place / 'segmentor.pth', mini=True, device='cpu')
+    (sample,) = predictor(place / 'a/0.jpg')
+    labels = sample.pred_sem_seg.data[0].numpy()
+    kept, *_, dropped = np.unique(labels, return_counts=True)[0][np.argsort(np.unique(labels, return_counts=True)[1])]
+    names = [predictor.classes[index] for index in (kept, dropped)]
+    for out, classes in (('all', []), ('one', ['--classes', names[0]])):
+        printed = tool(
+            place, 'predict.py', UPERNET, 'segmentor.pth', 'a/0.jpg', 'clip.mp4', '--max-frames', '2', *ON_CPU,
+            '--out', out, *classes,
+        )  # fmt: skip
+        assert printed.splitlines()[-1].startswith('3 images, ')
+        assert files(place / out) == [
+            'labels/0.png', 'labels/clip/000000.png', 'labels/clip/000001.png', 'overlays/0.png', 'overlays/clip.mp4',
+            'predictions.json',
+        ]  # fmt: skip
+        document = json.loads((place / out / 'predictions.json').read_text())
+        assert [image['label_map'] for image in document['images']] == files(place / out)[:3]
+        assert document['categories'][1] == dict(id=1, name='building', color=[180, 120, 120])
+        with Image.open(place / out / 'labels/0.png') as image:
+            assert image.mode == 'P'
+            written, palette = np.asarray(image), np.reshape(image.getpalette(), (256, 3))
+        assert (palette[:150] == predictor.palette).all()
+        expected = labels if not classes else np.where(labels == kept, labels, 255)
+        assert (written == expected).all()
+    pixels, drawn = (mmcv.imread(str(place / path)) for path in ('a/0.jpg', 'all/overlays/0.png'))
+    assert drawn.shape == pixels.shape and (drawn != mmcv.imread(str(place / 'one/overlays/0.png'))).any()
+
+
+def test_the_folder_of_results_is_a_new_one(place: Path, tool: InProcess) -> None:
+    for folder in ('predictions', 'predictions_2'):
+        printed = tool(place, 'predict.py', MASK_RCNN, 'detector.pth', 'a/0.jpg', *ON_CPU, '--classes', 'person')
+        assert printed.endswith(f'results in {folder}\n')
+        document = json.loads((place / folder / 'predictions.json').read_text())
+        assert {annotation['category_id'] for annotation in document['annotations']} <= {1}
+    line = tool.refused(place, 'predict.py', MASK_RCNN, 'detector.pth', 'a', *ON_CPU, '--out', 'predictions')
+    assert line == 'error: predictions is there already and not empty: name another folder for --out'
+
+
+def test_the_miniature_runs_checkpoint(place: Path, tool: InProcess) -> None:
+    config = place / 'configs/system/detector.py'
+    config.parent.mkdir(parents=True)
+    config.write_text(f'_base_ = {MASK_RCNN!r}')
+    line = tool.refused(place, 'predict.py', config, 'a/0.jpg', 'a/1.jpg', '--mini')
+    assert line.startswith('error: no checkpoint in work_dirs/system/detector_mini: make one with make demo, or')
+    folder = place / 'work_dirs/system/detector_mini'
+    folder.mkdir(parents=True)
+    shutil.copy(place / 'detector.pth', folder / 'iter_200.pth')
+    (folder / 'last_checkpoint').write_text(str(folder / 'iter_200.pth'))
+    printed = tool(place, 'predict.py', config, 'a/0.jpg', 'a/1.jpg', *ON_CPU, '--amp', 'bfloat16', '--tta')
+    assert printed.splitlines()[-1].startswith('2 images, ')
+    (annotation, *_) = json.loads((folder / 'predictions/predictions.json').read_text())['annotations'] or [{}]
+    assert 'segmentation' not in annotation  # mmdet merges no masks
+
+
+def test_an_interruption_keeps_what_is_there(place: Path, tool: InProcess, monkeypatch, capsys) -> None:
+    run = Predictor._run
+    calls = []
+
+    def run_and_interrupt(predictor: Predictor, images: list[np.ndarray]) -> list:
+        calls.append(images)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return run(predictor, images)
+
+    monkeypatch.setattr(Predictor, '_run', run_and_interrupt)
+    with pytest.raises(SystemExit) as exit_:
+        tool(place, 'predict.py', UPERNET, 'segmentor.pth', 'clip.mp4', 'clip.mp4', *ON_CPU, '--out', 'interrupted')
+    assert exit_.value.code == 130
+    assert 'interrupted: what was predicted so far is kept' in capsys.readouterr().out
+    assert len(frames_of(place / 'interrupted/overlays/clip.mp4')) == 2
+    assert len(json.loads((place / 'interrupted/predictions.json').read_text())['images']) == 2
+
+    # It is how a camera ends.
+    calls.clear()
+    open_capture = cv2.VideoCapture
+    monkeypatch.setattr(cv2, 'VideoCapture', lambda source: open_capture('clip.mp4' if source == 0 else source))
+    printed = tool(place, 'predict.py', UPERNET, 'segmentor.pth', '0', *ON_CPU, '--out', 'camera')
+    assert printed.splitlines()[-1].startswith('2 images, ')
+    assert len(frames_of(place / 'camera/overlays/camera_0.mp4')) == 2
+
+
+BAD_INPUT = {
+    'no input': ([UPERNET, 'segmentor.pth'], 'nothing to predict on: name images, folders, globs, videos or a cam'),
+    'no checkpoint': ([UPERNET], 'no checkpoint: expected CONFIG CHECKPOINT INPUT..., or CONFIG INPUT... with --min'),
+    'checkpoint missing': ([UPERNET, 'none.pth', 'a'], 'checkpoint not found: none.pth'),
+    'checkpoint of another model': ([UPERNET, 'detector.pth', 'a'], 'detector.pth is not a checkpoint of this mod'),
+    'no checkpoint at all': ([UPERNET, 'text.png', 'a'], 'cannot read the checkpoint text.png: '),
+    'empty folder': ([UPERNET, 'segmentor.pth', 'empty'], 'no images in empty: expected files that end in .jpg, '),
+    'video without frames': ([UPERNET, 'segmentor.pth', 'a', 'bad.mp4'], 'bad.mp4 has no frames that can be decoded'),
+    'glob that matches nothing': ([UPERNET, 'segmentor.pth', 'a/*.gif'], 'nothing to predict on at a/*.gif: '),
+    'unknown class': (
+        [UPERNET, 'segmentor.pth', 'a', '--classes', 'sky', 'unicorn'],
+        "the model has no class 'unicorn': it knows 150, wall, building, sky, ",
+    ),
+    'float16 on the CPU': (
+        [UPERNET, 'segmentor.pth', 'a', '--device', 'cpu', '--amp'], 'float16 needs a GPU: on the CPU take bfloat16',
+    ),
+    'window for a detector': ([MASK_RCNN, 'detector.pth', 'a', '--slide'], 'slide is for segmentors, and '),
+    'bias mode that is none': (
+        [UPERNET, 'segmentor.pth', 'a', '--bias-mode', 'none'],
+        "the position bias must be one of extrapolate, interpolate, linear, got 'none'",
+    ),
+    'batch size': ([UPERNET, 'segmentor.pth', 'a', '--batch-size', '0'], '--batch-size must be at least 1, got 0'),
+    'both': ([UPERNET, 'x.pth', 'a', '--slide', '--whole'], 'argument --whole: not allowed with argument --slide'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(('args', 'message'), BAD_INPUT.values(), ids=BAD_INPUT)
+def test_bad_input(args: list[str], message: str, place: Path, tool: InProcess) -> None:
+    (place / 'empty').mkdir(exist_ok=True)
+    (place / 'bad.mp4').write_text('no video')
+    line = tool.refused(place, 'predict.py', *args)
+    assert re.match(r'(predict.py: )?error: ', line) and message in line
+
+
+def test_index_images_of_many_classes() -> None:
+    palette = [(index % 256, index // 256, 7) for index in range(300)]
+    labels = np.arange(300).reshape(20, 15)
+    assert (np.asarray(index_image(labels, palette)) == labels).all()
+    few = index_image(np.array([[0, 1], [1, 255]]), palette[:2])
+    assert few.mode == 'P' and np.asarray(few).tolist() == [[0, 1], [1, 255]]
+    assert few.getpalette()[3:6] == [1, 0, 7] and len(few.getpalette()) == 3 * 256
