@@ -94,8 +94,10 @@ def find_inputs(names: list[str], max_frames: int | None = None) -> tuple[list[P
             found = [Path(file) for file in sorted(glob.glob(name, recursive=True))]
             found = [file for file in found if file.suffix.lower() in known and file.is_file()]
             if not found:
-                raise InputError(f'nothing to predict on at {name}: expected an image, a folder, a glob, a video or a '
-                                 'camera number')  # fmt: skip
+                raise InputError(
+                    f'nothing to predict on at {name}: expected an image, a folder, a glob, a video or the number of '
+                    'a camera'
+                )
             for file in found:
                 (videos if file.suffix.lower() in VIDEO_SUFFIXES else images).append(file)
     return list(dict.fromkeys(images)), [Video(source, max_frames) for source in dict.fromkeys(videos)]

@@ -29,9 +29,9 @@ class Results:
     - `overlays/NAME.png`, of videos `overlays/NAME.mp4`: the image with its prediction.
     - `labels/NAME.png`, of videos `labels/NAME/FRAME.png`, of segmentors: the index of the class in every pixel, with
       the palette; 255 for classes that were left out.
-    - `predictions.json`: of detectors COCO's format, with the index of the class plus 1 as category id, `bbox` as x, y,
-      width and height in pixels, and where there are masks `segmentation` in run lengths; of segmentors the label map
-      of each image, with the index of the class as category id.
+    - `predictions.json`: of detectors COCO's format, with the index of the class plus 1 as category id, `bbox` as x,
+      y, width and height in pixels, and where there are masks `segmentation` in run lengths; of segmentors the label
+      map of each image, with the index of the class as category id.
 
     NAME is that of the file, with its folder or a number where several inputs share it.
 
