@@ -56,7 +56,9 @@ def check_array(image: np.ndarray) -> np.ndarray:
 def free_memory(device: torch.device) -> float:
     """Bytes that can still be allocated on a device; infinity where the system does not say."""
     if device.type == 'cuda':
-        return torch.cuda.mem_get_info(device)[0]
+        # PyTorch keeps what it has allocated once.
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept
     try:
         lines = Path('/proc/meminfo').read_text().splitlines()
     except OSError:

@@ -188,7 +188,7 @@ class Predictor:
         for source in images:
             try:
                 image = check_array(source) if isinstance(source, np.ndarray) else read_image(source, self._load)
-                largest_batch = min(batch_size, self._number_that_fits(image))
+                largest_batch = int(min(batch_size, self._number_that_fits(image)))
             except InputError as error:
                 yield from self._predict(batch)
                 batch = []
@@ -307,7 +307,7 @@ class Predictor:
                 f'an image of {image.shape[1]} x {image.shape[0]} pixels needs {needed / 2**30:.3g} GiB for its '
                 f'prediction and {free / 2**30:.3g} GiB are free: make it smaller, or cut it into pieces'
             )
-        return free // needed
+        return free / needed
 
     def _predict(self, batch: list[Prediction]) -> Iterator[Prediction]:
         """Predict on a batch; if that fails, on each image alone, so that only those fail that must."""

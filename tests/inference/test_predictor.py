@@ -220,6 +220,8 @@ def test_own_classes(workplace: Path, tmp_path: Path, image: np.ndarray) -> None
     torch.save(checkpoint['state_dict'], tmp_path / 'bare.pth')
     predictor = Predictor(CONFIGS['segmentation'], tmp_path / 'bare.pth', device='cpu')
     assert predictor.classes[:2] == ('wall', 'building') and predictor.palette[0] == (120, 120, 120)
+    # Not a miniature: with SyncBN, on the CPU.
+    assert predictor(image)[0].seg_logits.data.shape == (150, 40, 60)
 
 
 def test_options_change_the_prediction(checkpoints: dict[str, str], image: np.ndarray, segmentor: Predictor) -> None:
