@@ -7,10 +7,10 @@ from pathlib import Path
 from mmengine.config import Config, ConfigDict
 from mmengine.dist import is_main_process
 
-from bioattn_mm.checkpoints import check_fit, read_state_dict
+from bioattn_mm.checkpoints import read_state_dict, weights_for
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import load_config
-from bioattn_mm.cli.model_check import state_dict_of
+from bioattn_mm.cli.model_check import model_of
 from bioattn_mm.cli.pipelines import load_ground_truth
 from bioattn_mm.cli.reports import check_new, write_contact_sheet
 from bioattn_mm.cli.runner import build_runner
@@ -59,7 +59,7 @@ def main() -> None:
         tta=args.tta,
         launcher=args.launcher,
     )
-    check_fit(args.checkpoint, read_state_dict(args.checkpoint), state_dict_of(config))
+    weights_for(model_of(config), args.checkpoint, read_state_dict(args.checkpoint))
 
     config.load_from = args.checkpoint
     config.resume = False

@@ -8,7 +8,7 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from torch import Tensor
 
-from ..checkpoints import check_fit, read_state_dict
+from ..checkpoints import read_state_dict, weights_for
 from ..cli.runner import build_runner
 from ..errors import InputError
 
@@ -49,8 +49,7 @@ class TrainedModel:
         config.log_level = 'WARNING'
         config.load_from, config.resume = None, False
         runner = build_runner(config)
-        check_fit(self.checkpoint, self.state_dict, runner.model.state_dict())
-        runner.model.load_state_dict(self.state_dict)
+        runner.model.load_state_dict(weights_for(runner.model, self.checkpoint, self.state_dict))
         for hook in hooks:
             runner.register_hook(hook)
         # COCO's evaluator prints its tables.

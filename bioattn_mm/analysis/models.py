@@ -41,6 +41,7 @@ def build_backbone(
         expected = ' or '.join(cls.__name__ for cls in classes)
         raise InputError(f'{config.filename} has the backbone {name}: expected a subclass of {expected}')
     init_cfg = settings.pop('init_cfg', None) or {}
+    settings.pop('out_type', None)  # analysis looks at maps, also those of a classifier's backbone
     prefix = ''
     if checkpoint is None and Path(init_cfg.get('checkpoint', '')).is_file():
         checkpoint, prefix = init_cfg['checkpoint'], init_cfg.get('prefix', '')

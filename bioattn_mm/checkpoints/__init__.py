@@ -1,17 +1,19 @@
 """Checkpoints: files, weights of a backbone, and the authors' whole detectors and segmentors (`downstream`)."""
 
 from .files import find_weights_key, read_checkpoint, read_state_dict, weights_of, write_checkpoint
-from .loading import check_fit, first_of, load_backbone, match_backbone, rename_released
+from .loading import check_fit, first_of, fit_classifier, load_backbone, match_backbone, rename_released, weights_for
 
 __all__ = [
     'check_fit',
     'find_weights_key',
     'first_of',
+    'fit_classifier',
     'load_backbone',
     'match_backbone',
     'read_checkpoint',
     'read_state_dict',
     'rename_released',
+    'weights_for',
     'weights_of',
     'write_checkpoint',
 ]

@@ -1,13 +1,15 @@
 """Loading weights into a backbone, from the authors' released files or files of this package."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .files import read_state_dict
+from .files import read_state_dict, weights_of
 
 # Entries of an ImageNet checkpoint that belong to the classifier.
 CLASSIFIER_PREFIXES = ('head.', 'head_dist.', 'fc.', 'fc_norm.')
@@ -18,7 +20,32 @@ class ReleasedBackbone(Protocol):
 
     released_names: Sequence[tuple[str, str | Callable[[re.Match], str]]]
     released_values: Mapping[str, Callable[[Tensor], Tensor]]
+    released_head: str
+    released_names_of_classifier: Sequence[tuple[str, str | Callable[[re.Match], str]]]
     optional_weights: Sequence[str]
+
+
+@dataclass
+class Match:
+    """How the entries of a file and the weights of a backbone fit.
+
+    Attributes:
+        weights: Weights of the file that the backbone has, under its names.
+        unused: Names in the file that the backbone does not have.
+        kept: Names of the backbone's weights that the file lacks and that keep their values.
+    """
+
+    weights: dict[str, Tensor]
+    unused: list[str]
+    kept: list[str]
+
+    def __str__(self) -> str:
+        """For the log."""
+        note = f'{len(self.weights)} entries used, '
+        note += f'not used: {", ".join(self.unused)}' if self.unused else 'which are all of the file'
+        if self.kept:
+            note += f'; not in the file and left at their initial values: {", ".join(self.kept)}'
+        return note
 
 
 def rename_released(backbone: ReleasedBackbone | type[ReleasedBackbone], name: str) -> str:
@@ -56,32 +83,51 @@ def match_backbone(
     return weights, unused
 
 
-def load_backbone(backbone: nn.Module, path: str, prefix: str = '') -> tuple[list[str], list[str]]:
+def load_backbone(backbone: nn.Module, path: str, prefix: str = '') -> Match:
     """Load a checkpoint into a backbone: the authors' ImageNet file, or any checkpoint of this package.
 
     Args:
         backbone: Receives the weights; its `released_names`, `released_values` and `optional_weights` say what the
             file may look like.
         path: Checkpoint file or URL.
-        prefix: Take only the entries with this prefix. Not needed for a whole detector or segmentor, whose
-            'backbone.' is recognised.
+        prefix: Take only the entries with this prefix. Not needed for a whole classifier, detector or segmentor,
+            whose 'backbone.' is recognised.
 
     Returns:
-        The names in the file (without `module.` and prefix) that were not used, and the names of the backbone's
-        weights that the file lacks and that keep their values.
+        What was used and what not; the names are those in the file without `module.` and prefix, and entries without
+        the prefix are counted, such as 'head.* (2 entries)'.
 
     Raises:
         InputError: The file cannot be read, or its weights are of another system or variant.
     """
     state_dict = read_state_dict(path)
+    others = Counter()
     if not prefix and any(name.startswith('backbone.') for name in state_dict):
         prefix = 'backbone.'
     if prefix:
         prefix = prefix.rstrip('.') + '.'
+        others.update(name.partition('.')[0] for name in state_dict if not name.startswith(prefix))
         state_dict = {n.removeprefix(prefix): v for n, v in state_dict.items() if n.startswith(prefix)}
         if not state_dict:
             raise InputError(f'{path} has no weights under the prefix {prefix!r}')
 
+    match = fit_backbone(backbone, path, state_dict)
+    backbone.load_state_dict(match.weights, strict=False)
+    match.unused += [f'{part}.* ({number} entries)' for part, number in others.items()]
+    return match
+
+
+def fit_backbone(backbone: nn.Module, path: str, state_dict: dict[str, Tensor]) -> Match:
+    """Match a backbone's weights, as `match_backbone` does, and make sure that nothing is missing.
+
+    Args:
+        backbone: The backbone.
+        path: The file, for messages.
+        state_dict: The weights under the names of the authors' release or of this package.
+
+    Raises:
+        InputError: They are of another system or variant.
+    """
     own = backbone.state_dict()
     weights, unused = match_backbone(backbone, state_dict, own)
     kept = [
@@ -91,8 +137,65 @@ def load_backbone(backbone: nn.Module, path: str, prefix: str = '') -> tuple[lis
     ]
     unknown = [name for name in unused if not name.startswith(CLASSIFIER_PREFIXES)]
     check_fit(path, weights, {name: value for name, value in own.items() if name not in kept}, unknown)
-    backbone.load_state_dict(weights, strict=False)
-    return unused, kept
+    return Match(weights, unused, kept)
+
+
+def fit_classifier(backbone: nn.Module, path: str, checkpoint: dict) -> Match:
+    """Match the authors' whole classifier and an mmpretrain `ImageClassifier` with a `LinearClsHead`.
+
+    Args:
+        backbone: The classifier's backbone; its `released_head` and `released_names_of_classifier` say where the file
+            has the rest of the classifier.
+        path: The file, for messages.
+        checkpoint: Its content: a state dict, bare or under one of `files.WEIGHTS_KEYS`.
+
+    Returns:
+        The weights of backbone and head under the names of the `ImageClassifier`.
+
+    Raises:
+        InputError: The weights are of another system or variant, or there are none of a classifier.
+    """
+    head, rest = {}, {}
+    for name, value in weights_of(path, checkpoint).items():
+        if name.startswith(f'{backbone.released_head}.'):
+            head['head.fc.' + name.removeprefix(f'{backbone.released_head}.')] = value
+            continue
+        for pattern, replacement in backbone.released_names_of_classifier:
+            name = re.sub(pattern, replacement, name)
+        rest[name] = value
+    match = fit_backbone(backbone, path, rest)
+    if not head:
+        raise InputError(
+            f'{path} has a backbone and no classifier, whose name would be {backbone.released_head}: load it with '
+            'init_cfg of the backbone'
+        )
+    if any(rename_released(backbone, name).startswith('fc_norm.') for name in match.unused):
+        raise InputError(
+            f'{path} is a classifier that normalises the mean of the tokens: set out_type of the backbone to '
+            "'avg_featmap', out_indices to its last block, and the neck to None"
+        )
+    match.weights = {f'backbone.{name}': value for name, value in match.weights.items()} | head
+    return match
+
+
+def weights_for(model: nn.Module, path: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights under the names of a whole model.
+
+    These are the weights' own names, but for the authors' classifiers, to which an `ImageClassifier` gives its names.
+
+    Args:
+        model: The model; may be on the meta device.
+        path: File of the weights, for messages.
+        weights: The weights in the file.
+
+    Raises:
+        InputError: They do not fit the model.
+    """
+    weights = dict(weights)
+    for hook in model._load_state_dict_pre_hooks.values():
+        hook(weights, '', {}, True, [], [], [])
+    check_fit(path, weights, model.state_dict())
+    return weights
 
 
 def first_of(names: list[str]) -> str:

@@ -102,8 +102,8 @@ def set_bias_mode(config: Config, mode: str) -> None:
         raise InputError(
             f'--bias-mode is for configs with a bioattn_mm.TransNeXt backbone, this one has {backbone.get("type")}'
         )
-    size = dict(img_size=backbone.img_size) if 'img_size' in backbone else {}
-    backbone.update(backbone_type.position_bias_settings(mode, **size))
+    settings = {key: backbone[key] for key in ('img_size', 'arch') if key in backbone}
+    backbone.update(backbone_type.position_bias_settings(mode, **settings))
 
 
 def merge_options(config: Config, options: dict[str, object] | None) -> None:

@@ -8,13 +8,18 @@ from pathlib import Path
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import InputError
 
 
 def state_dict_of(config: Config) -> dict[str, Tensor]:
-    """The state dict of a config's model on the meta device: names and shapes without values.
+    """The state dict of a config's model, names and shapes without values; see `model_of`."""
+    return model_of(config).state_dict()
+
+
+def model_of(config: Config) -> nn.Module:
+    """A config's model on the meta device: modules with names and shapes of parameters, without their values.
 
     Raises:
         InputError: The model cannot be built: an unknown type or argument, or a value that does not fit.
@@ -23,7 +28,7 @@ def state_dict_of(config: Config) -> dict[str, Tensor]:
     try:
         with torch.device('meta'):
             # mmdet changes the config of a model that it builds.
-            return MODELS.build(copy.deepcopy(config.model)).state_dict()
+            return MODELS.build(copy.deepcopy(config.model))
     except InputError:
         raise
     except Exception as error:
@@ -43,21 +48,22 @@ def _arguments_of_failed_class(error: Exception) -> list[str]:
 
 
 def check_initial_weights(config: Config) -> None:
-    """Raise an `InputError` that says how to get the backbone's pre-trained weights if their file does not exist.
+    """Raise an `InputError` that says how to get the pre-trained weights if their file does not exist.
 
-    URLs are not checked. For weights that cannot be downloaded, the config's `weights_source` says where they come
-    from.
+    That is the file in the `init_cfg` of the model or of its backbone. URLs are not checked. For weights that cannot
+    be downloaded, the config's `weights_source` says where they come from.
     """
-    init_cfg = config.model.get('backbone', {}).get('init_cfg')
-    if not isinstance(init_cfg, dict) or init_cfg.get('type') != 'Pretrained':
-        return
-    path = init_cfg.checkpoint
-    if '://' in path or Path(path).is_file():
-        return
-    source = config.get('weights_source')
-    raise InputError(
-        f'no ImageNet weights at {path}'
-        + (f' ({source.rstrip(".")})' if source else '')
-        + '; name a file with --cfg-options model.backbone.init_cfg.checkpoint=FILE, or start from random weights '
-        'with model.backbone.init_cfg=None'
-    )
+    for key, module in (('model', config.model), ('model.backbone', config.model.get('backbone', {}))):
+        init_cfg = module.get('init_cfg')
+        if not isinstance(init_cfg, dict) or init_cfg.get('type') != 'Pretrained':
+            continue
+        path = init_cfg.checkpoint
+        if '://' in path or Path(path).is_file():
+            continue
+        source = config.get('weights_source')
+        raise InputError(
+            f'no ImageNet weights at {path}'
+            + (f' ({source.rstrip(".")})' if source else '')
+            + f'; name a file with --cfg-options {key}.init_cfg.checkpoint=FILE, or start from random weights '
+            f'with {key}.init_cfg=None'
+        )

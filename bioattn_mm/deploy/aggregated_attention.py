@@ -8,7 +8,7 @@ from torch import Tensor
 from ..layers import AggregatedAttention, LengthScaledAttention
 from ..layers.aggregated_attention import unit_vectors
 from .adaptive_pooling import averaging_matrices
-from .sizes import Grid, Length, from_sizes
+from .sizes import Grid, Length, at_least_one, from_sizes
 
 AGGREGATED = 'bioattn_mm.layers.AggregatedAttention.forward'
 LENGTH_SCALED = 'bioattn_mm.layers.LengthScaledAttention.forward'
@@ -20,7 +20,7 @@ def aggregated_attention__forward(self: AggregatedAttention, x: Tensor) -> Tenso
     window_size, num_heads, channels = self.window_size, self.num_heads, self.proj.in_features
     with from_sizes(FUNCTION_REWRITER.get_context(AGGREGATED).cfg):
         batch, height, width = x.shape[:3]
-        pooled_grid = self.pooled_grid((height, width))
+        pooled_grid = self.pool_size or tuple(at_least_one(length // self.sr_ratio) for length in (height, width))
         index, inside = windows_of_grid(height, width, window_size)
         log_length = (inside.sum(-1) + pooled_grid[0] * pooled_grid[1]).log()
         outside = inside.log()  # 0 inside the image, -inf outside

@@ -1,4 +1,7 @@
-"""The two attention layers of TransNeXt: aggregated (stages 1-3) and length-scaled cosine attention (stage 4)."""
+"""The two attention layers of TransNeXt: aggregated (stages 1-3) and length-scaled cosine attention (stage 4).
+
+Its variant A-A-A-A has aggregated attention in all stages.
+"""
 
 import math
 
@@ -59,7 +62,7 @@ class AggregatedAttention(nn.Module):
         embed_dims: Width of the tokens.
         num_heads: Number of attention heads.
         position_bias: Position bias between queries and pooled keys.
-        sr_ratio: Spatial reduction: the pooled grid is the token grid divided by it, rounded down.
+        sr_ratio: Spatial reduction: the pooled grid is the token grid divided by it, rounded down, at least 1 x 1.
         pool_size: Fixed pooled grid (height, width) that takes the place of `sr_ratio`; the cost is then linear in
             the input size.
         window_size: Side of the window in tokens, odd.
@@ -166,7 +169,7 @@ class AggregatedAttention(nn.Module):
 
     def pooled_grid(self, grid: Grid) -> Grid:
         """Pooled grid (height, width) for a token grid (height, width)."""
-        return self.pool_size or (grid[0] // self.sr_ratio, grid[1] // self.sr_ratio)
+        return self.pool_size or tuple(max(1, length // self.sr_ratio) for length in grid)
 
     def _key_value(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Project tokens or pooled tokens to l2-normalised keys and to values: (B, H, W, heads, d) each."""

@@ -44,6 +44,9 @@ def test_pooled_grid_of_an_oblong_and_of_no_training_size() -> None:
     config = Config(dict(model=dict(backbone=dict(type='TransNeXt'))))
     set_bias_mode(config, 'linear')
     assert config.model.backbone.pool_size == (16, 16)
+    config = Config(dict(model=dict(backbone=dict(type='TransNeXt', arch='micro-aaaa'))))
+    set_bias_mode(config, 'linear')
+    assert config.model.backbone.pool_size == (8, 8)
 
 
 def test_bias_mode_of_another_backbone() -> None:

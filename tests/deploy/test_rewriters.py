@@ -107,6 +107,7 @@ CASES: dict[str, Callable[[], nn.Module]] = {
     'aggregated attention': lambda: AggregatedAttention(CHANNELS, 2, log_cpb(ratio=2), 2),
     'aggregated attention, interpolated': lambda: AggregatedAttention(CHANNELS, 2, log_cpb('interpolate', 2), 2),
     'aggregated attention, linear': lambda: AggregatedAttention(CHANNELS, 2, log_cpb(), 2, pool_size=(3, 2)),
+    'aggregated attention, pooled to one token': lambda: AggregatedAttention(CHANNELS, 2, log_cpb(), 5),
     'aggregated attention, window of 5': lambda: AggregatedAttention(CHANNELS, 2, log_cpb(), 3, window_size=5),
     'length-scaled attention': lambda: LengthScaledAttention(CHANNELS, 2, log_cpb()),
     'length-scaled attention, interpolated': lambda: LengthScaledAttention(CHANNELS, 2, log_cpb('interpolate')),

@@ -307,6 +307,19 @@ def summed(maps: AttentionMaps) -> Tensor:
     return sum(values.weights.sum((-2, -1)) for values in whole_attention(maps))
 
 
+@torch.no_grad()
+def test_recordings_of_aggregated_attention_in_all_stages() -> None:
+    arch = dict(BACKBONES['TransNeXt']['arch'], sr_ratios=(16, 8, 4, 2))
+    recordings = record_attention(
+        MODELS.build(dict(type='bioattn_mm.TransNeXt', arch=arch)).eval(), torch.randn(1, 3, 40, 130)
+    )
+    assert len(recordings) == 5
+    for recording in recordings:
+        maps = recording.maps(torch.tensor([0, 3]))
+        assert maps['pooled'].weights.shape[-2:] == (1, 2)
+        torch.testing.assert_close(summed(maps), torch.ones_like(summed(maps)))
+
+
 @pytest.mark.parametrize('name', BACKBONES)
 @torch.no_grad()
 def test_recordings_of_a_backbone(name: str) -> None:

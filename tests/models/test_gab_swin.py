@@ -4,6 +4,7 @@ import pytest
 import torch
 from mmdet.models.backbones.swin import SwinTransformer as MMDetSwin
 from mmdet.models.backbones.swin import swin_converter
+from mmengine.registry import MODELS
 from mmpretrain.models import SwinTransformer as MMPretrainSwin
 from torch import Tensor, nn
 
@@ -137,6 +138,31 @@ def test_loads_files_of_three_sources(names: str, tmp_path, monkeypatch) -> None
     assert {layer.sigma.item() for layer in gaussians(backbone)} == {2.5}
     unused = 'layers.0.blocks.1.attn_mask, norm.weight, norm.bias, head.weight, head.bias'
     assert (f', not used: {unused};' in line) == (names == 'released')
+
+
+@torch.no_grad()
+def test_whole_classifier_of_the_release_gives_its_logits(tmp_path) -> None:
+    host = MMPretrainSwin(HOST, drop_path_rate=0.0)
+    host.eval()
+    for parameter in host.parameters():
+        parameter += 0.1 * torch.randn(parameter.shape)
+    fc = nn.Linear(128, 10)
+    released = released_names(host.state_dict())
+    released |= {'norm.weight': host.norm3.weight, 'norm.bias': host.norm3.bias}
+    released |= {'head.weight': fc.weight, 'head.bias': fc.bias}
+    torch.save({'model': released}, tmp_path / 'swin.pth')
+    model = MODELS.build(
+        dict(
+            type='mmpretrain.ImageClassifier',
+            backbone=dict(type='bioattn_mm.GABSwin', arch=SMALL, amplitude=0.0, out_indices=(3,)),
+            neck=dict(type='GlobalAveragePooling'),
+            head=dict(type='LinearClsHead', num_classes=10, in_channels=128),
+            init_cfg=pretrained(tmp_path / 'swin.pth'),
+        )
+    )
+    model.init_weights()
+    image = torch.randn(2, 3, 224, 224)
+    torch.testing.assert_close(model.eval()(image), fc(host(image)[-1].mean((2, 3))), rtol=0, atol=1e-5)
 
 
 def test_file_with_gaussians_loads_whole(tmp_path, monkeypatch) -> None:

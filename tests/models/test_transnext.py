@@ -8,6 +8,8 @@ from bioattn_mm.models import TransNeXt
 from tests import parity
 
 SMALL = dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 2, 1))
+# Aggregated attention in all stages.
+SMALL_AAAA = dict(**SMALL, sr_ratios=(16, 8, 4, 2))
 
 
 def save_release(path, variant: str) -> str:
@@ -33,9 +35,10 @@ def test_matches_the_recorded_features(name: str, tmp_path) -> None:
     parity.check_features(backbone.eval(), name)
 
 
-@pytest.mark.parametrize('variant', ['micro', 'tiny', 'small', 'base'])
+@pytest.mark.parametrize('variant', ['micro', 'tiny', 'small', 'base', 'micro-aaaa'])
 def test_parameters_are_those_of_the_release(variant: str) -> None:
-    released = parity.released_state_dict(f'transnext_{variant}')
+    released = parity.released_state_dict(f'transnext_{variant.replace("-aaaa", "_AAAA")}')
+    released = {name: value for name, value in released.items() if not name.startswith('head.')}
     with torch.device('meta'):
         backbone = TransNeXt(variant)
     assert sum(p.numel() for p in backbone.parameters()) == sum(value.numel() for value in released.values())
@@ -47,8 +50,9 @@ def test_parameters_are_those_of_the_release(variant: str) -> None:
     [dict(), dict(bias_mode='interpolate', img_size=64), dict(pool_size=7), dict(pool_size=(2, 3))],
     ids=['extrapolate', 'interpolate', 'linear', 'linear non-square'],
 )
-def test_any_input_size(size: tuple[int, int], options: dict) -> None:
-    backbone = TransNeXt(SMALL, **options)
+@pytest.mark.parametrize('arch', [SMALL, SMALL_AAAA], ids=['A-A-A-M', 'A-A-A-A'])
+def test_any_input_size(arch: dict, size: tuple[int, int], options: dict) -> None:
+    backbone = TransNeXt(arch, **options)
     outputs = backbone(torch.randn(2, 3, *size))
     for output, channels, stride in zip(outputs, backbone.out_channels, (4, 8, 16, 32), strict=True):
         assert output.shape == (2, channels, -(-size[0] // stride), -(-size[1] // stride))
@@ -64,11 +68,31 @@ def test_linear_mode_keeps_the_pooled_grid() -> None:
         assert stage.blocks[0].attn.pooled_grid((200, 334)) == (7, 7)
 
 
+def test_pooled_grids_of_aggregated_attention_in_all_stages() -> None:
+    backbone, linear = TransNeXt(SMALL_AAAA), TransNeXt(SMALL_AAAA, pool_size=(4, 5))
+    for stage, linear_stage, grid in zip(backbone.stages, linear.stages, [(8, 50), (4, 25), (2, 13), (1, 7)]):
+        # 1/64 of 32 x 200 pixels, and nowhere without a token.
+        assert stage.blocks[0].attn.pooled_grid(grid) == (1, 3)
+        assert linear_stage.blocks[0].attn.pooled_grid(grid) == (4, 5)
+
+
+def test_unit_of_the_coordinates_is_the_size_of_the_release() -> None:
+    def grids(**options) -> list[tuple[int, int]]:
+        with torch.device('meta'):
+            backbone = TransNeXt(**options)
+        return [stage.blocks[0].attn.position_bias.pretrain_grid for stage in backbone.stages]
+
+    assert grids(arch=SMALL) == [(56, 56), (28, 28), (14, 14), (7, 7)]
+    assert grids(arch='micro-aaaa') == [(64, 64), (32, 32), (16, 16), (8, 8)]
+    assert grids(arch=SMALL_AAAA, pretrain_size=384) == [(96, 96), (48, 48), (24, 24), (12, 12)]
+
+
+@pytest.mark.parametrize('arch', [SMALL, SMALL_AAAA], ids=['A-A-A-M', 'A-A-A-A'])
 @torch.no_grad()
-def test_interpolation_equals_extrapolation_at_the_training_size() -> None:
+def test_interpolation_equals_extrapolation_at_the_training_size(arch: dict) -> None:
     image = torch.randn(1, 3, 96, 160)
-    extrapolate = TransNeXt(SMALL).eval()
-    interpolate = TransNeXt(SMALL, bias_mode='interpolate', img_size=(96, 160)).eval()
+    extrapolate = TransNeXt(arch).eval()
+    interpolate = TransNeXt(arch, bias_mode='interpolate', img_size=(96, 160)).eval()
     interpolate.load_state_dict(extrapolate.state_dict())
     for a, b in zip(extrapolate(image), interpolate(image), strict=True):
         torch.testing.assert_close(a, b)
@@ -149,9 +173,10 @@ def test_checkpoint_that_cannot_be_downloaded() -> None:
 @pytest.mark.parametrize(
     ('options', 'message'),
     [
-        (dict(arch='huge'), "arch must be one of micro, tiny, small, base or a dict, got 'huge'"),
+        (dict(arch='huge'), "arch must be one of micro, tiny, small, base, micro-aaaa or a dict, got 'huge'"),
         (dict(arch=dict(embed_dims=(8, 8, 8, 8))), 'arch as a dict needs the keys depths, embed_dims, num_heads'),
         (dict(arch={**SMALL, 'depths': (1, 1)}), r'depths of arch needs 4 values, got \(1, 1\)'),
+        (dict(arch={**SMALL, 'sr_ratios': (8, 4)}), r'sr_ratios of arch needs 4 values, got \(8, 4\)'),
         (
             dict(arch={**SMALL, 'num_heads': (3, 2, 3, 4)}),
             'embed_dims must be a multiple of num_heads, got 8 and 3',

@@ -67,7 +67,7 @@ def test_every_weight_of_the_release_is_used(manifest: str, tmp_path) -> None:
     theirs = {rename_released(VARS, name): value.numel() for name, value in state_dict.items()}
     unused = {name.rsplit('.', 1)[-1] if 'blocks' in name else name for name in theirs if name not in own}
     # The classifier's, and what the release computes from its other parameters or never reads.
-    assert unused <= {'norm.weight', 'norm.bias', 'head.weight', 'head.bias', 'L', 'kernel_norm'}
+    assert unused <= {'fc_norm.weight', 'fc_norm.bias', 'head.weight', 'head.bias', 'L', 'kernel_norm'}
     assert own == {name: number for name, number in theirs.items() if name in own}
     # The names of this package's files stay.
     assert all(rename_released(VARS, name) == name for name in own)

@@ -12,7 +12,7 @@ from mmengine.logging import print_log
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 
-from ...checkpoints import load_backbone
+from ...checkpoints import fit_classifier, load_backbone
 from ...errors import InputError
 from ...layers.attention_maps import AttentionMaps, Recording
 from .blocks import run_block
@@ -35,17 +35,24 @@ class Backbone(BaseModule):
 
     Attributes:
         arch_settings: Variants by name; a dict given as `arch` must have the same keys.
+        arch_defaults: Values of more keys, which variants and dicts may leave out.
         released_names: Pairs of a regular expression and its replacement that turn the names in the authors' released
             files into the names here, applied in order. Names of this package must pass unchanged.
         released_values: Functions that turn values of the released files into the values here, by a regular
             expression that matches the name in the file.
+        released_head: Name of the classifier's last layer in the released files.
+        released_names_of_classifier: As `released_names`, and applied before them, where a released file is loaded
+            into a whole classifier: for parts of it that the backbones of dense models do not take.
         optional_weights: Regular expressions of parameters and buffers that a checkpoint may lack.
         loaded_weights: The file that `init_weights` loaded and how well it fitted, for the log.
     """
 
     arch_settings: dict[str, dict]
+    arch_defaults: dict[str, object] = {}
     released_names: tuple[tuple[str, str | Callable[[re.Match], str]], ...] = ()
     released_values: dict[str, Callable[[Tensor], Tensor]] = {}
+    released_head: str = 'head'
+    released_names_of_classifier: tuple[tuple[str, str | Callable[[re.Match], str]], ...] = ()
     optional_weights: tuple[str, ...] = ()
     loaded_weights: str | None = None
 
@@ -71,14 +78,15 @@ class Backbone(BaseModule):
         if isinstance(arch, str):
             if arch not in variants:
                 raise InputError(f'arch must be one of {", ".join(variants)} or a dict, got {arch!r}')
-            return variants[arch]
-        expected = next(iter(variants.values()))
-        if set(arch) != set(expected):
-            raise InputError(f'arch as a dict needs the keys {", ".join(sorted(expected))}, got {arch}')
-        for key, value in expected.items():
-            if isinstance(value, tuple) and len(arch[key]) != len(value):
-                raise InputError(f'{key} of arch needs {len(value)} values, got {arch[key]}')
-        return arch
+            return {**cls.arch_defaults, **variants[arch]}
+        first = next(iter(variants.values()))
+        settings = {**cls.arch_defaults, **arch}
+        if set(settings) != {*first, *cls.arch_defaults}:
+            raise InputError(f'arch as a dict needs the keys {", ".join(sorted(first))}, got {arch}')
+        for key, value in {**cls.arch_defaults, **first}.items():
+            if isinstance(value, tuple) and len(settings[key]) != len(value):
+                raise InputError(f'{key} of arch needs {len(value)} values, got {settings[key]}')
+        return settings
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Compute the feature maps of the stages `out_indices`.
@@ -87,7 +95,7 @@ class Backbone(BaseModule):
             x: Images, (B, 3, H, W) with H, W >= 32.
 
         Returns:
-            (B, C_i, H_i, W_i) for each of `out_indices`.
+            (B, C_i, H_i, W_i) for each of `out_indices`; (B, C_i) where a plain backbone's `out_type` says so.
 
         Raises:
             InputError: The input has another shape or is too small.
@@ -158,14 +166,34 @@ class Backbone(BaseModule):
             super().init_weights()
             return
         path = self.init_cfg['checkpoint']
-        unused, kept = load_backbone(self, path, self.init_cfg.get('prefix', ''))
+        match = load_backbone(self, path, self.init_cfg.get('prefix', ''))
         self._is_init = True
-        note = f'{len(self.state_dict()) - len(kept)} entries used, '
-        note += f'not used: {", ".join(unused)}' if unused else 'which are all of the file'
-        if kept:
-            note += f'; not in the file and left at their initial values: {", ".join(kept)}'
-        self.loaded_weights = f'{path}; {note}'
-        print_log(f'{type(self).__name__}: loaded {self.loaded_weights}', logger='current')
+        self._log_loading(f'{path}; {match}')
+
+    def _checkpoint_filter(self, state_dict: dict, prefix: str, *args) -> None:
+        """Give the entries of the authors' classifier the names of the `ImageClassifier` that has this backbone.
+
+        mmpretrain's `ImageClassifier` calls this, by this name, before it loads a checkpoint. Its head must be a
+        `LinearClsHead`. Checkpoints of an `ImageClassifier` stay as they are.
+
+        Args:
+            state_dict: The checkpoint; changed in place.
+            prefix: Name of the classifier in a larger model, with a dot.
+
+        Raises:
+            InputError: The weights are of another system or variant.
+        """
+        if prefix or not state_dict or any(name.startswith('backbone.') for name in state_dict):
+            return
+        match = fit_classifier(self, 'the file', state_dict)
+        state_dict.clear()
+        state_dict.update(match.weights)
+        self._log_loading(f'a whole classifier of the authors; {match}')
+
+    def _log_loading(self, loaded_weights: str) -> None:
+        """Log which weights were loaded, and remember it."""
+        self.loaded_weights = loaded_weights
+        print_log(f'{type(self).__name__}: loaded {loaded_weights}', logger='current')
 
     def train(self, mode: bool = True) -> 'Backbone':
         super().train(mode)
@@ -207,8 +235,8 @@ class PlainBackbone(Backbone):
     """Base of backbones that are one sequence of blocks on a grid of tokens.
 
     Every block is a stage of its own. Blocks after the last output are not built: unused parameters break
-    DistributedDataParallel. A subclass sets `blocks`, `num_built` of them, and `norm`, which is applied to the output
-    of the last block alone.
+    DistributedDataParallel. A subclass sets `blocks`, `num_built` of them, and what its release has of `norm`, which is
+    applied to the tokens of the last block alone, and `fc_norm`, which is applied to their mean.
 
     Args:
         num_layers: Number of blocks of the whole network.
@@ -216,10 +244,15 @@ class PlainBackbone(Backbone):
         frozen_stages: Blocks up to and including this one are frozen, and the embedding before them; -1 freezes none.
         with_cp: Recompute each block's activations in the backward pass to save memory.
         init_cfg: As in `Backbone`.
+        out_type: What is returned of a block, by mmpretrain's names: 'featmap', its map, (B, C, H, W); for a
+            classifier 'avg_featmap', the mean of its tokens, (B, C), or 'cls_token', its class token, (B, C).
 
     Attributes:
+        out_types: The values of `out_type` that the backbone takes.
         num_built: Number of blocks that are built.
     """
+
+    out_types: tuple[str, ...] = ('featmap', 'avg_featmap')
 
     def __init__(
         self,
@@ -228,12 +261,17 @@ class PlainBackbone(Backbone):
         frozen_stages: int = -1,
         with_cp: bool = False,
         init_cfg: dict | list | None = None,
+        out_type: str = 'featmap',
     ) -> None:
         super().__init__(num_layers, out_indices, frozen_stages, init_cfg)
+        if out_type not in self.out_types:
+            raise InputError(f'out_type must be one of {", ".join(self.out_types)}, got {out_type!r}')
+        self.out_type = out_type
         self.num_layers = num_layers
         self.num_built = max(self.out_indices) + 1
         self.with_cp = with_cp
         self.norm = nn.Identity()
+        self.fc_norm = nn.Identity()
 
     def drop_path_rates(self, last: float) -> list[float]:
         """Stochastic depth of each block that is built: from 0, linearly, to `last` in the network's last block."""
@@ -242,6 +280,10 @@ class PlainBackbone(Backbone):
     def final_norm(self, embed_dims: int) -> nn.Module:
         """LayerNorm for the output of the last block, or nothing if that block is not built."""
         return nn.LayerNorm(embed_dims, eps=1e-6) if self.num_built == self.num_layers else nn.Identity()
+
+    def pooled_norm(self, embed_dims: int) -> nn.Module:
+        """LayerNorm for the mean of the last block's tokens, or nothing if that is not an output."""
+        return self.final_norm(embed_dims) if self.out_type == 'avg_featmap' else nn.Identity()
 
     def embed(self, x: Tensor) -> Tensor:
         """Turn images, (B, 3, H, W), into a grid of tokens, (B, H', W', C)."""
@@ -256,7 +298,7 @@ class PlainBackbone(Backbone):
         return run_block(block, x, self.with_cp)
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Feature maps after the blocks `out_indices`."""
+        """Outputs of the blocks `out_indices`."""
         x = self.embed(x)
         outputs = []
         for index, block in enumerate(self.blocks):
@@ -265,11 +307,18 @@ class PlainBackbone(Backbone):
                 grid = x.shape[1:3]
             x = self.run_block(block, x)
             if index in self.out_indices:
-                output = self.norm(x) if index == self.num_layers - 1 else x
-                if x.dim() == 3:  # a class token comes before those of the grid
-                    output = output[:, 1:].unflatten(1, grid)
-                outputs.append(output.permute(0, 3, 1, 2).contiguous())
+                is_last = index == self.num_layers - 1
+                output = self._output(self.norm(x) if is_last else x, grid)
+                outputs.append(self.fc_norm(output) if is_last else output)
         return tuple(outputs)
+
+    def _output(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        """What `out_type` asks for of a block's tokens: (B, H, W, C), or (B, 1 + H * W, C), the class token first."""
+        if self.out_type == 'cls_token':
+            return x[:, 0]
+        if x.dim() == 3:
+            x = x[:, 1:].unflatten(1, grid)
+        return x.mean((1, 2)) if self.out_type == 'avg_featmap' else x.permute(0, 3, 1, 2).contiguous()
 
     def embedding_modules(self) -> list[nn.Module]:
         """What comes before the first block, and is frozen with it."""
@@ -285,4 +334,4 @@ class PlainBackbone(Backbone):
         module, _, rest = name.partition('.')
         if module == 'blocks':
             return int(rest.partition('.')[0]) + 1
-        return self.num_built + 1 if module == 'norm' else 0
+        return self.num_built + 1 if module in ('norm', 'fc_norm') else 0

@@ -31,6 +31,8 @@ class ConViT(PlainBackbone):
             block's alone. Blocks after the last of these are not built.
         local_up_to_layer: Number of blocks with GPSA, the first ones; the class token is inserted after them.
         locality_strength: How local the convolutional initialisation of GPSA is.
+        out_type: 'featmap' for maps, (B, C, H, W), or, for a classifier, 'cls_token' for the class token, (B, C), as
+            the release classifies, or 'avg_featmap' for the mean of the other tokens, (B, C).
         drop_path_rate: Stochastic depth of the last block; it rises linearly from 0.
         with_cp: Recompute each block's activations in the backward pass to save memory.
         frozen_stages: Blocks up to and including this one are frozen, and the patch embedding with them; -1 freezes
@@ -50,6 +52,7 @@ class ConViT(PlainBackbone):
         'base': dict(embed_dims=768, num_layers=12, num_heads=16),
         'base-plus': dict(embed_dims=1024, num_layers=12, num_heads=16),
     }
+    out_types = (*PlainBackbone.out_types, 'cls_token')
     # timm's files have the same names.
     released_names = ((r'^pos_embed$', 'pos_embed.weight'),)
 
@@ -60,6 +63,7 @@ class ConViT(PlainBackbone):
         out_indices: tuple[int, ...] = (3, 7, 9, 11),
         local_up_to_layer: int = 10,
         locality_strength: float = 1.0,
+        out_type: str = 'featmap',
         drop_path_rate: float = 0.0,
         with_cp: bool = False,
         frozen_stages: int = -1,
@@ -67,9 +71,14 @@ class ConViT(PlainBackbone):
     ) -> None:
         settings = self.parse_arch(arch)
         embed_dims, num_layers, num_heads = (settings[key] for key in ('embed_dims', 'num_layers', 'num_heads'))
-        super().__init__(num_layers, out_indices, frozen_stages, with_cp, init_cfg)
+        super().__init__(num_layers, out_indices, frozen_stages, with_cp, init_cfg, out_type)
         if not 0 <= local_up_to_layer <= num_layers:
             raise InputError(f'local_up_to_layer must be 0 to {num_layers}, got {local_up_to_layer}')
+        if out_type == 'cls_token' and min(self.out_indices) < local_up_to_layer:
+            raise InputError(
+                f"out_type='cls_token' needs out_indices from {local_up_to_layer} on, the first block with a class "
+                f'token, got {self.out_indices}'
+            )
         self.out_channels = (embed_dims,) * len(self.out_indices)
         self.local_up_to_layer = local_up_to_layer
 

@@ -58,6 +58,8 @@ class GABSwin(HierarchicalBackbone):
         (r'\.mlp\.fc1\.', '.ffn.layers.0.0.'),
         (r'\.mlp\.fc2\.', '.ffn.layers.1.'),
     )
+    # Dense models learn the LayerNorms of their outputs anew, as mmdet's and mmseg's Swin does.
+    released_names_of_classifier = ((r'^norm\.', 'norm3.'),)
     # Patch merging flattens 2 x 2 patches in the order (column, row, channel) in the authors' code, and in the order
     # (channel, row, column) in OpenMMLab's.
     released_values = {

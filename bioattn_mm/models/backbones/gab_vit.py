@@ -40,7 +40,8 @@ class GABViT(PlainBackbone):
     Any input size: images are padded at the bottom and right to a multiple of 16 pixels, and the relative positions
     are those of the actual grid. There is no absolute position embedding and no class token.
 
-    There is no final LayerNorm: in these ViTs it belongs to the classifier (timm's `fc_norm`).
+    There is no final LayerNorm of the tokens: in these ViTs it belongs to the classifier, which normalises their mean
+    (timm's `fc_norm`).
 
     Args:
         arch: 'small', 'medium' or 'base', or a dict with `embed_dims`, `num_layers` and `num_heads`.
@@ -49,6 +50,8 @@ class GABViT(PlainBackbone):
         amplitude: Initial A of eq. 3, not in the paper's main text either. 0 gives timm's model, without gradients
             for the Gaussians.
         out_indices: Blocks (counted from 0) whose outputs are returned. Blocks after the last of these are not built.
+        out_type: 'featmap' for maps, (B, C, H, W), or, for a classifier, 'avg_featmap' for the mean of their tokens,
+            (B, C), normalised.
         drop_path_rate: Stochastic depth of the last block; it rises linearly from 0.
         with_cp: Recompute each block's activations in the backward pass to save memory.
         bias_in_kernel: On a GPU, compute the position bias inside the attention kernel (PyTorch's flex attention),
@@ -75,6 +78,7 @@ class GABViT(PlainBackbone):
         sigma: float = 5.0,
         amplitude: float = 1.0,
         out_indices: tuple[int, ...] = (3, 7, 9, 11),
+        out_type: str = 'featmap',
         drop_path_rate: float = 0.0,
         with_cp: bool = False,
         bias_in_kernel: bool = False,
@@ -83,7 +87,7 @@ class GABViT(PlainBackbone):
     ) -> None:
         settings = self.parse_arch(arch)
         embed_dims, num_heads = settings['embed_dims'], settings['num_heads']
-        super().__init__(settings['num_layers'], out_indices, frozen_stages, with_cp, init_cfg)
+        super().__init__(settings['num_layers'], out_indices, frozen_stages, with_cp, init_cfg, out_type)
         head_dims_of(embed_dims, num_heads)
         self.out_channels = (embed_dims,) * len(self.out_indices)
         self.patch_embed = patch_embedding(embed_dims, PATCH_SIZE)
@@ -91,6 +95,7 @@ class GABViT(PlainBackbone):
             GABBlock(embed_dims, num_heads, rate, sigma, amplitude, bias_in_kernel)
             for rate in self.drop_path_rates(drop_path_rate)
         )
+        self.fc_norm = self.pooled_norm(embed_dims)
         self.apply(init_linear)
         self.train(self.training)
 

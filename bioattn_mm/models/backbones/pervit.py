@@ -62,6 +62,8 @@ class PerViT(PlainBackbone):
         position_init: How the position-based attention starts (table 5): 'peripheral' from local in the first block
             to global in the last, 'conv' local in every block, like the first of 'peripheral', 'random' as PyTorch
             does.
+        out_type: 'featmap' for maps, (B, C, H, W), or, for a classifier, 'avg_featmap' for the mean of their tokens,
+            (B, C).
         drop_path_rate: Stochastic depth of the last block; it rises linearly from 0.
         cache_mebibytes: Memory for the position-based attention of sizes met before, in eval mode, all blocks
             together. A size takes 4 * blocks * heads * tokens^2 bytes (half of it in half precision), 3 GiB for
@@ -100,6 +102,7 @@ class PerViT(PlainBackbone):
         arch: str | dict = 'tiny',
         out_indices: tuple[int, ...] = (1, 3, 9, 11),
         position_init: str = 'peripheral',
+        out_type: str = 'featmap',
         drop_path_rate: float = 0.0,
         cache_mebibytes: int = 4096,
         with_cp: bool = False,
@@ -108,7 +111,7 @@ class PerViT(PlainBackbone):
     ) -> None:
         settings = self.parse_arch(arch)
         num_heads, depths = settings['num_heads'], settings['depths']
-        super().__init__(sum(depths), out_indices, frozen_stages, with_cp, init_cfg)
+        super().__init__(sum(depths), out_indices, frozen_stages, with_cp, init_cfg, out_type)
         # Widths before the first block and after each one.
         widths = np.repeat(settings['embed_dims'], depths).tolist()
         widths.append(widths[-1])

@@ -17,8 +17,6 @@ MLP_RATIOS = (8, 8, 4, 4)
 # Choices of `TransNeXt.position_bias_settings`.
 BIAS_MODES = ('extrapolate', 'interpolate', 'linear')
 IMG_SIZE = 512
-# The pooled grid of stages 1-3 is 1/32 of the image; stage 4 has that size itself.
-SR_RATIOS = (8, 4, 2, 1)
 
 
 class PatchEmbed(nn.Module):
@@ -57,14 +55,17 @@ class TransNeXt(HierarchicalBackbone):
     """Four-stage backbone with aggregated attention, for any input size.
 
     Args:
-        arch: 'micro', 'tiny', 'small' or 'base', or a dict with `embed_dims`, `num_heads` and `depths`, four each.
+        arch: 'micro', 'tiny', 'small', 'base', 'micro-aaaa' (aggregated attention in all four stages), or a dict with
+            `embed_dims`, `num_heads` and `depths`, four each. It may have `sr_ratios`, how much smaller each stage's
+            pooled grid is than its tokens', where 1 stands for length-scaled attention to all tokens, (8, 4, 2, 1) if
+            left out, and `pretrain_size`, 224 if left out.
         bias_mode: Position bias at sizes not trained on: 'extrapolate' computes it for the actual coordinates,
             'interpolate' resizes the bias of `img_size`.
         pretrain_size: Image size of the pre-training, the unit of the relative coordinates: int or (height, width)
-            in pixels.
+            in pixels; None for that of the release, 256 for 'micro-aaaa', else 224.
         img_size: Training image size that 'interpolate' resizes from: int or (height, width) in pixels.
-        pool_size: Fixed pooled grid of stages 1-3, int or (height, width): the linear mode. None pools to 1/32 of
-            the image.
+        pool_size: Fixed pooled grid of the stages with aggregated attention, int or (height, width): the linear mode.
+            None pools to 1/32 of the image, 1/64 with 'micro-aaaa'.
         out_indices: Stages (counted from 0) whose outputs are returned.
         drop_path_rate: Stochastic depth of the last block; it rises linearly from 0.
         with_cp: Recompute each block's activations in the backward pass to save memory.
@@ -81,6 +82,9 @@ class TransNeXt(HierarchicalBackbone):
         small=dict(embed_dims=(72, 144, 288, 576), num_heads=(3, 6, 12, 24), depths=(5, 5, 22, 5)),
         base=dict(embed_dims=(96, 192, 384, 768), num_heads=(4, 8, 16, 32), depths=(5, 5, 23, 5)),
     )
+    arch_settings['micro-aaaa'] = dict(**arch_settings['micro'], sr_ratios=(16, 8, 4, 2), pretrain_size=256)
+    # The pooled grid of stages 1-3 is 1/32 of the image; stage 4 has that size itself.
+    arch_defaults = dict(sr_ratios=(8, 4, 2, 1), pretrain_size=224)
     released_names = (
         (r'^patch_embed(\d)\.', lambda m: f'stages.{int(m[1]) - 1}.patch_embed.'),
         (r'^block(\d)\.(\d+)\.', lambda m: f'stages.{int(m[1]) - 1}.blocks.{m[2]}.'),
@@ -97,7 +101,7 @@ class TransNeXt(HierarchicalBackbone):
         self,
         arch: str | dict = 'tiny',
         bias_mode: str = 'extrapolate',
-        pretrain_size: int | tuple[int, int] = 224,
+        pretrain_size: int | tuple[int, int] | None = None,
         img_size: int | tuple[int, int] = IMG_SIZE,
         pool_size: int | tuple[int, int] | None = None,
         out_indices: tuple[int, ...] = (0, 1, 2, 3),
@@ -108,6 +112,7 @@ class TransNeXt(HierarchicalBackbone):
     ) -> None:
         super().__init__(len(STRIDES), out_indices, frozen_stages, init_cfg)
         settings = self.parse_arch(arch)
+        pretrain_size = settings['pretrain_size'] if pretrain_size is None else pretrain_size
         self.out_channels = tuple(settings['embed_dims'][stage] for stage in self.out_indices)
 
         drop_path_rates = np.linspace(0, drop_path_rate, sum(settings['depths'])).tolist()
@@ -115,12 +120,14 @@ class TransNeXt(HierarchicalBackbone):
         in_channels = 3
         for stage in range(len(STRIDES)):
             embed_dims, num_heads = settings['embed_dims'][stage], settings['num_heads'][stage]
-            depth = settings['depths'][stage]
+            depth, sr_ratio = settings['depths'][stage], settings['sr_ratios'][stage]
             patch_embed = PatchEmbed(in_channels, embed_dims, *((7, 4) if stage == 0 else (3, 2)))
             blocks = [
                 Block(
                     embed_dims,
-                    _attention(stage, embed_dims, num_heads, bias_mode, pretrain_size, img_size, pool_size),
+                    _attention(
+                        STRIDES[stage], embed_dims, num_heads, sr_ratio, bias_mode, pretrain_size, img_size, pool_size
+                    ),
                     ConvGLU(embed_dims, MLP_RATIOS[stage]),
                     drop_path_rates.pop(0),
                 )
@@ -140,8 +147,10 @@ class TransNeXt(HierarchicalBackbone):
                 outputs.append(x)
         return tuple(outputs)
 
-    @staticmethod
-    def position_bias_settings(mode: str, img_size: int | tuple[int, int] = IMG_SIZE) -> dict:
+    @classmethod
+    def position_bias_settings(
+        cls, mode: str, img_size: int | tuple[int, int] = IMG_SIZE, arch: str | dict = 'tiny'
+    ) -> dict:
         """Arguments of `TransNeXt` for one of `BIAS_MODES`.
 
         'linear' keeps the pooled grid of the training size for images of any size, and extrapolates the bias to them
@@ -150,15 +159,17 @@ class TransNeXt(HierarchicalBackbone):
         Args:
             mode: 'extrapolate', 'interpolate' or 'linear'.
             img_size: Training image size.
+            arch: As in `TransNeXt`.
 
         Raises:
-            InputError: There is no such mode.
+            InputError: There is no such mode or `arch`.
         """
         if mode not in BIAS_MODES:
             raise InputError(f'the position bias must be one of {", ".join(BIAS_MODES)}, got {mode!r}')
         if mode != 'linear':
             return dict(bias_mode=mode, pool_size=None)
-        pool_size = tuple(max(1, size // STRIDES[-1]) for size in to_2tuple(img_size))
+        pooled_stride = STRIDES[0] * cls.parse_arch(arch)['sr_ratios'][0]
+        pool_size = tuple(max(1, size // pooled_stride) for size in to_2tuple(img_size))
         return dict(bias_mode='extrapolate', pool_size=pool_size)
 
     def stage_modules(self, stage: int) -> list[nn.Module]:
@@ -166,19 +177,19 @@ class TransNeXt(HierarchicalBackbone):
 
 
 def _attention(
-    stage: int,
+    stride: int,
     embed_dims: int,
     num_heads: int,
+    sr_ratio: int,
     bias_mode: str,
     pretrain_size: int | tuple[int, int],
     img_size: int | tuple[int, int],
     pool_size: int | tuple[int, int] | None,
 ) -> nn.Module:
-    """Aggregated attention for stages 0-2, length-scaled attention for stage 3 whose grid is the pooled one."""
-    stride, sr_ratio = STRIDES[stage], SR_RATIOS[stage]
+    """Attention of a stage: aggregated, or, where the grid is the pooled one (`sr_ratio` 1), length-scaled."""
     pretrain_grid = tuple(size // stride for size in to_2tuple(pretrain_size))
     train_grid = tuple(math.ceil(size / stride) for size in to_2tuple(img_size))
-    train_pooled_grid = tuple(length // sr_ratio for length in train_grid)
+    train_pooled_grid = tuple(max(1, length // sr_ratio) for length in train_grid)
     if pool_size is not None and sr_ratio > 1:
         pool_size = train_pooled_grid = to_2tuple(pool_size)
     position_bias = LogCPB(num_heads, pretrain_grid, bias_mode, train_grid, train_pooled_grid)

@@ -78,7 +78,8 @@ class VARS(PlainBackbone):
     Any input size: images are padded at the bottom and right to a multiple of 16 pixels, and static dictionaries
     are resized to the actual grid. All attentions but 'softmax' are linear in the number of tokens.
 
-    There is no final LayerNorm: in these networks it belongs to the classifier.
+    There is no final LayerNorm of the tokens: in these networks it belongs to the classifier, which normalises their
+    mean.
 
     Args:
         arch: The host network. 'rvt-tiny' (10 blocks of width 192, then 2 of width 384 and stride 32) and 'rvt-small'
@@ -97,6 +98,8 @@ class VARS(PlainBackbone):
             dictionaries and of the position embedding.
         out_indices: Blocks (counted from 0) whose outputs are returned; None for the last of each stride with two
             strides, else for (3, 7, 9, 11). Blocks after the last of these are not built.
+        out_type: 'featmap' for maps, (B, C, H, W), or, for a classifier, 'avg_featmap' for the mean of their tokens,
+            (B, C), normalised.
         drop_path_rate: Stochastic depth of the last block; it rises linearly from 0.
         with_cp: Recompute each block's activations in the backward pass to save memory.
         frozen_stages: Blocks up to and including this one are frozen, and the stem with them; -1 freezes none.
@@ -115,6 +118,7 @@ class VARS(PlainBackbone):
     # With VARS-S, `kernel`, `v` and `proj` belong to the block, with VARS-SD to its attention.
     released_names = (
         (r'^patch_embed\.proj\.', 'stem.'),
+        (r'^norm\.', 'fc_norm.'),
         (r'^pools\.0\.conv\.', 'pool.'),
         (r'^(transformers\..*\.attn)\.kernel$', r'\1.static'),
         # Only RVT-Ti has a second stage, after 10 blocks.
@@ -136,6 +140,7 @@ class VARS(PlainBackbone):
         sparsity: float | None = None,
         pretrain_size: int | tuple[int, int] = 224,
         out_indices: tuple[int, ...] | None = None,
+        out_type: str = 'featmap',
         drop_path_rate: float = 0.0,
         with_cp: bool = False,
         frozen_stages: int = -1,
@@ -146,7 +151,7 @@ class VARS(PlainBackbone):
         num_layers = sum(depths)
         if out_indices is None:
             out_indices = (depths[0] - 1, num_layers - 1) if len(depths) == 2 else (3, 7, 9, 11)
-        super().__init__(num_layers, out_indices, frozen_stages, with_cp, init_cfg)
+        super().__init__(num_layers, out_indices, frozen_stages, with_cp, init_cfg, out_type)
         if attention not in ATTENTIONS:
             raise InputError(f'attention must be one of {", ".join(ATTENTIONS)}, got {attention!r}')
         # Blocks from this one on have stride 32.
@@ -169,6 +174,7 @@ class VARS(PlainBackbone):
             self.blocks.append(_block(settings, level, attention, level_grid, num_steps, sparsity, rate))
         if self.num_built > self.pool_before:
             self.pool = nn.Conv2d(embed_dims[0], embed_dims[1], 3, stride=2, padding=1, groups=embed_dims[0])
+        self.fc_norm = self.pooled_norm(embed_dims[-1])
         self.apply(init_linear)
         self.train(self.training)
 

@@ -1,0 +1,282 @@
+"""Whole classifiers: the authors' files in mmpretrain's `ImageClassifier`, and their backbones in dense models."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from mmengine.registry import MODELS
+from mmengine.runner.checkpoint import load_checkpoint
+from mmpretrain.models import ImageClassifier
+from mmpretrain.structures import DataSample
+from torch import Tensor, nn
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.models import PerViT
+from tests import parity
+
+# Of each vector: the manifest of its state dict, and the backbone that takes it.
+RELEASED = {
+    'logits_transnext_micro_224x224': ('transnext_micro', dict(type='TransNeXt', arch='micro', out_indices=(3,))),
+    'logits_transnext_micro_AAAA_256x256': (
+        'transnext_micro_AAAA',
+        dict(type='TransNeXt', arch='micro-aaaa', out_indices=(3,)),
+    ),
+    'logits_convit_tiny_224x224': (
+        'convit_tiny',
+        dict(type='ConViT', arch='tiny', out_indices=(11,), out_type='cls_token'),
+    ),
+    'logits_pervit_tiny_224x224': ('pervit_tiny', dict(type='PerViT', arch='tiny', out_indices=(11,))),
+    'logits_vars_rvt_tiny_self-att_224x224': (
+        'vars_rvt_tiny_self-att',
+        dict(type='VARS', arch='rvt-tiny', attention='softmax', out_indices=(11,), out_type='avg_featmap'),
+    ),
+    'logits_vars_rvt_tiny_vars_d_224x224': (
+        'vars_rvt_tiny_vars_d',
+        dict(
+            type='VARS', arch='rvt-tiny', attention='vars_d', num_steps=5, out_indices=(11,), out_type='avg_featmap'
+        ),
+    ),
+}
+# Small backbones as a classifier has them, and their channels.
+SMALL = dict(
+    TransNeXt=(
+        dict(arch=dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 1, 1)), out_indices=(3,)),
+        32,
+    ),
+    ConViT=(
+        dict(arch=dict(embed_dims=8, num_layers=12, num_heads=2), out_indices=(11,), out_type='cls_token'),
+        8,
+    ),
+    PerViT=(
+        dict(
+            arch=dict(embed_dims=(4, 8, 8, 12), depths=(2, 2, 6, 2), stem_channels=(4, 4, 4), num_heads=2),
+            out_indices=(11,),
+        ),
+        12,
+    ),
+    GABViT=(
+        dict(arch=dict(embed_dims=16, num_layers=2, num_heads=2), out_indices=(1,), out_type='avg_featmap'),
+        16,
+    ),
+    GABSwin=(
+        dict(arch=dict(embed_dims=16, depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2)), out_indices=(3,)),
+        128,
+    ),
+    VARS=(
+        dict(
+            arch=dict(block='rvt', embed_dims=[8, 16], depths=[1, 1], num_heads=[2, 2], feature_ratio=1),
+            out_indices=(1,),
+            out_type='avg_featmap',
+        ),
+        16,
+    ),
+)
+every_system = pytest.mark.parametrize('name', SMALL)
+
+
+def classifier(backbone: dict, channels: int, classes: int = 1000, **options) -> ImageClassifier:
+    """mmpretrain's classifier with one of our backbones; maps are pooled by a neck."""
+    neck = None if backbone.get('out_type', 'featmap') != 'featmap' else dict(type='GlobalAveragePooling')
+    return MODELS.build(
+        dict(
+            type='mmpretrain.ImageClassifier',
+            backbone={**backbone, 'type': f'bioattn_mm.{backbone["type"]}'},
+            neck=neck,
+            head=dict(type='LinearClsHead', num_classes=classes, in_channels=channels),
+            **options,
+        )
+    )
+
+
+def released_file(path: Path, manifest: str, classes: int = 1000) -> dict[str, Tensor]:
+    """Write a file laid out like the authors' release; return its weights."""
+    state_dict = parity.released_state_dict(manifest)
+    last_norm = 'norm4.weight' if manifest.startswith('transnext') else 'norm.weight'
+    channels = state_dict[last_norm].numel()
+    for name, shape in {'head.weight': [classes, channels], 'head.bias': [classes]}.items():
+        state_dict[name] = parity.fill_value(name, shape)
+    torch.save({'model': state_dict, 'epoch': 299}, path)
+    return state_dict
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the backbones log about the weights that they load."""
+    lines = []
+    monkeypatch.setattr('bioattn_mm.models.backbones.base.print_log', lambda line, logger: lines.append(line))
+    return lines
+
+
+@pytest.mark.parametrize('name', RELEASED)
+@torch.no_grad()
+def test_logits_are_the_recorded_ones(name: str, tmp_path: Path, lines: list[str]) -> None:
+    manifest, backbone = RELEASED[name]
+    weights = released_file(tmp_path / 'released.pth', manifest)
+    model = classifier(
+        backbone,
+        channels=weights['head.weight'].shape[1],
+        init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'released.pth')),
+    )
+    model.init_weights()
+    vector = parity.read_vector(name)
+    logits = model.eval()(parity.image(*vector['image'][::2], vector['image'][3]))
+    recorded = np.load(parity.FOLDER / f'{name}.npz')['logits']
+    assert parity.relative_error(logits.numpy(), recorded) < 1e-4
+    (line,) = lines
+    unused = [name for name in weights if name.endswith('.attn.L')]  # the release computes it from other weights
+    number = len(weights) - len(unused)
+    wanted = f'not used: {", ".join(unused)}' if unused else 'which are all of the file'
+    assert line == f'{backbone["type"]}: loaded a whole classifier of the authors; {number} entries used, {wanted}'
+
+
+@torch.no_grad()
+def test_without_amplitude_the_logits_are_those_of_timm(tmp_path: Path, lines: list[str]) -> None:
+    host = timm.create_model('vit_relpos_small_patch16_224').eval()
+    for name, parameter in host.named_parameters():
+        if name.endswith('gamma'):  # timm's layer scale of 1e-6 hides the blocks
+            nn.init.uniform_(parameter, 0.5, 1)
+        else:
+            parameter += 0.02 * torch.randn_like(parameter)
+    torch.save(host.state_dict(), tmp_path / 'timm.pth')
+    backbone = dict(type='GABViT', arch='small', amplitude=0.0, out_indices=(11,), out_type='avg_featmap')
+    model = classifier(backbone, 384)
+    load_checkpoint(model, str(tmp_path / 'timm.pth'))
+    image = torch.randn(2, 3, 224, 224)
+    torch.testing.assert_close(model.eval()(image), host(image), rtol=0, atol=1e-5)
+    assert f'{len(host.state_dict())} entries used, which are all of the file; not in the file' in lines[0]
+
+
+@torch.no_grad()
+def test_pooling_by_the_backbone_is_pooling_by_the_neck() -> None:
+    options, channels = SMALL['PerViT']
+    by_neck = classifier(dict(type='PerViT', **options), channels, 10).eval()
+    by_backbone = classifier(dict(type='PerViT', **options, out_type='avg_featmap'), channels, 10).eval()
+    by_backbone.load_state_dict(by_neck.state_dict())
+    image = torch.randn(2, 3, 48, 64)
+    torch.testing.assert_close(by_backbone(image), by_neck(image))
+
+
+@torch.no_grad()
+def test_tokens_of_convit_at_any_size() -> None:
+    options, _ = SMALL['ConViT']
+    options = {**options, 'out_indices': (10, 11)}
+    token, mean, maps = (
+        MODELS.build(dict(type='bioattn_mm.ConViT', **{**options, 'out_type': out_type})).eval()
+        for out_type in ('cls_token', 'avg_featmap', 'featmap')
+    )
+    for backbone in (mean, maps):
+        backbone.load_state_dict(token.state_dict())
+    image = torch.randn(2, 3, 90, 33)
+    for class_token, pooled, feature in zip(token(image), mean(image), maps(image), strict=True):
+        assert class_token.shape == pooled.shape == (2, 8)
+        assert feature.shape == (2, 8, 6, 3)
+        torch.testing.assert_close(pooled, feature.mean((2, 3)))
+        assert not torch.allclose(class_token, pooled, atol=1e-3)
+
+
+@every_system
+def test_every_parameter_learns(name: str) -> None:
+    options, channels = SMALL[name]
+    model = classifier(dict(type=name, **options), channels, 10)
+    model.init_weights()
+    samples = [DataSample().set_gt_label(label) for label in (3, 7)]
+    model.loss(torch.randn(2, 3, 64, 96), samples)['loss'].backward()
+    # A parameter without a gradient stops distributed training.
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    last, depths = model.get_layer_depth('head.fc.weight')
+    assert last == depths - 1
+    for parameter, _ in model.named_parameters():
+        if parameter.startswith(('backbone.norm', 'backbone.fc_norm')):
+            assert model.get_layer_depth(parameter)[0] == last
+
+
+@every_system
+@pytest.mark.parametrize('prefix', [None, 'backbone.', 'backbone'])
+def test_backbones_of_dense_models_take_a_checkpoint_of_ours(
+    name: str, prefix: str | None, tmp_path: Path, lines: list[str]
+) -> None:
+    options, channels = SMALL[name]
+    model = classifier(dict(type=name, **options), channels, 10)
+    torch.save({'state_dict': model.state_dict(), 'meta': {'epoch': 300}}, tmp_path / 'epoch_300.pth')
+    init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'epoch_300.pth'))
+    if prefix:
+        init_cfg['prefix'] = prefix
+    options = {key: value for key, value in options.items() if key != 'out_type'}  # maps
+    backbone = MODELS.build(dict(type=f'bioattn_mm.{name}', **options, init_cfg=init_cfg))
+    backbone.init_weights()
+    for parameter, value in backbone.state_dict().items():
+        torch.testing.assert_close(value, model.backbone.state_dict()[parameter], rtol=0, atol=0)
+    normalises_mean = name in ('GABViT', 'VARS')
+    unused = ('fc_norm.weight, fc_norm.bias, ' if normalises_mean else '') + 'head.* (2 entries)'
+    number = len(backbone.state_dict())
+    assert lines == [f'{name}: loaded {tmp_path}/epoch_300.pth; {number} entries used, not used: {unused}']
+
+
+@every_system
+def test_checkpoints_of_ours_stay_as_they_are(name: str, lines: list[str]) -> None:
+    options, channels = SMALL[name]
+    source, target = (classifier(dict(type=name, **options), channels, 10) for _ in range(2))
+    target.load_state_dict(source.state_dict())
+    for parameter, value in target.state_dict().items():
+        torch.testing.assert_close(value, source.state_dict()[parameter], rtol=0, atol=0)
+    assert lines == []
+
+
+def test_head_of_other_classes_stays_at_its_initial_values(tmp_path: Path) -> None:
+    weights = released_file(tmp_path / 'released.pth', 'convit_tiny')
+    _, backbone = RELEASED['logits_convit_tiny_224x224']
+    model = classifier(backbone, 192, classes=10)
+    before = model.head.fc.weight.detach().clone()
+    load_checkpoint(model, str(tmp_path / 'released.pth'))
+    torch.testing.assert_close(model.head.fc.weight.detach(), before, rtol=0, atol=0)
+    torch.testing.assert_close(model.backbone.norm.weight.detach(), weights['norm.weight'], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ('manifest', 'backbone', 'message'),
+    [
+        (
+            'pervit_tiny',
+            dict(type='PerViT', arch='small'),
+            'the file is not a checkpoint of this model; .* of another',
+        ),
+        (
+            'convit_tiny',
+            dict(type='PerViT', arch='tiny'),
+            'the file is not a checkpoint of this model; .* missing in',
+        ),
+        (
+            'vars_rvt_tiny_vars_d',
+            dict(type='VARS', arch='rvt-tiny', attention='vars_d'),
+            "normalises the mean of the tokens: set out_type of the backbone to 'avg_featmap'",
+        ),
+    ],
+)
+def test_files_that_do_not_fit(manifest: str, backbone: dict, message: str, tmp_path: Path) -> None:
+    released_file(tmp_path / 'released.pth', manifest, classes=10)
+    model = classifier({**backbone, 'out_indices': (11,)}, 384, classes=10)
+    with pytest.raises(InputError, match=message):
+        load_checkpoint(model, str(tmp_path / 'released.pth'))
+
+
+def test_file_without_a_classifier(tmp_path: Path) -> None:
+    options, channels = SMALL['PerViT']
+    torch.save(PerViT(**options).state_dict(), tmp_path / 'backbone.pth')
+    model = classifier(dict(type='PerViT', **options), channels)
+    with pytest.raises(InputError, match='has a backbone and no classifier, whose name would be head'):
+        load_checkpoint(model, str(tmp_path / 'backbone.pth'))
+
+
+@pytest.mark.parametrize(
+    ('name', 'options', 'message'),
+    [
+        ('PerViT', dict(out_type='cls_token'), "out_type must be one of featmap, avg_featmap, got 'cls_token'"),
+        ('ConViT', dict(out_type='raw'), "out_type must be one of featmap, avg_featmap, cls_token, got 'raw'"),
+        ('ConViT', dict(out_indices=(9, 11)), r"out_type='cls_token' needs out_indices from 10 on, .* got \(9, 11\)"),
+    ],
+)
+def test_arguments_that_are_wrong(name: str, options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        MODELS.build(dict(type=f'bioattn_mm.{name}', **{**SMALL[name][0], **options}))
