@@ -83,7 +83,7 @@ class Conversion:
 
     Attributes:
         framework: 'Mask R-CNN', 'DINO', 'UperNet' or 'Mask2Former'.
-        variant: 'micro', 'tiny', 'small' or 'base'.
+        variant: One of TransNeXt's `arch_settings`.
         weights: The weights under the names of this package.
         dataset_meta: Classes and palette where the file has them, in mmengine's form.
         counts: Numbers of entries of the 'backbone', the 'neck' and the 'heads'.

@@ -71,6 +71,8 @@ def shifted_window_maps(layer: ShiftWindowMSA, x: Tensor, grid: Grid, queries: T
         Maps by the names of `GaussianWindowMSA.query_maps`; a window may reach into the padding, beyond the grid.
     """
     size, shift = layer.window_size, layer.shift_size
+    if min(grid) == size and not layer.pad_small_map:
+        shift = 0
     padded = tuple(-(-length // size) * size for length in grid)
     tokens = x.unflatten(1, grid)
     tokens = F.pad(tokens, (0, 0, 0, padded[1] - grid[1], 0, padded[0] - grid[0]))

@@ -109,6 +109,9 @@ def test_weights_that_nobody_publishes(tmp_path: Path) -> None:
     (tmp_path / 'weights.pth').touch()
     check_initial_weights(config)
     check_initial_weights(Config.fromfile(UPERNET))  # a URL is left to the download
+    config.model.init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'classifier.pth'))
+    with pytest.raises(InputError, match=r'no ImageNet weights at .*classifier.pth .*model.init_cfg.checkpoint=FILE'):
+        check_initial_weights(config)
 
 
 def test_work_dirs_do_not_collide() -> None:

@@ -245,8 +245,12 @@ def test_reconstruction_norms() -> None:
 
 
 @pytest.mark.parametrize('shift', [0, 1])
-@pytest.mark.parametrize('grid', [(6, 3), (4, 7), (2, 2)], ids=str)
-def test_shifted_windows(grid: tuple[int, int], shift: int) -> None:
+@pytest.mark.parametrize(
+    ('grid', 'pad_small_map'),
+    [((6, 3), True), ((4, 7), True), ((2, 2), True), ((6, 3), False), ((4, 7), False)],
+    ids=str,
+)
+def test_shifted_windows(grid: tuple[int, int], pad_small_map: bool, shift: int) -> None:
     """Windows of 3 x 3, some of them in the padding, and across the border of the rolled map."""
     from mmpretrain.models.utils import ShiftWindowMSA
 
@@ -254,7 +258,14 @@ def test_shifted_windows(grid: tuple[int, int], shift: int) -> None:
 
     layer = randomized(
         ShiftWindowMSA(
-            CHANNELS, HEADS, 3, shift, pad_small_map=True, window_msa=GaussianWindowMSA, sigma=1.5, amplitude=1.2
+            CHANNELS,
+            HEADS,
+            3,
+            shift,
+            pad_small_map=pad_small_map,
+            window_msa=GaussianWindowMSA,
+            sigma=1.5,
+            amplitude=1.2,
         )
     )
     x, queries = tokens(grid).flatten(1, 2), torch.arange(grid[0] * grid[1])

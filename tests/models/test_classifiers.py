@@ -1,12 +1,13 @@
 """Whole classifiers: the authors' files in mmpretrain's `ImageClassifier`, and their backbones in dense models."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import timm
 import torch
-from mmengine.registry import MODELS
+from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner.checkpoint import load_checkpoint
 from mmpretrain.models import ImageClassifier
 from mmpretrain.structures import DataSample
@@ -99,6 +100,13 @@ def released_file(path: Path, manifest: str, classes: int = 1000) -> dict[str, T
         state_dict[name] = parity.fill_value(name, shape)
     torch.save({'model': state_dict, 'epoch': 299}, path)
     return state_dict
+
+
+@pytest.fixture(autouse=True)
+def scope() -> Iterator[None]:
+    """mmpretrain's parts of a classifier are looked up in mmpretrain, whatever ran before."""
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        yield
 
 
 @pytest.fixture

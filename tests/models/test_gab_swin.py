@@ -4,7 +4,7 @@ import pytest
 import torch
 from mmdet.models.backbones.swin import SwinTransformer as MMDetSwin
 from mmdet.models.backbones.swin import swin_converter
-from mmengine.registry import MODELS
+from mmengine.registry import MODELS, DefaultScope
 from mmpretrain.models import SwinTransformer as MMPretrainSwin
 from torch import Tensor, nn
 
@@ -151,15 +151,15 @@ def test_whole_classifier_of_the_release_gives_its_logits(tmp_path) -> None:
     released |= {'norm.weight': host.norm3.weight, 'norm.bias': host.norm3.bias}
     released |= {'head.weight': fc.weight, 'head.bias': fc.bias}
     torch.save({'model': released}, tmp_path / 'swin.pth')
-    model = MODELS.build(
-        dict(
-            type='mmpretrain.ImageClassifier',
-            backbone=dict(type='bioattn_mm.GABSwin', arch=SMALL, amplitude=0.0, out_indices=(3,)),
-            neck=dict(type='GlobalAveragePooling'),
-            head=dict(type='LinearClsHead', num_classes=10, in_channels=128),
-            init_cfg=pretrained(tmp_path / 'swin.pth'),
-        )
+    config = dict(
+        type='ImageClassifier',
+        backbone=dict(type='bioattn_mm.GABSwin', arch=SMALL, pad_small_map=False, amplitude=0.0, out_indices=(3,)),
+        neck=dict(type='GlobalAveragePooling'),
+        head=dict(type='LinearClsHead', num_classes=10, in_channels=128),
+        init_cfg=pretrained(tmp_path / 'swin.pth'),
     )
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        model = MODELS.build(config)
     model.init_weights()
     image = torch.randn(2, 3, 224, 224)
     torch.testing.assert_close(model.eval()(image), fc(host(image)[-1].mean((2, 3))), rtol=0, atol=1e-5)

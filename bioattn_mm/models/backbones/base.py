@@ -235,8 +235,8 @@ class PlainBackbone(Backbone):
     """Base of backbones that are one sequence of blocks on a grid of tokens.
 
     Every block is a stage of its own. Blocks after the last output are not built: unused parameters break
-    DistributedDataParallel. A subclass sets `blocks`, `num_built` of them, and what its release has of `norm`, which is
-    applied to the tokens of the last block alone, and `fc_norm`, which is applied to their mean.
+    DistributedDataParallel. A subclass sets `blocks`, `num_built` of them, and may set `norm`, which is applied to
+    the tokens of the last block alone, or `fc_norm`, which is applied to their mean.
 
     Args:
         num_layers: Number of blocks of the whole network.

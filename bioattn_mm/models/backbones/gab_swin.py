@@ -25,6 +25,9 @@ class GABSwin(HierarchicalBackbone):
     Args:
         arch: 'tiny', 'small' or 'base', or a dict with `embed_dims` (of the first stage), `depths` and `num_heads`.
         window_size: Height and width of the windows, in tokens.
+        pad_small_map: Pad maps that are smaller than a window, and shift windows also where a side of the map is one
+            window, as in dense prediction. False, mmpretrain's default, is for Swin's classifiers: no shift there,
+            and smaller maps are an error.
         sigma: Initial standard deviation of the Gaussians, in tokens; None for half a window. The paper's main text
             does not print initial values.
         amplitude: Initial A of eq. 3, not in the paper's main text either. 0 gives the plain Swin, without gradients
@@ -70,6 +73,7 @@ class GABSwin(HierarchicalBackbone):
         self,
         arch: str | dict = 'tiny',
         window_size: int = 7,
+        pad_small_map: bool = True,
         sigma: float | None = None,
         amplitude: float = 1.0,
         out_indices: tuple[int, ...] = (0, 1, 2, 3),
@@ -95,6 +99,7 @@ class GABSwin(HierarchicalBackbone):
                 depth=settings['depths'][stage],
                 num_heads=settings['num_heads'][stage],
                 window_size=window_size,
+                pad_small_map=pad_small_map,
                 drop_paths=[drop_path_rates.pop(0) for _ in range(settings['depths'][stage])],
                 downsample=stage < num_stages - 1,
                 attn_cfgs=dict(sigma=sigma, amplitude=amplitude),
@@ -154,13 +159,13 @@ def _patch_embed(embed_dims: int) -> nn.Module:
 
 
 def _stage(attn_cfgs: dict, **kwargs) -> nn.Module:
-    """mmpretrain's stage, with the windows and shifts of dense prediction and the Gaussian in every attention."""
+    """mmpretrain's stage, with the Gaussian in every attention."""
     from mmpretrain.models.backbones.swin_transformer import SwinBlockSequence
 
     from ...layers.gaussian_window_attention import GaussianWindowMSA
 
     block_cfgs = dict(attn_cfgs=dict(window_msa=GaussianWindowMSA, **attn_cfgs))
-    return SwinBlockSequence(block_cfgs=block_cfgs, pad_small_map=True, **kwargs)
+    return SwinBlockSequence(block_cfgs=block_cfgs, **kwargs)
 
 
 def _init_module(module: nn.Module) -> None:
