@@ -186,8 +186,10 @@ class Backbone(BaseModule):
         if prefix or not state_dict or any(name.startswith('backbone.') for name in state_dict):
             return
         match = fit_classifier(self, 'the file', state_dict)
+        own = self.state_dict()
+        kept = {f'backbone.{name}': own[name] for name in match.kept}
         state_dict.clear()
-        state_dict.update(match.weights)
+        state_dict.update(match.weights | kept)
         self._log_loading(f'a whole classifier of the authors; {match}')
 
     def _log_loading(self, loaded_weights: str) -> None:
