@@ -1,11 +1,13 @@
 """Testing one checkpoint under several changes of its config."""
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from mmengine.config import Config
 from mmengine.hooks import Hook
+from mmengine.runner import Runner
 from torch import Tensor
 
 from ..checkpoints import read_state_dict, weights_for
@@ -57,6 +59,20 @@ class TrainedModel:
             metrics = runner.test()
         # Some are NumPy scalars, which JSON does not take.
         return {name: float(value) for name, value in metrics.items()}
+
+
+class Advance(Hook):
+    """Reports the progress of a test.
+
+    Args:
+        advance: Called after each batch with its share of all batches.
+    """
+
+    def __init__(self, advance: Callable[[float], None]) -> None:
+        self.advance = advance
+
+    def after_test_iter(self, runner: Runner, *args: object, **kwargs: object) -> None:
+        self.advance(1 / len(runner.test_dataloader))
 
 
 def choose_metric(metrics: dict[str, float], name: str | None = None) -> str:

@@ -13,13 +13,11 @@ from pathlib import Path
 
 import numpy as np
 from mmengine.config import Config
-from mmengine.hooks import Hook
-from mmengine.runner import Runner
 
 from ..cli.pipelines import find_datasets
 from ..cli.reports import write_json
 from ..errors import InputError
-from .evaluation import TrainedModel
+from .evaluation import Advance, TrainedModel
 
 # Corruption and severity of the test on the images as they are.
 CLEAN = ('none', 0)
@@ -117,7 +115,7 @@ def measure_corrupted(
         insert_corruption(config, corruption, severity)
     config.work_dir = str(work_dir)
     config.experiment_name = f'{corruption}_{severity}'
-    return model.test(config, _Advance(advance))
+    return model.test(config, Advance(advance))
 
 
 def insert_corruption(config: Config, corruption: str, severity: int) -> None:
@@ -132,16 +130,6 @@ def insert_corruption(config: Config, corruption: str, severity: int) -> None:
             raise InputError(f'the test pipeline must load images once, by LoadImageFromFile: {len(loaders)} found')
         step = dict(type='bioattn_mm.Corrupt', corruption=corruption, severity=severity)
         dataset.pipeline.insert(loaders[0] + 1, step)
-
-
-class _Advance(Hook):
-    """Reports the progress of a test."""
-
-    def __init__(self, advance: Callable[[float], None]) -> None:
-        self.advance = advance
-
-    def after_test_iter(self, runner: Runner, *args: object, **kwargs: object) -> None:
-        self.advance(1 / len(runner.test_dataloader))
 
 
 def summarize(clean: float, corrupted: dict[tuple[str, int], float]) -> dict[str, float]:

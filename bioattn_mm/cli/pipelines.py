@@ -47,16 +47,22 @@ def without_annotations(steps: list[dict]) -> list[dict]:
     return kept
 
 
-def load_ground_truth(config: Config) -> None:
-    """Load the boxes of a detection config's test images to draw them, and the masks if its training loads them.
+def load_ground_truth(config: Config, masks: bool = True) -> None:
+    """Load the boxes of a detection config's test images, and the masks if its training loads them.
 
     The step is inserted before `PackDetInputs`, after the image was resized, so that boxes and masks keep the size of
     the file: mmdet draws them on that. A pipeline that already loads annotations (segmentation), or that packs its
     images inside another transform (multi-scale testing), is not changed.
+
+    Args:
+        config: Changed in place.
+        masks: Whether masks are wanted.
     """
     steps = (step for step in _find_dicts(config.get('train_dataloader')) if _loads_annotations(step))
     load = copy.deepcopy(next(steps, dict(with_bbox=True)))
     load['type'] = CHECKED + LOAD_ANNOTATIONS
+    if not masks:
+        load.pop('with_mask', None)
     for dataset in find_datasets(config.test_dataloader):
         pipeline = dataset.get('pipeline', [])
         types = [step['type'] for step in pipeline]

@@ -130,7 +130,10 @@ def choose_keys(logs: dict[str, TrainingLog], patterns: list[str] | None) -> lis
             for key in validation
         }
         metrics = [key for key, values in known.items() if any(value != -1 for value in values)]
-        return losses + [key for key in rates if not (same and key == 'base_lr')] + metrics
+        usual = losses + [key for key in rates if not (same and key == 'base_lr')] + metrics
+        if not usual:
+            raise InputError(f'neither losses nor metrics were logged: choose from {", ".join(training)} with --keys')
+        return usual
     chosen = {}
     for pattern in patterns:
         matches = [key for key in training + validation if fnmatchcase(key, pattern)]
