@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mmengine.config import Config
@@ -10,7 +10,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor
 
-from ..checkpoints import read_state_dict, weights_for
+from ..checkpoints import read_checkpoint, weights_for, weights_of
 from ..cli.runner import build_runner
 from ..errors import InputError
 
@@ -23,16 +23,21 @@ class TrainedModel:
         config: The config.
         checkpoint: File of the weights.
         state_dict: The weights.
+        dataset_meta: What the checkpoint says about the data that it was trained on, such as `classes`, if anything.
     """
 
     config: Config
     checkpoint: str
     state_dict: dict[str, Tensor]
+    dataset_meta: dict[str, object] = field(default_factory=dict)
 
     @classmethod
     def read(cls, config: Config, checkpoint: str) -> 'TrainedModel':
-        """Read the weights of a checkpoint (see `read_state_dict`)."""
-        return cls(config, checkpoint, read_state_dict(checkpoint))
+        """Read a checkpoint (see `read_checkpoint`)."""
+        content = read_checkpoint(checkpoint)
+        weights = weights_of(checkpoint, content)
+        dataset_meta = (content.get('meta') or {}).get('dataset_meta') or {}
+        return cls(config, checkpoint, weights, dataset_meta)
 
     def test(self, config: Config, *hooks: Hook) -> dict[str, float]:
         """Run the test of a config with the weights.

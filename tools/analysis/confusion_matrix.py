@@ -82,9 +82,10 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     report = Report(args.out, *FILES)
-    for option, value in (('--iou-thr', args.iou_thr), ('--score-thr', args.score_thr)):
-        if not 0 <= value <= 1 or (option == '--iou-thr' and value == 0):
-            raise InputError(f'{option} must be {"above 0" if "iou" in option else "0"} to 1, got {value:g}')
+    if not 0 < args.iou_thr <= 1:
+        raise InputError(f'--iou-thr must be above 0 and at most 1, got {args.iou_thr:g}')
+    if not 0 <= args.score_thr <= 1:
+        raise InputError(f'--score-thr must be from 0 to 1, got {args.score_thr:g}')
     config = load_config(args.config, mini=args.mini, cfg_options=args.cfg_options, dataloaders=('test_dataloader',))
     task = config.default_scope
     if task not in NO_CLASS:
@@ -98,6 +99,7 @@ def main() -> None:
                 f'--classes {name!r} is not a class of the test set: expected some of {", ".join(classes)}'
             )
     model = TrainedModel.read(config, args.checkpoint)
+    check_classes(model, classes)
     hook = ConfusionHook(len(classes), ignore_index_of(config), args.iou_thr, args.score_thr)
     load_ground_truth(config, masks=False)
     config.test_evaluator = []  # which would keep all predictions
@@ -131,6 +133,27 @@ def main() -> None:
         print(f'{counts[-1].sum()} pixels have a label that is none of the classes: see tools/inspect_data.py')
     print('  '.join(f'{name} {value:.2f}' for name, value in summary.items()))
     print(report)
+
+
+def check_classes(model: TrainedModel, classes: tuple[str, ...]) -> None:
+    """Compare the classes that a checkpoint says it was trained on, if any, with those of the test set.
+
+    Raises:
+        InputError: Their numbers differ.
+    """
+    learned = model.dataset_meta.get('classes') or classes
+    if len(learned) != len(classes):
+        listed = ', '.join(learned[:3]) + (', ...' if len(learned) > 3 else '')
+        raise InputError(
+            f'{model.checkpoint} was trained on {len(learned)} classes ({listed}), the test set of '
+            f'{model.config.filename} has {len(classes)}: name the config in the work dir of that training'
+        )
+    renamed = [pair for pair in zip(learned, classes) if pair[0].lower() != pair[1].lower()]
+    if renamed:
+        print(
+            f'{len(renamed)} of {len(classes)} classes have other names in the checkpoint, such as '
+            '{!r} for {!r}: make sure that they are the same'.format(*renamed[0])
+        )
 
 
 def summarize(counts: np.ndarray, rows: list[dict], task: str) -> dict[str, float]:
