@@ -12,7 +12,7 @@ CHECKED = 'bioattn_mm.Checked'
 
 def find_datasets(node: object) -> Iterator[ConfigDict]:
     """The dataset configs with a `data_root` in dataloader configs, also those inside of dataset wrappers."""
-    return (found for found in _find_dicts(node) if 'data_root' in found)
+    return (found for found in find_dicts(node) if 'data_root' in found)
 
 
 def name_bad_files(config: Config) -> None:
@@ -22,14 +22,14 @@ def name_bad_files(config: Config) -> None:
     `bioattn_mm.CheckedLoadAnnotations` with the same arguments, wherever they are in the config. The config files
     name the former because mmdet's and mmseg's inference APIs look for them.
     """
-    for step in _find_dicts(config):
+    for step in find_dicts(config):
         if step.get('type') in LOADING:
             step['type'] = CHECKED + step['type']
 
 
 def name_host_transforms(config: Config) -> None:
     """Undo `name_bad_files` in a config that is saved, for mmdet's and mmseg's inference APIs."""
-    for step in _find_dicts(config):
+    for step in find_dicts(config):
         if str(step.get('type')) in [CHECKED + name for name in LOADING]:
             step['type'] = step['type'].removeprefix(CHECKED)
 
@@ -58,7 +58,7 @@ def load_ground_truth(config: Config, masks: bool = True) -> None:
         config: Changed in place.
         masks: Whether masks are wanted.
     """
-    steps = (step for step in _find_dicts(config.get('train_dataloader')) if _loads_annotations(step))
+    steps = (step for step in find_dicts(config.get('train_dataloader')) if _loads_annotations(step))
     load = copy.deepcopy(next(steps, dict(with_bbox=True)))
     load['type'] = CHECKED + LOAD_ANNOTATIONS
     if not masks:
@@ -74,12 +74,12 @@ def _loads_annotations(step: ConfigDict) -> bool:
     return step.get('type') in (LOAD_ANNOTATIONS, CHECKED + LOAD_ANNOTATIONS)
 
 
-def _find_dicts(node: object) -> Iterator[ConfigDict]:
+def find_dicts(node: object) -> Iterator[ConfigDict]:
     """All dicts in nested dicts and lists, each before those inside it."""
     if isinstance(node, (dict, Config)):
         yield node
         for value in node.values():
-            yield from _find_dicts(value)
+            yield from find_dicts(value)
     elif isinstance(node, (list, tuple)):
         for value in node:
-            yield from _find_dicts(value)
+            yield from find_dicts(value)

@@ -1,0 +1,293 @@
+"""tools/inspect_data.py: statistics of the miniature data, and everything that it finds wrong in damaged ones."""
+
+import csv
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from .running import ROOT, InProcess
+
+TOOL = 'inspect_data.py'
+DETECTOR = str(ROOT / 'tests/tools/mask_rcnn_small.py')
+SEGMENTOR = str(ROOT / 'tests/tools/upernet_small.py')
+DETECTION = """
+_base_ = '{base}'
+dataset = dict(
+    data_root='{root}', ann_file='annotations.json', data_prefix=dict(img='images'), filter_cfg=None,
+    metainfo=dict(classes=('bolt', 'nut', 'washer'), palette=[(255, 0, 0), (0, 255, 0), (0, 0, 255)]),
+)
+train_dataloader = dict(dataset=dataset)
+val_dataloader = dict(dataset=dataset)
+"""
+SEGMENTATION = """
+_base_ = '{base}'
+dataset = dict(
+    _delete_=True, type='BaseSegDataset', data_root='{root}', pipeline=_base_.train_dataloader.dataset.pipeline,
+    data_prefix=dict(img_path='images', seg_map_path='masks'),
+    metainfo=dict(classes=('bolt', 'nut', 'washer'), palette=[(255, 0, 0), (0, 255, 0), (0, 0, 255)]),
+)
+train_dataloader = dict(dataset=dataset)
+"""
+WIDTH, HEIGHT = 64, 48
+OUTLINE = [[5, 5, 25, 5, 25, 20, 5, 20]]
+
+
+def read_csv(path: Path) -> list[dict]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def problems_of(tool: InProcess, folder: Path, *args: object) -> tuple[list[tuple[str, str, str]], str]:
+    """Run the tool, which must end with exit code 1; the problems it wrote, and what it printed."""
+    with pytest.raises(SystemExit) as exit_:
+        tool(folder, TOOL, *args)
+    assert exit_.value.code == 1
+    rows = read_csv(folder / 'out/problems.csv')
+    return [(row['kind'], Path(row['file']).name, row['detail']) for row in rows], tool.capsys.readouterr().out
+
+
+def write_image(path: Path, size: tuple[int, int] = (WIDTH, HEIGHT), **options: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path, **options)
+
+
+def image(number: int, **more: object) -> dict:
+    return dict(id=number, file_name=f'{number}.jpg', width=WIDTH, height=HEIGHT) | more
+
+
+def annotation(number: int, **more: object) -> dict:
+    usual = dict(id=number, image_id=1, category_id=1, bbox=[5, 5, 20, 15], area=300, iscrowd=0, segmentation=OUTLINE)
+    return {key: value for key, value in (usual | more).items() if value is not None}
+
+
+CATEGORIES = [dict(id=number, name=name) for number, name in enumerate(('bolt', 'nut', 'washer'), 1)]
+
+
+def write_coco(folder: Path, annotations: list[dict], images: list[dict], categories: list[dict] = CATEGORIES) -> str:
+    """A dataset in COCO's format with images 1 to 3; the path of a config for it."""
+    for number in (1, 2, 3):
+        write_image(folder / f'images/{number}.jpg')
+    document = dict(images=images, annotations=annotations, categories=categories)
+    (folder / 'annotations.json').write_text(json.dumps(document))
+    config = folder / 'detection.py'
+    config.write_text(DETECTION.format(base=DETECTOR, root=folder))
+    return str(config)
+
+
+def test_miniature_coco(workplace: Path, tool: InProcess) -> None:
+    printed = tool(workplace, TOOL, DETECTOR, '--mini', '--out', 'inspected', '--number', 5)
+    out = workplace / 'inspected'
+    document = json.loads((out / 'statistics.json').read_text())
+    truth = json.loads((workplace / 'data/mini/coco/annotations/instances_train2017.json').read_text())
+    names = {category['id']: category['name'] for category in truth['categories']}
+    objects = [item for item in truth['annotations'] if not item['iscrowd']]
+    counts = Counter(names[item['category_id']] for item in objects)
+    shown = Counter(name for _, name in {(item['image_id'], names[item['category_id']]) for item in objects})
+    rows = read_csv(out / 'classes.csv')
+    assert {row['class']: int(row['objects']) for row in rows if row['objects'] != '0'} == counts
+    assert {row['class']: int(row['images']) for row in rows if row['images'] != '0'} == shown
+    of_images = Counter(item['image_id'] for item in objects)
+    files = {Path(row['file']).name: row for row in read_csv(out / 'images.csv')}
+    assert len(files) == len(truth['images'])
+    for entry in truth['images']:
+        row = files[entry['file_name']]
+        assert (int(row['width']), int(row['height'])) == (entry['width'], entry['height'])
+        assert int(row['objects']) == of_images[entry['id']]
+    histogram = document['histograms']['objects in an image']
+    values, numbers = np.unique(list(of_images.values()), return_counts=True)
+    assert [histogram['counts'][value] for value in values] == numbers.tolist()
+    assert sum(document['histograms']['size of boxes (root of the area)']['counts']) == len(objects)
+    assert document['problems'] == {} and document['summary']['crowds and ignored objects'] > 0
+    assert 'nothing is wrong' in printed
+
+    samples = [np.asarray(Image.open(path)) for path in sorted((out / 'samples').glob('*.png'))]
+    # Resized by the pipeline, whose scales of a quarter are larger than the images.
+    assert len(samples) == 5 and min(sample.shape[0] for sample in samples) >= 100
+    for name in ('samples.png', 'statistics.png'):
+        assert np.asarray(Image.open(out / name).convert('L')).std() > 10
+    assert 'inspected/samples.png is there already' in tool.refused(workplace, TOOL, DETECTOR, '--out', 'inspected')
+
+
+def test_miniature_ade20k(workplace: Path, tool: InProcess) -> None:
+    tool(workplace, TOOL, SEGMENTOR, '--mini', '--split', 'val', '--out', 'labels', '--number', 2, '--decode')
+    data = workplace / 'data/mini/ADEChallengeData2016'
+    maps = [np.asarray(Image.open(path)) for path in sorted((data / 'annotations/validation').glob('*.png'))]
+    counts = np.bincount(np.concatenate([labels.ravel() for labels in maps]), minlength=151)
+    rows = read_csv(workplace / 'labels/classes.csv')
+    assert [int(row['pixels']) for row in rows] == counts[1:].tolist()
+    assert [int(row['images']) for row in rows] == [
+        sum((labels == n).any() for labels in maps) for n in range(1, 151)
+    ]
+    summary = json.loads((workplace / 'labels/statistics.json').read_text())['summary']
+    assert summary['pixels that do not count'] == counts[0] and summary['problems'] == 0
+    # Validation images are drawn as they are.
+    first = min((workplace / 'labels/samples').glob('*.png'))
+    assert Image.open(first).size == maps[0].shape[::-1]
+
+
+# Annotations that are wrong, the kind of the problem, and what is said of it.
+BAD_ANNOTATIONS = {
+    'category id out of range': (dict(category_id=4), '1.jpg', 'annotation 7: category_id 4'),
+    'image id unknown': (dict(image_id=9), 'annotations.json', 'annotation 7: image_id 9'),
+    'box outside the image': (
+        dict(bbox=[50, 5, 20, 15]), '1.jpg', r'annotation 7: bbox \[50, 5, 20, 15\] reaches 6 pixels over the border',
+    ),
+    'box without area': (dict(bbox=[5, 5, 20, 0]), '1.jpg', r'annotation 7: bbox \[5, 5, 20, 0\]'),
+    'box malformed': (dict(bbox=[5, 5, 20]), '1.jpg', r'annotation 7: bbox \[5, 5, 20\], expected \[x, y, width'),
+    'annotation without area': (dict(area=None), '1.jpg', 'annotation 7: area None'),
+    'mask malformed': (dict(segmentation=[[1, 2, 3]]), '1.jpg', 'annotation 7: no polygon of three points'),
+    'mask of another size': (
+        dict(segmentation=dict(size=[64, 48], counts=[3072])), '1.jpg', r'annotation 7: run lengths for \[64, 48\], ',
+    ),
+    'annotation id twice': (dict(id=1), 'annotations.json', '1 stands 2 times'),
+}  # fmt: skip
+
+
+@pytest.fixture(scope='module')
+def damaged_coco(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A dataset in which everything is wrong once; its folder and a config."""
+    folder = tmp_path_factory.mktemp('damaged')
+    bad = [annotation(7, **changes) for changes, _, _ in BAD_ANNOTATIONS.values()]
+    bad = [dict(item, id=item['id'] if item['id'] == 1 else 70 + number) for number, item in enumerate(bad)]
+    good = [annotation(1), annotation(2, category_id=2, bbox=[0.5, 0.5, 63.9, 47.9]), annotation(3, iscrowd=1)]
+    images = [
+        image(1), image(2), image(3, width=48, height=64), image(4), image(5), image(6), image(2, file_name='1.jpg'),
+        dict(id=8, file_name='8.jpg'),
+    ]  # fmt: skip
+    config = write_coco(folder, good + bad, images)
+    (folder / 'images/5.jpg').write_text('no image')
+    # Turned by 90 degrees when it is loaded, as the annotations say.
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    write_image(folder / 'images/6.jpg', (HEIGHT, WIDTH), exif=exif)
+    return folder, config
+
+
+def test_everything_wrong_in_a_coco_file(damaged_coco: tuple[Path, str], tool: InProcess) -> None:
+    folder, config = damaged_coco
+    problems, printed = problems_of(tool, folder, config, '--out', 'out', '--number', 2)
+    for kind, (_, file, detail) in BAD_ANNOTATIONS.items():
+        of_kind = [problem for problem in problems if problem[0] == kind]
+        assert len(of_kind) == 1 and of_kind[0][1] == file, kind
+        assert re.match(re.sub('annotation 7', r'annotation 7\\d', detail), of_kind[0][2]), kind
+        assert kind in printed
+    others = [problem for problem in problems if problem[0] not in BAD_ANNOTATIONS]
+    assert sorted(others[:-1]) == [
+        ('image entry incomplete', 'annotations.json', '{"id": 8, "file_name": "8.jpg"}'),
+        ('image file twice', 'annotations.json', f'{folder}/images/1.jpg stands 2 times'),
+        ('image id twice', 'annotations.json', '2 stands 2 times'),
+        ('image missing', '4.jpg', ''),
+        ('image of another size', '3.jpg', '64 x 48, the annotations say 48 x 64'),
+        ('image unreadable', '5.jpg', f"cannot identify image file '{folder}/images/5.jpg'"),
+    ]
+    assert others[-1][0] == 'dataset cannot be loaded'
+    document = json.loads((folder / 'out/statistics.json').read_text())
+    assert document['summary']['images without annotations'] == 6
+    # The good ones, and that whose id stands twice.
+    assert [row['objects'] for row in document['classes']] == [2, 1, 0]
+    assert document['summary']['crowds and ignored objects'] == 1
+
+
+def test_masks_are_not_checked_for_a_detector_of_boxes(tmp_path: Path, tool: InProcess) -> None:
+    config = write_coco(tmp_path, [annotation(1, segmentation=None), annotation(2)], [image(1), image(2), image(3)])
+    problems, _ = problems_of(tool, tmp_path, config, '--out', 'out')
+    # Which ends the loading of the image, too, and is one problem.
+    assert [problem[:2] for problem in problems] == [('mask malformed', '1.jpg')]
+    boxes = ('--cfg-options', 'train_dataloader.dataset.pipeline.1.with_mask=False')
+    tool(tmp_path, TOOL, config, '--out', 'boxes', '--original', *boxes)
+    summary = json.loads((tmp_path / 'boxes/statistics.json').read_text())['summary']
+    # Which is legal.
+    assert summary['images without annotations'] == 2 and summary['problems'] == 0
+    # The images after the augmentation, which enlarges them, and as they are.
+    drawn, original = (
+        {Image.open(path).size for path in (tmp_path / out / 'samples').iterdir()} for out in ('out', 'boxes')
+    )
+    assert original == {(WIDTH, HEIGHT)} and min(drawn) > (400, 300)
+
+
+def test_categories_that_mmdet_would_number_otherwise(tmp_path: Path, tool: InProcess) -> None:
+    categories = [
+        dict(id=5, name='washer'),
+        dict(id=1, name='bolt'),
+        dict(id=9, name='screw'),
+        dict(id=1, name='rod'),
+    ]
+    annotations = [annotation(1), annotation(2, category_id=9), annotation(3, category_id=5)]
+    config = write_coco(tmp_path, annotations, [image(1)], categories)
+    problems, printed = problems_of(tool, tmp_path, config, '--out', 'out', '--number', 0)
+    assert [problem[0] for problem in problems] == [
+        'category id twice', 'class without category', 'categories in another order',
+    ]  # fmt: skip
+    assert problems[1][2].startswith("'nut': ") and problems[2][2].startswith('washer, bolt: ')
+    assert "left out: 'screw' (1)" in printed.replace('\n', ' ')
+
+
+def test_everything_wrong_in_label_maps(tmp_path: Path, tool: InProcess) -> None:
+    labels = np.zeros((HEIGHT, WIDTH), np.uint8)
+    labels[:10], labels[10] = 2, 255
+    wrong = labels.copy()
+    wrong[0, :3], wrong[1, :2] = 3, 254
+    maps = dict(
+        good=labels, wrong=wrong, small=labels[:-1], empty=np.full_like(labels, 255), unread=labels,
+        wide=np.where(labels == 2, 258, labels.astype(np.uint16)), colour=np.stack([labels] * 3, axis=-1), cut=labels,
+    )  # fmt: skip
+    for name, values in maps.items():
+        write_image(tmp_path / f'images/{name}.jpg')
+        (tmp_path / 'masks').mkdir(exist_ok=True)
+        Image.fromarray(values).save(tmp_path / f'masks/{name}.png')
+    write_image(tmp_path / 'images/alone.jpg')
+    (tmp_path / 'images/unread.jpg').write_text('no image')
+    (tmp_path / 'masks/cut.png').write_bytes((tmp_path / 'masks/cut.png').read_bytes()[:60])
+    config = tmp_path / 'segmentation.py'
+    config.write_text(SEGMENTATION.format(base=SEGMENTOR, root=tmp_path))
+    problems, printed = problems_of(tool, tmp_path, config, '--out', 'out', '--original')
+    expected = [
+        ('label map missing', 'alone.png', ''),
+        ('label map of another kind', 'colour.png', r'shape \(48, 64, 3\), uint8: expected one integer a pixel'),
+        ('label map unreadable', 'cut.png', '.+'),
+        ('label map of another size', 'small.png', '64 x 47, the image is 64 x 48'),
+        ('image unreadable', 'unread.jpg', 'cannot identify image file .*'),
+        # mmseg would take it for 2.
+        ('label out of range', 'wide.png', '640 pixels are 258: expected 0 to 2, or 255'),
+        ('label out of range', 'wrong.png', '3 pixels are 3: expected 0 to 2, or 255'),
+        ('label out of range', 'wrong.png', '2 pixels are 254: expected 0 to 2, or 255'),
+    ]
+    assert [problem[:2] for problem in problems] == [problem[:2] for problem in expected]
+    for problem, (_, _, detail) in zip(problems, expected):
+        assert re.fullmatch(detail, problem[2]), problem
+    summary = json.loads((tmp_path / 'out/statistics.json').read_text())['summary']
+    assert summary['images without annotations'] == 1
+    assert 'label out of range: ' in printed
+    # What can be loaded is drawn.
+    assert (tmp_path / 'out/samples.png').is_file()
+    drawn = {path.stem.partition('_')[2] for path in (tmp_path / 'out/samples').iterdir()}
+    assert drawn == {'good', 'wrong', 'empty', 'wide'}
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (['train_dataloader.dataset.ann_file=absent.json'], 'no data for CocoDataset at .*/absent.json'),
+        (['train_dataloader.dataset.ann_file=images/1.jpg'], '.*/images/1.jpg is no JSON file'),
+        (
+            ['train_dataloader.dataset.ann_file=other.json'],
+            ".*/other.json is not in COCO's format: expected lists of",
+        ),
+        (
+            ['train_dataloader.dataset.type=VOCDataset'],
+            "VOCDataset cannot be inspected: expected mmdet's CocoDataset",
+        ),
+        (['train_dataloader=None'], '.*detection.py has no train_dataloader'),
+    ],
+)
+def test_refuses_in_one_line(options: list[str], message: str, damaged_coco: tuple, tool: InProcess) -> None:
+    folder, config = damaged_coco
+    (folder / 'other.json').write_text('{"images": []}')
+    line = tool.refused(folder, TOOL, config, '--out', 'refused', '--cfg-options', *options)
+    assert re.match(f'error: {message}', line)

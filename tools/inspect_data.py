@@ -1,0 +1,303 @@
+#!/usr/bin/env python
+"""Look at a dataset before training on it: images with their ground truth, statistics, and what is wrong.
+
+Draws images as the training sees them, after augmentation; counts objects or pixels of each class, sizes of images
+and boxes, objects in an image; and lists annotations that are wrong: ids of categories, labels and images that do not
+exist, boxes outside of the image or without area, masks and label maps of another size than their image, images that
+are missing, cannot be read or stand twice. Ends with exit code 1 if something is wrong. Images without annotations
+are legal, and counted.
+"""
+
+import argparse
+import contextlib
+import copy
+import io
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import mmcv
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from mmengine.config import Config, ConfigDict
+from mmengine.registry import DATASETS, VISUALIZERS, init_default_scope
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from bioattn_mm.cli.classes import leaf_dataset_configs
+from bioattn_mm.cli.command_line import ToolParser, run_tool
+from bioattn_mm.cli.config import load_config
+from bioattn_mm.cli.pipelines import find_dicts
+from bioattn_mm.cli.reports import Report, print_table, write_contact_sheet
+from bioattn_mm.datasets.inspection import Inspection, Problem, inspect_dataset
+from bioattn_mm.datasets.samplers import seed_everything
+from bioattn_mm.errors import InputError
+
+SAMPLES = 'samples'  # folder of the images that are drawn
+FILES = ('samples.png', 'statistics.png', 'statistics.json', 'classes.csv', 'images.csv', 'problems.csv')
+SHEET_COLUMNS = 3
+OPACITY = 0.5  # of what is drawn over an image
+SEED = 0  # of the augmentation of what is drawn
+NUM_PRINTED = 3  # problems of each kind
+MAX_BARS = 60  # classes in the drawing
+
+
+def parse_args() -> argparse.Namespace:
+    parser = ToolParser(
+        __doc__,
+        'inspect_data.py configs/transnext/mask_rcnn_tiny_coco.py --out inspected',
+        'inspect_data.py configs/transnext/upernet_tiny_ade20k.py --split val --max-images 500 --out inspected',
+    )
+    parser.add_config()
+    parser.add_out(f'{", ".join(FILES)} and the folder {SAMPLES}')
+    parser.add_argument(
+        '--split', choices=['train', 'val'], default='train', help='training or validation images (default: train)'
+    )
+    parser.add_integer('--number', minimum=0, default=12, metavar='N', help='draw N images (default: 12)')
+    parser.add_argument(
+        '--original',
+        action='store_true',
+        help='draw the images as they are in their files; those of --split val always are',
+    )
+    parser.add_integer(
+        '--max-images',
+        minimum=1,
+        metavar='N',
+        help='read N images and label maps, spread evenly over all (default: all); annotations in JSON files are '
+        'checked all the same',
+    )
+    parser.add_argument(
+        '--decode',
+        action='store_true',
+        help='decode every image, which takes longer: otherwise its header is read, and a cut-off file is not found',
+    )
+    parser.add_config_options()
+    return parser.parse_args()
+
+
+@run_tool
+def main() -> None:
+    args = parse_args()
+    report = Report(args.out, *FILES, SAMPLES)
+    dataloader = f'{args.split}_dataloader'
+    config = load_config(args.config, mini=args.mini, cfg_options=args.cfg_options, dataloaders=(dataloader,))
+    if not config.get(dataloader):
+        raise InputError(f'{args.config} has no {dataloader}')
+    init_default_scope(config.default_scope)
+    found = inspect(config, dataloader, args.max_images, args.decode)
+    if not found.files and not found.problems:
+        raise InputError(f'no images in the dataset of {dataloader}: its folders or its list of images are empty')
+    unit = 'pixels' if config.default_scope == 'mmseg' else 'objects'
+
+    as_training = args.split == 'train' and not args.original
+    paths = draw_samples(config, dataloader, as_training, args.number, report, found)
+    if paths:
+        write_contact_sheet(paths, report.path('samples.png'), -(-len(paths) // SHEET_COLUMNS), SHEET_COLUMNS)
+    classes = [
+        {'class': name, unit: int(amount), 'images': int(images)}
+        for name, amount, images in zip(found.classes, found.amounts, found.images_of_class)
+    ]
+    images = [
+        dict(file=file, width=size[0], height=size[1], **{'classes' if unit == 'pixels' else 'objects': number})
+        for file, size, number in zip(found.files, found.sizes, found.numbers)
+    ]
+    report.write_csv('classes.csv', classes)
+    report.write_csv('images.csv', images)
+    report.write_csv('problems.csv', [vars(problem) for problem in found.problems])
+    summary, histograms = summarize(found, unit), histograms_of(found, unit)
+    problems = dict(Counter(problem.kind for problem in found.problems))
+    document = dict(
+        config=args.config, split=args.split, summary=summary, problems=problems, notes=found.notes, classes=classes
+    )
+    report.write_json('statistics.json', dict(document, histograms=histograms))
+    report.write_figure('statistics.png', draw(found, unit, histograms))
+
+    print_table(f'{args.split} images of {args.config}', ('', 'number'), summary.items())
+    cells = [row.values() for row in sorted(classes, key=lambda row: -row[unit]) if row['images']]
+    print_table('classes', ('class', unit, 'images'), cells)
+    for note in found.notes:
+        print(note)
+    print_problems(found.problems)
+    print(report if paths else str(report).replace('samples.png', ''))
+    if found.problems:
+        sys.exit(1)
+
+
+def inspect(config: Config, dataloader: str, max_images: int | None, decode: bool) -> Inspection:
+    """Inspect all datasets of a dataloader.
+
+    Raises:
+        InputError: A dataset is of a kind that this tool does not know, or cannot be read.
+    """
+    with_mask = any(step.get('with_mask') for step in find_dicts(config.get('train_dataloader')))
+    found = None
+    for leaf in leaf_dataset_configs(config[dataloader].dataset):
+        dataset = DATASETS.build(dict(leaf, pipeline=[], lazy_init=True))
+        found = found or Inspection(dataset.metainfo['classes'])
+        inspect_dataset(found, dataset, with_mask, max_images, decode, track)
+    return found
+
+
+def track(items: Iterable, what: str, number: int) -> Iterator:
+    """Iterate over something, and show how far it is."""
+    columns = TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(file=sys.stdout)) as progress:
+        yield from progress.track(items, number, description=what)
+
+
+def draw_samples(
+    config: Config, dataloader: str, as_training: bool, number: int, report: Report, found: Inspection
+) -> list[Path]:
+    """Draw images with their ground truth, evenly spread over the dataset.
+
+    Args:
+        config: The config.
+        dataloader: Key of the dataloader.
+        as_training: Whether to draw them after augmentation.
+        number: Number of images.
+        report: The files are written to its folder.
+        found: A dataset that cannot be loaded is added to its problems, and an image if nothing was wrong with it.
+
+    Returns:
+        The files.
+    """
+    dataset_config = config[dataloader].dataset
+    if not as_training:
+        dataset_config = [dict(leaf, pipeline=loading_steps(config)) for leaf in leaf_dataset_configs(dataset_config)]
+        dataset_config = dict(type='ConcatDataset', datasets=dataset_config)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # what pycocotools prints
+            dataset = DATASETS.build(copy.deepcopy(dataset_config))
+        length = len(dataset)
+    except Exception as error:  # of what is wrong in the annotations
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        found.add_problem('dataset cannot be loaded', config.filename, reason)
+        return []
+    if as_training and length != len(found.files):
+        found.notes.append(f'the training sees {length} of {len(found.files)} images (see filter_cfg of the dataset)')
+    visualizer = VISUALIZERS.build(dict(config.visualizer, name='inspect_data', vis_backends=None, alpha=OPACITY))
+    visualizer.dataset_meta = dataset.metainfo
+    paths = []
+    for index in np.linspace(0, length - 1, min(number, length)).astype(int).tolist():
+        seed_everything(SEED, index)
+        try:
+            packed = dataset[index]
+        except InputError as error:
+            if not any(problem.file in str(error) for problem in found.problems):
+                found.add_problem('image cannot be loaded', f'number {index} of the dataset', str(error))
+            continue
+        sample = packed['data_samples']
+        for key in ('bboxes', 'masks'):
+            if key in sample.get('gt_instances', ()):
+                values = sample.gt_instances[key]
+                sample.gt_instances[key] = values.to_ndarray() if key == 'masks' else values.tensor
+        path = report.path(SAMPLES) / f'{index:06d}_{Path(sample.img_path).stem}.png'
+        image = np.ascontiguousarray(packed['inputs'].numpy().transpose(1, 2, 0)[..., ::-1])
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')  # of boxes that reach the border
+            visualizer.add_datasample(path.stem, image, sample, draw_pred=False)
+        mmcv.imwrite(visualizer.get_image()[..., ::-1], str(path))
+        paths.append(path)
+    return paths
+
+
+def loading_steps(config: Config) -> list[ConfigDict]:
+    """The steps of the training pipeline that load and pack an image, without those that change it."""
+    steps = [step for step in find_dicts(config.get('train_dataloader')) if isinstance(step.get('type'), str)]
+    chosen = {}
+    for name in ('LoadImageFromFile', 'LoadAnnotations', 'Inputs'):
+        chosen[name] = next((step for step in steps if step['type'].endswith(name)), None)
+        if chosen[name] is None:
+            raise InputError(
+                f'the training pipeline of {config.filename} has no step of type *{name}: nothing to draw'
+            )
+    return list(chosen.values())
+
+
+def summarize(found: Inspection, unit: str) -> dict[str, int | str]:
+    """The numbers of the summary by what they are of."""
+    summary = {'images': len(found.files), 'images without annotations': found.num_empty}
+    summary[f'classes of {len(found.classes)} that occur'] = int((found.images_of_class > 0).sum())
+    summary[unit] = int(found.amounts.sum())
+    summary['crowds and ignored objects' if unit == 'objects' else 'pixels that do not count'] = found.num_ignored
+    for name, values in measures_of(found, unit).items():
+        if len(values):
+            low, middle, high = np.percentile(values, (0, 50, 100))
+            summary[f'{name}: least, median, most'] = f'{low:.4g}, {middle:.4g}, {high:.4g}'
+    summary['problems'] = len(found.problems)
+    return summary
+
+
+def measures_of(found: Inspection, unit: str) -> dict[str, np.ndarray]:
+    """What histograms are drawn of."""
+    sizes = np.array(found.sizes).reshape(-1, 2)
+    measures = {'width of images': sizes[:, 0], 'height of images': sizes[:, 1]}
+    if unit == 'pixels':
+        return {**measures, 'classes in an image': np.array(found.numbers)}
+    boxes = np.array(found.box_sizes).reshape(-1, 2)
+    measures['objects in an image'] = np.array(found.numbers)
+    return {**measures, 'size of boxes (root of the area)': np.sqrt(boxes.prod(axis=1))}
+
+
+def histograms_of(found: Inspection, unit: str) -> dict[str, dict[str, list]]:
+    """Edges and counts of histograms; numbers have a bin each, if they are few."""
+    histograms = {}
+    for name, values in measures_of(found, unit).items():
+        if len(values):
+            is_number = name.endswith('in an image')
+            bins = np.arange(values.max() + 2) - 0.5 if is_number and values.max() < 50 else 40
+            counts, edges = np.histogram(values, bins)
+            histograms[name] = dict(edges=edges.tolist(), counts=counts.tolist())
+    return histograms
+
+
+def draw(found: Inspection, unit: str, histograms: dict[str, dict[str, list]]) -> Figure:
+    """Draw the most frequent classes, and the histograms."""
+    order = np.argsort(-found.amounts, kind='stable')
+    order = order[found.amounts[order] > 0][:MAX_BARS]
+    height = max(6.0, 1 + 0.16 * len(order))
+    figure = Figure(figsize=(13, height), layout='constrained')
+    left, right = figure.subfigures(1, 2, width_ratios=(1, 1.6))
+    axis = left.subplots()
+    bars = axis.barh(range(len(order)), found.amounts[order])
+    axis.bar_label(bars, fontsize=6, padding=2)
+    axis.set_yticks(range(len(order)), [found.classes[index] for index in order], fontsize=7)
+    axis.invert_yaxis()
+    axis.set(xlabel=unit)
+    axis.margins(x=0.12, y=0.01)
+    axis.set_title(f'{len(order)} of {(found.amounts > 0).sum()} classes that occur', fontsize=9)
+    axes = right.subplots(2, 2).flat
+    for axis, (name, histogram) in zip(axes, histograms.items()):
+        draw_histogram(axis, name, histogram)
+    for axis in list(axes)[len(histograms) :]:
+        axis.axis('off')
+    return figure
+
+
+def draw_histogram(axis: Axes, name: str, histogram: dict[str, list]) -> None:
+    axis.stairs(histogram['counts'], histogram['edges'], fill=True)
+    axis.set(xlabel=name if name.endswith('in an image') else f'{name} (pixels)')
+    axis.set_ylabel('boxes' if 'boxes' in name else 'images')
+    axis.tick_params(labelsize=7)
+
+
+def print_problems(problems: list[Problem]) -> None:
+    """Print the number of problems of each kind, and the first ones."""
+    if not problems:
+        print('nothing is wrong')
+        return
+    kinds = Counter(problem.kind for problem in problems)
+    print_table('what is wrong', ('', 'number'), kinds.most_common())
+    for kind in kinds:
+        of_kind = [problem for problem in problems if problem.kind == kind]
+        for problem in of_kind[:NUM_PRINTED]:
+            print(f'{kind}: {problem.file}' + (f': {problem.detail}' if problem.detail else ''))
+        if len(of_kind) > NUM_PRINTED:
+            print(f'{kind}: and {len(of_kind) - NUM_PRINTED} more, see problems.csv')
+
+
+if __name__ == '__main__':
+    main()
