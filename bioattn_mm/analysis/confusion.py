@@ -52,10 +52,12 @@ class ConfusionHook(Hook):
         for sample in outputs:
             if 'pred_sem_seg' in sample:
                 if 'gt_sem_seg' not in sample:
-                    raise InputError('the test images have no label maps: name some with test_dataloader.dataset')
+                    raise InputError('the test images have no label maps: let LoadAnnotations load them')
                 labels, predictions = sample.gt_sem_seg.data, sample.pred_sem_seg.data
                 self.counts += count_pixels(labels, predictions, self.num_classes, self.ignore_index)
             else:
+                if 'labels' not in sample.gt_instances:
+                    raise InputError('the test images have no boxes: let LoadAnnotations load them')
                 instances = sample.gt_instances, sample.ignored_instances, sample.pred_instances
                 self.counts += count_boxes(*instances, self.num_classes, self.iou_thr, self.score_thr)
 

@@ -242,6 +242,7 @@ REFUSED = {
         r'own_classes.pth was trained on 3 classes \(bolt, nut, washer\), the test set of .*small.py has 150: '
         'name the config in the work dir of that training',
     ),
+    'a checkpoint of another model': ([SEGMENTOR, 'mmdet.pth'], 'mmdet.pth is not a checkpoint of this model'),
     'a checkpoint that is not there': ([SEGMENTOR, 'absent.pth'], 'checkpoint not found: absent.pth'),
 }
 

@@ -28,8 +28,10 @@ from bioattn_mm.analysis.confusion import (
     normalize,
 )
 from bioattn_mm.analysis.evaluation import Advance, TrainedModel
+from bioattn_mm.checkpoints import weights_for
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import load_config
+from bioattn_mm.cli.model_check import model_of
 from bioattn_mm.cli.pipelines import load_ground_truth
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.errors import InputError
@@ -100,6 +102,7 @@ def main() -> None:
             )
     model = TrainedModel.read(config, args.checkpoint)
     check_classes(model, classes)
+    weights_for(model_of(config), args.checkpoint, model.state_dict)  # before anything is written
     hook = ConfusionHook(len(classes), ignore_index_of(config), args.iou_thr, args.score_thr)
     load_ground_truth(config, masks=False)
     config.test_evaluator = []  # which would keep all predictions
