@@ -121,7 +121,7 @@ def main() -> None:
     for note in found.notes:
         print(note)
     print_problems(found.problems)
-    print(report if paths else str(report).replace('samples.png', ''))
+    print(*(path for path in map(report.folder.joinpath, report.files) if path.exists()), sep='  ')
     if found.problems:
         sys.exit(1)
 
@@ -190,10 +190,9 @@ def draw_samples(
                 found.add_problem('image cannot be loaded', f'number {index} of the dataset', str(error))
             continue
         sample = packed['data_samples']
-        for key in ('bboxes', 'masks'):
-            if key in sample.get('gt_instances', ()):
-                values = sample.gt_instances[key]
-                sample.gt_instances[key] = values.to_ndarray() if key == 'masks' else values.tensor
+        if 'bboxes' in sample.get('gt_instances', ()):
+            boxes = sample.gt_instances.bboxes
+            sample.gt_instances.bboxes = getattr(boxes, 'tensor', boxes)  # the visualizer takes no box classes
         path = report.path(SAMPLES) / f'{index:06d}_{Path(sample.img_path).stem}.png'
         image = np.ascontiguousarray(packed['inputs'].numpy().transpose(1, 2, 0)[..., ::-1])
         with warnings.catch_warnings():
