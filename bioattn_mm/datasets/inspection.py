@@ -309,7 +309,12 @@ def _count_labels(found: Inspection, info: dict, labels: np.ndarray, ignore_inde
         kind = f'shape {labels.shape}, {labels.dtype}'
         found.add_problem('label map of another kind', path, f'{kind}: expected one integer a pixel')
         return None
-    values, numbers = np.unique(labels, return_counts=True)
+    if labels.dtype.itemsize <= 2 and labels.dtype.kind in 'bu':  # many times faster than `unique`
+        numbers = np.bincount(labels.ravel())
+        values = np.flatnonzero(numbers)
+        numbers = numbers[values]
+    else:
+        values, numbers = np.unique(labels, return_counts=True)
     counts = np.zeros(num_classes, np.int64)
     first = int(bool(info.get('reduce_zero_label')))
     for value, number in zip(values.tolist(), numbers.tolist()):
