@@ -1,5 +1,6 @@
 """Images as a config's test pipeline and data preprocessor hand them to the model."""
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from ..cli.pipelines import find_datasets, without_annotations
 from ..errors import InputError
 
 SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp')
+# Transforms that read the image, of the configs and of mmdet's and mmseg's inference APIs.
+LOADERS = ('LoadImageFromFile', 'CheckedLoadImageFromFile', 'InferencerLoader')
+# Where the shorter side of images is given, the longer one gets at most this many times as long.
+MAX_ASPECT_RATIO = 4
 
 
 @dataclass
@@ -20,16 +25,31 @@ class PreparedImage:
     """An image that went through a config's test pipeline.
 
     Attributes:
-        path: Its file.
+        path: Its file; None for an image that was given as an array.
         original_size: (height, width) of the file in pixels.
         pixels: The image after the pipeline, before normalisation: RGB, uint8 (H, W, 3).
         inputs: The model's input, (1, 3, H', W'), normalised and possibly padded at the bottom and right.
+        batch: The image and its data sample as the pipeline gave them: a batch of one for `model.test_step`.
     """
 
-    path: Path
+    path: Path | None
     original_size: tuple[int, int]
     pixels: np.ndarray
     inputs: Tensor
+    batch: dict[str, list]
+
+    def input_pixel(self, query: tuple[int, int]) -> tuple[int, int]:
+        """Row and column in `pixels`, and so in `inputs`, of a pixel (row, column) of the file.
+
+        Raises:
+            InputError: The file has no such pixel.
+        """
+        height, width = self.original_size
+        if not (0 <= query[0] < height and 0 <= query[1] < width):
+            name = self.path or 'the image'
+            raise InputError(f'--query must be a pixel of {name}, {height} x {width}, got {query[0]} {query[1]}')
+        # The centre of a pixel is half a pixel from its corner.
+        return tuple(int((q + 0.5) * r / o) for q, r, o in zip(query, self.pixels.shape, self.original_size))
 
 
 def find_images(config: Config, folder: str | None, limit: int) -> list[Path]:
@@ -67,39 +87,68 @@ class ImageReader:
 
     Args:
         config: Config of a model in mmdet, mmseg or mmpretrain.
-        size: (height, width) in pixels that images are resized to, whatever their aspect ratio; None for the
-            pipeline's own resize.
+        size: (height, width) in pixels that images are resized to, whatever their aspect ratio; an int for the
+            length of the shorter side, with the aspect ratio kept and the longer side at most `MAX_ASPECT_RATIO`
+            times as long; None for the pipeline's own resize.
         device: Device of the model's inputs.
 
     Raises:
         InputError: `size` is given, and the pipeline does not have exactly one resize to replace.
     """
 
-    def __init__(self, config: Config, size: tuple[int, int] | None = None, device: str = 'cpu') -> None:
+    def __init__(self, config: Config, size: tuple[int, int] | int | None = None, device: str = 'cpu') -> None:
         init_default_scope(config.default_scope)
-        dataset = next(find_datasets(config.test_dataloader), {})
-        # The images may come from a folder without annotations.
-        steps = without_annotations(dataset.get('pipeline', []))
+        steps = _test_steps(config)
         if size is not None:
             resizes = [index for index, step in enumerate(steps) if 'Resize' in step['type']]
             if len(resizes) != 1:
                 raise InputError(f'--size needs one resize in the test pipeline, this config has {len(resizes)}')
-            steps[resizes[0]] = dict(type='Resize', scale=(size[1], size[0]), keep_ratio=False)
-        self.pipeline = Compose(steps)
+            if isinstance(size, int):
+                resize = dict(scale=(size * MAX_ASPECT_RATIO, size), keep_ratio=True)
+            else:
+                resize = dict(scale=(size[1], size[0]), keep_ratio=False)
+            steps[resizes[0]] = dict(type='Resize', **resize)
+        is_loader = [step['type'].split('.')[-1] in LOADERS for step in steps]
+        self.load = Compose([step for step, loads in zip(steps, is_loader) if loads])
+        self.pipeline = Compose([step for step, loads in zip(steps, is_loader) if not loads])
         self.preprocessor = MODELS.build(config.model.data_preprocessor).to(device)
 
-    def __call__(self, path: Path) -> PreparedImage:
-        """Read one image.
+    def __call__(self, image: Path | np.ndarray) -> PreparedImage:
+        """Prepare one image.
+
+        Args:
+            image: Its file, or BGR values, uint8 (H, W, 3).
 
         Raises:
             InputError: The file cannot be decoded.
         """
-        packed = self.pipeline(dict(img_path=str(path), img_id=0))
-        image, sample = packed['inputs'], packed['data_samples']
-        batch = self.preprocessor(dict(inputs=[image], data_samples=[sample]), False)
+        if isinstance(image, np.ndarray):
+            path, size = None, image.shape[:2]
+            loaded = dict(img=image, img_path=None, img_id=0, img_shape=size, ori_shape=size)
+        else:
+            path, loaded = image, self.load(dict(img_path=str(image), img_id=0))
+        packed = self.pipeline(loaded)
+        pixels, sample = packed['inputs'], packed['data_samples']
+        batch = dict(inputs=[pixels], data_samples=[sample])
+        inputs = self.preprocessor(copy.deepcopy(batch), False)['inputs']
         return PreparedImage(
-            path, tuple(sample.ori_shape[:2]), image.flip(0).permute(1, 2, 0).numpy(), batch['inputs']
+            path, tuple(sample.ori_shape[:2]), pixels.flip(0).permute(1, 2, 0).numpy(), inputs, batch
         )
+
+
+def shorter_side(config: Config) -> int | None:
+    """Length of the shorter side, in pixels, that the test pipeline of a config resizes images to.
+
+    None if the pipeline does not have exactly one resize to a scale.
+    """
+    scales = [step.get('scale') for step in _test_steps(config) if 'Resize' in step['type']]
+    return min(scales[0]) if len(scales) == 1 and isinstance(scales[0], (list, tuple)) else None
+
+
+def _test_steps(config: Config) -> list[dict]:
+    """The test pipeline without annotations: the images may come from a folder that has none."""
+    dataset = next(find_datasets(config.test_dataloader), {})
+    return without_annotations(dataset.get('pipeline', []))
 
 
 def stride_of(grid: tuple[int, int], size: tuple[int, int]) -> int:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .gaussian_fit import fit_gaussian
+from .images import stride_of
 
 # The areas that hold these shares of the whole contribution are measured.
 SHARES = (0.2, 0.5, 0.8, 0.99)
@@ -17,17 +18,21 @@ ROUNDING = 1e-4
 FIT_LENGTH = 128
 
 
-def center_gradients(model: nn.Module, x: Tensor, alternate: bool = False) -> list[Tensor]:
-    """Gradient of the central feature of each output with respect to the image.
+def feature_gradients(
+    model: nn.Module, x: Tensor, alternate: bool = False, pixel: tuple[int, int] | None = None
+) -> list[Tensor]:
+    """Gradient of one feature of each output with respect to the image.
 
     Kim et al., BMVC 2023, section 2: the feature is averaged over its channels, the gradient over the colours of the
-    image. If a feature map has an even length, the feature after the middle is the central one.
+    image. There it is the central feature; if a feature map has an even length, the one after the middle.
 
     Args:
         model: Maps (B, 3, H, W) to a sequence of outputs (B, C_i, H_i, W_i). It must be in eval mode, in which the
             images of a batch do not influence each other.
         x: Images, (B, 3, H, W).
         alternate: Negate every second channel before averaging.
+        pixel: Row and column in the image; of each output, whose stride must be a power of two, the feature that
+            covers this pixel is taken. None for the centre.
 
     Returns:
         The gradient, (B, H, W), for each output.
@@ -35,31 +40,43 @@ def center_gradients(model: nn.Module, x: Tensor, alternate: bool = False) -> li
     x = x.detach().requires_grad_()
     with torch.enable_grad():
         outputs = model(x)
-        centers = [output[:, :, output.shape[2] // 2, output.shape[3] // 2] for output in outputs]
+        places = [_place(tuple(output.shape[2:]), tuple(x.shape[2:]), pixel) for output in outputs]
+        features = [output[:, :, row, column] for output, (row, column) in zip(outputs, places)]
         if alternate:
-            centers = [center * (-1) ** torch.arange(center.shape[1], device=x.device) for center in centers]
-        sums = [center.mean(1).sum() for center in centers]
+            features = [feature * (-1) ** torch.arange(feature.shape[1], device=x.device) for feature in features]
+        sums = [feature.mean(1).sum() for feature in features]
     return [torch.autograd.grad(total, x, retain_graph=True)[0].mean(1) for total in sums]
 
 
-def receptive_fields(model: nn.Module, images: Iterable[Tensor]) -> list[np.ndarray]:
-    """Contribution of each pixel to the central feature: ReLU of `center_gradients`, averaged over images.
+def _place(grid: tuple[int, int], size: tuple[int, int], pixel: tuple[int, int] | None) -> tuple[int, int]:
+    """Row and column of a feature map, of the pixel or of the centre."""
+    if pixel is None:
+        return grid[0] // 2, grid[1] // 2
+    stride = stride_of(grid, size)
+    return pixel[0] // stride, pixel[1] // stride
 
-    ReLU keeps the pixels that raise the central feature. The field is 0 if the mean over the channels is constant, as
+
+def receptive_fields(
+    model: nn.Module, images: Iterable[Tensor], pixel: tuple[int, int] | None = None
+) -> list[np.ndarray]:
+    """Contribution of each pixel to one feature: ReLU of `feature_gradients`, averaged over images.
+
+    ReLU keeps the pixels that raise the feature. The field is 0 if the mean over the channels is constant, as
     after the LayerNorm of an untrained model, whose weights are all equal: the gradient is then rounding noise.
 
     Args:
-        model: See `center_gradients`.
+        model: See `feature_gradients`.
         images: At least one image, (1, 3, H, W); all of one size.
+        pixel: See `feature_gradients`.
 
     Returns:
         The contributions, float64 (H, W), for each output.
     """
     sums, number, is_constant = 0, 0, []
     for image in images:
-        gradients = center_gradients(model, image)
+        gradients = feature_gradients(model, image, pixel=pixel)
         if not is_constant:
-            others = center_gradients(model, image, alternate=True)
+            others = feature_gradients(model, image, alternate=True, pixel=pixel)
             is_constant = [bool(g.abs().max() <= ROUNDING * o.abs().max()) for g, o in zip(gradients, others)]
         sums = sums + torch.stack(gradients).relu().sum(1).double()
         number += len(image)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bioattn_mm.analysis.receptive_field import (
     SHARES,
     area_fractions,
-    center_gradients,
+    feature_gradients,
     fit_field,
     receptive_fields,
 )
@@ -52,6 +52,18 @@ def test_field_of_convolutions() -> None:
         np.testing.assert_allclose(field, wanted, atol=1e-7)
 
 
+def test_field_of_a_pixel() -> None:
+    """Each output's feature that covers the pixel, also where the last column of features is half outside."""
+    same, strided = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(3, 2, 4, stride=4, padding=(0, 2))
+    fields = receptive_fields(Outputs(same, strided), [torch.randn(1, 3, 8, 14)], pixel=(5, 13))
+    kernels = [layer.weight.detach().double().mean((0, 1)).relu().numpy() for layer in (same, strided)]
+    wanted = [np.zeros((8, 14)) for _ in kernels]
+    wanted[0][4:7, 12:] = kernels[0][:, :2]
+    wanted[1][4:, 10:] = kernels[1]
+    for field, expected in zip(fields, wanted):
+        np.testing.assert_allclose(field, expected, atol=1e-7)
+
+
 def test_mean_over_images_comes_after_relu() -> None:
     images = [torch.randn(1, 3, 5, 5) for _ in range(4)]
     (field,) = receptive_fields(Outputs(Square()), images)
@@ -63,9 +75,9 @@ def test_mean_over_images_comes_after_relu() -> None:
 
 def test_images_of_a_batch_keep_apart() -> None:
     images = torch.randn(3, 3, 6, 5)
-    together = center_gradients(Outputs(Square()), images)[0]
+    together = feature_gradients(Outputs(Square()), images)[0]
     for image, gradient in zip(images, together):
-        torch.testing.assert_close(center_gradients(Outputs(Square()), image[None])[0][0], gradient)
+        torch.testing.assert_close(feature_gradients(Outputs(Square()), image[None])[0][0], gradient)
 
 
 @pytest.mark.parametrize('trained', [False, True])

@@ -9,17 +9,16 @@ attention.
 """
 
 import argparse
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from rich.progress import track
 
-from bioattn_mm.analysis.images import ImageReader, PreparedImage, find_images, stride_of
+from bioattn_mm.analysis.attention_panels import Panel, find_token, gates_of, panels_of
+from bioattn_mm.analysis.images import ImageReader, PreparedImage, find_images
 from bioattn_mm.analysis.models import build_backbone
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import load_config
@@ -30,8 +29,6 @@ from bioattn_mm.layers.attention_maps import Recording
 
 TABLE = 'attention_maps.json'
 PANEL = 1.8  # inches
-# Weights below this are of masked keys.
-MASKED = 1e-20
 
 
 def parse_args() -> argparse.Namespace:
@@ -56,21 +53,6 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--heads', type=int, nargs='+', metavar='HEAD', help='heads to draw, from 0 (default: all)')
     parser.add_backbone_arguments(f'{TABLE} and a drawing of each image', max_images=4)
     return parser.parse_args()
-
-
-@dataclass
-class Panel:
-    """Values of one map and query.
-
-    Attributes:
-        name: Name of the map.
-        values: Weights of each head, float32 (heads, R, C); NaN where there are no keys.
-        extent: Left, right, bottom and top edge in the image, in pixels.
-    """
-
-    name: str
-    values: np.ndarray
-    extent: tuple[float, float, float, float]
 
 
 @run_tool
@@ -119,55 +101,6 @@ def choose_heads(panels: list[Panel], wanted: list[int] | None) -> list[int]:
     return wanted
 
 
-def find_token(recording: Recording, image: PreparedImage, query: list[int]) -> tuple[tuple[int, int], int]:
-    """Row and column of the token that covers a pixel of the image file, and the stride of tokens in pixels."""
-    height, width = image.original_size
-    if not (0 <= query[0] < height and 0 <= query[1] < width):
-        raise InputError(f'--query must be a pixel of {image.path}, {height} x {width}, got {query[0]} {query[1]}')
-    stride = stride_of(recording.grid, tuple(image.inputs.shape[2:]))
-    # The centre of a pixel is half a pixel from its corner.
-    pixel = (int((q + 0.5) * r / o) for q, r, o in zip(query, image.pixels.shape, image.original_size))
-    return tuple(position // stride for position in pixel), stride
-
-
-def gates_of(recording: Recording) -> list[float] | None:
-    """Share of position of each head, where the layer has gates (ConViT's GPSA)."""
-    return recording.backbone.head_parameters(recording.layer).get('gate')
-
-
-def panels_of(recording: Recording, place: tuple[int, int], stride: int) -> list[Panel]:
-    """The maps of one query, and for VARS how strongly each step reconstructs each token."""
-    height, width = recording.grid
-    whole = (0, width * stride, height * stride, 0)
-    panels = []
-    maps = recording.maps(torch.tensor([place[0] * width + place[1]], device=recording.inputs[0].device))
-    for name, values in maps.items():
-        weights = values.weights[0, :, 0].float().cpu().numpy()
-        rows, columns = (positions[0].cpu().numpy() for positions in (values.rows, values.columns))
-        if weights.shape[1:] == recording.grid or name == 'pooled':
-            panels.append(Panel(name, weights, whole))
-        else:
-            panels.append(window_panel(name, weights, rows, columns, recording.grid, stride))
-    if hasattr(recording.layer, 'reconstruction_norms'):
-        norms = recording.layer.reconstruction_norms(recording.inputs[0])[:, 0].float().cpu().numpy()
-        panels += [Panel(f'strength, step {step}', values, whole) for step, values in enumerate(norms)]
-    return panels
-
-
-def window_panel(
-    name: str, weights: np.ndarray, rows: np.ndarray, columns: np.ndarray, grid: tuple[int, int], stride: int
-) -> Panel:
-    """The part of a window, a rectangle, that is inside the grid and not masked."""
-    inside = [(0 <= places) & (places < length) for places, length in zip((rows, columns), grid)]
-    # A shifted window may wrap around the map; the mask keeps the tokens on the query's side.
-    seen = (np.abs(weights).max(0) > MASKED) & inside[0][:, None] & inside[1]
-    r, c = np.flatnonzero(seen.any(1)), np.flatnonzero(seen.any(0))
-    (top, bottom), (left, right) = ((places.min(), places.max() + 1) for places in (rows[r], columns[c]))
-    values = np.full((len(weights), bottom - top, right - left), np.nan, np.float32)
-    values[:, rows[r][:, None] - top, columns[c] - left] = weights[:, r[:, None], c]
-    return Panel(name, values, tuple(stride * side for side in (left, right, bottom, top)))
-
-
 def draw(
     title: str,
     image: PreparedImage,
@@ -194,7 +127,6 @@ def draw(
     axes[0, 0].set_title(image.path.name, fontsize=7)
     mark(axes[0, 0], place, stride)
     for line, panel in zip(axes[:, 1:], panels):
-        is_of_query = not panel.name.startswith('strength')
         title = f'{panel.name}, mean of heads' if len(panel.values) > 1 else panel.name
         drawings = [(line[0], panel.values.mean(0), title)]
         if len(panel.values) > 1:
@@ -203,7 +135,7 @@ def draw(
                 drawings.append((axis, panel.values[head], f'head {head}{gate}'))
         for axis, values, title in drawings:
             show(figure, axis, panel, values, title)
-            if is_of_query:
+            if panel.is_of_query:
                 mark(axis, place, stride)
     return figure
 
@@ -229,7 +161,7 @@ def numbers_of(recording: Recording, panels: list[Panel], gates: list[float] | N
         numbers['gates'] = gates
     for panel in panels:
         values = [[[float(f'{v:.6g}') for v in row] for row in head] for head in panel.values]
-        left, right, bottom, top = map(int, panel.extent)
+        left, right, bottom, top = panel.extent
         numbers['maps'].append(dict(name=panel.name, left=left, top=top, right=right, bottom=bottom, values=values))
     return numbers
 
