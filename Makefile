@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CONFIG ?= configs/transnext/upernet_tiny_ade20k.py
-# What else `make setup` installs: deploy, for tools/export.py.
+# What else `make setup` installs, such as 'deploy demo': deploy for tools/export.py, demo for tools/demo.py.
 EXTRA ?=
 WORK_DIR = work_dirs/$(patsubst configs/%.py,%,$(CONFIG))_mini
 
@@ -20,7 +20,8 @@ PYTEST = OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist lo
 .PHONY: help setup demo test test-all dry-run-all lint clean
 
 help:
-	@echo 'make setup   environment in .venv (a few minutes the first time); EXTRA=deploy adds what tools/export.py needs'
+	@echo 'make setup   environment in .venv (a few minutes the first time); EXTRA=deploy adds what tools/export.py needs,'
+	@echo "             EXTRA=demo what tools/demo.py and its tests need, EXTRA='deploy demo' both"
 	@echo 'make demo    train and test $(CONFIG) on miniature data; CONFIG=... for another'
 	@echo 'make test    the test suite; make test-all trains and tests every config, too (hours)'
 	@echo 'make dry-run-all   the first training step of every config at full size (hours on a CPU)'
@@ -47,6 +48,10 @@ $(READY): $(wildcard requirements/*.txt) setup.py $(shell find bioattn_mm/ops/cs
 $(VENV)/.ready-deploy: $(READY)
 	$(BIN)/pip install -r requirements/deploy.txt
 	$(BIN)/pip install --no-deps -r requirements/deploy-no-deps.txt
+	@touch $@
+
+$(VENV)/.ready-demo: $(READY)
+	$(BIN)/pip install -r requirements/demo.txt
 	@touch $@
 
 demo: setup

@@ -109,6 +109,7 @@ setup(
     # which pip would install over onedl-mmengine.
     extras_require=dict(
         deploy=['aenum', 'grpcio', 'multiprocess', 'onnx', 'onnxruntime'],
+        demo=['gradio>=6'],
         deepspeed=['deepspeed<0.19'],  # mmengine does not find the optimizers of later versions
         tensorboard=['tensorboard'],
     ),

@@ -104,7 +104,7 @@ def weight_per_pixel(panels: list[Panel], head: int | None, size: tuple[int, int
     """The weight of each pixel of the model's input: that of its key, divided by the number of the key's pixels.
 
     So keys of different sizes, such as tokens of a window and pooled ones, can be compared and added. The sum is
-    that of the weights, less what falls on the padding of the last tokens.
+    that of the weights, less those of keys outside the image: class tokens, and padding of windows and of the image.
 
     Args:
         panels: Maps to add.

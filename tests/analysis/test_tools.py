@@ -12,25 +12,10 @@ from PIL import Image
 from bioattn_mm.registry import MODELS
 
 from ..tools.running import InProcess
+from .small_backbones import BACKBONES
 
 ERF, MAPS, LOCALITY = (f'analysis/{name}.py' for name in ('erf', 'attention_maps', 'locality'))
 ON_CPU = ('--device', 'cpu')
-BACKBONES = dict(
-    TransNeXt=dict(arch=dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 1, 1))),
-    GABSwin=dict(arch=dict(embed_dims=8, depths=(2, 2, 2, 2), num_heads=(1, 2, 2, 2)), window_size=4),
-    ConViT=dict(arch=dict(embed_dims=16, num_layers=12, num_heads=4), local_up_to_layer=3, out_indices=(3,)),
-    PerViT=dict(
-        arch=dict(embed_dims=(4, 8, 8, 12), depths=(2, 2, 6, 2), stem_channels=(4, 4, 4), num_heads=2),
-        out_indices=(1,),
-    ),
-    GABViT=dict(arch=dict(embed_dims=16, num_layers=12, num_heads=2), out_indices=(1, 2)),
-    VARS=dict(
-        arch=dict(block='deit', embed_dims=[8], depths=[12], num_heads=[2], feature_ratio=1),
-        attention='vars_sd',
-        out_indices=(1,),
-        num_steps=2,
-    ),
-)
 CONFIG = """
 default_scope = 'mmseg'
 model = dict(

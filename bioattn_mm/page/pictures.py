@@ -1,0 +1,159 @@
+"""Pictures and legends of the page: NumPy arrays and HTML. All images are RGB, uint8 (H, W, 3)."""
+
+import copy
+import html
+
+import cv2
+import numpy as np
+import torch
+from matplotlib import colormaps
+from mmengine.structures import BaseDataElement
+
+from ..inference import Predictor
+
+# Longer side of the pictures, in pixels. Small images are enlarged: browsers would show them small.
+LONGER_SIDE = 800
+COLORS = colormaps['inferno']
+# Share of the colours in a picture of heat where it is lowest and highest; the rest is the image in grey.
+HEAT_OPACITY = (0.45, 0.85)
+# Contributions of single pixels to a receptive field are noisy: the mean of blocks of this side, in pixels, is shown.
+BLOCK = 4
+# And they span orders of magnitude: below this fraction of the largest one they look alike.
+DARKEST = 1e-3
+MARK = (80, 255, 120)
+
+
+def fitted_size(size: tuple[int, int]) -> tuple[int, int]:
+    """Size (height, width) of the picture of an image: its longer side is `LONGER_SIDE`."""
+    return tuple(max(1, round(length * LONGER_SIDE / max(size))) for length in size)
+
+
+def fit(image: np.ndarray) -> np.ndarray:
+    """Scale an image to its `fitted_size`."""
+    height, width = fitted_size(image.shape[:2])
+    interpolation = cv2.INTER_AREA if height < image.shape[0] else cv2.INTER_CUBIC
+    return cv2.resize(image, (width, height), interpolation=interpolation)
+
+
+def file_pixel(place: tuple[int, int], picture: tuple[int, int], image: tuple[int, int]) -> tuple[int, int]:
+    """Row and column in an image of a place (row, column) in a picture of it; sizes are (height, width)."""
+    pixels = (int((p + 0.5) * i / s) for p, s, i in zip(place, picture, image))
+    return tuple(min(max(pixel, 0), length - 1) for pixel, length in zip(pixels, image))
+
+
+def draw_prediction(
+    picture: np.ndarray, sample: BaseDataElement, predictor: Predictor, opacity: float, score_thr: float
+) -> np.ndarray:
+    """A prediction as a layer over a picture.
+
+    Args:
+        picture: The image, of any size.
+        sample: The prediction, in pixels of the file.
+        predictor: What made it.
+        opacity: Share of the layer, 0 for the image alone to 1.
+        score_thr: Objects of lower scores are left out.
+    """
+    if predictor.task == 'segmentation':
+        labels = _label_map(sample).astype(np.int32)
+        labels = cv2.resize(labels, picture.shape[1::-1], interpolation=cv2.INTER_NEAREST)
+        layer = np.array(predictor.palette, np.uint8)[labels]
+    else:
+        scaled = _scaled_objects(sample, picture.shape[:2])
+        layer = predictor.draw(picture[..., ::-1], scaled, score_thr=score_thr)[..., ::-1]
+    return cv2.addWeighted(np.ascontiguousarray(layer), opacity, picture, 1 - opacity, 0)
+
+
+def _label_map(sample: BaseDataElement) -> np.ndarray:
+    return sample.pred_sem_seg.data[0].numpy()
+
+
+def _scaled_objects(sample: BaseDataElement, size: tuple[int, int]) -> BaseDataElement:
+    """A copy of mmdet's data sample for the image at another size, so that lines and text are sharp."""
+    sample = copy.deepcopy(sample)
+    objects = sample.pred_instances
+    factors = [new / old for new, old in zip(size, sample.ori_shape)]
+    objects.bboxes = objects.bboxes * objects.bboxes.new_tensor(factors[::-1] * 2)
+    if 'masks' in objects:
+        masks = [cv2.resize(mask.numpy().astype(np.uint8), size[::-1]) for mask in objects.masks]
+        objects.masks = torch.from_numpy(np.array(masks, bool).reshape(-1, *size))
+    return sample
+
+
+def draw_heat(picture: np.ndarray, heat: np.ndarray) -> np.ndarray:
+    """Values in colour over a picture in grey.
+
+    Args:
+        picture: The image, of any size.
+        heat: Values from 0 to 1, (H, W), that cover the whole image.
+    """
+    height, width = picture.shape[:2]
+    # Enlarged values stay blocks: what is a token or a pixel of the model's input can be seen as such.
+    heat = cv2.resize(heat.astype(np.float32), (width, height), interpolation=cv2.INTER_NEAREST)
+    grey = cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)[..., None]
+    opacity = np.interp(heat, (0, 1), HEAT_OPACITY)[..., None]
+    return (opacity * 255 * COLORS(heat)[..., :3] + (1 - opacity) * grey).astype(np.uint8)
+
+
+def field_heat(field: np.ndarray) -> np.ndarray:
+    """Contributions (H, W), none negative, as heat: means of blocks on a logarithmic scale.
+
+    Returns:
+        0 (`DARKEST` of the largest, or less) to 1 (the largest), (H / BLOCK, W / BLOCK).
+    """
+    height, width = (max(1, round(length / BLOCK)) for length in field.shape)
+    field = cv2.resize(field, (width, height), interpolation=cv2.INTER_AREA)
+    relative = np.maximum(field / (field.max() or 1), DARKEST)
+    return 1 - np.log(relative) / np.log(DARKEST)
+
+
+def mark(picture: np.ndarray, box: tuple[float, float, float, float], size: tuple[int, int]) -> np.ndarray:
+    """Outline a box in a picture.
+
+    Args:
+        picture: The picture.
+        box: Left, top, right and bottom edge.
+        size: (height, width) of the image in the units of the box, which the picture shows as a whole.
+    """
+    factors = picture.shape[1] / size[1], picture.shape[0] / size[0]
+    left, top, right, bottom = (round(edge * factor) for edge, factor in zip(box, factors * 2))
+    picture = picture.copy()
+    for color, thickness in (((0, 0, 0), 5), (MARK, 2)):
+        cv2.rectangle(picture, (left, top), (right, bottom), color, thickness)
+    return picture
+
+
+def mark_pixel(picture: np.ndarray, pixel: tuple[int, int], size: tuple[int, int]) -> np.ndarray:
+    """Cross out a pixel (row, column) of an image of a size (height, width) in a picture of it."""
+    row, column = (int((p + 0.5) * new / old) for p, new, old in zip(pixel, picture.shape, size))
+    picture = picture.copy()
+    for color, thickness in (((0, 0, 0), 5), (MARK, 2)):
+        cv2.drawMarker(picture, (column, row), color, cv2.MARKER_CROSS, 24, thickness)
+    return picture
+
+
+def legend_of(sample: BaseDataElement, predictor: Predictor, score_thr: float) -> str:
+    """HTML of the classes that occur, the most frequent first, with their share of the pixels or their objects."""
+    number = len(predictor.classes)
+    if predictor.task == 'segmentation':
+        counts = np.bincount(_label_map(sample).ravel(), minlength=number)
+        texts = [f'{100 * count / counts.sum():.1f} %' for count in counts]
+    else:
+        objects = sample.pred_instances
+        counts = np.bincount(objects.labels[objects.scores >= score_thr].numpy(), minlength=number)
+        texts = [f'{count}' for count in counts]
+    entries = [
+        '<span class="entry"><span class="swatch" style="background: rgb({}, {}, {})"></span>'.format(
+            *predictor.palette[index]
+        )
+        + f'{html.escape(predictor.classes[index])} {texts[index]}</span>'
+        for index in np.argsort(-counts, kind='stable')
+        if counts[index]
+    ]
+    return f'<div class="legend">{"".join(entries) or "nothing found"}</div>'
+
+
+def color_bar(smallest: str, largest: str) -> str:
+    """HTML of the colours of `draw_heat` with what their ends stand for."""
+    colors = ', '.join('rgb({:.0f}, {:.0f}, {:.0f})'.format(*(255 * np.array(COLORS(x / 8)[:3]))) for x in range(9))
+    bar = f'<span class="bar" style="background: linear-gradient(to right, {colors})"></span>'
+    return f'<span class="scale">{html.escape(smallest)} {bar} {html.escape(largest)}</span>'

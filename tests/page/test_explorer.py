@@ -1,0 +1,199 @@
+"""What the page computes and draws, without Gradio: small models of every system, a detector, pictures, legends."""
+
+from functools import partial
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from bioattn_mm import Predictor
+from bioattn_mm.analysis.attention_panels import ATTENTION, Panel, weight_per_pixel
+from bioattn_mm.errors import InputError
+from bioattn_mm.page.explorer import MAX_SIDE, Explorer, View
+from bioattn_mm.page.pictures import (
+    draw_heat,
+    draw_prediction,
+    field_heat,
+    file_pixel,
+    fit,
+    fitted_size,
+    legend_of,
+    mark,
+    mark_pixel,
+)
+
+from ..analysis.small_backbones import BACKBONES
+from ..tools.random_weights import random_checkpoint
+from .small_models import save_segmentor
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> str:
+    """A file of 40 x 60 pixels, left half darker than the right one."""
+    values = np.random.default_rng(0).integers(0, 128, (40, 60, 3), dtype=np.uint8)
+    values[:, 30:] += 127
+    cv2.imwrite(str(tmp_path / 'image.png'), values)
+    return str(tmp_path / 'image.png')
+
+
+def explorer_of(config: str, checkpoint: str, **options) -> Explorer:
+    make = partial(Predictor, config, checkpoint, device='cpu', **options)
+    return Explorer(lambda bias_mode: make(bias_mode=bias_mode))
+
+
+@pytest.mark.parametrize('name', BACKBONES)
+def test_every_system(name: str, image: str, tmp_path: Path) -> None:
+    config, checkpoint = save_segmentor(tmp_path, name)
+    explorer = explorer_of(config, checkpoint)
+    assert explorer.sizes == [32, 48, 64, 80, 96, 128] and explorer.size == 64
+    view = View(size=128)
+    prediction = explorer.predict(image, view)
+    assert prediction.sample.pred_sem_seg.data.shape == (1, 40, 60)
+    assert prediction.prepared.inputs.shape == (1, 3, 128, 192)
+    for layer in list(explorer.layers)[::3]:
+        attention = explorer.attention(image, view, layer, (20, 45))
+        assert list(attention.panels) == explorer.layers[layer].maps
+        # The pixel is at row 65 and column 145 of the input.
+        assert attention.token == (65 // attention.stride, 145 // attention.stride)
+        weights = weight_per_pixel(attention.panels[ATTENTION], None, (128, 192))
+        if name in ('TransNeXt', 'GABViT', 'PerViT'):
+            assert weights.min() >= 0 and weights.sum() == pytest.approx(1, abs=1e-3)
+        elif name != 'VARS':  # some is of the class token and of the padding of windows; that of VARS can be negative
+            assert weights.min() >= 0 and 0.5 < weights.sum() < 1.001
+    fields = explorer.fields(image, view, (20, 45))
+    assert [field.shape for field in fields] == [(128, 192)] * len(explorer.outputs)
+    assert all(field.max() > 0 for field in fields)
+    assert bool(explorer.bias_modes) == (name == 'TransNeXt')
+
+
+def test_predicts_as_the_predictor_does(image: str, tmp_path: Path) -> None:
+    """At the config's own size as `Predictor`, of whole images although the config slides a window."""
+    files = save_segmentor(tmp_path, 'TransNeXt')
+    sample = explorer_of(*files).predict(image, View('extrapolate', 64)).sample
+    (wanted,) = Predictor(*files, device='cpu', mode='whole')(image)
+    torch.testing.assert_close(sample.seg_logits.data, wanted.seg_logits.data)
+    (slid,) = Predictor(*files, device='cpu')(image)
+    assert not torch.equal(slid.seg_logits.data, wanted.seg_logits.data)
+
+
+def test_position_biases_share_the_weights(image: str, tmp_path: Path) -> None:
+    files = save_segmentor(tmp_path, 'TransNeXt', bias_mode='interpolate', img_size=64)
+    explorer = explorer_of(*files)
+    assert explorer.bias_modes == ['interpolate', 'extrapolate', 'linear']
+    logits = {mode: explorer.predict(image, View(mode, 64)).sample.seg_logits.data for mode in explorer.bias_modes}
+    for mode, found in logits.items():
+        (wanted,) = Predictor(*files, device='cpu', mode='whole', bias_mode=mode)(image)
+        torch.testing.assert_close(found, wanted.seg_logits.data)
+    assert not torch.equal(logits['interpolate'], logits['extrapolate'])
+    models = [explorer._predictor_of(View(mode)).model for mode in explorer.bias_modes]
+    assert len({model.backbone.stages[0].patch_embed.proj.weight.data_ptr() for model in models}) == 1
+
+
+def test_detector(image: str, root: Path, tmp_path: Path) -> None:
+    config, checkpoint = root / 'tests/tools/mask_rcnn_small.py', tmp_path / 'mask_rcnn.pth'
+    random_checkpoint(checkpoint, config)
+    explorer = explorer_of(str(config), str(checkpoint), mini=True)
+    sample = explorer.predict(image, View('interpolate', explorer.size)).sample
+    objects, predictor = sample.pred_instances, explorer.predictor
+    assert len(objects)
+    threshold = float(objects.scores.median())
+    number = int((objects.scores >= threshold).sum())
+    legend = legend_of(sample, predictor, threshold)
+    counts = np.bincount(objects.labels[objects.scores >= threshold])
+    assert legend.count('class="entry"') == (counts > 0).sum() and counts.sum() == number
+    assert f'{predictor.classes[counts.argmax()]} {counts.max()}</span>' in legend
+    assert 'nothing found' in legend_of(sample, predictor, 1.1)
+
+    picture = fit(explorer.read(image)[..., ::-1])
+    boxes = objects.bboxes.clone()
+    drawn = draw_prediction(picture, sample, predictor, 1.0, threshold)
+    assert drawn.shape == picture.shape == (533, 800, 3)
+    assert (drawn != picture).any() and (draw_prediction(picture, sample, predictor, 0, threshold) == picture).all()
+    # The sample itself stays as it was.
+    assert torch.equal(objects.bboxes, boxes) and objects.masks.shape[1:] == (40, 60)
+    attention = explorer.attention(image, View('interpolate', explorer.size), next(iter(explorer.layers)), (39, 59))
+    assert attention.token[0] < attention.grid[0] and attention.token[1] < attention.grid[1]
+
+
+def test_prediction_of_a_segmentor_as_a_layer(image: str, tmp_path: Path) -> None:
+    explorer = explorer_of(*save_segmentor(tmp_path, 'ConViT'))
+    sample, predictor = explorer.predict(image, View(size=64)).sample, explorer.predictor
+    picture = fit(explorer.read(image)[..., ::-1])
+    drawn = draw_prediction(picture, sample, predictor, 1.0, 0.3)
+    labels = sample.pred_sem_seg.data[0].numpy()
+    shown = {tuple(color) for color in drawn.reshape(-1, 3)}
+    assert shown == {tuple(predictor.palette[label]) for label in np.unique(labels)}
+    half = draw_prediction(picture, sample, predictor, 0.5, 0.3)
+    np.testing.assert_allclose(half, (drawn.astype(float) + picture) / 2, atol=1)
+    legend = legend_of(sample, predictor, 0.3)
+    values, counts = np.unique(labels, return_counts=True)
+    assert legend.count('class="entry"') == len(values)
+    assert f'{predictor.classes[values[counts.argmax()]]} {100 * counts.max() / labels.size:.1f} %' in legend
+
+
+def test_weight_per_pixel_adds_keys_of_different_sizes() -> None:
+    window = Panel('window', np.array([[[0.1, np.nan]], [[0.3, 0.1]]], np.float32), (4, 12, 8, 4))
+    pooled = Panel('pooled', np.array([[[0.9]], [[0.6]]], np.float32), (0, 16, 16, 0))
+    weights = weight_per_pixel([window, pooled], 1, (14, 16))
+    assert weights[5, 5] == pytest.approx(0.3 / 16 + 0.6 / 256)
+    assert weights[5, 9] == pytest.approx(0.1 / 16 + 0.6 / 256)
+    assert weights[13, 15] == weights[3, 4] == pytest.approx(0.6 / 256)
+    mean = weight_per_pixel([window], None, (14, 16))
+    assert mean[4, 4] == pytest.approx(0.2 / 16) and mean.sum() == pytest.approx(0.25)
+    with pytest.raises(InputError, match='the head must be 0 to 1 in this layer, got 2'):
+        weight_per_pixel([window], 2, (14, 16))
+
+
+def test_pixels_of_pictures() -> None:
+    assert fitted_size((40, 60)) == (533, 800) and fitted_size((1, 5000)) == (1, 800)
+    assert file_pixel((0, 799), (533, 800), (40, 60)) == (0, 59)
+    assert file_pixel((266, 400), (533, 800), (40, 60)) == (20, 30)
+    assert file_pixel((533, -1), (533, 800), (40, 60)) == (39, 0)
+    assert file_pixel((10, 20), fitted_size((3000, 2000)), (3000, 2000)) == (39, 76)
+
+
+def test_heat_and_marks() -> None:
+    picture = np.full((200, 400, 3), 128, np.uint8)
+    heat = np.zeros((5, 10))
+    heat[2, 3] = 1
+    drawn = draw_heat(picture, heat)
+    assert (drawn[80:120, 120:160] == drawn[100, 140]).all() and (drawn[79, 119] == drawn[0, 0]).all()
+    assert drawn[100, 140].sum() > 2 * drawn[0, 0].sum() > 0
+    marked = mark(picture, (3, 2, 4, 3), (5, 10))
+    changed = np.argwhere((marked != picture).any(-1))
+    assert (changed.min(0) <= (80, 120)).all() and (changed.max(0) >= (120, 160)).all()
+    assert (changed.min(0) >= (74, 114)).all() and (changed.max(0) <= (126, 166)).all()
+    crossed = np.argwhere((mark_pixel(picture, (2, 3), (5, 10)) != picture).any(-1))
+    np.testing.assert_allclose(crossed.mean(0), (100, 140), atol=1)
+    field = np.full((8, 8), 1e-9)
+    field[:4, :4], field[4:, 4:] = 1.0, np.sqrt(1e-3)
+    np.testing.assert_allclose(field_heat(field), [[1, 0], [0, 0.5]], atol=1e-6)
+
+
+def test_large_images_are_shrunk_and_bad_ones_refused(tmp_path: Path) -> None:
+    explorer = explorer_of(*save_segmentor(tmp_path, 'ConViT'))
+    large, broken, thin = (str(tmp_path / name) for name in ('large.png', 'broken.png', 'thin.png'))
+    cv2.imwrite(large, np.zeros((30, 2 * MAX_SIDE, 3), np.uint8))
+    assert explorer.read(large).shape == (15, MAX_SIDE, 3)
+    Path(broken).write_text('no image')
+    with pytest.raises(InputError, match='cannot decode the image .*broken.png'):
+        explorer.predict(broken, View())
+    cv2.imwrite(thin, np.zeros((1, 500, 3), np.uint8))
+    with pytest.raises(InputError, match='H and W of at least 32 pixels'):
+        explorer.predict(thin, View(size=64))
+
+
+def test_refuses_models_that_it_cannot_look_into(tmp_path: Path) -> None:
+    config, checkpoint = save_segmentor(tmp_path, 'ConViT')
+    text = Path(config).read_text()
+    start, end = text.index('    backbone='), text.index('    decode_head=')
+    resnet = "    backbone=dict(type='ResNet', depth=18, out_indices=(3,)),\n"
+    Path(config).write_text(text[:start] + resnet + text[end:].replace('in_channels=16', 'in_channels=512'))
+    from mmengine.config import Config
+    from mmengine.registry import MODELS
+
+    torch.save(dict(state_dict=MODELS.build(Config.fromfile(config).model).state_dict()), checkpoint)
+    with pytest.raises(InputError, match='has the backbone ResNet: expected a subclass of Backbone'):
+        explorer_of(config, checkpoint)

@@ -1,0 +1,207 @@
+"""The page in a real browser, headless Chromium driven by Playwright, and the command that serves it."""
+
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from bioattn_mm import Predictor
+from bioattn_mm.page.explorer import Explorer
+from bioattn_mm.page.server import TEMPORARY, serving
+
+from ..tools.running import InProcess
+from .small_models import save_segmentor
+
+for package in ('gradio', 'playwright'):  # Gradio itself is imported by the server
+    if find_spec(package) is None:
+        pytest.skip(f'{package} is not installed: make setup EXTRA=demo', allow_module_level=True)
+from playwright.sync_api import Browser, Page  # noqa: E402
+
+from bioattn_mm.page.browser import (  # noqa: E402
+    choose,
+    click,
+    find_chromium,
+    open_browser,
+    source,
+    upload,
+    visit,
+    wait_for_change,
+)
+
+needs_browser = pytest.mark.skipif(find_chromium() is None, reason='no Chromium here: apt-get install chromium')
+SECONDS = 60  # until something that must happen has happened
+
+
+@pytest.fixture(scope='module')
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of the page for a small TransNeXt; what it stores is removed at the end."""
+    folder = tmp_path_factory.mktemp('page')
+    make = partial(
+        Predictor, *save_segmentor(folder, 'TransNeXt', bias_mode='interpolate', img_size=64), device='cpu'
+    )
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(tempfile, 'tempdir', str(folder))
+        explorer = Explorer(lambda bias_mode: make(bias_mode=bias_mode))
+        with serving(explorer, 'small TransNeXt', '127.0.0.1', None, 2**20) as url:
+            yield url
+            assert [file for file in folder.glob(f'{TEMPORARY}*/**/*') if file.is_file()]
+        assert not list(folder.glob(f'{TEMPORARY}*'))
+
+
+@pytest.fixture(scope='module')
+def browser() -> Iterator[Browser]:
+    with open_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(server: str, browser: Browser) -> Iterator[Page]:
+    """A new visit of the page. It must ask no other machine for anything, and have no error of JavaScript."""
+    page = browser.new_page()
+    page.set_default_timeout(1000 * SECONDS)
+    urls, errors = [], []
+    page.on('request', lambda request: urls.append(request.url))
+    page.on('pageerror', lambda error: errors.append(error))
+    visit(page, server)
+    yield page
+    page.close()
+    assert urls and not [url for url in urls if not url.startswith((server, 'data:', 'blob:'))]
+    assert not errors
+
+
+@pytest.fixture(scope='module')
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp('images') / 'image.png'
+    values = np.full((40, 60, 3), 60, np.uint8)
+    values[:, 30:] = 190
+    values[5:15, 10:20] = (200, 80, 20)
+    cv2.imwrite(str(path), values)
+    return path
+
+
+def pixels(page: Page, name: str) -> np.ndarray:
+    content = page.request.get(source(page, name)).body()
+    return cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
+
+
+@needs_browser
+def test_upload_click_and_controls(page: Page, image: Path) -> None:
+    upload(page, image)
+    first, second = source(page, 'prediction_0'), source(page, 'prediction_1')
+    page.wait_for_function("document.querySelectorAll('#about_prediction_0 .entry').length > 0")
+    assert 'input of 64 x 96 pixels' in page.inner_text('#about_prediction_0')
+    assert page.locator('#attention_0 img').count() == 0
+    with_layer = pixels(page, 'prediction_0')
+
+    # Without the layer it is the image itself.
+    page.uncheck('#layer input')
+    first, second = (wait_for_change(page, f'prediction_{n}', src) for n, src in enumerate((first, second)))
+    plain = pixels(page, 'prediction_0')
+    assert plain.shape == with_layer.shape == (533, 800, 3) and (plain != with_layer).mean() > 0.5
+    assert plain[:, :390].mean() + 100 < plain[:, 410:].mean()
+
+    # A click marks the pixel, and shows where it looks.
+    click(page, 'prediction_0', 0.5, 0.25)
+    wait_for_change(page, 'prediction_0', first)
+    fields = [source(page, f'field_{number}') for number in (0, 1)]
+    changed = np.argwhere((pixels(page, 'prediction_0') != plain).any(-1))
+    np.testing.assert_allclose(changed.mean(0), (266, 200), atol=10)
+    heat = pixels(page, 'attention_0')
+    assert (heat != plain).mean() > 0.5
+    attention = source(page, 'attention_0')
+    click(page, 'attention_1', 0.1, 0.9)
+    wait_for_change(page, 'field_1', fields[1])
+    attention = wait_for_change(page, 'attention_0', attention)
+
+    # Another head and another layer give other maps.
+    choose(page, 'attention_layer', 'stages.1.blocks.0.attn')
+    attention = wait_for_change(page, 'attention_0', attention)
+    choose(page, 'head', '1')
+    attention = wait_for_change(page, 'attention_0', attention)
+    choose(page, 'map', 'pooled')
+    wait_for_change(page, 'attention_0', attention)
+
+
+@needs_browser
+def test_position_biases_and_sizes_side_by_side(page: Page, image: Path) -> None:
+    upload(page, image)
+    left, right = source(page, 'prediction_0'), source(page, 'prediction_1')
+    assert page.input_value('#bias_mode_0 input') == 'interpolate'
+    assert page.input_value('#bias_mode_1 input') == 'extrapolate'
+    choose(page, 'size_1', '128 pixels')
+    page.wait_for_function(
+        "document.querySelector('#about_prediction_1').innerText.includes('input of 128 x 192 pixels')"
+    )
+    right = wait_for_change(page, 'prediction_1', right)
+    choose(page, 'bias_mode_1', 'linear')
+    wait_for_change(page, 'prediction_1', right)
+    assert source(page, 'prediction_0') == left
+    page.uncheck('#compare input')
+    page.wait_for_selector('#prediction_1', state='hidden')
+    assert page.is_visible('#prediction_0')
+
+
+@needs_browser
+def test_bad_uploads_are_messages(page: Page, image: Path, tmp_path: Path) -> None:
+    messages = page.locator('[data-testid=toast-body]')
+    (tmp_path / 'notes.txt').write_text('no image')
+    upload(page, tmp_path / 'notes.txt')
+    messages.filter(has_text='Invalid file type: notes.txt').wait_for()
+    (tmp_path / 'large.png').write_bytes(bytes(2**20 + 1))
+    upload(page, tmp_path / 'large.png')
+    messages.filter(has_text='exceed the maximum allowed size').wait_for()
+    (tmp_path / 'notes.png').write_text('no image')
+    upload(page, tmp_path / 'notes.png')
+    messages.filter(has_text='cannot decode the image notes.png').wait_for()
+    assert page.locator('#prediction_0 img').count() == 0
+    # And the next one works.
+    page.click('#upload button[aria-label="Clear"]')
+    upload(page, image)
+    source(page, 'prediction_0')
+
+
+@needs_browser
+def test_uploads_are_limited_by_the_server_too(server: str, page: Page) -> None:
+    file = dict(name='large.png', mimeType='image/png', buffer=bytes(2**20 + 1))
+    answer = page.request.post(f'{server}gradio_api/upload', multipart=dict(files=file))
+    assert answer.status == 413
+
+
+def test_the_command_serves_until_it_is_ended(
+    tmp_path: Path, tool: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It prints the address, refuses a port that is taken, and leaves no temporary files, also after `kill`."""
+    files = (*save_segmentor(tmp_path, 'ConViT'), '--device', 'cpu')
+    monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
+    printed, handler = [], signal.getsignal(signal.SIGTERM)
+
+    def end() -> None:
+        printed.append(tool.capsys.readouterr().out)
+        assert list(tmp_path.glob(f'{TEMPORARY}*'))
+        port = printed[0].split('127.0.0.1:')[1].split('/')[0]
+        assert port in tool.error(tmp_path, 'demo.py', *files, '--port', port)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(signal, 'pause', end)
+    try:
+        with pytest.raises(SystemExit) as exit_:
+            tool(tmp_path, 'demo.py', *files)
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert exit_.value.code == 128 + signal.SIGTERM
+    assert printed[0].splitlines()[-1].startswith('convit, convit.pth: http://127.0.0.1:')
+    assert not list(tmp_path.glob(f'{TEMPORARY}*'))
+
+
+def test_without_gradio(tmp_path: Path, tool: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, 'gradio', None)
+    line = tool.refused(tmp_path, 'demo.py', 'config.py', 'checkpoint.pth')
+    assert line == 'error: the page needs gradio, which is not installed: make setup EXTRA=demo'

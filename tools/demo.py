@@ -1,0 +1,74 @@
+#!/usr/bin/env python
+"""A page in the browser on which one drops images and sees what a model makes of them.
+
+The prediction as a layer over the image, its classes, and the time it took; after a click on a pixel, what it attends
+to in a layer, and the pixels on which it depends; two input sizes, or two position biases of TransNeXt, side by side.
+Segmentors take whole images, also where the config slides a window.
+"""
+
+import argparse
+import signal
+import sys
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+from bioattn_mm.cli.command_line import ToolParser, run_tool
+from bioattn_mm.errors import InputError
+
+
+def parse_args() -> argparse.Namespace:
+    parser = ToolParser(
+        __doc__,
+        'demo.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth',
+        'demo.py configs/transnext/upernet_tiny_ade20k.py --mini',
+    )
+    parser.add_config()
+    parser.add_argument(
+        'checkpoint',
+        nargs='?',
+        help='checkpoint file of the whole model (default with --mini: the newest of the miniature run)',
+    )
+    parser.add_argument(
+        '--host',
+        default='127.0.0.1',
+        help='address to listen at; 0.0.0.0 lets other machines open the page, too, and whoever reaches it can use '
+        'the model (default: %(default)s, this machine alone)',
+    )
+    parser.add_integer(
+        '--port', minimum=1, metavar='N', help='port to listen at (default: the first free one from 7860 on)'
+    )
+    parser.add_integer(
+        '--max-upload', minimum=1, default=20, metavar='MB', help='largest image file in megabytes (default: 20)'
+    )
+    parser.add_config_options()
+    parser.add_device()
+    return parser.parse_args()
+
+
+@run_tool
+def main() -> None:
+    args = parse_args()
+    if find_spec('gradio') is None:
+        raise InputError('the page needs gradio, which is not installed: make setup EXTRA=demo')
+    from bioattn_mm import Predictor
+    from bioattn_mm.page.explorer import Explorer
+    from bioattn_mm.page.server import serving
+
+    make_predictor = partial(
+        Predictor, args.config, args.checkpoint, device=args.device, mini=args.mini, cfg_options=args.cfg_options
+    )
+    explorer = Explorer(lambda bias_mode: make_predictor(bias_mode=bias_mode))
+    title = f'{Path(args.config).stem}, {Path(explorer.predictor.checkpoint).name}'
+    # Without it, `kill` would leave the temporary files behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with serving(explorer, title, args.host, args.port, args.max_upload * 2**20) as url:
+        print(f'{title}: {url}  (Ctrl+C ends it)', flush=True)
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            pass
+
+
+if __name__ == '__main__':
+    main()
