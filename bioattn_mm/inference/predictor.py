@@ -316,7 +316,7 @@ class Predictor:
         try:
             samples = self._run([prediction.image for prediction in batch])
         except (InputError, MemoryError, cv2.error, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and not _is_out_of_memory(error):
+            if isinstance(error, RuntimeError) and not is_out_of_memory(error):
                 raise
             if len(batch) > 1:
                 for prediction in batch:
@@ -470,7 +470,8 @@ def _max_masks(config: Config) -> int:
     return test_cfg.get('rcnn', test_cfg).get('max_per_img', 100)
 
 
-def _is_out_of_memory(error: RuntimeError) -> bool:
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether PyTorch raised an error because there was not enough memory."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 

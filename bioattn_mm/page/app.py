@@ -7,9 +7,10 @@ from pathlib import Path
 import gradio as gr
 import numpy as np
 
-from ..analysis.attention_panels import weight_per_pixel
+from ..analysis.attention_panels import ATTENTION, weight_per_pixel
 from ..analysis.receptive_field import area_fractions
 from ..errors import InputError
+from ..inference.predictor import is_out_of_memory
 from .explorer import Explorer, Prediction, View
 from .pictures import (
     DARKEST,
@@ -60,10 +61,8 @@ class Column:
     @property
     def shown(self) -> list[gr.Image | gr.HTML]:
         """What depends on the image."""
-        return [
-            *(self.prediction, self.about_prediction, self.attention),
-            *(self.about_attention, self.field, self.about_field),
-        ]
+        pictures = [self.prediction, self.attention, self.field]
+        return [*pictures, self.about_prediction, self.about_attention, self.about_field]
 
 
 class Page:
@@ -154,12 +153,10 @@ class Page:
         """Say what happens when."""
         shown = [component for column in self.columns for component in column.shown]
         choices = [self.map, self.head]
-        settings = {self.upload, self.query, self.layer, self.opacity, self.score_thr, self.compare, self.output}
-        settings |= {
-            self.attention_layer,
-            *choices,
-            *(c for column in self.columns for c in (column.bias_mode, column.size)),
-        }
+        dropdowns = [dropdown for column in self.columns for dropdown in (column.bias_mode, column.size)]
+        controls = [self.layer, self.compare, self.output, *choices, *dropdowns]
+        sliders = [self.opacity, self.score_thr]
+        settings = {self.upload, self.query, self.attention_layer, *controls, *sliders}
         outputs = [self.query, *(column.box for column in self.columns), *shown]
         # All requests share one place in the queue: the model works for one at a time.
         options = dict(inputs=settings, outputs=outputs, concurrency_id='model', concurrency_limit=1)
@@ -168,10 +165,8 @@ class Page:
         self.upload.upload(self._new_image, trigger_mode='multiple', **options)
         self.upload.clear(self._new_image, trigger_mode='multiple', **options)
         options.update(trigger_mode='always_last')
-        sliders = [slider.release for slider in (self.opacity, self.score_thr)]
-        inputs = [self.layer, self.compare, self.output, *choices]
-        inputs += [dropdown for column in self.columns for dropdown in (column.bias_mode, column.size)]
-        gr.on([*(component.input for component in inputs), *sliders], self._show, **options)
+        triggers = [*(control.input for control in controls), *(slider.release for slider in sliders)]
+        gr.on(triggers, self._show, **options)
         # Another layer may have other maps and heads than the one that was chosen from.
         layer = self.attention_layer
         layer.input(self._other_layer, layer, choices, queue=False).then(self._show, **options)
@@ -200,9 +195,8 @@ class Page:
     def _show(self, values: dict, clicked: tuple[int, int] | None = None) -> dict:
         """Everything that the controls ask for, by component.
 
-        In one answer: of several that follow each other quickly, Gradio's page loses some.
-
-        An image that cannot be read, or that the model cannot take, becomes a message on the page.
+        It is one answer: of several that follow each other quickly, Gradio's page loses some. An image that cannot be
+        read, or that the model cannot take, becomes a message on the page.
 
         Args:
             values: Values of the controls.
@@ -228,7 +222,7 @@ class Page:
         except (InputError, MemoryError, RuntimeError) as error:
             if isinstance(error, InputError):
                 message = str(error).replace(path, Path(path).name)
-            elif isinstance(error, MemoryError) or 'memory' in str(error):
+            elif isinstance(error, MemoryError) or is_out_of_memory(error):
                 message = 'not enough memory: choose a smaller input'
             else:
                 raise
@@ -253,7 +247,8 @@ class Page:
         prediction, picture = self._look(column, values)
         layer = values[self.attention_layer]
         attention = self.explorer.attention(values[self.upload], _view(column, values), layer, values[self.query])
-        panels = attention.panels[values[self.map]]
+        # Between the choice of a layer and that of one of its maps, the map may be another layer's.
+        panels = attention.panels.get(values[self.map], attention.panels[ATTENTION])
         size = prediction.prepared.pixels.shape[:2]
         heat = weight_per_pixel(panels, None if values[self.head] == MEAN else values[self.head], size)
         # Those of VARS may be negative.

@@ -18,6 +18,7 @@ from ..cli.runner import now
 from ..errors import InputError
 from ..inference import Predictor
 from ..inference.images import read_image
+from ..inference.predictor import EXPORTED_SUFFIX
 from ..layers import record_attention
 from ..layers.attention_maps import Recording
 from ..models.backbones import Backbone
@@ -28,9 +29,9 @@ from ..registry import MODELS
 SIZE_FACTORS = (0.5, 0.75, 1, 1.25, 1.5, 2)
 # (height, width) of the input that shows which maps and heads the layers have.
 PROBE_SIZE = (64, 64)
-# Longer side in pixels that images are shrunk to. Pictures of the page are smaller, and a segmentor's scores of every
-# class in every pixel of a photograph of 20 megapixels take 12 GB.
-MAX_SIDE = 2048
+# Longer side in pixels that images are shrunk to: more than the configs resize them to. The scores of every class in
+# every pixel of a photograph of 20 megapixels would take 12 GB.
+MAX_SIDE = 1600
 # How many results of each kind are kept: one click asks for those of two views again.
 KEPT = 4
 KEPT_RECORDINGS = 2
@@ -121,8 +122,12 @@ class Explorer:
 
     def __init__(self, make_predictor: Callable[[str | None], Predictor]) -> None:
         self._make_predictor = make_predictor
-        self.predictor = _predicting_whole_images(make_predictor(None))
-        config, backbone = self.predictor.config, getattr(self.predictor.model, 'backbone', None)
+        self.predictor = _ready(make_predictor(None))
+        if self.predictor.checkpoint.endswith(EXPORTED_SUFFIX):
+            raise InputError(
+                f'the page looks into the model, which {self.predictor.checkpoint} hides: name the checkpoint'
+            )
+        config, backbone = self.predictor.config, self.predictor.model.backbone
         if not isinstance(backbone, Backbone):
             raise InputError(
                 f'{config.filename} has the backbone {type(backbone).__name__}: expected a subclass of Backbone'
@@ -170,11 +175,19 @@ class Explorer:
             InputError: The file is no image that can be read, or the model cannot take it.
         """
         predictor = self._predictor_of(view)
-        prepared = ImageReader(predictor.config, view.size, self._device)(self.read(path))
+        image = self.read(path)
+        try:
+            prepared = ImageReader(predictor.config, view.size, self._device)(image)
+        except cv2.error as error:
+            size = f'{image.shape[1]} x {image.shape[0]} pixels'
+            raise InputError(f'an image of {size} cannot be resized to what the model takes') from error
         start = now()
         with torch.no_grad():
             (sample,) = predictor.model.test_step(prepared.batch)
-        return Prediction(sample.cpu(), now() - start, prepared)
+        seconds = now() - start
+        if 'seg_logits' in sample:
+            del sample.seg_logits  # the scores of every class in every pixel: too much to be kept
+        return Prediction(sample.cpu(), seconds, prepared)
 
     def _fields(self, path: str, view: View, query: tuple[int, int]) -> list[np.ndarray]:
         """Effective receptive field of a pixel in each of the backbone's `outputs` (see `receptive_fields`).
@@ -196,7 +209,7 @@ class Explorer:
         """The predictor with the position bias of a view. All have the same tensors of weights."""
         mode = view.bias_mode if self.bias_modes else None
         if mode not in self._predictors:
-            other = _predicting_whole_images(self._make_predictor(mode))
+            other = _ready(self._make_predictor(mode))
             other.model.load_state_dict(self.predictor.model.state_dict(), assign=True)
             self._predictors[mode] = other
         return self._predictors[mode]
@@ -220,8 +233,9 @@ def _read(path: str) -> np.ndarray:
     return cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
 
 
-def _predicting_whole_images(predictor: Predictor) -> Predictor:
-    """Let a segmentor take images as a whole instead of window by window."""
+def _ready(predictor: Predictor) -> Predictor:
+    """The predictor; a segmentor takes whole images, and no gradients of parameters take memory."""
+    predictor.model.requires_grad_(False)
     if predictor.task == 'segmentation':
         predictor.model.test_cfg.mode = 'whole'
     return predictor

@@ -1,11 +1,9 @@
 """Pictures and legends of the page: NumPy arrays and HTML. All images are RGB, uint8 (H, W, 3)."""
 
-import copy
 import html
 
 import cv2
 import numpy as np
-import torch
 from matplotlib import colormaps
 from mmengine.structures import BaseDataElement
 
@@ -51,15 +49,14 @@ def draw_prediction(
         sample: The prediction, in pixels of the file.
         predictor: What made it.
         opacity: Share of the layer, 0 for the image alone to 1.
-        score_thr: Objects of lower scores are left out.
+        score_thr: Objects whose score is not above this are left out.
     """
     if predictor.task == 'segmentation':
         labels = _label_map(sample).astype(np.int32)
         labels = cv2.resize(labels, picture.shape[1::-1], interpolation=cv2.INTER_NEAREST)
         layer = np.array(predictor.palette, np.uint8)[labels]
     else:
-        scaled = _scaled_objects(sample, picture.shape[:2])
-        layer = predictor.draw(picture[..., ::-1], scaled, score_thr=score_thr)[..., ::-1]
+        layer = _draw_objects(picture, sample, predictor, score_thr)
     return cv2.addWeighted(np.ascontiguousarray(layer), opacity, picture, 1 - opacity, 0)
 
 
@@ -67,16 +64,27 @@ def _label_map(sample: BaseDataElement) -> np.ndarray:
     return sample.pred_sem_seg.data[0].numpy()
 
 
-def _scaled_objects(sample: BaseDataElement, size: tuple[int, int]) -> BaseDataElement:
-    """A copy of mmdet's data sample for the image at another size, so that lines and text are sharp."""
-    sample = copy.deepcopy(sample)
-    objects = sample.pred_instances
-    factors = [new / old for new, old in zip(size, sample.ori_shape)]
-    objects.bboxes = objects.bboxes * objects.bboxes.new_tensor(factors[::-1] * 2)
+def _draw_objects(picture: np.ndarray, sample: BaseDataElement, predictor: Predictor, score_thr: float) -> np.ndarray:
+    """The picture with masks in the colours of the legend, and with boxes and names as mmdet draws them."""
+    height, width = picture.shape[:2]
+    objects = _objects_above(sample, score_thr)
+    layer = picture.copy()
     if 'masks' in objects:
-        masks = [cv2.resize(mask.numpy().astype(np.uint8), size[::-1]) for mask in objects.masks]
-        objects.masks = torch.from_numpy(np.array(masks, bool).reshape(-1, *size))
-    return sample
+        # mmdet itself varies the colours of masks, at random.
+        for mask, label in zip(objects.masks.numpy().astype(np.uint8), objects.labels):
+            inside = cv2.resize(mask, (width, height)).astype(bool)
+            layer[inside] = (layer[inside] + np.array(predictor.palette[label], float)) / 2
+        del objects.masks
+    factors = width / sample.ori_shape[1], height / sample.ori_shape[0]
+    objects.bboxes = objects.bboxes * objects.bboxes.new_tensor(factors * 2)
+    drawn = predictor.draw(layer[..., ::-1], type(sample)(pred_instances=objects), score_thr=score_thr)
+    return drawn[..., ::-1]
+
+
+def _objects_above(sample: BaseDataElement, score_thr: float) -> BaseDataElement:
+    """The detected objects of higher scores, in a container of their own."""
+    objects = sample.pred_instances
+    return objects[objects.scores > score_thr]
 
 
 def draw_heat(picture: np.ndarray, heat: np.ndarray) -> np.ndarray:
@@ -138,8 +146,7 @@ def legend_of(sample: BaseDataElement, predictor: Predictor, score_thr: float) -
         counts = np.bincount(_label_map(sample).ravel(), minlength=number)
         texts = [f'{100 * count / counts.sum():.1f} %' for count in counts]
     else:
-        objects = sample.pred_instances
-        counts = np.bincount(objects.labels[objects.scores >= score_thr].numpy(), minlength=number)
+        counts = np.bincount(_objects_above(sample, score_thr).labels.numpy(), minlength=number)
         texts = [f'{count}' for count in counts]
     entries = [
         '<span class="entry"><span class="swatch" style="background: rgb({}, {}, {})"></span>'.format(
