@@ -6,6 +6,7 @@ mmengine imports this module when a config of any library names a type such as `
 
 from importlib import import_module
 
+from mmengine.registry import DATASETS as MMENGINE_DATASETS
 from mmengine.registry import HOOKS as MMENGINE_HOOKS
 from mmengine.registry import LOOPS as MMENGINE_LOOPS
 from mmengine.registry import MODEL_WRAPPERS as MMENGINE_MODEL_WRAPPERS
@@ -38,5 +39,6 @@ HOOKS = child(MMENGINE_HOOKS, 'engine.hooks', 'engine.checkpoints', 'engine.rand
 LOOPS = child(MMENGINE_LOOPS, 'engine.randomness')
 MODEL_WRAPPERS = child(MMENGINE_MODEL_WRAPPERS, 'engine.sync_batch_norm')
 STRATEGIES = child(MMENGINE_STRATEGIES, 'engine.strategies')
+DATASETS = child(MMENGINE_DATASETS, 'datasets.image_mask')
 TRANSFORMS = child(MMENGINE_TRANSFORMS, 'datasets.transforms', 'datasets.corruption')
 OPTIM_WRAPPER_CONSTRUCTORS = child(MMENGINE_OPTIM_WRAPPER_CONSTRUCTORS, 'engine.optim')

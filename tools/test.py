@@ -7,10 +7,11 @@ from pathlib import Path
 from mmengine.config import Config, ConfigDict
 from mmengine.dist import is_main_process
 
-from bioattn_mm.checkpoints import read_state_dict, weights_for
+from bioattn_mm.checkpoints import read_checkpoint, weights_for, weights_of
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import load_config
 from bioattn_mm.cli.model_check import model_of
+from bioattn_mm.cli.own_data import check_classes, data_arguments
 from bioattn_mm.cli.pipelines import load_ground_truth
 from bioattn_mm.cli.reports import check_new, write_contact_sheet
 from bioattn_mm.cli.runner import build_runner
@@ -22,6 +23,7 @@ def parse_args() -> argparse.Namespace:
         __doc__,
         'test.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth',
         'test.py configs/transnext/upernet_tiny_ade20k.py iter_200.pth --mini --show-dir images',
+        'test.py configs/transnext/mask_rcnn_tiny_coco.py epoch_20.pth --data DIR',
     )
     parser.add_config()
     parser.add_checkpoint()
@@ -42,6 +44,7 @@ def parse_args() -> argparse.Namespace:
         help='position bias of TransNeXt at sizes that it was not trained on: extrapolate, interpolate, or linear, '
         "which keeps the pooled grid of the training size (default: the config's)",
     )
+    parser.add_data()
     parser.add_config_options()
     parser.add_launcher()
     return parser.parse_args()
@@ -50,8 +53,10 @@ def parse_args() -> argparse.Namespace:
 @run_tool
 def main() -> None:
     args = parse_args()
+    data = data_arguments(args)
     config = load_config(
         args.config,
+        data=data,
         mini=args.mini,
         cfg_options=args.cfg_options,
         dataloaders=('test_dataloader',),
@@ -59,7 +64,11 @@ def main() -> None:
         tta=args.tta,
         launcher=args.launcher,
     )
-    weights_for(model_of(config), args.checkpoint, read_state_dict(args.checkpoint))
+    checkpoint = read_checkpoint(args.checkpoint)
+    weights = weights_of(args.checkpoint, checkpoint)
+    if data:
+        check_classes(args.checkpoint, checkpoint, config)
+    weights_for(model_of(config), args.checkpoint, weights)
 
     config.load_from = args.checkpoint
     config.resume = False

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import torch
 from mmengine.config import Config
+from mmengine.dist import is_main_process
 from torch import Tensor
 
-from bioattn_mm.checkpoints import check_fit, read_checkpoint, weights_of
+from bioattn_mm.checkpoints import check_fit, other_classes, read_checkpoint, read_state_dict, weights_of
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import default_work_dir, load_config
-from bioattn_mm.cli.distributed import set_strategy
+from bioattn_mm.cli.distributed import rank_and_size, set_strategy
 from bioattn_mm.cli.dry_run import dry_run
 from bioattn_mm.cli.model_check import check_initial_weights, state_dict_of
+from bioattn_mm.cli.own_data import data_arguments, keep_data_files
 from bioattn_mm.cli.pipelines import name_host_transforms
 from bioattn_mm.cli.readable_log import readable_log
 from bioattn_mm.cli.runner import build_runner
@@ -30,12 +32,27 @@ def parse_args() -> argparse.Namespace:
         'train.py configs/transnext/upernet_tiny_ade20k.py --mini',
         'train.py configs/transnext/upernet_tiny_ade20k.py --dry-run',
         'train.py configs/transnext/upernet_tiny_ade20k.py --resume',
+        'train.py configs/transnext/mask_rcnn_tiny_coco.py --data DIR --epochs 20',
     )
     parser.add_config()
+    parser.add_data()
+    parser.add_integer(
+        '--epochs',
+        minimum=1,
+        metavar='N',
+        help='times that each training image is seen; the schedule of the config is stretched to that length '
+        "(default: the config's schedule)",
+    )
+    parser.add_argument(
+        '--load-from',
+        metavar='CHECKPOINT',
+        help='start from this checkpoint of a whole model, also of one with other classes, whose weights that go by '
+        "the number of classes are left out (default: the backbone's weights that the config names)",
+    )
     parser.add_argument(
         '--work-dir',
-        help='folder for logs and checkpoints (default: work_dirs/SYSTEM/CONFIG, with --mini '
-        'work_dirs/SYSTEM/CONFIG_mini)',
+        help='folder for logs and checkpoints (default: work_dirs/SYSTEM/CONFIG, with --data '
+        'work_dirs/SYSTEM/CONFIG_DIR, with --mini work_dirs/SYSTEM/CONFIG_mini)',
     )
     parser.add_argument(
         '--dry-run',
@@ -96,18 +113,24 @@ def parse_args() -> argparse.Namespace:
 @run_tool
 def main() -> None:
     args = parse_args()
+    data = data_arguments(args)
     config = load_config(
         args.config,
+        data=data,
         mini=args.mini,
+        epochs=args.epochs,
         cfg_options=args.cfg_options,
         dataloaders=('train_dataloader', 'val_dataloader'),
         launcher=args.launcher,
     )
-    config.work_dir = args.work_dir or config.get('work_dir') or default_work_dir(args.config, args.mini)
+    config.work_dir = args.work_dir or config.get('work_dir') or default_work_dir(args.config, args.mini, data)
     state_dict = state_dict_of(config)
-    check_initial_weights(config)
+    if args.load_from:
+        config.load_from = args.load_from
     set_randomness(config, args.seed, args.deterministic)
     set_resume(config, args.resume, state_dict)
+    set_start(config, state_dict)
+    check_initial_weights(config)
     if args.amp:
         set_amp(config, args.amp)
     if args.strategy:
@@ -120,13 +143,19 @@ def main() -> None:
         set_tensorboard(config)
 
     if args.dry_run:
+        if is_main_process():
+            print('\n'.join(config.get('own_data', [])))
         dry_run(config)
         return
+    if rank_and_size(args.launcher)[0] == 0:
+        keep_data_files(config, config.work_dir)
     runner = build_runner(config)
     # mmdet's and mmseg's inference APIs read the config in the work dir and in the checkpoints.
     name_host_transforms(runner.cfg)
     runner.dump_config()
     runner.logger.info(f'seed: {runner.seed}' + ('' if args.seed is None else ', as asked for'))
+    for line in config.get('own_data', []):
+        runner.logger.info(line)
     warn_if_unseeded(runner)
     with readable_log(runner):
         runner.train()
@@ -171,11 +200,33 @@ def set_resume(config: Config, resume: str | None, state_dict: dict[str, Tensor]
     if 'iter' not in meta:
         raise InputError(
             f'{path} holds weights but no state of a training: to start from them, leave out --resume and add '
-            f'--cfg-options load_from={path}'
+            f'--load-from {path}'
         )
     if config.randomness.seed is None:
         # The seed was drawn. The samplers take it before mmengine resumes.
         config.randomness.seed = meta['seed']
+
+
+def set_start(config: Config, state_dict: dict[str, Tensor]) -> None:
+    """Start from the weights of the whole model that `load_from` names, also from those of one with other classes.
+
+    Args:
+        config: Changed in place: the backbone's own weights are not read any more.
+        state_dict: That of the model.
+
+    Raises:
+        InputError: The checkpoint is of another model.
+    """
+    path = config.get('load_from')
+    if not path or config.get('resume') or Path(path).is_dir():
+        return
+    weights = read_state_dict(path)
+    left_out = other_classes(weights, state_dict)
+    fitting = {name: value for name, value in weights.items() if name not in left_out}
+    check_fit(path, fitting, {name: value for name, value in state_dict.items() if name not in left_out})
+    config.custom_hooks = [*config.get('custom_hooks', []), dict(type='bioattn_mm.LeaveOutOtherClassesHook')]
+    if config.model.get('backbone'):
+        config.model.backbone.init_cfg = None
 
 
 def set_amp(config: Config, dtype: str) -> None:

@@ -1,7 +1,16 @@
 """Checkpoints: files, weights of a backbone, and the authors' whole detectors and segmentors (`downstream`)."""
 
 from .files import find_weights_key, read_checkpoint, read_state_dict, weights_of, write_checkpoint
-from .loading import check_fit, first_of, fit_classifier, load_backbone, match_backbone, rename_released, weights_for
+from .loading import (
+    check_fit,
+    first_of,
+    fit_classifier,
+    load_backbone,
+    match_backbone,
+    other_classes,
+    rename_released,
+    weights_for,
+)
 
 __all__ = [
     'check_fit',
@@ -10,6 +19,7 @@ __all__ = [
     'fit_classifier',
     'load_backbone',
     'match_backbone',
+    'other_classes',
     'read_checkpoint',
     'read_state_dict',
     'rename_released',

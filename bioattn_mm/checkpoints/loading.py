@@ -198,6 +198,24 @@ def weights_for(model: nn.Module, path: str, weights: dict[str, Tensor]) -> dict
     return weights
 
 
+def other_classes(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> list[str]:
+    """Names of the weights that fit a model but for the number of classes: outside of the backbone, another length.
+
+    Args:
+        weights: Weights of a checkpoint.
+        own: The state dict of the model, of which only the shapes are read.
+    """
+    return [
+        name
+        for name, value in weights.items()
+        if name in own
+        and not name.startswith('backbone.')
+        and value.shape != own[name].shape
+        and value.shape[1:] == own[name].shape[1:]
+        and value.ndim
+    ]
+
+
 def first_of(names: list[str]) -> str:
     """The first names of a list, for a message of one line."""
     return ', '.join(names[:3]) + (', ...' if len(names) > 3 else '')

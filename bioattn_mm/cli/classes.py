@@ -1,9 +1,8 @@
 """The classes of a config: one call sets them in the heads of its model, its datasets and its metrics."""
 
 from collections.abc import Iterator, Sequence
+from colorsys import hsv_to_rgb
 
-import numpy as np
-from matplotlib.colors import hsv_to_rgb
 from mmengine.config import Config, ConfigDict
 
 from ..errors import InputError
@@ -74,9 +73,8 @@ def default_palette(num_classes: int) -> list[tuple[int, int, int]]:
 
     The hue advances by the golden ratio, which keeps any number of hues apart; every other colour is darker.
     """
-    index = np.arange(num_classes)
-    hsv = np.stack([index * 0.618034 % 1, np.full(num_classes, 0.75), np.where(index % 2, 0.7, 0.95)], axis=-1)
-    return [tuple(colour) for colour in (hsv_to_rgb(hsv) * 255).round().astype(int).tolist()]
+    colours = [hsv_to_rgb(index * 0.618034 % 1, 0.75, 0.7 if index % 2 else 0.95) for index in range(num_classes)]
+    return [tuple(round(255 * value) for value in colour) for colour in colours]
 
 
 def _set_number(node: object, number: int, old: int | None = None) -> int:

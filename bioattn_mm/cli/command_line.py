@@ -64,6 +64,23 @@ class ToolParser(argparse.ArgumentParser):
         """Add the config file."""
         self.add_argument('config', help='config file, such as configs/transnext/upernet_tiny_ade20k.py')
 
+    def add_data(self) -> None:
+        """Add the arguments of own data, which `own_data.data_arguments` reads."""
+        self.add_argument(
+            '--data',
+            metavar='DIR',
+            help="own data in place of the config's: for a detector annotations in COCO's format, for a segmentor "
+            'images and label maps; see docs/own_data.md for the layouts. Without validation images, a random tenth '
+            'of the training images is taken for them',
+        )
+        self.add_argument('--train-data', metavar='DIR', help='own training images, in place of those of --data')
+        self.add_argument('--val-data', metavar='DIR', help='own validation images, in place of those of --data')
+        self.add_argument(
+            '--reduce-zero-label',
+            action='store_true',
+            help='0 in the label maps of own data does not count, and the first class is 1',
+        )
+
     def add_checkpoint(self) -> None:
         """Add the checkpoint of a whole model."""
         self.add_argument('checkpoint', help='checkpoint file of the whole model')

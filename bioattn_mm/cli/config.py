@@ -7,9 +7,11 @@ from mmengine.config import Config
 
 from ..errors import InputError
 from ..registry import MODELS
-from .distributed import prepare_process
-from .mini import ensure_mini_data, make_mini
+from .distributed import prepare_process, rank_and_size
+from .mini import MINI_ROOT, ensure_mini_data, make_mini
+from .own_data import DataArguments, use_own_data
 from .pipelines import find_datasets, name_bad_files
+from .schedule import set_epochs
 
 HOW_TO_GET = dict(
     ADE20KDataset='download ADEChallengeData2016.zip of the MIT Scene Parsing Benchmark '
@@ -22,21 +24,25 @@ HOW_TO_GET = dict(
 def load_config(
     path: str | Path | Config,
     *,
+    data: DataArguments | None = None,
     mini: bool = False,
+    epochs: int | None = None,
     cfg_options: dict[str, object] | None = None,
     dataloaders: tuple[str, ...] = (),
     bias_mode: str | None = None,
     tta: bool = False,
     launcher: str = 'none',
 ) -> Config:
-    """Read a config and apply, in this order: `mini`, `tta`, `bias_mode`, `cfg_options`.
+    """Read a config and apply, in this order: `data`, `mini`, `tta`, `bias_mode`, `cfg_options`, `epochs`.
 
     Images and annotations are loaded with transforms whose errors name the file (see `name_bad_files`).
 
     Args:
         path: Config file, or a config that was read, which stays as it is.
-        mini: Make the miniature run of it, and draw the miniature datasets if data are needed and they are not there
-            yet.
+        data: Own data in place of the config's (see `use_own_data`).
+        mini: Make the miniature run of it; without `data`, draw the miniature datasets if data are needed and they
+            are not there yet.
+        epochs: Length of the training, see `set_epochs`. What `cfg_options` says of the schedule stays.
         cfg_options: Values by dotted key, see `merge_options`.
         dataloaders: Keys of the dataloaders whose data must exist, such as 'test_dataloader'.
         bias_mode: One of TransNeXt's `BIAS_MODES`.
@@ -49,9 +55,15 @@ def load_config(
     """
     config = copy.deepcopy(path) if isinstance(path, Config) else read_config(str(path))
     name_bad_files(config)
+    if data:
+        own = use_own_data(config, data)
+        if 'train_dataloader' in dataloaders and 'train' not in own.datasets:
+            raise InputError(
+                f'no training images: found {" and ".join(own.datasets)} alone; name them with --train-data'
+            )
     if mini:
-        config = make_mini(config)
-        if dataloaders:
+        config = make_mini(config, None if data else MINI_ROOT)
+        if dataloaders and not data:
             ensure_mini_data()
     if tta:
         absent = [key for key in ('tta_model', 'tta_pipeline') if key not in config]
@@ -66,6 +78,9 @@ def load_config(
     check_data(config, dataloaders)
     config.launcher = launcher
     prepare_process(config, launcher)
+    if epochs:
+        set_epochs(config, epochs, rank_and_size(launcher)[1])
+        merge_options(config, cfg_options)
     return config
 
 
@@ -151,13 +166,13 @@ def check_data(config: Config, dataloaders: tuple[str, ...]) -> None:
                 )
 
 
-def default_work_dir(config_path: str, mini: bool) -> str:
+def default_work_dir(config_path: str, mini: bool, data: DataArguments | None = None) -> str:
     """Folder of a run that names none: `work_dirs`, and below it the config's path below `configs`.
 
     The path is kept because configs of different systems share file names. Of a config outside of `configs` it is the
-    file name alone.
+    file name alone. The names of own data and of a miniature run follow it.
     """
     path = Path(config_path).resolve().with_suffix('')
     parts = path.parts
     place = '/'.join(parts[len(parts) - parts[::-1].index('configs') :]) if 'configs' in parts else path.name
-    return f'work_dirs/{place}' + ('_mini' if mini else '')
+    return f'work_dirs/{place}' + (f'_{data.name}' if data else '') + ('_mini' if mini else '')

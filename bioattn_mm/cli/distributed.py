@@ -10,6 +10,19 @@ from mmengine.config import Config
 
 from ..errors import InputError
 
+# Variables of the environment with the rank of a process and the number of all, by launcher.
+RANK_VARIABLES = dict(
+    pytorch=('RANK', 'WORLD_SIZE'),
+    slurm=('SLURM_PROCID', 'SLURM_NTASKS'),
+    mpi=('OMPI_COMM_WORLD_RANK', 'OMPI_COMM_WORLD_SIZE'),
+)
+
+
+def rank_and_size(launcher: str) -> tuple[int, int]:
+    """The rank of this process and the number of processes, also before they have joined."""
+    rank, size = RANK_VARIABLES.get(launcher, ('', ''))
+    return int(os.environ.get(rank, 0)), int(os.environ.get(size, 1))
+
 
 def prepare_process(config: Config, launcher: str) -> None:
     """Prepare one of the processes that a launcher started; on the CPU if there is no GPU.

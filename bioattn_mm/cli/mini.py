@@ -53,7 +53,7 @@ DINO_DECAY_BEGIN = 140
 SEED = 0
 
 
-def make_mini(config: Config, mini_root: str = MINI_ROOT) -> Config:
+def make_mini(config: Config, mini_root: str | None = MINI_ROOT) -> Config:
     """Return a miniature of a training config; the model keeps its architecture.
 
     Data: the generated miniature of its dataset; image, crop and window sizes a quarter. Schedule: 200 iterations of
@@ -62,10 +62,15 @@ def make_mini(config: Config, mini_root: str = MINI_ROOT) -> Config:
     of SyncBN, no stochastic depth, at most 64 queries, sampled regions and predictions of an image (DINO: 300
     queries).
 
+    Args:
+        config: Stays as it is.
+        mini_root: Folder of the generated miniatures; None leaves the data as they are, for own data.
+
     Raises:
         InputError: There is no miniature of the config's dataset.
     """
-    roots = _mini_roots(config, ('train_dataloader', 'val_dataloader', 'test_dataloader'), mini_root)
+    dataloaders = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+    roots = {} if mini_root is None else _mini_roots(config, dataloaders, mini_root)
 
     def shrink(path: str, value: object) -> object:
         if isinstance(value, str):
@@ -92,6 +97,8 @@ def make_mini(config: Config, mini_root: str = MINI_ROOT) -> Config:
         dataloader.update(num_workers=1, persistent_workers=False)
     config.train_cfg = dict(type='IterBasedTrainLoop', max_iters=MAX_ITERS, val_interval=MAX_ITERS // 2)
     has_queries = is_dino or 'num_queries' in config.model.get('decode_head', {})
+    if 'auto_scale_lr' in config:
+        config.auto_scale_lr.enable = False  # the rate is for this batch
     config.optim_wrapper.optimizer.lr = QUERY_LEARNING_RATE if has_queries else LEARNING_RATE
     decay_begin = DINO_DECAY_BEGIN if is_dino else WARMUP_ITERS
     config.param_scheduler = [

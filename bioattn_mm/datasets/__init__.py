@@ -1,6 +1,7 @@
 """What the pipelines and data loaders of this package add to mmdet's and mmseg's.
 
 - `transforms`: loading of images and annotations, with errors that name the bad file.
+- `image_mask`: data set of images and label maps in folders.
 - `corruption`: transform that corrupts images as ImageNet-C does.
 - `samplers`: samplers, and a transform, that make random augmentation reproducible.
 - `skipping`: training without the samples that cannot be loaded.

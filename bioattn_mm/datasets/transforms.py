@@ -1,5 +1,7 @@
 """Transforms that load images and annotations, whose errors name the bad file."""
 
+from collections.abc import Sequence
+
 import mmcv.transforms
 import numpy as np
 from mmcv.transforms import BaseTransform
@@ -11,6 +13,8 @@ from ..registry import TRANSFORMS
 
 WHAT_TO_DO = 'repair or remove it, or train without it: tools/train.py --skip-bad-data'
 
+# Value of the pixels in a label map that do not count.
+IGNORED = 255
 # In pixels. pycocotools needs memory in proportion to the length of an outline: a far coordinate would exhaust it.
 MAX_COORDINATE = 1e5
 
@@ -43,7 +47,8 @@ class CheckedLoadAnnotations(BaseTransform):
     """`LoadAnnotations` of mmdet or mmseg with checks, and with errors that name the file.
 
     The label map must have the size of its image, and every instance a valid mask. mmdet by itself turns an instance
-    without a valid polygon into an ignored region, and accepts run lengths of any size.
+    without a valid polygon into an ignored region, and accepts run lengths of any size. Of an `ImageMaskDataset`, the
+    label map must hold its classes alone, and may be an RGB image.
 
     Args:
         **kwargs: Arguments of the `LoadAnnotations` of the config's default scope.
@@ -78,12 +83,68 @@ class CheckedLoadAnnotations(BaseTransform):
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise BadDataError(f'cannot read the {source}: {reason}; {WHAT_TO_DO}') from error
-        if label_map and results['gt_seg_map'].shape != results['ori_shape']:
-            raise BadDataError(
-                f'the {source} is of shape {results["gt_seg_map"].shape}, its image of {results["ori_shape"]}; '
-                f'{WHAT_TO_DO}'
-            )
+        if not label_map:
+            return results
+        try:
+            if results.get('label_colours'):
+                results['gt_seg_map'] = labels_of_colours(
+                    results['gt_seg_map'], results['label_colours'], results['num_classes']
+                )
+            first = int(bool(results.get('reduce_zero_label')))
+            check_labels(results['gt_seg_map'], results['ori_shape'], results.get('num_classes'), first)
+        except ValueError as error:
+            raise BadDataError(f'the {source} {error}; {WHAT_TO_DO}') from error
         return results
+
+
+def labels_of_colours(pixels: np.ndarray, colours: Sequence[Sequence[int]], num_classes: int) -> np.ndarray:
+    """Turn a label map of colours into one of classes.
+
+    Args:
+        pixels: (H, W, 3) uint8, as mmcv decodes it: B, G, R.
+        colours: R, G and B of each class; of further ones the pixels do not count.
+        num_classes: Number of classes.
+
+    Returns:
+        np.ndarray: (H, W) uint8, the class of each pixel, or 255.
+
+    Raises:
+        ValueError: Says which colour is of no class.
+    """
+    if pixels.ndim != 3 or pixels.shape[2] != 3:
+        raise ValueError(f'is of shape {pixels.shape}, expected an RGB image, as there is a palette file')
+    codes = pixels.astype(np.int32) @ (1, 256, 65536)
+    found, inverse = np.unique(codes, return_inverse=True)
+    classes = {(red << 16) + (green << 8) + blue: index for index, (red, green, blue) in enumerate(colours)}
+    unknown = [code for code in found.tolist() if code not in classes]
+    if unknown:
+        colour = ' '.join(str(unknown[0] >> shift & 255) for shift in (16, 8, 0))
+        count = np.count_nonzero(codes == unknown[0])
+        raise ValueError(f'has {count} pixels of the colour {colour}, which the palette file does not have')
+    labels = np.array([classes[code] for code in found.tolist()])
+    return np.where(labels < num_classes, labels, IGNORED)[inverse.reshape(codes.shape)].astype(np.uint8)
+
+
+def check_labels(labels: np.ndarray, shape: tuple[int, int], num_classes: int | None = None, first: int = 0) -> None:
+    """Check a label map before it is resized and cropped.
+
+    Args:
+        labels: (H, W) uint8.
+        shape: Height and width of its image in pixels.
+        num_classes: Number of classes; None leaves the values unchecked.
+        first: Value of class 0 in the file, for the message.
+
+    Raises:
+        ValueError: Says what is wrong.
+    """
+    if labels.shape != shape:
+        raise ValueError(f'is of shape {labels.shape}, its image of {shape}')
+    wrong = [] if num_classes is None else np.unique(labels[(labels >= num_classes) & (labels != IGNORED)])
+    if len(wrong):
+        raise ValueError(
+            f'has the value {wrong[0] + first}, expected {first} to {num_classes - 1 + first} for {num_classes} '
+            f'classes, or {IGNORED} where a pixel does not count'
+        )
 
 
 def check_segmentation(segmentation: object, shape: tuple[int, int]) -> None:

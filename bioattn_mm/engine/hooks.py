@@ -8,6 +8,7 @@ from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
+from ..checkpoints.loading import other_classes
 from ..datasets.skipping import SkippingPipeline, leaf_datasets
 from ..errors import InputError
 from ..registry import HOOKS
@@ -35,6 +36,23 @@ class CompileBackboneHook(Hook):
             raise InputError(f'--compile needs a model with a backbone: {type(model).__name__} has none')
         model.backbone.compile(backend=self.backend, dynamic=False)
         print_log(f'backbone compiled with {self.backend} at the first step of each input size', logger='current')
+
+
+@HOOKS.register_module()
+class LeaveOutOtherClassesHook(Hook):
+    """Start from a checkpoint of a model with other classes: what goes by their number keeps its initial values.
+
+    Without it, mmengine leaves these weights out as well, and logs several lines for each.
+    """
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        # A bare state dict, or one as mmengine saves it.
+        weights = checkpoint.get('state_dict', checkpoint)
+        names = other_classes(weights, unwrapped(runner.model).state_dict())
+        for name in names:
+            del weights[name]
+        if names:
+            print_log(f'left out, as of another number of classes: {", ".join(names)}', 'current')
 
 
 @HOOKS.register_module()

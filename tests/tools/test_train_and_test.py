@@ -234,7 +234,7 @@ def test_weights_alone_to_resume_from(workplace: Path, tool: InProcess) -> None:
     line = tool.refused(workplace, 'train.py', CONFIG, '--mini', '--resume', 'weights.pth')
     assert line == (
         'error: weights.pth holds weights but no state of a training: to start from them, leave out --resume and '
-        'add --cfg-options load_from=weights.pth'
+        'add --load-from weights.pth'
     )
 
 

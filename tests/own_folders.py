@@ -1,0 +1,89 @@
+"""Folders of own data as users have them: a few images of three classes, drawn here."""
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+from PIL import Image
+
+CLASSES = ('bolt', 'nut', 'washer')
+# What is drawn of each class: R, G, B and the number of corners.
+LOOKS = {'bolt': ((210, 60, 50), 4), 'nut': ((60, 180, 80), 3), 'washer': ((60, 90, 210), 24)}
+HEIGHT, WIDTH = 96, 120
+
+
+def draw(seed: int, num_objects: int = 3) -> tuple[np.ndarray, list[tuple[int, np.ndarray]]]:
+    """An image, (H, W, 3) uint8 in RGB, and its objects from back to front: class and corners, (N, 2)."""
+    rng = np.random.default_rng(seed)
+    height, width = HEIGHT + seed % 3 * 8, WIDTH - seed % 2 * 16
+    image = np.full((height, width, 3), 128, np.uint8) + rng.integers(0, 40, (height, width, 1), np.uint8)
+    objects = []
+    for _ in range(num_objects):
+        label = int(rng.integers(len(CLASSES)))
+        colour, corners = LOOKS[CLASSES[label]]
+        radius = rng.integers(14, 24)
+        centre = rng.uniform(radius, (width - radius, height - radius))
+        angles = np.linspace(0, 2 * np.pi, corners, endpoint=False) + rng.uniform(0, 2 * np.pi)
+        points = (centre + radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)).round().astype(np.int32)
+        cv2.fillPoly(image, [points], colour)
+        objects.append((label, points))
+    return image, objects
+
+
+def write_images(folder: Path, seeds: range, suffix: str = '.jpg') -> list[str]:
+    """Write images into a folder; return their names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed in seeds:
+        Image.fromarray(draw(seed)[0]).save(folder / f'part_{seed:03d}{suffix}')
+    return [f'part_{seed:03d}{suffix}' for seed in seeds]
+
+
+def coco(seeds: range, names: list[str]) -> dict:
+    """The annotations of drawn images in COCO's format, as simple as tools write them: without area and iscrowd."""
+    images, annotations = [], []
+    for image_id, (seed, name) in enumerate(zip(seeds, names), start=10):
+        image, objects = draw(seed)
+        images.append(dict(id=image_id, file_name=name, height=image.shape[0], width=image.shape[1]))
+        for label, points in objects:
+            (left, top), (right, bottom) = points.min(0).tolist(), points.max(0).tolist()
+            annotations.append(
+                dict(
+                    id=len(annotations) + 1,
+                    image_id=image_id,
+                    category_id=5 * label + 2,
+                    bbox=[left, top, right - left, bottom - top],
+                    segmentation=[points.ravel().tolist()],
+                )
+            )
+    categories = [dict(id=5 * label + 2, name=name) for label, name in enumerate(CLASSES)]
+    return dict(images=images, annotations=annotations, categories=categories)
+
+
+def write_coco_folder(folder: Path, num_images: int) -> Path:
+    """A folder with `images` and `annotations.json`, without validation images."""
+    seeds = range(num_images)
+    (folder / 'annotations.json').parent.mkdir(parents=True)
+    (folder / 'annotations.json').write_text(json.dumps(coco(seeds, write_images(folder / 'images', seeds))))
+    return folder
+
+
+def labels(seed: int) -> np.ndarray:
+    """The label map of an image, (H, W) uint8: its classes, and 255 for the background, which does not count."""
+    image, objects = draw(seed)
+    label_map = np.full(image.shape[:2], 255, np.uint8)
+    for label, points in objects:
+        cv2.fillPoly(label_map, [points], label)
+    return label_map
+
+
+def write_mask_folder(folder: Path, num_images: int) -> Path:
+    """A folder with `images`, `masks` and `classes.txt`, without validation images; the images are of two types."""
+    half = num_images // 2
+    write_images(folder / 'images', range(half))
+    write_images(folder / 'images', range(half, num_images), '.png')
+    (folder / 'masks').mkdir()
+    for seed in range(num_images):
+        Image.fromarray(labels(seed)).save(folder / f'masks/part_{seed:03d}.png')
+    (folder / 'classes.txt').write_text('\n'.join(CLASSES) + '\n')
+    return folder
