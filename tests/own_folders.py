@@ -10,10 +10,12 @@ from PIL import Image
 CLASSES = ('bolt', 'nut', 'washer')
 # What is drawn of each class: R, G, B and the number of corners.
 LOOKS = {'bolt': ((210, 60, 50), 4), 'nut': ((60, 180, 80), 3), 'washer': ((60, 90, 210), 24)}
+# Of the label maps, in which washers do not count.
+MASK_CLASSES = ('table', 'bolt', 'nut')
 HEIGHT, WIDTH = 96, 120
 
 
-def draw(seed: int, num_objects: int = 3) -> tuple[np.ndarray, list[tuple[int, np.ndarray]]]:
+def draw(seed: int, num_objects: int = 4) -> tuple[np.ndarray, list[tuple[int, np.ndarray]]]:
     """An image, (H, W, 3) uint8 in RGB, and its objects from back to front: class and corners, (N, 2)."""
     rng = np.random.default_rng(seed)
     height, width = HEIGHT + seed % 3 * 8, WIDTH - seed % 2 * 16
@@ -22,7 +24,7 @@ def draw(seed: int, num_objects: int = 3) -> tuple[np.ndarray, list[tuple[int, n
     for _ in range(num_objects):
         label = int(rng.integers(len(CLASSES)))
         colour, corners = LOOKS[CLASSES[label]]
-        radius = rng.integers(14, 24)
+        radius = rng.integers(18, 30)
         centre = rng.uniform(radius, (width - radius, height - radius))
         angles = np.linspace(0, 2 * np.pi, corners, endpoint=False) + rng.uniform(0, 2 * np.pi)
         points = (centre + radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)).round().astype(np.int32)
@@ -60,30 +62,29 @@ def coco(seeds: range, names: list[str]) -> dict:
     return dict(images=images, annotations=annotations, categories=categories)
 
 
-def write_coco_folder(folder: Path, num_images: int) -> Path:
+def write_coco_folder(folder: Path, seeds: range) -> Path:
     """A folder with `images` and `annotations.json`, without validation images."""
-    seeds = range(num_images)
-    (folder / 'annotations.json').parent.mkdir(parents=True)
-    (folder / 'annotations.json').write_text(json.dumps(coco(seeds, write_images(folder / 'images', seeds))))
+    names = write_images(folder / 'images', seeds)
+    (folder / 'annotations.json').write_text(json.dumps(coco(seeds, names)))
     return folder
 
 
 def labels(seed: int) -> np.ndarray:
-    """The label map of an image, (H, W) uint8: its classes, and 255 for the background, which does not count."""
+    """The label map of an image, (H, W) uint8: indices of `MASK_CLASSES`, and 255 where a pixel does not count."""
     image, objects = draw(seed)
-    label_map = np.full(image.shape[:2], 255, np.uint8)
+    label_map = np.zeros(image.shape[:2], np.uint8)
     for label, points in objects:
-        cv2.fillPoly(label_map, [points], label)
+        name = CLASSES[label]
+        cv2.fillPoly(label_map, [points], MASK_CLASSES.index(name) if name in MASK_CLASSES else 255)
     return label_map
 
 
-def write_mask_folder(folder: Path, num_images: int) -> Path:
+def write_mask_folder(folder: Path, seeds: range) -> Path:
     """A folder with `images`, `masks` and `classes.txt`, without validation images; the images are of two types."""
-    half = num_images // 2
-    write_images(folder / 'images', range(half))
-    write_images(folder / 'images', range(half, num_images), '.png')
+    write_images(folder / 'images', seeds[::2])
+    write_images(folder / 'images', seeds[1::2], '.png')
     (folder / 'masks').mkdir()
-    for seed in range(num_images):
+    for seed in seeds:
         Image.fromarray(labels(seed)).save(folder / f'masks/part_{seed:03d}.png')
-    (folder / 'classes.txt').write_text('\n'.join(CLASSES) + '\n')
+    (folder / 'classes.txt').write_text('\n'.join(MASK_CLASSES) + '\n')
     return folder

@@ -16,6 +16,7 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..checkpoints import other_classes, read_state_dict
 from ..engine.ema import unwrapped
 from ..engine.sync_batch_norm import CPUSyncBatchNorm
 from ..errors import InputError
@@ -130,8 +131,12 @@ def report(runner: Runner, hook: DryRunHook) -> list[tuple[str, str]]:
 
 def initial_weights(runner: Runner, backbone: nn.Module | None) -> str:
     """Which files the weights come from, and which of their entries the backbone used."""
-    if runner.cfg.get('load_from'):
-        return f'{"resumed from" if runner.cfg.get("resume") else "all of"} {runner.cfg.load_from}'
+    path = runner.cfg.get('load_from')
+    if path and runner.cfg.get('resume'):
+        return f'resumed from {path}'
+    if path:
+        left_out = other_classes(read_state_dict(path), unwrapped(runner.model).state_dict())
+        return f'all of {path}' + (f', but {len(left_out)} of another number of classes' if left_out else '')
     return getattr(backbone, 'loaded_weights', None) or 'random'
 
 

@@ -542,7 +542,7 @@ def _pairs(images: Path, masks: Path) -> tuple[list[str], list[str]]:
         return paired, []
     missing = next(name for name in names if name not in set(paired))
     return paired, [
-        f'{len(names) - len(paired)} of {len(names)} images have no label map and are left out ({missing})'
+        f'{len(names) - len(paired)} of {len(names)} images have no label map and are left out, such as {missing}'
     ]
 
 

@@ -1,0 +1,93 @@
+"""The length of a training, `--epochs`."""
+
+from pathlib import Path
+
+import pytest
+from mmengine.config import Config
+
+from bioattn_mm.cli.config import load_config
+from bioattn_mm.cli.own_data import DataArguments
+from bioattn_mm.cli.schedule import set_epochs
+
+from ..own_folders import write_coco_folder, write_mask_folder
+
+ROOT = Path(__file__).parents[2]
+NUM_IMAGES = 40  # of which 36 are trained on, in batches of 2
+
+
+@pytest.fixture(scope='module')
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DataArguments]:
+    root = tmp_path_factory.mktemp('own')
+    return {
+        'coco': DataArguments(str(write_coco_folder(root / 'parts', range(NUM_IMAGES)))),
+        'ade20k': DataArguments(str(write_mask_folder(root / 'scenes', range(NUM_IMAGES)))),
+    }
+
+
+def read(name: str, folders: dict, **kwargs) -> Config:
+    return load_config(str(ROOT / f'configs/transnext/{name}.py'), data=folders[name.split('_')[-1]], **kwargs)
+
+
+def times(config: Config) -> list[tuple]:
+    return [
+        (each.type, each.by_epoch, each.get('begin'), each.get('end'), each.get('milestones'))
+        for each in config.param_scheduler
+    ]
+
+
+def test_a_training_that_counts_iterations(folders: dict) -> None:
+    config = read('upernet_micro_ade20k', folders, epochs=20)
+    assert config.train_cfg.max_iters == 360
+    # 10 validations in the whole training.
+    assert config.train_cfg.val_interval == config.default_hooks.checkpoint.interval == 36
+    assert times(config) == [('LinearLR', False, 0, 36, None), ('PolyLR', False, 36, 360, None)]
+    assert config.default_hooks.logger.interval == 36
+
+
+def test_a_long_training_keeps_its_warmup(folders: dict) -> None:
+    config = read('upernet_micro_ade20k', folders, epochs=2000)
+    assert times(config) == [('LinearLR', False, 0, 1500, None), ('PolyLR', False, 1500, 36000, None)]
+    assert config.default_hooks.logger.interval == 50
+
+
+def test_a_training_that_counts_epochs(folders: dict) -> None:
+    config = read('mask_rcnn_micro_coco', folders, epochs=6)
+    assert config.train_cfg.max_epochs == 6 and config.train_cfg.val_interval == 1
+    # Of 108 iterations; milestones after 8 and 11 of 12 epochs.
+    assert times(config) == [('LinearLR', False, 0, 10, None), ('MultiStepLR', False, 0, 108, [72, 99])]
+
+
+def test_a_single_epoch_of_few_images(folders: dict) -> None:
+    config = read('dino_4scale_micro_coco', folders, epochs=1)
+    assert config.train_cfg.max_epochs == 1
+    assert times(config) == [('MultiStepLR', False, 0, 18, [16])]
+    config = read('upernet_micro_ade20k', folders, epochs=1)
+    # A warm-up of a single iteration is none.
+    assert config.train_cfg.val_interval == 18 and times(config) == [('PolyLR', False, 1, 18, None)]
+
+
+def test_batch_and_processes(folders: dict) -> None:
+    options = {'train_dataloader.batch_size': 4, 'train_cfg.val_interval': 7}
+    config = read('upernet_micro_ade20k', folders, epochs=10, cfg_options=options)
+    assert config.train_cfg == dict(type='IterBasedTrainLoop', max_iters=90, val_interval=7)
+    set_epochs(config, 10, num_processes=2)
+    assert config.train_cfg.max_iters == 50  # 36 images are 4.5 steps of 8
+
+
+def test_epochs_of_a_quick_trial(folders: dict) -> None:
+    config = read('mask_rcnn_micro_coco', folders, mini=True, epochs=3)
+    assert config.train_cfg.max_iters == 54 and config.train_cfg.type == 'IterBasedTrainLoop'
+    assert times(config) == [('LinearLR', False, 0, 5, None), ('PolyLR', False, 5, 54, None)]
+
+
+def test_schedulers_of_other_kinds(folders: dict) -> None:
+    config = read('mask_rcnn_micro_coco', folders)
+    config.param_scheduler = [
+        dict(type='CosineAnnealingLR', by_epoch=True, begin=6, T_max=6, end=12, convert_to_iter_based=True),
+        dict(type='StepLR', step_size=3),
+    ]
+    set_epochs(config, 2)
+    assert config.param_scheduler == [
+        dict(type='CosineAnnealingLR', by_epoch=False, begin=18, T_max=18, end=36),
+        dict(type='StepLR', by_epoch=False, step_size=9),
+    ]
