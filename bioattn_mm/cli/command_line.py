@@ -66,19 +66,21 @@ class ToolParser(argparse.ArgumentParser):
 
     def add_data(self) -> None:
         """Add the arguments of own data, which `own_data.data_arguments` reads."""
-        self.add_argument(
+        from .own_data import LAYOUTS
+
+        group = self.add_argument_group('own data', LAYOUTS)
+        group.add_argument(
             '--data',
             metavar='DIR',
-            help="own data in place of the config's: for a detector annotations in COCO's format, for a segmentor "
-            'images and label maps; see docs/own_data.md for the layouts. Without validation images, a random tenth '
-            'of the training images is taken for them',
+            help="own data in place of the config's; without validation images, a random tenth of the training "
+            'images is taken for them, and nothing is written into the folder',
         )
-        self.add_argument('--train-data', metavar='DIR', help='own training images, in place of those of --data')
-        self.add_argument('--val-data', metavar='DIR', help='own validation images, in place of those of --data')
-        self.add_argument(
+        group.add_argument('--train-data', metavar='DIR', help='own training images, in place of those of --data')
+        group.add_argument('--val-data', metavar='DIR', help='own validation images, in place of those of --data')
+        group.add_argument(
             '--reduce-zero-label',
             action='store_true',
-            help='0 in the label maps of own data does not count, and the first class is 1',
+            help='0 in the label maps does not count, and the value of the first class is 1',
         )
 
     def add_checkpoint(self) -> None:

@@ -1,6 +1,8 @@
 """The length of a training: a config's schedule, stretched to a number of epochs."""
 
+import contextlib
 import copy
+import io
 import math
 
 from mmengine.config import Config
@@ -63,7 +65,8 @@ def _num_images(config: Config) -> int:
     for leaf in leaf_dataset_configs(dataset):
         leaf.pipeline = []
     init_default_scope(config.default_scope)
-    return len(DATASETS.build(dataset))
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints
+        return len(DATASETS.build(dataset))
 
 
 def _stretched(schedulers: list[dict], old: int, total: int, counts_epochs: bool) -> list[dict]:

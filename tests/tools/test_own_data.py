@@ -1,0 +1,200 @@
+"""Training on own data: folders of three classes, to predictions on new images."""
+
+import json
+import re
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from mmdet.apis import DetInferencer
+from mmengine.config import Config
+from mmseg.apis import MMSegInferencer
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from bioattn_mm.checkpoints import read_checkpoint, write_checkpoint
+
+from ..own_folders import CLASSES, MASK_CLASSES, draw, labels, write_coco_folder, write_mask_folder
+from .running import ROOT, InProcess, metrics_of_test, scalars
+
+SEEDS = range(60)
+NEW_SEEDS = range(500, 510)  # of images that no training has seen
+# Images of about their own size, and no workers, whose start takes longer than what they do here.
+SMALL = [
+    'train_dataloader.dataset.pipeline.2.scale=(160,128)',
+    *(f'{split}_dataloader.dataset.pipeline.1.scale=(160,128)' for split in ('val', 'test')),
+    *(f'{split}_dataloader.num_workers=0' for split in ('train', 'val', 'test')),
+    'train_dataloader.persistent_workers=False',
+]
+SEGMENTOR, DETECTOR = (str(ROOT / f'tests/tools/{name}.py') for name in ('upernet_small', 'mask_rcnn_small'))
+
+
+def log_of(work_dir: Path) -> str:
+    (log,) = work_dir.glob('*/*.log')
+    return log.read_text()
+
+
+def majority_miou(seeds: range) -> float:
+    """mIoU in percent of the most frequent class, predicted everywhere."""
+    pixels = sum(np.bincount(labels(seed).ravel(), minlength=256) for seed in seeds)[: len(MASK_CLASSES)]
+    return float(100 * pixels.max() / pixels.sum() / len(MASK_CLASSES))
+
+
+def constant_ap50(ann_file: Path) -> float:
+    """Box AP50 in percent of one prediction for all images: of each class its mean box, nine times over the image."""
+    truth = COCO(str(ann_file))
+    for annotation in truth.anns.values():
+        annotation.update(iscrowd=0, area=annotation['bbox'][2] * annotation['bbox'][3])
+    predictions = []
+    for category_id in truth.getCatIds():
+        boxes = np.array([each['bbox'] for each in truth.loadAnns(truth.getAnnIds(catIds=category_id))])
+        size, centre = boxes[:, 2:].mean(0), (boxes[:, :2] + boxes[:, 2:] / 2).mean(0)
+        for offset in np.ndindex(3, 3):
+            corner = centre - size / 2 + (np.array(offset) - 1) * size / 2
+            predictions += [
+                dict(image_id=i, category_id=category_id, bbox=[*corner, *size], score=1.0) for i in truth.getImgIds()
+            ]
+    evaluation = COCOeval(truth, truth.loadRes(predictions), 'bbox')
+    evaluation.evaluate()
+    evaluation.accumulate()
+    evaluation.summarize()
+    return float(100 * evaluation.stats[1])
+
+
+def test_a_segmentor(tmp_path: Path, tool: InProcess) -> None:
+    write_mask_folder(tmp_path / 'scenes', SEEDS)
+    write_mask_folder(tmp_path / 'new', NEW_SEEDS)
+    before = sorted((tmp_path / 'scenes').rglob('*'))
+    tool(tmp_path, 'train.py', SEGMENTOR, '--data', 'scenes', '--mini', '--epochs', 4)
+    work_dir = tmp_path / 'work_dirs/upernet_small_scenes_mini'
+    assert sorted((tmp_path / 'scenes').rglob('*')) == before
+    assert 'scenes/images: 6 images drawn for validation with seed 0' in log_of(work_dir)
+    assert '3 classes: table, bolt, nut' in log_of(work_dir)
+    assert len((work_dir / 'data/val.txt').read_text().split()) == 6
+
+    # The config of the work dir needs nothing more: the same metric again.
+    config, checkpoint = str(work_dir / 'upernet_small.py'), str(work_dir / 'iter_108.pth')
+    tool(tmp_path, 'test.py', config, checkpoint, '--work-dir', 'again')
+    (validated,) = [line['mIoU'] for line in scalars(work_dir) if line.get('step') == 108 and 'mIoU' in line]
+    assert metrics_of_test(tmp_path / 'again')['mIoU'] == validated
+    # The config that the training took does with the data.
+    tool(tmp_path, 'test.py', SEGMENTOR, checkpoint, '--mini', '--data', 'scenes', '--work-dir', 'with_data')
+    assert metrics_of_test(tmp_path / 'with_data')['mIoU'] == validated
+
+    tool(tmp_path, 'test.py', SEGMENTOR, checkpoint, '--mini', '--val-data', 'new', '--work-dir', 'on_new')
+    assert metrics_of_test(tmp_path / 'on_new')['mIoU'] > 2 * majority_miou(NEW_SEEDS)
+
+    # mmseg's own inference has the names and colours, too.
+    inferencer = MMSegInferencer(config, checkpoint, device='cpu')
+    assert tuple(inferencer.model.dataset_meta['classes']) == MASK_CLASSES
+    palette = Config.fromfile(config).val_dataloader.dataset.metainfo.palette
+    np.testing.assert_array_equal(inferencer.model.dataset_meta['palette'], palette)
+    image, truth = draw(NEW_SEEDS[0])[0], labels(NEW_SEEDS[0])
+    sample = inferencer(cv2.cvtColor(image, cv2.COLOR_RGB2BGR), return_datasamples=True)
+    correct = sample.pred_sem_seg.data[0].numpy() == truth
+    assert correct[truth != 255].mean() > (truth == 0).sum() / (truth != 255).sum()
+
+
+@pytest.fixture(scope='module')
+def detector_of_coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of the small detector with COCO's 80 classes and random weights."""
+    from mmengine.registry import MODELS, init_default_scope
+
+    config = Config.fromfile(DETECTOR)
+    init_default_scope('mmdet')
+    config.model.backbone.init_cfg = None
+    path = tmp_path_factory.mktemp('coco') / 'coco.pth'
+    write_checkpoint(dict(state_dict=MODELS.build(config.model).state_dict()), path)
+    return path
+
+
+def test_a_detector_from_a_checkpoint_of_other_classes(
+    tmp_path: Path, tool: InProcess, detector_of_coco: Path
+) -> None:
+    write_coco_folder(tmp_path / 'parts', SEEDS)
+    new = write_coco_folder(tmp_path / 'new', NEW_SEEDS)
+    tool(tmp_path, 'train.py', DETECTOR, '--data', 'parts', '--mini', '--epochs', 4, '--load-from', detector_of_coco)
+    work_dir = tmp_path / 'work_dirs/mask_rcnn_small_parts_mini'
+    (left_out,) = re.findall(r'left out, as of another number of classes: (.*)', log_of(work_dir))
+    heads = ('bbox_head.fc_cls', 'bbox_head.fc_reg', 'mask_head.conv_logits')
+    assert left_out.split(', ') == [f'roi_head.{head}.{kind}' for head in heads for kind in ('weight', 'bias')]
+    assert 'size mismatch' not in log_of(work_dir)
+    written = json.loads((work_dir / 'data/val.json').read_text())
+    assert len(written['images']) == 6
+
+    (checkpoint,) = work_dir.glob('iter_*.pth')
+    assert read_checkpoint(str(checkpoint))['meta']['dataset_meta']['classes'] == CLASSES
+    config = work_dir / 'mask_rcnn_small.py'
+    tool(
+        tmp_path,
+        'test.py',
+        DETECTOR,
+        checkpoint,
+        '--mini',
+        '--val-data',
+        'new',
+        '--work-dir',
+        'on_new',
+        '--cfg-options',
+        *SMALL,
+    )
+    ap50 = 100 * metrics_of_test(tmp_path / 'on_new')['coco/bbox_mAP_50']
+    assert ap50 > 2 * constant_ap50(new / 'annotations.json') and ap50 > 20
+
+    inferencer = DetInferencer(str(config), str(checkpoint), device='cpu', show_progress=False)
+    assert tuple(inferencer.model.dataset_meta['classes']) == CLASSES
+    (predictions,) = inferencer(draw(NEW_SEEDS[0])[0][..., ::-1], no_save_vis=True)['predictions']
+    assert {0, 1, 2} >= set(predictions['labels'])
+
+    # The same images with other names of the classes are other data.
+    annotations = new / 'annotations.json'
+    annotations.write_text(annotations.read_text().replace('washer', 'screw'))
+    line = tool.error(tmp_path, 'test.py', DETECTOR, checkpoint, '--mini', '--val-data', 'new')
+    assert 'was trained on the classes bolt, nut, washer, the data have bolt, nut, screw' in line
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path, tool: InProcess, detector_of_coco: Path) -> None:
+    write_coco_folder(tmp_path / 'parts', SEEDS[:20])
+    arguments = (DETECTOR, '--data', 'parts', '--mini', '--epochs', 5, '--load-from', detector_of_coco)
+    before = sorted(tmp_path.rglob('*'))
+    printed = tool(tmp_path, 'train.py', *arguments, '--dry-run')
+    assert sorted(tmp_path.rglob('*')) == before
+    assert printed.startswith('3 classes: bolt, nut, washer\n')
+    assert 'coco.pth, but 6 of another number of classes' in printed
+    assert re.search(r'iterations +45: 5.0 epochs', printed)
+
+
+def test_start_from_another_model(tmp_path: Path, tool: InProcess, detector_of_coco: Path) -> None:
+    write_mask_folder(tmp_path / 'scenes', SEEDS[:4])
+    line = tool.refused(
+        tmp_path, 'train.py', SEGMENTOR, '--data', 'scenes', '--mini', '--load-from', detector_of_coco
+    )
+    assert 'coco.pth is not a checkpoint of this model; ' in line
+
+    weights = read_checkpoint(str(detector_of_coco))['state_dict']
+    name = 'roi_head.bbox_head.fc_cls.weight'
+    write_checkpoint({**weights, name: torch.zeros(81, 7)}, tmp_path / 'narrow.pth')
+    write_coco_folder(tmp_path / 'parts', SEEDS[:4])
+    line = tool.refused(tmp_path, 'train.py', DETECTOR, '--data', 'parts', '--mini', '--load-from', 'narrow.pth')
+    assert f'1 of another shape: {name} (file (81, 7), model (4, 64))' in line
+
+
+BAD_ARGUMENTS = {
+    'zero label of no data': (['--reduce-zero-label'], 'error: --reduce-zero-label is for own data: name them with'),
+    'zero epochs': (['--data', 'parts', '--epochs', '0'], 'error: --epochs must be at least 1, got 0'),
+    'no such folder': (['--data', 'nowhere'], 'error: --data not found: nowhere'),
+    'zero label of a detector': (
+        ['--data', 'parts', '--reduce-zero-label'],
+        'error: --reduce-zero-label is for label',
+    ),
+    'masks for a detector': (['--data', 'scenes'], "error: no annotations in COCO's format in scenes"),
+}
+
+
+@pytest.mark.parametrize(('args', 'message'), BAD_ARGUMENTS.values(), ids=BAD_ARGUMENTS)
+def test_bad_arguments(args: list[str], message: str, tmp_path: Path, tool: InProcess) -> None:
+    write_coco_folder(tmp_path / 'parts', SEEDS[:2])
+    write_mask_folder(tmp_path / 'scenes', SEEDS[:2])
+    assert tool.refused(tmp_path, 'train.py', DETECTOR, *args).startswith(message)
