@@ -29,7 +29,7 @@ auto_scale_lr = dict(base_batch_size=1)
 def commands() -> list[list[str]]:
     """The arguments of the page's commands after `python tools/`, with fewer epochs."""
     blocks = re.findall(r'```bash\n(.*?)```', PAGE, flags=re.DOTALL)
-    lines = '\n'.join(blocks).replace('\\\n', ' ').strip().splitlines()
+    lines = ''.join(blocks).replace('\\\n', ' ').strip().splitlines()
     assert all(line.startswith('python tools/') for line in lines)
     text = '\n'.join(lines).replace('python tools/', '')
     return [shlex.split(line) for line in re.sub(r'--epochs \d+', '--epochs 2', text).splitlines()]
