@@ -147,7 +147,7 @@ def main() -> None:
             print('\n'.join(config.get('own_data', [])))
         dry_run(config)
         return
-    if rank_and_size(args.launcher)[0] == 0:
+    if data and rank_and_size(args.launcher)[0] == 0:
         keep_data_files(config, config.work_dir)
     runner = build_runner(config)
     # mmdet's and mmseg's inference APIs read the config in the work dir and in the checkpoints.

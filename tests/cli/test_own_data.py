@@ -247,11 +247,16 @@ PALETTES = {
 
 
 @pytest.mark.parametrize('name', PALETTES)
-def test_label_maps_of_colours(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize('with_classes', [False, True])
+def test_label_maps_of_colours(name: str, with_classes: bool, tmp_path: Path) -> None:
     folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
     colour_masks(folder, COLOURS)
-    (folder / 'classes.txt').unlink()
-    (folder / name).write_text(PALETTES[name])
+    lines = PALETTES[name].splitlines()
+    if with_classes:  # which then decides on the order
+        lines.reverse()
+    else:
+        (folder / 'classes.txt').unlink()
+    (folder / name).write_text('\n'.join(lines))
     config = load_config(str(ROOT / 'tests/tools/upernet_small.py'), data=DataArguments(str(folder)))
     assert config.train_dataloader.dataset.metainfo == dict(classes=MASK_CLASSES, palette=COLOURS[:3])
     dataset = config.val_dataloader.dataset
@@ -323,6 +328,10 @@ BAD_MASKS = {
     'palette of another number': (
         lambda folder: (folder / 'palette.txt').write_text('30 0 0 bolt\n'),
         'palette.txt has 1 colours, .*classes.txt 3 classes',
+    ),
+    'palette of other names': (
+        lambda folder: (folder / 'palette.txt').write_text('1 0 0 bolt\n2 0 0 nut\n3 0 0 screw\n'),
+        "palette.txt has no colour of 'table', a class of classes.txt",
     ),
     'class twice': (lambda folder: (folder / 'classes.txt').write_text('a\nb\na\n'), "the class 'a' stands twice"),
     'damaged': (

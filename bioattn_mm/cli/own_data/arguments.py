@@ -1,0 +1,59 @@
+"""What the command line says of own data, and the folders that it may name."""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import InputError
+
+LAYOUTS = """\
+For a detector, annotations in COCO's format, one JSON file for each of train, val and test, in any of these places;
+train, val (or valid, validation) and test are words in the name of the file or of its folder:
+
+  DIR/annotations/instances_train.json     images in DIR/train, DIR/images/train, DIR/images or DIR
+  DIR/train.json or DIR/train/*.json       the same, or beside the JSON (Roboflow: DIR/train/_annotations.coco.json)
+  DIR/annotations.json or a JSON as DIR    a single one, whatever its name: training images
+
+For a segmentor, images of any type and label maps (PNG) of the same name; the folder of the label maps is named
+masks, annotations, labels, ann_dir or SegmentationClass, that of the images images, img_dir or JPEGImages:
+
+  DIR/images/train, DIR/masks/train        and val, test in place of train
+  DIR/train/images, DIR/train/masks        the same
+  DIR/images, DIR/masks                    training images
+
+A pixel's value in a label map is the index of its class, 0 for the first, or 255 where it does not count. The names
+are in DIR/classes.txt, one a line. With DIR/palette.txt (or labelmap.txt, label_colors.txt), one R G B NAME a line,
+label maps may also be RGB images; the colours named "ignore" do not count, and classes.txt is not needed.
+"""
+
+
+@dataclass(frozen=True)
+class DataArguments:
+    """What the command line says of own data (see `ToolParser.add_data`).
+
+    Attributes:
+        data: Folder, or JSON file of COCO's format; its layouts are those of `LAYOUTS`.
+        train_data: The training images alone, in place of those of `data`.
+        val_data: The validation images alone, in place of those of `data`.
+        reduce_zero_label: Whether 0 in a label map does not count, and class i is i + 1.
+    """
+
+    data: str | None = None
+    train_data: str | None = None
+    val_data: str | None = None
+    reduce_zero_label: bool = False
+
+    @property
+    def name(self) -> str:
+        """Short name of the data, for a work dir."""
+        return Path(self.train_data or self.data or self.val_data).resolve().stem
+
+
+def data_arguments(args: argparse.Namespace) -> DataArguments | None:
+    """The arguments of `ToolParser.add_data`; None if there are none."""
+    arguments = DataArguments(args.data, args.train_data, args.val_data, args.reduce_zero_label)
+    if args.data or args.train_data or args.val_data:
+        return arguments
+    if args.reduce_zero_label:
+        raise InputError('--reduce-zero-label is for own data: name them with --data')
+    return None

@@ -1,0 +1,97 @@
+"""What own data of all kinds share: their splits, validation images drawn at random, and temporary files."""
+
+import atexit
+import functools
+import random
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...errors import InputError
+from .arguments import DataArguments
+
+# The words for each split in names of files and folders.
+SPLITS = dict(train=('train', 'training'), val=('val', 'valid', 'validation'), test=('test', 'testing'))
+# Where there are no validation images, this part of the training images, drawn with this seed.
+VAL_FRACTION = 0.1
+VAL_SEED = 0
+
+
+@dataclass
+class OwnData:
+    """The data of a folder as datasets of mmdet or mmseg.
+
+    Attributes:
+        classes: Names in the order of their indices.
+        palette: R, G and B of each class in 0 to 255; None if the folder says nothing about them.
+        datasets: Config of the dataset by split ('train', 'val', 'test'), without pipeline.
+        notes: What was found and done, one line each, for the log.
+    """
+
+    classes: tuple[str, ...]
+    palette: list[tuple[int, int, int]] | None = None
+    datasets: dict[str, dict] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def sources_of(arguments: DataArguments, find: Callable[[Path], dict]) -> dict:
+    """Where the data of each split are, in the order of `SPLITS`.
+
+    Args:
+        arguments: The arguments.
+        find: Finds the splits in a folder: what there is of each, by the keys of `SPLITS`.
+    """
+    for option in ('data', 'train_data', 'val_data'):
+        path = getattr(arguments, option)
+        if path and not Path(path).exists():
+            raise InputError(f'--{option.replace("_", "-")} not found: {path}')
+    found = find(Path(arguments.data)) if arguments.data else {}
+    for split, path in (('train', arguments.train_data), ('val', arguments.val_data)):
+        if path:
+            inside = find(Path(path))
+            if split not in inside and len(inside) > 1:
+                raise InputError(f'{path} has {" and ".join(inside)}, expected {split} or a single set of images')
+            found[split] = inside[split] if split in inside else next(iter(inside.values()))
+    return {split: found[split] for split in SPLITS if split in found}
+
+
+def draw_val(names: list[str], source: Path) -> set[str]:
+    """Draw `VAL_FRACTION` of images for validation, at least one: the same ones of the same names in every run."""
+    if len(names) < 2:
+        raise InputError(
+            f'{source} has {len(names)} image: expected two at least, one to train on and one to validate'
+        )
+    return set(random.Random(VAL_SEED).sample(sorted(names), max(1, round(VAL_FRACTION * len(names)))))
+
+
+@functools.cache
+def _temporary_folder() -> Path:
+    """A folder that is removed when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix='bioattn_mm_'))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def write_file(name: str, text: str) -> Path:
+    """Write a temporary file, in a folder of its own, and return its path."""
+    path = Path(tempfile.mkdtemp(dir=_temporary_folder())) / name
+    path.write_text(text)
+    return path
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether `write_file` wrote a file."""
+    return path.is_relative_to(_temporary_folder())
+
+
+def split_of(path: Path) -> str:
+    """The split that a file name says, else the folder nearest to it, else ''."""
+    for part in (path.stem, *reversed(path.parts[:-1])):
+        words = set(re.split(r'[^a-z]+', part.lower()))
+        for split, names in SPLITS.items():
+            if words & set(names):
+                return split
+    return ''

@@ -1,0 +1,231 @@
+"""Reading own data of segmentors: images and label maps."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from ...datasets.transforms import IGNORED
+from ...errors import InputError
+from .arguments import DataArguments
+from .folders import SPLITS, VAL_SEED, OwnData, draw_val, sources_of, write_file
+
+IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp')
+IMAGE_FOLDERS = ('images', 'img_dir', 'JPEGImages')
+MASK_FOLDERS = ('masks', 'annotations', 'labels', 'ann_dir', 'SegmentationClass')
+MASK_SUFFIX = '.png'
+CLASSES_FILE = 'classes.txt'
+PALETTE_FILES = ('palette.txt', 'labelmap.txt', 'label_colors.txt')
+# Colours of this name in a palette file are of pixels that do not count.
+IGNORED_NAME = 'ignore'
+# Label maps that are looked at before the run starts.
+NUM_CHECKED = 20
+
+Colours = list[tuple[int, int, int]]
+
+
+def read_masks(arguments: DataArguments) -> OwnData:
+    """Read data of images and label maps.
+
+    Raises:
+        InputError: The data are in no layout of `LAYOUTS`, or the label maps do not fit the classes.
+    """
+    sources = sources_of(arguments, _find_mask_folders)
+    named = [Path(each) for each in (arguments.data, arguments.train_data, arguments.val_data) if each]
+    # The file of classes may also be beside the folder of a split.
+    places = [place for path in named for place in (path, path.parent)]
+    classes, palette, label_colours = _classes_and_colours(places)
+    own = OwnData(classes, palette)
+    for split, (images, masks) in list(sources.items()):
+        names, changes = _pairs(images, masks)
+        maps = [(masks / name).with_suffix(MASK_SUFFIX) for name in names]
+        rgb = _check_masks(maps, len(classes), label_colours is not None, arguments.reduce_zero_label)
+        parts = {split: names}
+        if split == 'train' and 'val' not in sources:
+            drawn = draw_val(names, images)
+            parts = dict(train=[name for name in names if name not in drawn], val=sorted(drawn))
+            changes.append(f'{len(drawn)} images drawn for validation with seed {VAL_SEED}')
+        for part, part_names in parts.items():
+            own.datasets[part] = dict(
+                type='bioattn_mm.ImageMaskDataset',
+                data_root='',
+                ann_file=str(write_file(f'{part}.txt', '\n'.join(part_names) + '\n')),
+                data_prefix=dict(img_path=str(images), seg_map_path=str(masks)),
+                seg_map_suffix=MASK_SUFFIX,
+                reduce_zero_label=arguments.reduce_zero_label,
+            )
+            if rgb:
+                own.datasets[part]['label_colours'] = label_colours
+            own.notes.append(f'{part}: {len(part_names)} images of {images}, label maps of {masks}')
+        own.notes += [f'{images}: {change}' for change in changes]
+    return own
+
+
+def _find_mask_folders(source: Path) -> dict[str, tuple[Path, Path]]:
+    """The folders of images and of label maps by split; without splits those of 'train'."""
+    pairs = [(i, m) for i in IMAGE_FOLDERS for m in MASK_FOLDERS if i != m]
+    found = {}
+    for split, names in SPLITS.items():
+        candidates = [(f'{i}/{name}', f'{m}/{name}') for name in names for i, m in pairs]
+        candidates += [(f'{name}/{i}', f'{name}/{m}') for name in names for i, m in pairs]
+        if split == 'train':
+            candidates += pairs
+        for images, masks in candidates:
+            if split not in found and (source / images).is_dir() and (source / masks).is_dir():
+                found[split] = (source / images, source / masks)
+    if not found:
+        raise InputError(
+            f'no images and label maps in {source}: looked for images/train and masks/train, train/images and '
+            'train/masks, images and masks, and for other names of these folders; see docs/own_data.md'
+        )
+    return found
+
+
+def _pairs(images: Path, masks: Path) -> tuple[list[str], list[str]]:
+    """The images below a folder that have a label map, and what is to be said of the others."""
+    names = sorted(
+        path.relative_to(images).as_posix()
+        for path in images.rglob('*')
+        if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith('.')
+    )
+    paired = [name for name in names if (masks / name).with_suffix(MASK_SUFFIX).is_file()]
+    if not paired:
+        raise InputError(
+            f'no image of {images} has a label map in {masks}: expected {MASK_SUFFIX} files of the same names as the '
+            f'{len(names)} images ({", ".join(IMAGE_SUFFIXES)})'
+        )
+    stems = {str(Path(name).with_suffix('')) for name in paired}
+    if len(stems) < len(paired):
+        raise InputError(
+            f'{images} has images of the same name and of other types: each needs a label map of its own'
+        )
+    if len(paired) == len(names):
+        return paired, []
+    missing = next(name for name in names if name not in set(paired))
+    return paired, [
+        f'{len(names) - len(paired)} of {len(names)} images have no label map and are left out, such as {missing}'
+    ]
+
+
+def _classes_and_colours(places: Iterable[Path]) -> tuple[tuple[str, ...], Colours | None, Colours | None]:
+    """Read the files of classes and colours in the first folder that has them.
+
+    Returns:
+        Names; colours of them, or None; these and then those of pixels that do not count, or None.
+    """
+    for place in dict.fromkeys(places):
+        palette_file = next((place / name for name in PALETTE_FILES if (place / name).is_file()), None)
+        classes_file = place / CLASSES_FILE
+        classes = _lines(classes_file) if classes_file.is_file() else None
+        if palette_file is not None:
+            return _read_palette(palette_file, classes)
+        if classes is not None:
+            return tuple(classes), None, None
+    first = next(iter(places))
+    raise InputError(
+        f'no names of classes: looked for {CLASSES_FILE}, one name a line, and {PALETTE_FILES[0]}, one R G B NAME a '
+        f'line, in {first}'
+    )
+
+
+def _read_palette(path: Path, classes: list[str] | None) -> tuple[tuple[str, ...], Colours, Colours]:
+    """Read a palette file.
+
+    Args:
+        path: The file.
+        classes: Names in the order of their indices, if another file says them: then the lines may lack them, or
+            have them in another order.
+
+    Returns:
+        As `_classes_and_colours`.
+    """
+    lines = [_colour(line, path) for line in _lines(path)]
+    ignored = [colour for colour, name in lines if name == IGNORED_NAME]
+    counted = [(colour, name) for colour, name in lines if name != IGNORED_NAME]
+    colours, names = [colour for colour, _ in counted], [name for _, name in counted]
+    if len(set(colours + ignored)) < len(lines):
+        raise InputError(f'{path} has the same colour twice')
+    if classes is None:
+        if '' in names:
+            raise InputError(
+                f'{path} has a colour without a name: expected R G B NAME, or the names in {CLASSES_FILE}'
+            )
+        classes = names
+    elif len(classes) != len(names):
+        raise InputError(f'{path} has {len(names)} colours, {CLASSES_FILE} {len(classes)} classes: expected as many')
+    elif any(names):
+        absent = [name for name in classes if name not in names]
+        if absent:
+            raise InputError(f'{path} has no colour of {absent[0]!r}, a class of {CLASSES_FILE}')
+        colours = [colours[names.index(name)] for name in classes]
+    return tuple(classes), colours, colours + ignored
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a file that are neither empty nor comments."""
+    try:
+        lines = [line.strip() for line in path.read_text(encoding='utf-8-sig').splitlines()]
+    except UnicodeDecodeError as error:
+        raise InputError(f'{path} is no text in UTF-8') from error
+    return [line for line in lines if line and not line.startswith('#')]
+
+
+def _colour(line: str, path: Path) -> tuple[tuple[int, int, int], str]:
+    """Read `R G B NAME`, with spaces or commas, or CVAT's `NAME:R,G,B::`."""
+    match = re.fullmatch(r'(?P<name>[^:]+):(?P<rgb>[\d, ]+):.*:.*', line) or re.fullmatch(
+        r'(?P<rgb>\d+[\s,]+\d+[\s,]+\d+)[\s,]*(?P<name>.*)', line
+    )
+    rgb = tuple(int(value) for value in re.findall(r'\d+', match['rgb'])) if match else ()
+    if len(rgb) != 3 or max(rgb) > 255:
+        raise InputError(f'{path} has the line {line!r}, expected R G B NAME with three numbers of 0 to 255')
+    return rgb, match['name'].strip()
+
+
+def _check_masks(paths: list[Path], num_classes: int, has_palette: bool, reduce_zero_label: bool) -> bool:
+    """Check some label maps before a training starts; all are checked when they are loaded.
+
+    Returns:
+        bool: Whether they are RGB images.
+
+    Raises:
+        InputError: They are RGB images and there is no palette file, or have other values than those of the classes.
+    """
+    kinds, values = {}, set()
+    allowed = {IGNORED, *range(num_classes + reduce_zero_label)}
+    for path in paths[:: max(1, len(paths) // NUM_CHECKED)]:
+        try:
+            with Image.open(path) as image:
+                pixels = np.asarray(image)
+        except OSError as error:
+            raise InputError(f'cannot read the label map {path}: {error}') from error
+        kinds.setdefault(pixels.ndim == 3, path)
+        found = set(np.unique(pixels).tolist()) if pixels.ndim == 2 else set()
+        if not found <= allowed:
+            raise InputError(
+                f'the label map {path} has the value {max(found - allowed)}, expected 0 to '
+                f'{max(allowed - {IGNORED})} for {num_classes} classes, or {IGNORED} where a pixel does not count'
+            )
+        values |= found
+    if len(kinds) == 2:
+        raise InputError(
+            f'{kinds[True]} is a colour image and {kinds[False]} is not: expected label maps of one kind'
+        )
+    rgb = True in kinds
+    if rgb and not has_palette:
+        raise InputError(
+            f'{kinds[True]} is a colour image: expected a {PALETTE_FILES[0]} with a line R G B NAME for each class, '
+            'or label maps whose pixels are the indices of classes'
+        )
+    if rgb and reduce_zero_label:
+        raise InputError(
+            '--reduce-zero-label is for label maps whose pixels are the indices of classes, these have colours: name '
+            f'those that do not count {IGNORED_NAME!r} in the palette file'
+        )
+    if values == {0, IGNORED} and num_classes > 1:
+        raise InputError(
+            f'the label maps such as {paths[0]} have the values 0 and {IGNORED} alone, and {IGNORED} does not count: '
+            'expected the indices of the classes, 0 and 1'
+        )
+    return rgb

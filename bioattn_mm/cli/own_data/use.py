@@ -1,0 +1,130 @@
+"""Setting own data in a config."""
+
+from pathlib import Path
+
+from mmengine.config import Config
+
+from ...errors import InputError
+from ...files import atomic_write
+from ..classes import DATALOADERS, EVALUATORS, leaf_dataset_configs, set_classes
+from ..pipelines import find_dicts
+from .arguments import DataArguments
+from .coco import read_coco
+from .folders import OwnData, is_temporary
+from .masks import read_masks
+
+# What stays of the config's own datasets.
+KEPT_OF_DATASET = ('pipeline', 'filter_cfg', 'test_mode', 'serialize_data', 'max_refetch')
+DATA_FOLDER = 'data'  # in a work dir
+
+
+def use_own_data(config: Config, arguments: DataArguments) -> OwnData:
+    """Let a config of a detector or segmentor train, validate and test on own data.
+
+    The folder is only read. What the datasets need beyond it, such as the list of validation images where they are
+    drawn at random, is written to a temporary folder, which is removed when the process ends; `keep_data_files` moves
+    it to a work dir.
+
+    Args:
+        config: Changed in place: datasets, evaluators, classes everywhere (see `set_classes`), the learning rate in
+            proportion to the batch, and `own_data`, lines for the log.
+        arguments: Where the data are.
+
+    Returns:
+        OwnData: What was found.
+
+    Raises:
+        InputError: The data are in no layout of `LAYOUTS`, or do not fit the model.
+    """
+    if config.default_scope == 'mmdet':
+        with_mask = any(step.get('with_mask') for step in find_dicts(config.get('train_dataloader')))
+        own = read_coco(arguments, with_mask)
+    elif config.default_scope == 'mmseg':
+        own = read_masks(arguments)
+    else:
+        raise InputError(
+            f'own data are for detectors and segmentors, {config.filename} is a config of {config.default_scope}'
+        )
+    for key, split in zip(DATALOADERS, ('train', 'val', 'test')):
+        dataset = own.datasets.get(split) or (own.datasets.get('val') if split == 'test' else None)
+        if dataset and config.get(key):
+            config[key].dataset = _with_dataset(config[key].dataset, dataset)
+    for step in find_dicts(config):
+        if str(step.get('type')).endswith('LoadAnnotations'):
+            step.pop('reduce_zero_label', None)  # the dataset says it
+    _set_evaluators(config, own)
+    set_classes(config, own.classes, own.palette)
+    if config.get('auto_scale_lr'):
+        config.auto_scale_lr.enable = True
+    number = f'{len(own.classes)} classes: {", ".join(own.classes)}'
+    config.own_data = [number, *own.notes]
+    return own
+
+
+def keep_data_files(config: Config, work_dir: str) -> None:
+    """Move the files that `use_own_data` wrote for a config to its work dir, and name them there in the config."""
+    folder = Path(work_dir) / DATA_FOLDER
+    kept = set()
+    for node in find_dicts(config):
+        for key, value in node.items():
+            if not isinstance(value, str) or not is_temporary(Path(value)):
+                continue
+            path, new_path = Path(value), folder / Path(value).name
+            if path not in kept:
+                folder.mkdir(parents=True, exist_ok=True)
+                with atomic_write(new_path) as file:
+                    file.write(path.read_bytes())
+                kept.add(path)
+            node[key] = str(new_path)
+
+
+def check_classes(path: str, checkpoint: dict, config: Config) -> None:
+    """Raise an `InputError` if a checkpoint was trained on other classes than those of a config, in number or name.
+
+    Args:
+        path: The checkpoint's file, for the message.
+        checkpoint: Its content; without `dataset_meta` nothing is known of its classes.
+        config: A config of which `use_own_data` has set the classes.
+    """
+    trained = ((checkpoint.get('meta') or {}).get('dataset_meta') or {}).get('classes')
+    classes = next(leaf_dataset_configs(config.test_dataloader.dataset)).metainfo['classes']
+    if trained is not None and tuple(trained) != tuple(classes):
+        raise InputError(
+            f'{path} was trained on the classes {", ".join(trained)}, the data have {", ".join(classes)}: expected '
+            'the same names in the same order'
+        )
+
+
+def _with_dataset(node: object, dataset: dict) -> dict:
+    """A dataset config with other data; wrappers other than those that repeat or join datasets stay."""
+    if isinstance(node, (list, tuple)):
+        return _with_dataset(node[0], dataset)
+    if 'datasets' in node:
+        return _with_dataset(node['datasets'], dataset)
+    if 'dataset' in node:
+        inner = _with_dataset(node['dataset'], dataset)
+        return inner if node['type'] in ('RepeatDataset', 'ConcatDataset') else {**node, 'dataset': inner}
+    return {**{key: node[key] for key in KEPT_OF_DATASET if key in node}, **dataset}
+
+
+def _set_evaluators(config: Config, own: OwnData) -> None:
+    """Let the evaluators read the data; those of other datasets become those of COCO or of mmseg."""
+    for key, splits in zip(EVALUATORS, (('val',), ('test', 'val'))):
+        dataset = next((own.datasets[split] for split in splits if split in own.datasets), None)
+        if dataset is None or not config.get(key):
+            continue
+        evaluators = config[key] if isinstance(config[key], list) else [config[key]]
+        kind, default = (
+            ('CocoMetric', dict(metric='bbox'))
+            if config.default_scope == 'mmdet'
+            else ('IoUMetric', dict(iou_metrics=['mIoU']))
+        )
+        kept = [evaluator for evaluator in evaluators if evaluator['type'].split('.')[-1] == kind]
+        if not kept:
+            kept = [dict(type=kind, **default)]
+            checkpoints = config.get('default_hooks', {}).get('checkpoint', {})
+            if checkpoints.get('save_best'):
+                checkpoints.save_best = 'auto'
+        if kind == 'CocoMetric':
+            kept = [{**evaluator, 'ann_file': dataset['ann_file']} for evaluator in kept]
+        config[key] = kept if isinstance(config[key], list) else kept[0]
