@@ -13,9 +13,11 @@ LOOKS = {'bolt': ((210, 60, 50), 4), 'nut': ((60, 180, 80), 3), 'washer': ((60, 
 # Of the label maps, in which washers do not count.
 MASK_CLASSES = ('table', 'bolt', 'nut')
 HEIGHT, WIDTH = 96, 120
+# Few, as those that are hidden are annotated like the others; in scenes with label maps more, against the table.
+NUM_OBJECTS, NUM_OBJECTS_OF_SCENE = 2, 4
 
 
-def draw(seed: int, num_objects: int = 4) -> tuple[np.ndarray, list[tuple[int, np.ndarray]]]:
+def draw(seed: int, num_objects: int = NUM_OBJECTS) -> tuple[np.ndarray, list[tuple[int, np.ndarray]]]:
     """An image, (H, W, 3) uint8 in RGB, and its objects from back to front: class and corners, (N, 2)."""
     rng = np.random.default_rng(seed)
     height, width = HEIGHT + seed % 3 * 8, WIDTH - seed % 2 * 16
@@ -33,11 +35,11 @@ def draw(seed: int, num_objects: int = 4) -> tuple[np.ndarray, list[tuple[int, n
     return image, objects
 
 
-def write_images(folder: Path, seeds: range, suffix: str = '.jpg') -> list[str]:
+def write_images(folder: Path, seeds: range, suffix: str = '.jpg', num_objects: int = NUM_OBJECTS) -> list[str]:
     """Write images into a folder; return their names."""
     folder.mkdir(parents=True, exist_ok=True)
     for seed in seeds:
-        Image.fromarray(draw(seed)[0]).save(folder / f'part_{seed:03d}{suffix}')
+        Image.fromarray(draw(seed, num_objects)[0]).save(folder / f'part_{seed:03d}{suffix}')
     return [f'part_{seed:03d}{suffix}' for seed in seeds]
 
 
@@ -71,7 +73,7 @@ def write_coco_folder(folder: Path, seeds: range) -> Path:
 
 def labels(seed: int) -> np.ndarray:
     """The label map of an image, (H, W) uint8: indices of `MASK_CLASSES`, and 255 where a pixel does not count."""
-    image, objects = draw(seed)
+    image, objects = draw(seed, NUM_OBJECTS_OF_SCENE)
     label_map = np.zeros(image.shape[:2], np.uint8)
     for label, points in objects:
         name = CLASSES[label]
@@ -81,8 +83,8 @@ def labels(seed: int) -> np.ndarray:
 
 def write_mask_folder(folder: Path, seeds: range) -> Path:
     """A folder with `images`, `masks` and `classes.txt`, without validation images; the images are of two types."""
-    write_images(folder / 'images', seeds[::2])
-    write_images(folder / 'images', seeds[1::2], '.png')
+    write_images(folder / 'images', seeds[::2], '.jpg', NUM_OBJECTS_OF_SCENE)
+    write_images(folder / 'images', seeds[1::2], '.png', NUM_OBJECTS_OF_SCENE)
     (folder / 'masks').mkdir()
     for seed in seeds:
         Image.fromarray(labels(seed)).save(folder / f'masks/part_{seed:03d}.png')

@@ -92,8 +92,9 @@ class ToolParser(argparse.ArgumentParser):
         self.add_argument(
             '--mini',
             action='store_true',
-            help='use the generated miniature datasets, with images and crops of a quarter of the size; training '
-            'takes 200 iterations of 2 images from random weights with a fixed seed: minutes on a 2-core CPU',
+            help='use the generated miniature datasets, or the own data, with images and crops of a quarter of the '
+            'size; training takes 200 iterations of 2 images from random weights with a fixed seed: minutes on a '
+            '2-core CPU',
         )
         self.add_argument(
             '--cfg-options',

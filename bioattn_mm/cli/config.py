@@ -160,6 +160,7 @@ def check_data(config: Config, dataloaders: tuple[str, ...]) -> None:
         for path in [root] + [root / part for part in parts]:
             if not path.exists():
                 how = HOW_TO_GET.get(dataset['type'], 'set data_root with --cfg-options')
+                how = 'name the folder of own data with --data' if 'own_data' in config else how
                 raise InputError(
                     f'no data for {dataset["type"]} at {path} (looked for from {Path.cwd()}); {how}; '
                     f'or use generated miniature data instead: --mini'
