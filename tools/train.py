@@ -9,14 +9,14 @@ from pathlib import Path
 import torch
 from mmengine.config import Config
 from mmengine.dist import is_main_process
-from torch import Tensor
+from torch import Tensor, nn
 
-from bioattn_mm.checkpoints import check_fit, other_classes, read_checkpoint, read_state_dict, weights_of
+from bioattn_mm.checkpoints import check_fit, read_checkpoint, read_state_dict, weights_for, weights_of
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import default_work_dir, load_config
 from bioattn_mm.cli.distributed import rank_and_size, set_strategy
 from bioattn_mm.cli.dry_run import dry_run
-from bioattn_mm.cli.model_check import check_initial_weights, state_dict_of
+from bioattn_mm.cli.model_check import check_initial_weights, model_of
 from bioattn_mm.cli.own_data import data_arguments, keep_data_files
 from bioattn_mm.cli.pipelines import name_host_transforms
 from bioattn_mm.cli.readable_log import readable_log
@@ -124,12 +124,12 @@ def main() -> None:
         launcher=args.launcher,
     )
     config.work_dir = args.work_dir or config.get('work_dir') or default_work_dir(args.config, args.mini, data)
-    state_dict = state_dict_of(config)
+    model = model_of(config)
     if args.load_from:
         config.load_from = args.load_from
     set_randomness(config, args.seed, args.deterministic)
-    set_resume(config, args.resume, state_dict)
-    set_start(config, state_dict)
+    set_resume(config, args.resume, model.state_dict())
+    set_start(config, model)
     check_initial_weights(config)
     if args.amp:
         set_amp(config, args.amp)
@@ -207,12 +207,12 @@ def set_resume(config: Config, resume: str | None, state_dict: dict[str, Tensor]
         config.randomness.seed = meta['seed']
 
 
-def set_start(config: Config, state_dict: dict[str, Tensor]) -> None:
+def set_start(config: Config, model: nn.Module) -> None:
     """Start from the weights of the whole model that `load_from` names, also from those of one with other classes.
 
     Args:
-        config: Changed in place: the backbone's own weights are not read any more.
-        state_dict: That of the model.
+        config: Changed in place: other weights are not read any more.
+        model: The config's model; may be on the meta device.
 
     Raises:
         InputError: The checkpoint is of another model.
@@ -220,13 +220,11 @@ def set_start(config: Config, state_dict: dict[str, Tensor]) -> None:
     path = config.get('load_from')
     if not path or config.get('resume') or Path(path).is_dir():
         return
-    weights = read_state_dict(path)
-    left_out = other_classes(weights, state_dict)
-    fitting = {name: value for name, value in weights.items() if name not in left_out}
-    check_fit(path, fitting, {name: value for name, value in state_dict.items() if name not in left_out})
+    weights_for(model, path, read_state_dict(path), any_classes=True)
     config.custom_hooks = [*config.get('custom_hooks', []), dict(type='bioattn_mm.LeaveOutOtherClassesHook')]
-    if config.model.get('backbone'):
-        config.model.backbone.init_cfg = None
+    for module in (config.model, config.model.get('backbone', {})):
+        if module.get('init_cfg'):
+            module.init_cfg = None
 
 
 def set_amp(config: Config, dtype: str) -> None:

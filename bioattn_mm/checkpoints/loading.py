@@ -178,7 +178,9 @@ def fit_classifier(backbone: nn.Module, path: str, checkpoint: dict) -> Match:
     return match
 
 
-def weights_for(model: nn.Module, path: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def weights_for(
+    model: nn.Module, path: str, weights: dict[str, Tensor], any_classes: bool = False
+) -> dict[str, Tensor]:
     """Return weights under the names of a whole model.
 
     These are the weights' own names, but for the authors' classifiers, to which an `ImageClassifier` gives its names.
@@ -187,14 +189,17 @@ def weights_for(model: nn.Module, path: str, weights: dict[str, Tensor]) -> dict
         model: The model; may be on the meta device.
         path: File of the weights, for messages.
         weights: The weights in the file.
+        any_classes: Accept those of a model with other classes, without what goes by their number.
 
     Raises:
         InputError: They do not fit the model.
     """
-    weights = dict(weights)
+    weights, own = dict(weights), model.state_dict()
     for hook in model._load_state_dict_pre_hooks.values():
         hook(weights, '', {}, True, [], [], [])
-    check_fit(path, weights, model.state_dict())
+    for name in other_classes(weights, own) if any_classes else ():
+        del weights[name], own[name]
+    check_fit(path, weights, own)
     return weights
 
 
