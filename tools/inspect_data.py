@@ -30,6 +30,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bioattn_mm.cli.classes import leaf_dataset_configs
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import load_config
+from bioattn_mm.cli.own_data import data_arguments
 from bioattn_mm.cli.pipelines import find_dicts
 from bioattn_mm.cli.reports import Report, print_table, write_contact_sheet
 from bioattn_mm.datasets.inspection import Inspection, Problem, inspect_dataset
@@ -50,8 +51,10 @@ def parse_args() -> argparse.Namespace:
         __doc__,
         'inspect_data.py configs/transnext/mask_rcnn_tiny_coco.py --out inspected',
         'inspect_data.py configs/transnext/upernet_tiny_ade20k.py --split val --max-images 500 --out inspected',
+        'inspect_data.py configs/transnext/mask_rcnn_tiny_coco.py --data DIR --out inspected',
     )
     parser.add_config()
+    parser.add_data()
     parser.add_out(f'{", ".join(FILES)} and the folder {SAMPLES}')
     parser.add_argument(
         '--split', choices=['train', 'val'], default='train', help='training or validation images (default: train)'
@@ -83,7 +86,13 @@ def main() -> None:
     args = parse_args()
     report = Report(args.out, *FILES, SAMPLES)
     dataloader = f'{args.split}_dataloader'
-    config = load_config(args.config, mini=args.mini, cfg_options=args.cfg_options, dataloaders=(dataloader,))
+    config = load_config(
+        args.config,
+        data=data_arguments(args),
+        mini=args.mini,
+        cfg_options=args.cfg_options,
+        dataloaders=(dataloader,),
+    )
     if not config.get(dataloader):
         raise InputError(f'{args.config} has no {dataloader}')
     init_default_scope(config.default_scope)
@@ -108,9 +117,10 @@ def main() -> None:
     report.write_csv('images.csv', images)
     report.write_csv('problems.csv', [vars(problem) for problem in found.problems])
     summary, histograms = summarize(found, unit), histograms_of(found, unit)
+    notes = [*config.get('own_data', []), *found.notes]
     problems = dict(Counter(problem.kind for problem in found.problems))
     document = dict(
-        config=args.config, split=args.split, summary=summary, problems=problems, notes=found.notes, classes=classes
+        config=args.config, split=args.split, summary=summary, problems=problems, notes=notes, classes=classes
     )
     report.write_json('statistics.json', dict(document, histograms=histograms))
     report.write_figure('statistics.png', draw(found, unit, histograms))
@@ -118,7 +128,7 @@ def main() -> None:
     print_table(f'{args.split} images of {args.config}', ('', 'number'), summary.items())
     cells = [row.values() for row in sorted(classes, key=lambda row: -row[unit]) if row['images']]
     print_table('classes', ('class', unit, 'images'), cells)
-    for note in found.notes:
+    for note in notes:
         print(note)
     print_problems(found.problems)
     print(*(path for path in map(report.folder.joinpath, report.files) if path.exists()), sep='  ')

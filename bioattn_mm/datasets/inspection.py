@@ -20,7 +20,7 @@ from mmseg.datasets import BaseSegDataset
 from PIL import Image
 
 from ..errors import InputError
-from .transforms import check_segmentation
+from .transforms import check_segmentation, labels_of_colours
 
 # Pixels by which a box may reach over the border: annotation tools round.
 TOLERANCE = 1.0
@@ -305,6 +305,12 @@ def _read_labels(path: str) -> np.ndarray:
 def _count_labels(found: Inspection, info: dict, labels: np.ndarray, ignore_index: int) -> np.ndarray | None:
     """Count the pixels of each class in a label map; None if it holds something else than labels."""
     path, num_classes = info['seg_map_path'], len(found.classes)
+    if info.get('label_colours'):
+        try:
+            labels = labels_of_colours(labels[..., ::-1], info['label_colours'], num_classes)
+        except ValueError as error:
+            found.add_problem('label map of other colours', path, str(error))
+            return None
     if labels.ndim != 2 or labels.dtype.kind not in 'bui':
         kind = f'shape {labels.shape}, {labels.dtype}'
         found.add_problem('label map of another kind', path, f'{kind}: expected one integer a pixel')

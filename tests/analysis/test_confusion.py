@@ -20,8 +20,10 @@ from pycocotools.cocoeval import COCOeval
 from torch import Tensor
 
 from bioattn_mm.analysis.confusion import confused_pairs, count_boxes, count_pixels, measure_classes, normalize
+from bioattn_mm.cli.classes import set_classes
 from bioattn_mm.cli.mini import make_mini
 
+from ..own_folders import MASK_CLASSES, write_mask_folder
 from ..tools.running import ROOT, InProcess, metrics_of_test
 
 TOOL = 'analysis/confusion_matrix.py'
@@ -231,6 +233,22 @@ def test_detection_with_chosen_classes(checkpoints: Path, tool: InProcess) -> No
     assert re.search(r'│ car +│', printed) and not re.search(r'│ kite +│ +\d', printed)
 
 
+def test_own_data_with_classes_of_their_own(checkpoints: Path, tool: InProcess) -> None:
+    data = write_mask_folder(checkpoints / 'own', range(5))
+    config = make_mini(Config.fromfile(SEGMENTOR))
+    set_classes(config, MASK_CLASSES)
+    init_default_scope('mmseg')
+    state_dict = MODELS.build(config.model).state_dict()
+    torch.save(
+        dict(state_dict=state_dict, meta=dict(dataset_meta=dict(classes=MASK_CLASSES))), checkpoints / 'own.pth'
+    )
+    tool(checkpoints, TOOL, SEGMENTOR, 'own.pth', '--val-data', 'own', '--mini', '--out', 'own_data')
+    document = json.loads((checkpoints / 'own_data/confusion_matrix.json').read_text())
+    assert document['names'] == [*MASK_CLASSES, '(no class)']
+    labels = np.concatenate([np.asarray(Image.open(path)).ravel() for path in (data / 'masks').iterdir()])
+    assert [row['truth'] for row in document['classes']] == np.bincount(labels)[:3].tolist()
+
+
 REFUSED = {
     'a class that is none': (
         [SEGMENTOR, 'mmseg.pth', '--classes', 'sky', 'skye'],
@@ -240,7 +258,7 @@ REFUSED = {
     'a model of other classes': (
         [SEGMENTOR, 'own_classes.pth'],
         r'own_classes.pth was trained on 3 classes \(bolt, nut, washer\), the test set of .*small.py has 150: '
-        'name the config in the work dir of that training',
+        'name the data with --data, or the config in the work dir of that training',
     ),
     'a checkpoint of another model': ([SEGMENTOR, 'mmdet.pth'], 'mmdet.pth is not a checkpoint of this model'),
     'a checkpoint that is not there': ([SEGMENTOR, 'absent.pth'], 'checkpoint not found: absent.pth'),

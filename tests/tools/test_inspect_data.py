@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ..own_folders import CLASSES, NUM_OBJECTS, write_coco_folder, write_mask_folder
 from .running import ROOT, InProcess
 
 TOOL = 'inspect_data.py'
@@ -291,3 +292,47 @@ def test_refuses_in_one_line(options: list[str], message: str, damaged_coco: tup
     (folder / 'other.json').write_text('{"images": []}')
     line = tool.refused(folder, TOOL, config, '--out', 'refused', '--cfg-options', *options)
     assert re.match(f'error: {message}', line)
+
+
+def test_own_coco_data(tmp_path: Path, tool: InProcess) -> None:
+    data = write_coco_folder(tmp_path / 'data', range(10))
+    document = json.loads((data / 'annotations.json').read_text())
+    document['annotations'][0]['category_id'] = 1
+    (data / 'annotations.json').write_text(json.dumps(document))
+    split = ('--split', 'train')
+    problems, printed = problems_of(tool, tmp_path, DETECTOR, '--data', 'data', *split, '--mini', '--out', 'out')
+    assert [(problem[0], problem[2]) for problem in problems] == [
+        ('category id out of range', 'annotation 1: category_id 1')
+    ]
+    # A tenth is kept for validation.
+    assert len(read_csv(tmp_path / 'out/images.csv')) == 9
+    rows = read_csv(tmp_path / 'out/classes.csv')
+    assert [row['class'] for row in rows] == list(CLASSES)
+    assert sum(int(row['objects']) for row in rows) == NUM_OBJECTS * 9 - 1
+    assert '3 classes: bolt, nut, washer' in printed
+
+
+def test_own_label_maps_of_colours(tmp_path: Path, tool: InProcess) -> None:
+    data = write_mask_folder(tmp_path / 'data', range(10))
+    colours = np.full((256, 3), 90, np.uint8)
+    colours[:3] = (0, 0, 0), (250, 0, 0), (0, 0, 250)
+    counts = np.zeros(256, np.int64)
+    for path in (data / 'masks').iterdir():
+        labels = np.asarray(Image.open(path))
+        counts += np.bincount(labels.ravel(), minlength=256)
+        Image.fromarray(colours[labels]).save(path)
+    (data / 'palette.txt').write_text('0 0 0 table\n250 0 0 bolt\n0 0 250 nut\n90 90 90 ignore\n')
+    (data / 'classes.txt').unlink()
+    both = ('--train-data', 'data', '--val-data', 'data')
+    tool(tmp_path, TOOL, SEGMENTOR, *both, '--mini', '--out', 'right', '--number', 2)
+    assert [int(row['pixels']) for row in read_csv(tmp_path / 'right/classes.csv')] == counts[:3].tolist()
+    summary = json.loads((tmp_path / 'right/statistics.json').read_text())['summary']
+    assert summary['pixels that do not count'] == counts[255] > 0
+
+    # Of a colour that stands for nothing.
+    wrong = np.zeros((*Image.open(data / 'masks/part_003.png').size[::-1], 3), np.uint8)
+    wrong[0, :7] = (1, 2, 3)
+    Image.fromarray(wrong).save(data / 'masks/part_003.png')
+    problems, _ = problems_of(tool, tmp_path, SEGMENTOR, *both, '--mini', '--out', 'out', '--number', 0)
+    assert problems[0][:2] == ('label map of other colours', 'part_003.png')
+    assert problems[0][2] == 'has 7 pixels of the colour 1 2 3, which the palette file does not have'

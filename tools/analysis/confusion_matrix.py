@@ -32,6 +32,7 @@ from bioattn_mm.checkpoints import weights_for
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import load_config
 from bioattn_mm.cli.model_check import model_of
+from bioattn_mm.cli.own_data import data_arguments
 from bioattn_mm.cli.pipelines import load_ground_truth
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.errors import InputError
@@ -53,6 +54,7 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_config()
     parser.add_checkpoint()
+    parser.add_data()
     parser.add_out(', '.join(FILES))
     parser.add_argument(
         '--iou-thr', type=float, default=0.5, metavar='IOU', help='IoU for a match in detection (default: 0.5)'
@@ -88,7 +90,13 @@ def main() -> None:
         raise InputError(f'--iou-thr must be above 0 and at most 1, got {args.iou_thr:g}')
     if not 0 <= args.score_thr <= 1:
         raise InputError(f'--score-thr must be from 0 to 1, got {args.score_thr:g}')
-    config = load_config(args.config, mini=args.mini, cfg_options=args.cfg_options, dataloaders=('test_dataloader',))
+    config = load_config(
+        args.config,
+        data=data_arguments(args),
+        mini=args.mini,
+        cfg_options=args.cfg_options,
+        dataloaders=('test_dataloader',),
+    )
     task = config.default_scope
     if task not in NO_CLASS:
         raise InputError(
@@ -149,7 +157,8 @@ def check_classes(model: TrainedModel, classes: tuple[str, ...]) -> None:
         listed = ', '.join(learned[:3]) + (', ...' if len(learned) > 3 else '')
         raise InputError(
             f'{model.checkpoint} was trained on {len(learned)} classes ({listed}), the test set of '
-            f'{model.config.filename} has {len(classes)}: name the config in the work dir of that training'
+            f'{model.config.filename} has {len(classes)}: name the data with --data, or the config in the work dir '
+            'of that training'
         )
     renamed = [pair for pair in zip(learned, classes) if pair[0].lower() != pair[1].lower()]
     if renamed:
