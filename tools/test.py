@@ -64,11 +64,12 @@ def main() -> None:
         tta=args.tta,
         launcher=args.launcher,
     )
+    model = model_of(config)
     checkpoint = read_checkpoint(args.checkpoint)
     weights = weights_of(args.checkpoint, checkpoint)
     if data:
         check_classes(args.checkpoint, checkpoint, config)
-    weights_for(model_of(config), args.checkpoint, weights)
+    weights_for(model, args.checkpoint, weights)
 
     config.load_from = args.checkpoint
     config.resume = False
