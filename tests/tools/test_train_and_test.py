@@ -256,7 +256,7 @@ BAD_TEST = {
     ),
     'variant that does not exist': (
         [CONFIG, 'trained/iter_60.pth', '--mini', '--cfg-options', 'model.backbone.arch=huge'],
-        "error: arch must be one of micro, tiny, small, base or a dict, got 'huge'$",
+        "error: arch must be one of micro, tiny, small, base, micro-aaaa or a dict, got 'huge'$",
     ),
     'image that cannot be decoded': (
         [
