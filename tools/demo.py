@@ -13,7 +13,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from bioattn_mm.cli.command_line import ToolParser, run_tool
+from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, run_tool
 from bioattn_mm.errors import InputError
 
 
@@ -27,7 +27,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         'checkpoint',
         nargs='?',
-        help='checkpoint file of the whole model (default with --mini: the newest of the miniature run)',
+        help=f'checkpoint of the whole model: {CHECKPOINT_KINDS} (default with --mini: the newest of the miniature '
+        'run)',
     )
     parser.add_argument(
         '--host',

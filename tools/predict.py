@@ -22,12 +22,12 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from bioattn_mm.cli.command_line import ToolParser, run_tool
+from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, run_tool
 from bioattn_mm.cli.reports import check_new
 from bioattn_mm.errors import InputError
 
 FAILED, INTERRUPTED = 1, 130
-CHECKPOINT_SUFFIXES = ('.pth', '.pt', '.onnx')
+CHECKPOINT_SUFFIXES = ('.pth', '.pt', '.safetensors', '.onnx')
 
 
 def parse_args() -> argparse.Namespace:
@@ -42,8 +42,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         'checkpoint',
         nargs='?',
-        help='checkpoint file of the whole model, or an ONNX file of tools/export.py; with --mini it can be left '
-        'out: the newest one of the miniature run (make demo, tools/train.py --mini)',
+        help=f'checkpoint of the whole model: {CHECKPOINT_KINDS}; or an ONNX file of tools/export.py; with --mini it '
+        'can be left out: the newest one of the miniature run (make demo, tools/train.py --mini)',
     )
     parser.add_argument(
         'inputs',

@@ -9,7 +9,7 @@ from mmengine.dist import is_main_process
 
 from bioattn_mm.checkpoints import read_checkpoint, weights_for, weights_of
 from bioattn_mm.cli.command_line import ToolParser, run_tool
-from bioattn_mm.cli.config import load_config
+from bioattn_mm.cli.config import default_work_dir, load_config
 from bioattn_mm.cli.model_check import model_of
 from bioattn_mm.cli.own_data import check_classes, data_arguments
 from bioattn_mm.cli.pipelines import load_ground_truth
@@ -27,7 +27,11 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_config()
     parser.add_checkpoint()
-    parser.add_argument('--work-dir', help='folder for logs (default: test, beside the checkpoint)')
+    parser.add_argument(
+        '--work-dir',
+        help='folder for logs (default: test, beside the checkpoint or, if that is a URL, in the work dir of the '
+        'training)',
+    )
     parser.add_argument(
         '--out',
         metavar='PATH',
@@ -73,7 +77,9 @@ def main() -> None:
 
     config.load_from = args.checkpoint
     config.resume = False
-    config.work_dir = args.work_dir or str(Path(args.checkpoint).parent / 'test')
+    is_remote = '://' in args.checkpoint
+    folder = default_work_dir(args.config, args.mini) if is_remote else Path(args.checkpoint).parent
+    config.work_dir = args.work_dir or str(Path(folder) / 'test')
     if args.out:
         set_out(config, args.out)
     if args.show_dir:

@@ -188,7 +188,7 @@ def set_resume(config: Config, resume: str | None, state_dict: dict[str, Tensor]
     path = latest_checkpoint(config.work_dir) if resume == 'auto' else resume
     if path is None:  # the run ended before its first checkpoint
         return
-    if not Path(path).exists():
+    if '://' not in path and not Path(path).exists():
         raise InputError(f'checkpoint to resume from not found: {path}')
     config.load_from = path
     config.resume = True

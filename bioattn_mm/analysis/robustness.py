@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from mmengine.config import Config
 
+from ..checkpoints import fetch
 from ..cli.pipelines import find_datasets
 from ..cli.reports import write_json
 from ..errors import InputError
@@ -88,7 +89,7 @@ def _describe(model: TrainedModel) -> dict[str, str]:
         config=str(model.config.filename),
         checkpoint=model.checkpoint,
         config_sha256=hashlib.sha256(model.config.pretty_text.encode()).hexdigest(),
-        checkpoint_sha256=hashlib.sha256(Path(model.checkpoint).read_bytes()).hexdigest(),
+        checkpoint_sha256=hashlib.sha256(Path(fetch(model.checkpoint)).read_bytes()).hexdigest(),
     )
 
 

@@ -1,9 +1,18 @@
 """Checkpoints: files, weights of a backbone, and the authors' whole detectors and segmentors (`downstream`)."""
 
-from .files import find_weights_key, read_checkpoint, read_state_dict, weights_of, write_checkpoint
+from .files import (
+    fetch,
+    find_weights_key,
+    mmengine_reads_all,
+    read_checkpoint,
+    read_state_dict,
+    weights_of,
+    write_checkpoint,
+)
 from .loading import (
     check_fit,
     first_of,
+    fit_backbone,
     fit_classifier,
     load_backbone,
     match_backbone,
@@ -14,11 +23,14 @@ from .loading import (
 
 __all__ = [
     'check_fit',
+    'fetch',
     'find_weights_key',
     'first_of',
+    'fit_backbone',
     'fit_classifier',
     'load_backbone',
     'match_backbone',
+    'mmengine_reads_all',
     'other_classes',
     'read_checkpoint',
     'read_state_dict',

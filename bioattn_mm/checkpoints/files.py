@@ -1,7 +1,11 @@
-"""Checkpoint files: reading their weights, and writing them."""
+"""Checkpoint files: reading their weights, also from the Hugging Face Hub, and writing them."""
 
 import pickle
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote
 
 import torch
 from mmengine.runner.checkpoint import CheckpointLoader
@@ -13,23 +17,32 @@ from .unpickling import HOLDS_CODE, code_refused, refused_class
 
 # Keys of a checkpoint under which its weights may be, in this order; without any it is a bare state dict.
 WEIGHTS_KEYS = ('state_dict', 'model', 'model_ema')
+HUB, SAFETENSORS = 'hf://', '.safetensors'
 
 
-def read_checkpoint(path: str) -> object:
-    """Read a checkpoint file or URL, refusing code in its pickle (see `unpickling`).
+def read_checkpoint(path: str, map_location: str | torch.device | None = 'cpu') -> object:
+    """Read a checkpoint, refusing code in its pickle (see `unpickling`).
+
+    Args:
+        path: A file, a URL, or `hf://OWNER/NAME/FILE` (see `fetch`). A file whose name ends in `.safetensors` is read
+            with the package of that name: its bare state dict.
+        map_location: Device of the tensors, as in `torch.load`.
 
     Raises:
         InputError: The file is missing, cannot be read, or holds a class that mmengine does not write.
     """
-    is_remote = '://' in path
-    if not is_remote and not Path(path).is_file():
+    file = fetch(path)
+    is_remote = '://' in file
+    if not is_remote and not Path(file).is_file():
         raise InputError(f'checkpoint not found: {path}')
+    if file.endswith(SAFETENSORS) and not is_remote:
+        return _read_safetensors(path, file, map_location)
     try:
         with code_refused():
             if is_remote:
-                return CheckpointLoader.load_checkpoint(path, map_location='cpu', logger='silent')
+                return CheckpointLoader.load_checkpoint(file, map_location=map_location, logger='silent')
             # None lets --trust-checkpoint decide.
-            return torch.load(path, map_location='cpu', weights_only=None)
+            return torch.load(file, map_location=map_location, weights_only=None)
     except Exception as error:
         refused = refused_class(error)
         if refused:
@@ -39,6 +52,84 @@ def read_checkpoint(path: str) -> object:
             reason = ['it is not what torch.save writes']
         hint = '; download it by hand and name the file instead' if is_remote else ''
         raise InputError(f'cannot read the checkpoint {path}: {reason[0]}{hint}') from error
+
+
+def fetch(path: str) -> str:
+    """The local copy of a file on the Hugging Face Hub; any other path or URL as it is.
+
+    The package huggingface_hub downloads the file at first use and keeps it in its cache. Its variables of the
+    environment hold, such as HF_HOME for the place, HF_TOKEN for private repositories, HF_ENDPOINT for a mirror and
+    HF_HUB_OFFLINE.
+
+    Args:
+        path: `hf://OWNER/NAME/FILE`, where FILE may lie in folders, or `hf://OWNER/NAME@REVISION/FILE` with a branch,
+            a tag or a commit, whose slashes are written %2F.
+
+    Raises:
+        InputError: There is no such file, it cannot be downloaded, or the package is missing.
+    """
+    if not path.startswith(HUB):
+        return path
+    parts = re.fullmatch(r'hf://([^/@]+/[^/@]+)(?:@([^/]+))?/(.+)', path)
+    if parts is None:
+        raise InputError(f'expected hf://OWNER/NAME/FILE or hf://OWNER/NAME@REVISION/FILE, got {path}')
+    try:
+        from huggingface_hub import errors, hf_hub_download
+    except ModuleNotFoundError as error:
+        raise InputError(f'{path} needs a package that is not installed: pip install huggingface_hub') from error
+    repository, revision, file = parts.groups()
+    try:
+        return hf_hub_download(repository, file, revision=unquote(revision) if revision else None)
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
+        reason = 'the hub cannot be reached, and the file is not in the cache'
+        raise InputError(f'cannot fetch {path}: {reason}; download it by hand and name the file instead') from error
+    except errors.GatedRepoError as error:
+        reason = f'access to {repository} must be asked for on its page, then `hf auth login`'
+        raise InputError(f'cannot fetch {path}: {reason}') from error
+    except errors.RepositoryNotFoundError as error:
+        reason = f'there is no repository {repository}, or it is private and needs `hf auth login`'
+        raise InputError(f'cannot fetch {path}: {reason}') from error
+    except errors.RevisionNotFoundError as error:
+        raise InputError(f'cannot fetch {path}: {repository} has no revision {unquote(revision)}') from error
+    except errors.EntryNotFoundError as error:
+        raise InputError(f'cannot fetch {path}: {repository} has no file {file}') from error
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f'cannot fetch {path}: {reason}') from error
+
+
+def _read_safetensors(path: str, file: str, map_location: str | torch.device | None) -> dict[str, Tensor]:
+    """Read a safetensors file; `path` is its name in messages."""
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ModuleNotFoundError as error:
+        raise InputError(f'{path} needs a package that is not installed: pip install safetensors') from error
+    try:
+        return load_file(file, device=str(map_location or 'cpu'))
+    except (SafetensorError, OSError) as error:
+        reason = 'it is not what safetensors writes' if isinstance(error, SafetensorError) else error
+        raise InputError(f'cannot read the checkpoint {path}: {reason}') from error
+
+
+@contextmanager
+def mmengine_reads_all() -> Iterator[None]:
+    """Context in which mmengine reads `hf://` paths and safetensors files, too, as `read_checkpoint` does.
+
+    That is in `load_from` of a Runner, `init_cfg` of any module, and the inferencers of mmdet and mmseg. At its end
+    mmengine's table of loaders is what it was.
+    """
+    before = CheckpointLoader._schemes.copy()
+    CheckpointLoader.register_scheme([HUB, rf'.*\{SAFETENSORS}$'], load_from_bioattn_mm, force=True)
+    try:
+        yield
+    finally:
+        CheckpointLoader._schemes = before
+
+
+def load_from_bioattn_mm(filename: str, map_location: str | torch.device | None = None) -> object:
+    """A loader for mmengine, which logs what follows `load_from_` in its name."""
+    return read_checkpoint(filename, map_location)
 
 
 def find_weights_key(checkpoint: object) -> str | None:
@@ -64,7 +155,7 @@ def weights_of(path: str, checkpoint: object) -> dict[str, Tensor]:
 
 
 def read_state_dict(path: str) -> dict[str, Tensor]:
-    """Read the weights of a checkpoint file or URL.
+    """Read the weights of a checkpoint: a file, a URL, or `hf://OWNER/NAME/FILE`.
 
     Accepts a bare state dict, or one under `state_dict`, `model` or `model_ema` (in this order), with or without
     the prefix `module.` of a parallel wrapper.

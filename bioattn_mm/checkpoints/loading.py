@@ -89,7 +89,7 @@ def load_backbone(backbone: nn.Module, path: str, prefix: str = '') -> Match:
     Args:
         backbone: Receives the weights; its `released_names`, `released_values` and `optional_weights` say what the
             file may look like.
-        path: Checkpoint file or URL.
+        path: Checkpoint file, URL, or `hf://OWNER/NAME/FILE` of a Hugging Face repository.
         prefix: Take only the entries with this prefix. Not needed for a whole classifier, detector or segmentor,
             whose 'backbone.' is recognised.
 

@@ -10,22 +10,26 @@ from collections.abc import Callable
 import torch
 from mmengine.config import DictAction
 
+from ..checkpoints import mmengine_reads_all
 from ..checkpoints.unpickling import HOLDS_CODE, code_refused, refused_class, trust_checkpoints
 from ..errors import InputError
 from .config_text import configs_formatted_once
+
+# What may stand for a checkpoint, for the help of the tools.
+CHECKPOINT_KINDS = 'a file, a URL, or hf://OWNER/NAME/FILE of a Hugging Face repository'
 
 
 def run_tool(main: Callable[[], None]) -> Callable[[], None]:
     """Decorate a tool's `main`: an `InputError` or `OSError` is printed as one line, and the exit code is 2.
 
-    While `main` runs, every checkpoint is read without running code in it, also by mmengine's Runner (see
-    `unpickling`).
+    While `main` runs, every checkpoint is read without running code in it (see `unpickling`) and may lie on the
+    Hugging Face Hub (see `fetch`), also where mmengine's Runner reads it.
     """
 
     @functools.wraps(main)
     def run() -> None:
         try:
-            with code_refused(), configs_formatted_once():
+            with code_refused(), mmengine_reads_all(), configs_formatted_once():
                 main()
         except pickle.UnpicklingError as error:  # of a checkpoint that mmengine, mmdet or mmseg reads
             refused = refused_class(error)
@@ -85,7 +89,7 @@ class ToolParser(argparse.ArgumentParser):
 
     def add_checkpoint(self) -> None:
         """Add the checkpoint of a whole model."""
-        self.add_argument('checkpoint', help='checkpoint file of the whole model')
+        self.add_argument('checkpoint', help=f'checkpoint of the whole model: {CHECKPOINT_KINDS}')
 
     def add_config_options(self) -> None:
         """Add what changes a config or lets its checkpoints be read."""
@@ -164,8 +168,8 @@ class ToolParser(argparse.ArgumentParser):
         self.add_argument(
             'checkpoint',
             nargs='?',
-            help='checkpoint file of the whole model, of its backbone, or of ImageNet (default: the file in the '
-            "config's init_cfg if it is a local one, else random weights)",
+            help=f'checkpoint of the whole model, of its backbone, or of ImageNet: {CHECKPOINT_KINDS} (default: the '
+            "file in the config's init_cfg if it is a local one, else random weights)",
         )
         self.add_out(files)
         self.add_argument(

@@ -75,8 +75,9 @@ class Predictor:
 
     Args:
         config: Config file, or a config that was read.
-        checkpoint: Checkpoint of the whole model, file or URL; its classes and palette are taken if it names some. Or
-            an ONNX file that `tools/export.py` wrote, which runs in onnxruntime: whole images, one at a time.
+        checkpoint: Checkpoint of the whole model, a file, a URL or `hf://OWNER/NAME/FILE` of a Hugging Face
+            repository; its classes and palette are taken if it names some. Or an ONNX file that `tools/export.py`
+            wrote, which runs in onnxruntime: whole images, one at a time.
         device: Device to compute on, such as 'cpu' or 'cuda:0'. Default: the GPU if there is one, else the CPU.
         mini: Take the miniature of the config (see `cli.mini.make_mini`), and without a checkpoint the newest one of
             `tools/train.py CONFIG --mini` or `make demo`.

@@ -24,7 +24,7 @@ from torch import nn
 from bioattn_mm.analysis.gaussian_fit import FIT_COLUMNS, fit_gaussian
 from bioattn_mm.analysis.models import build_backbone
 from bioattn_mm.checkpoints import check_fit, read_state_dict
-from bioattn_mm.cli.command_line import ToolParser, run_tool
+from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, run_tool
 from bioattn_mm.cli.config import read_config
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.errors import InputError
@@ -47,7 +47,9 @@ def parse_args() -> argparse.Namespace:
         help="config file with a backbone bioattn_mm.GABViT or bioattn_mm.GABSwin, or the name of one of timm's "
         'models with relative positions, such as vit_relpos_small_patch16_224',
     )
-    parser.add_argument('checkpoint', help='checkpoint file of the whole model, of its backbone, or of ImageNet')
+    parser.add_argument(
+        'checkpoint', help=f'checkpoint of the whole model, of its backbone, or of ImageNet: {CHECKPOINT_KINDS}'
+    )
     parser.add_out(', '.join(FILES))
     parser.add_integer(
         '--grid',

@@ -1,0 +1,218 @@
+"""Checkpoints on the Hugging Face Hub: a small server stands for it, huggingface_hub is the real one."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.model import BaseModule
+from mmengine.runner.checkpoint import CheckpointLoader
+from safetensors.torch import save_file
+
+import bioattn_mm
+from bioattn_mm.checkpoints import fetch, mmengine_reads_all, read_checkpoint, read_state_dict
+from bioattn_mm.errors import InputError
+
+from ..tools.random_weights import random_checkpoint
+from ..tools.running import ROOT, InProcess, metrics_of_test
+
+REPOSITORY, COMMIT = 'someone/transnext', 'c' * 40
+ARCH = dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 1, 1))
+CONFIG = str(ROOT / 'tests/tools/upernet_small.py')
+
+
+class Server(BaseHTTPRequestHandler):
+    """Answers as the hub does: `/OWNER/NAME/resolve/REVISION/FILE`, and why something is not there."""
+
+    folder: Path
+    revisions = ('main', 'v1', 'refs/pr/1')
+
+    def do_HEAD(self) -> None:
+        self.answer()
+
+    def do_GET(self) -> None:
+        self.wfile.write(self.answer())
+
+    def answer(self) -> bytes:
+        path = self.path.replace('%2F', '/').removeprefix('/')
+        repository, _, rest = path.partition('/resolve/')
+        revision = next((name for name in (*self.revisions, COMMIT) if rest.startswith(f'{name}/')), None)
+        file = self.folder / rest.removeprefix(f'{revision}/')
+        missing = 'RepoNotFound' if repository != REPOSITORY else 'RevisionNotFound' if revision is None else None
+        if missing or not file.is_file():
+            self.send_response(404)
+            self.send_header('X-Error-Code', missing or 'EntryNotFound')
+            self.send_header('Content-Length', '0')
+            self.end_headers()
+            return b''
+        content = file.read_bytes()
+        self.send_response(200)
+        self.send_header('X-Repo-Commit', COMMIT)
+        self.send_header('ETag', f'"{sha256(content).hexdigest()}"')
+        self.send_header('Content-Length', str(len(content)))
+        self.end_headers()
+        return content
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope='module')
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """Address of the hub, and the folder whose files it has."""
+    Server.folder = tmp_path_factory.mktemp('repository')
+    server = ThreadingHTTPServer(('127.0.0.1', 0), Server)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f'http://127.0.0.1:{server.server_port}', Server.folder
+    server.shutdown()
+
+
+@pytest.fixture
+def hub(repository: tuple[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder whose files the hub has; the cache is empty."""
+    address, folder = repository
+    # huggingface_hub reads its variables of the environment when it is imported.
+    monkeypatch.setattr('huggingface_hub.constants.ENDPOINT', address)
+    monkeypatch.setattr(
+        'huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE',
+        f'{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}',
+    )
+    monkeypatch.setattr('huggingface_hub.constants.HF_HUB_CACHE', str(tmp_path / 'cache'))
+    return folder
+
+
+@pytest.fixture
+def backbone() -> bioattn_mm.TransNeXt:
+    return bioattn_mm.TransNeXt(arch=ARCH)
+
+
+def test_other_paths_stay_as_they_are() -> None:
+    assert fetch('work_dirs/x.pth') == 'work_dirs/x.pth'
+    assert fetch('https://huggingface.co/x.pth') == 'https://huggingface.co/x.pth'
+
+
+@pytest.mark.parametrize('revision', ['', '@v1', '@refs%2Fpr%2F1'])
+def test_a_backbone_takes_it(revision: str, hub: Path, backbone: BaseModule) -> None:
+    (hub / 'weights').mkdir(exist_ok=True)
+    torch.save(backbone.state_dict(), hub / 'weights/small.pth')
+    path = f'hf://{REPOSITORY}{revision}/weights/small.pth'
+    target = bioattn_mm.TransNeXt(arch=ARCH, init_cfg=dict(type='Pretrained', checkpoint=path))
+    target.init_weights()
+    torch.testing.assert_close(target.state_dict(), backbone.state_dict(), rtol=0, atol=0)
+
+
+def test_it_is_downloaded_once(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.save(dict(a=torch.ones(2)), hub / 'once.pth')
+    path = f'hf://{REPOSITORY}/once.pth'
+    copy = fetch(path)
+    monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
+    assert fetch(path) == copy
+    with pytest.raises(
+        InputError, match='twice.pth: the hub cannot be reached, and the file is not in the cache; down'
+    ):
+        fetch(f'hf://{REPOSITORY}/twice.pth')
+
+
+def test_safetensors(hub: Path, backbone: BaseModule) -> None:
+    save_file(backbone.state_dict(), hub / 'small.safetensors')
+    weights = read_state_dict(f'hf://{REPOSITORY}/small.safetensors')
+    torch.testing.assert_close(weights, dict(backbone.state_dict()), rtol=0, atol=0)
+    (hub / 'broken.safetensors').write_bytes(b'not safetensors')
+    with pytest.raises(InputError, match='broken.safetensors: it is not what safetensors writes'):
+        read_state_dict(str(hub / 'broken.safetensors'))
+
+
+def test_code_is_refused(hub: Path) -> None:
+    torch.save(dict(meta=Path('x')), hub / 'program.pth')
+    path = f'hf://{REPOSITORY}/program.pth'
+    with pytest.raises(InputError, match=f'{path} holds more than weights: pathlib'):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ('path', 'message'),
+    [
+        (
+            'hf://someone/x.pth',
+            'expected hf://OWNER/NAME/FILE or hf://OWNER/NAME@REVISION/FILE, got hf://someone/x.pth',
+        ),
+        (
+            'hf://someone/else/x.pth',
+            'there is no repository someone/else, or it is private and needs `hf auth login`',
+        ),
+        (f'hf://{REPOSITORY}/x.pth', f'cannot fetch hf://{REPOSITORY}/x.pth: {REPOSITORY} has no file x.pth'),
+        (f'hf://{REPOSITORY}@v2/x.pth', f'{REPOSITORY} has no revision v2'),
+        ('hf://some one/else/x.pth', 'cannot fetch hf://some one/else/x.pth: '),
+    ],
+)
+def test_what_is_not_there(path: str, message: str, hub: Path) -> None:
+    with pytest.raises(InputError) as error:
+        fetch(path)
+    assert message in str(error.value)
+    assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize(('package', 'file'), [('huggingface_hub', 'x.pth'), ('safetensors', 'x.safetensors')])
+def test_without_the_package(package: str, file: str, hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (hub / 'x.safetensors').touch()
+    path = f'hf://{REPOSITORY}/{file}'
+    monkeypatch.setattr('huggingface_hub.hf_hub_download', lambda *args, **kwargs: str(hub / file))
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(InputError, match=f'{path} needs a package that is not installed: pip install {package}'):
+        read_checkpoint(path)
+
+
+def test_mmengine_reads_it_inside_of_the_context_alone(hub: Path) -> None:
+    torch.save(dict(weight=torch.ones(1, 1), bias=torch.ones(1)), hub / 'linear.pth')
+    save_file(dict(weight=torch.ones(1, 1), bias=torch.ones(1)), hub / 'linear.safetensors')
+    schemes = list(CheckpointLoader._schemes.items())
+    for path in (f'hf://{REPOSITORY}/linear.pth', str(hub / 'linear.safetensors')):
+        with mmengine_reads_all(), mmengine_reads_all():
+            assert CheckpointLoader.load_checkpoint(path, 'cpu', logger='silent')['weight'].item() == 1
+    assert list(CheckpointLoader._schemes.items()) == schemes
+
+
+def test_a_tool_takes_it(hub: Path, workplace: Path, tool: InProcess) -> None:
+    """tools/test.py, whose Runner reads `load_from` itself, for two of the images."""
+    random_checkpoint(hub / 'model.pth', CONFIG)
+    save_file(torch.load(hub / 'model.pth', weights_only=True)['state_dict'], hub / 'model.safetensors')
+    call = ('test.py', CONFIG, f'hf://{REPOSITORY}/model.safetensors', '--mini', '--work-dir', 'from_hub')
+    tool(workplace, *call, '--cfg-options', 'test_dataloader.dataset.indices=2')
+    assert 'mIoU' in metrics_of_test(workplace / 'from_hub')
+    line = tool.refused(workplace, 'train.py', CONFIG, '--mini', '--resume', f'hf://{REPOSITORY}/model.pth')
+    assert 'holds weights but no state of a training' in line
+    line = tool.refused(workplace, 'test.py', CONFIG, f'hf://{REPOSITORY}/other.pth', '--mini')
+    assert line == f'error: cannot fetch hf://{REPOSITORY}/other.pth: {REPOSITORY} has no file other.pth'
+
+
+# In a new process: what the imports cost, either order, and huggingface_hub's own variables.
+SCRIPT = """
+import sys
+import bioattn_mm
+assert not {'torch', 'timm', 'mmengine', 'mmcv'} & set(sys.modules)
+import timm
+assert 'mmengine' not in sys.modules
+model = timm.create_model('transnext_micro', num_classes=0, arch=ARCH)
+assert not {'mmcv', 'mmdet', 'mmseg', 'mmpretrain'} & set(sys.modules)
+bioattn_mm.checkpoints.load_backbone(model.backbone, 'hf://REPOSITORY/fresh.pth')
+print(float(model.backbone.stages[0].norm.bias.sum()))
+"""
+
+
+def test_in_a_new_process(repository: tuple[str, Path], tmp_path: Path, backbone: BaseModule) -> None:
+    address, folder = repository
+    torch.nn.init.ones_(backbone.stages[0].norm.bias)
+    torch.save(backbone.state_dict(), folder / 'fresh.pth')
+    script = SCRIPT.replace('ARCH', repr(ARCH)).replace('REPOSITORY', REPOSITORY)
+    environment = {**os.environ, 'HF_ENDPOINT': address, 'HF_HOME': str(tmp_path / 'home')}
+    printed = subprocess.run(
+        [sys.executable, '-c', script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert float(printed.stdout) == 8
+    assert list((tmp_path / 'home/hub').glob('models--someone--transnext/**/fresh.pth'))
