@@ -27,7 +27,7 @@ class Backbone(BaseModule):
 
     Args:
         num_stages: Number of stages.
-        out_indices: Stages whose outputs are returned.
+        out_indices: Stages whose outputs are returned; negative ones count from the last.
         frozen_stages: Stages up to and including this one, and what comes before them, get no gradients and stay in
             eval mode; -1 freezes none.
         init_cfg: `dict(type='Pretrained', checkpoint=FILE)` takes a file of the authors' release, or one of this
@@ -44,6 +44,9 @@ class Backbone(BaseModule):
         released_names_of_classifier: As `released_names`, and applied before them, where a released file is loaded
             into a whole classifier: for parts of it that the backbones of dense models do not take.
         optional_weights: Regular expressions of parameters and buffers that a checkpoint may lack.
+        no_weight_decay: Parts of names of parameters that are not decayed, besides biases and norms.
+        stage_channels: Channels of the output of each stage, of all that the network has.
+        stage_strides: Strides of these outputs, in pixels.
         loaded_weights: The file that `init_weights` loaded and how well it fitted, for the log.
     """
 
@@ -54,6 +57,9 @@ class Backbone(BaseModule):
     released_head: str = 'head'
     released_names_of_classifier: tuple[tuple[str, str | Callable[[re.Match], str]], ...] = ()
     optional_weights: tuple[str, ...] = ()
+    no_weight_decay: tuple[str, ...] = ()
+    stage_channels: tuple[int, ...]
+    stage_strides: tuple[int, ...]
     loaded_weights: str | None = None
 
     def __init__(
@@ -64,11 +70,12 @@ class Backbone(BaseModule):
         init_cfg: dict | list | None = None,
     ) -> None:
         super().__init__(init_cfg=init_cfg)
-        if not out_indices or not set(out_indices) <= set(range(num_stages)):
+        stages = tuple(index + num_stages if index < 0 else index for index in out_indices)
+        if not stages or not set(stages) <= set(range(num_stages)):
             raise InputError(f'out_indices must be stages 0 to {num_stages - 1}, got {out_indices}')
         if not -1 <= frozen_stages < num_stages:
             raise InputError(f'frozen_stages must be -1 to {num_stages - 1}, got {frozen_stages}')
-        self.out_indices = tuple(out_indices)
+        self.out_indices = stages
         self.frozen_stages = frozen_stages
 
     @classmethod
@@ -106,6 +113,14 @@ class Backbone(BaseModule):
     def forward_features(self, x: Tensor) -> tuple[Tensor, ...]:
         """What `forward` returns for an input of the right shape."""
         raise NotImplementedError
+
+    def forward_unpooled(self, x: Tensor) -> Tensor:
+        """What a classifier pools: the map of the last of `out_indices`, (B, C, H, W), for (B, 3, H, W)."""
+        return self(x)[-1]
+
+    def pool_features(self, x: Tensor) -> Tensor:
+        """Pool what `forward_unpooled` returns for a classifier: (B, C)."""
+        return x.mean((2, 3))
 
     def block_modules(self) -> list[nn.Module]:
         """The transformer blocks, in the order in which they run; FSDP shards each as a unit."""
@@ -301,6 +316,30 @@ class PlainBackbone(Backbone):
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, ...]:
         """Outputs of the blocks `out_indices`."""
+        outputs = self._run_blocks(x)
+        if self.out_type == 'featmap':
+            return outputs
+        *others, last = outputs
+        return *(self._pool(output) for output in others), self.pool_features(last)
+
+    def forward_unpooled(self, x: Tensor) -> Tensor:
+        """What a classifier pools: of the last of `out_indices`, for (B, 3, H, W).
+
+        Returns:
+            The map, (B, C, H', W'), or with `out_type='cls_token'` the tokens, (B, 1 + H' * W', C), the class token
+            first.
+        """
+        self.check_input(x)
+        return self._run_blocks(x)[-1]
+
+    def pool_features(self, x: Tensor) -> Tensor:
+        return self.fc_norm(self._pool(x))
+
+    def _pool(self, x: Tensor) -> Tensor:
+        return x[:, 0] if self.out_type == 'cls_token' else x.mean((2, 3))
+
+    def _run_blocks(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Outputs of the blocks `out_indices` before pooling; `norm` is applied to the tokens of the last block."""
         x = self.embed(x)
         outputs = []
         for index, block in enumerate(self.blocks):
@@ -309,18 +348,9 @@ class PlainBackbone(Backbone):
                 grid = x.shape[1:3]
             x = self.run_block(block, x)
             if index in self.out_indices:
-                is_last = index == self.num_layers - 1
-                output = self._output(self.norm(x) if is_last else x, grid)
-                outputs.append(self.fc_norm(output) if is_last else output)
+                output = self.norm(x) if index == self.num_layers - 1 else x
+                outputs.append(output if self.out_type == 'cls_token' else _as_map(output, grid))
         return tuple(outputs)
-
-    def _output(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """What `out_type` asks for of a block's tokens: (B, H, W, C), or (B, 1 + H * W, C), the class token first."""
-        if self.out_type == 'cls_token':
-            return x[:, 0]
-        if x.dim() == 3:
-            x = x[:, 1:].unflatten(1, grid)
-        return x.mean((1, 2)) if self.out_type == 'avg_featmap' else x.permute(0, 3, 1, 2).contiguous()
 
     def embedding_modules(self) -> list[nn.Module]:
         """What comes before the first block, and is frozen with it."""
@@ -337,3 +367,10 @@ class PlainBackbone(Backbone):
         if module == 'blocks':
             return int(rest.partition('.')[0]) + 1
         return self.num_built + 1 if module in ('norm', 'fc_norm') else 0
+
+
+def _as_map(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Tokens, (B, H, W, C), or (B, 1 + H * W, C) with the class token first, to a map, (B, C, H, W)."""
+    if tokens.dim() == 3:
+        tokens = tokens[:, 1:].unflatten(1, grid)
+    return tokens.permute(0, 3, 1, 2).contiguous()

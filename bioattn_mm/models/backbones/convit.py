@@ -55,6 +55,7 @@ class ConViT(PlainBackbone):
     out_types = (*PlainBackbone.out_types, 'cls_token')
     # timm's files have the same names.
     released_names = ((r'^pos_embed$', 'pos_embed.weight'),)
+    no_weight_decay = ('pos_embed', 'cls_token')
 
     def __init__(
         self,
@@ -79,7 +80,8 @@ class ConViT(PlainBackbone):
                 f"out_type='cls_token' needs out_indices from {local_up_to_layer} on, the first block with a class "
                 f'token, got {self.out_indices}'
             )
-        self.out_channels = (embed_dims,) * len(self.out_indices)
+        self.stage_channels, self.stage_strides = (embed_dims,) * num_layers, (PATCH_SIZE,) * num_layers
+        self.out_channels = tuple(self.stage_channels[index] for index in self.out_indices)
         self.local_up_to_layer = local_up_to_layer
 
         self.patch_embed = patch_embedding(embed_dims, PATCH_SIZE)

@@ -53,6 +53,7 @@ class GABSwin(HierarchicalBackbone):
     )
     # mmpretrain saves the index, a constant, with the weights.
     optional_weights = (r'\.gaussian\.', r'^norm\d\.', r'\.relative_position_index$')
+    no_weight_decay = ('gaussian', 'relative_position_bias_table')
     # From the names of the Swin authors; those of mmdet, mmseg and mmpretrain are the names here.
     released_names = (
         (r'^layers\.', 'stages.'),
@@ -85,8 +86,10 @@ class GABSwin(HierarchicalBackbone):
         super().__init__(NUM_STAGES, out_indices, frozen_stages, init_cfg)
         settings = self.parse_arch(arch)
         num_stages = max(self.out_indices) + 1
-        embed_dims = [settings['embed_dims'] * 2**stage for stage in range(num_stages)]
-        self.out_channels = tuple(embed_dims[stage] for stage in self.out_indices)
+        embed_dims = [settings['embed_dims'] * 2**stage for stage in range(NUM_STAGES)]
+        self.stage_channels = tuple(embed_dims)
+        self.stage_strides = tuple(PATCH_SIZE * 2**stage for stage in range(NUM_STAGES))
+        self.out_channels = tuple(self.stage_channels[index] for index in self.out_indices)
         self.with_cp = with_cp
 
         sigma = window_size / 2 if sigma is None else sigma

@@ -71,6 +71,7 @@ class GABViT(PlainBackbone):
         base=dict(embed_dims=768, num_layers=12, num_heads=12),
     )
     optional_weights = (r'\.gaussian\.',)
+    no_weight_decay = ('gaussian',)
 
     def __init__(
         self,
@@ -89,7 +90,9 @@ class GABViT(PlainBackbone):
         embed_dims, num_heads = settings['embed_dims'], settings['num_heads']
         super().__init__(settings['num_layers'], out_indices, frozen_stages, with_cp, init_cfg, out_type)
         head_dims_of(embed_dims, num_heads)
-        self.out_channels = (embed_dims,) * len(self.out_indices)
+        num_layers = self.num_layers
+        self.stage_channels, self.stage_strides = (embed_dims,) * num_layers, (PATCH_SIZE,) * num_layers
+        self.out_channels = tuple(self.stage_channels[index] for index in self.out_indices)
         self.patch_embed = patch_embedding(embed_dims, PATCH_SIZE)
         self.blocks = nn.ModuleList(
             GABBlock(embed_dims, num_heads, rate, sigma, amplitude, bias_in_kernel)

@@ -115,7 +115,8 @@ class PerViT(PlainBackbone):
         # Widths before the first block and after each one.
         widths = np.repeat(settings['embed_dims'], depths).tolist()
         widths.append(widths[-1])
-        self.out_channels = tuple(widths[index + 1] for index in self.out_indices)
+        self.stage_channels, self.stage_strides = tuple(widths[1:]), (STRIDE,) * self.num_layers
+        self.out_channels = tuple(self.stage_channels[index] for index in self.out_indices)
 
         self.stem = _stem(3, *settings['stem_channels'], widths[0])
         self.distance_embedding = DistanceEmbedding(num_heads)

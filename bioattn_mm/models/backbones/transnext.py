@@ -96,6 +96,7 @@ class TransNeXt(HierarchicalBackbone):
         (r'\.attn\.norm\.', '.attn.pool_norm.'),
         (r'\.dwconv\.dwconv\.', '.dwconv.'),
     )
+    no_weight_decay = ('attn.scale', 'window_bias', 'position_bias')
 
     def __init__(
         self,
@@ -113,7 +114,8 @@ class TransNeXt(HierarchicalBackbone):
         super().__init__(len(STRIDES), out_indices, frozen_stages, init_cfg)
         settings = self.parse_arch(arch)
         pretrain_size = settings['pretrain_size'] if pretrain_size is None else pretrain_size
-        self.out_channels = tuple(settings['embed_dims'][stage] for stage in self.out_indices)
+        self.stage_channels, self.stage_strides = tuple(settings['embed_dims']), STRIDES
+        self.out_channels = tuple(self.stage_channels[index] for index in self.out_indices)
 
         drop_path_rates = np.linspace(0, drop_path_rate, sum(settings['depths'])).tolist()
         self.stages = nn.ModuleList()

@@ -131,6 +131,7 @@ class VARS(PlainBackbone):
         (r'\.attn\.learned_lam$', '.attn.sparsity_scale'),
         (r'\.attn\.learned_L$', '.attn.step_scale'),
     )
+    no_weight_decay = ('pos_embed',)
 
     def __init__(
         self,
@@ -157,7 +158,9 @@ class VARS(PlainBackbone):
         # Blocks from this one on have stride 32.
         self.pool_before = depths[0]
         levels = np.repeat(range(len(depths)), depths).tolist()
-        self.out_channels = tuple(embed_dims[levels[index]] for index in self.out_indices)
+        self.stage_channels = tuple(embed_dims[level] for level in levels)
+        self.stage_strides = tuple(STRIDE * 2**level for level in levels)
+        self.out_channels = tuple(self.stage_channels[index] for index in self.out_indices)
 
         grid = tuple(-(-size // STRIDE) for size in to_2tuple(pretrain_size))
         self.stem = nn.Sequential(
