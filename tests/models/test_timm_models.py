@@ -1,5 +1,6 @@
 """The backbones in timm: names, classifiers of the authors' files, maps, and what timm's tools ask of a model."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from timm.optim import param_groups_layer_decay
 from torch import nn
 
 import bioattn_mm
+from bioattn_mm import timm_hook
 from bioattn_mm.errors import InputError
 from bioattn_mm.models.timm_models import BACKBONES
 from bioattn_mm.timm_registry import MODELS, OF_CLASS
@@ -55,6 +57,15 @@ def test_names_of_every_variant() -> None:
     for name, cls in BACKBONES.items():
         assert {MODELS[n][1]['arch'] for n in MODELS if MODELS[n][0] == name} == set(cls.arch_settings)
     assert set(timm.list_pretrained('transnext_base*')) == {'transnext_base.in1k', 'transnext_base.ft_in1k_384'}
+
+
+def test_they_are_registered_in_either_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With timm imported, at once; the other order is tested in a new process (tests/checkpoints/test_hub.py)."""
+    imported, finders = [], list(sys.meta_path)
+    monkeypatch.setattr(timm_hook, 'import_module', imported.append)
+    timm_hook.install()
+    assert imported == ['bioattn_mm.timm_registry']
+    assert sys.meta_path == finders
 
 
 def test_models_of_timm_stay() -> None:
