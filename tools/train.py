@@ -12,7 +12,7 @@ from mmengine.dist import is_main_process
 from torch import Tensor, nn
 
 from bioattn_mm.checkpoints import check_fit, read_checkpoint, read_state_dict, weights_for, weights_of
-from bioattn_mm.cli.command_line import ToolParser, run_tool
+from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, run_tool
 from bioattn_mm.cli.config import default_work_dir, load_config
 from bioattn_mm.cli.distributed import rank_and_size, set_strategy
 from bioattn_mm.cli.dry_run import dry_run
@@ -46,8 +46,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--load-from',
         metavar='CHECKPOINT',
-        help='start from this checkpoint of a whole model, also of one with other classes, whose weights that go by '
-        "the number of classes are left out (default: the backbone's weights that the config names)",
+        help=f'start from this checkpoint of a whole model: {CHECKPOINT_KINDS}; also of one with other classes, '
+        "whose weights that go by the number of classes are left out (default: the backbone's weights that the "
+        'config names)',
     )
     parser.add_argument(
         '--work-dir',

@@ -31,7 +31,8 @@ class Backbone(BaseModule):
         frozen_stages: Stages up to and including this one, and what comes before them, get no gradients and stay in
             eval mode; -1 freezes none.
         init_cfg: `dict(type='Pretrained', checkpoint=FILE)` takes a file of the authors' release, or one of this
-            package, as it is. Other values are mmengine's.
+            package, as it is; FILE may be a URL, or `hf://OWNER/NAME/FILE` of a Hugging Face repository. Other values
+            are mmengine's.
 
     Attributes:
         arch_settings: Variants by name; a dict given as `arch` must have the same keys.
