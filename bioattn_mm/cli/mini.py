@@ -6,12 +6,12 @@ from pathlib import Path
 
 from mmengine.config import Config
 
-from ..datasets.mini import ade20k, coco, is_outdated, make_mini_datasets
+from ..datasets.mini import FOLDERS, is_outdated, make_mini_datasets
 from ..errors import InputError
 from .pipelines import find_datasets
 
 MINI_ROOT = 'data/mini'
-MINI_FOLDERS = dict(ADE20KDataset=ade20k.FOLDER, CocoDataset=coco.FOLDER)
+MINI_FOLDERS = dict(ADE20KDataset=FOLDERS['ade20k'], CocoDataset=FOLDERS['coco'], ImageNet=FOLDERS['imagenet'])
 
 # The miniature images are about a quarter of the real ones' size, so every size in pixels is divided by this.
 SIZE_DIVISOR = 4
@@ -42,9 +42,13 @@ COUNTS = (
 )
 RATE_FACTORS = ('optim_wrapper.paramwise_cfg.*.lr_mult', 'optim_wrapper.paramwise_cfg.layer_decay_rate')
 
+STRONG_AUGMENTATION = ('RandAugment', 'RandomErasing')
+
 MAX_ITERS = 200
 WARMUP_ITERS = 20
 BATCH_SIZE = 2
+# Of classifiers, whose images are small: about as many pixels.
+CLASSIFICATION_BATCH_SIZE = 16
 # For random weights; the configs' own rates fine-tune pre-trained ones. Decoders with queries take a lower one.
 LEARNING_RATE = 1e-3
 QUERY_LEARNING_RATE = 2e-4
@@ -91,7 +95,11 @@ def make_mini(config: Config, mini_root: str | None = MINI_ROOT) -> Config:
     if 'drop_path_rate' in config.model.backbone:
         config.model.backbone.drop_path_rate = 0.0
 
-    config.train_dataloader.update(batch_size=BATCH_SIZE, num_workers=2, persistent_workers=True)
+    is_classifier = config.default_scope == 'mmpretrain'
+    batch_size = CLASSIFICATION_BATCH_SIZE if is_classifier else BATCH_SIZE
+    if is_classifier:
+        _weaken_augmentation(config)
+    config.train_dataloader.update(batch_size=batch_size, num_workers=2, persistent_workers=True)
     config.train_dataloader.sampler = dict(type='InfiniteSampler', shuffle=True)
     for dataloader in (config.val_dataloader, config.test_dataloader):
         dataloader.update(num_workers=1, persistent_workers=False)
@@ -113,6 +121,13 @@ def make_mini(config: Config, mini_root: str | None = MINI_ROOT) -> Config:
     return config
 
 
+def _weaken_augmentation(config: Config) -> None:
+    """Leave out of a classifier's training what a model from random weights takes hundreds of epochs to learn through."""
+    config.model.train_cfg = None
+    for dataset in find_datasets([config.train_dataloader]):
+        dataset.pipeline = [step for step in dataset.pipeline if step['type'] not in STRONG_AUGMENTATION]
+
+
 def with_mini_test_data(config: Config, mini_root: str = MINI_ROOT) -> Config:
     """Return a config whose test reads the generated miniature of its dataset, with sizes and all else as they are.
 
@@ -128,15 +143,16 @@ def with_mini_test_data(config: Config, mini_root: str = MINI_ROOT) -> Config:
 
 
 def ensure_mini_data(mini_root: str = MINI_ROOT) -> None:
-    """Draw the miniature datasets unless both folders exist, whatever arguments they were made with.
+    """Draw those miniature datasets whose folders do not exist; others stay, whatever arguments they were made with.
 
     Raises:
         InputError: They were drawn by a version of this package that drew other images.
     """
-    folders = [Path(mini_root) / folder for folder in MINI_FOLDERS.values()]
-    if not all(folder.exists() for folder in folders):
-        make_mini_datasets(mini_root)
-    for folder in folders:
+    folders = {name: Path(mini_root) / folder for name, folder in FOLDERS.items()}
+    absent = [name for name, folder in folders.items() if not folder.exists()]
+    if absent:
+        make_mini_datasets(mini_root, names=absent)
+    for folder in folders.values():
         if is_outdated(folder):
             raise InputError(
                 f'{folder} was drawn by another version of bioattn_mm: draw it again with '

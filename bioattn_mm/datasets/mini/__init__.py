@@ -1,6 +1,6 @@
-"""Miniature ADE20K and COCO, drawn by program in the exact on-disk formats of the real datasets."""
+"""Miniature ADE20K, COCO and ImageNet, drawn by program in the exact on-disk formats of the real datasets."""
 
 from .ade20k import majority_baseline
-from .make import is_outdated, make_mini_datasets
+from .make import FOLDERS, is_outdated, make_mini_datasets
 
-__all__ = ['is_outdated', 'majority_baseline', 'make_mini_datasets']
+__all__ = ['FOLDERS', 'is_outdated', 'majority_baseline', 'make_mini_datasets']

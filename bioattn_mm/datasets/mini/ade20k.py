@@ -17,7 +17,7 @@ SPLITS = {'training': 'ADE_train_{:08d}', 'validation': 'ADE_val_{:08d}'}
 UNLABELLED = 0
 VALUES = {name: value for value, name in enumerate(ADE20K_CLASSES, start=1)}  # of a pixel in the annotations
 # How likely each kind of object is; those without a class, which stay unlabelled, are rare.
-WEIGHTS = {kind: what.frequency if what.ade else 0.15 for kind, what in KINDS.items()}
+WEIGHTS = {kind: what.frequency if what.ade else 0.15 for kind, what in KINDS.items() if what.frequency}
 
 
 def write_ade20k(root: Path, num_images: dict[str, int], seed: int, draw_all: Callable) -> None:

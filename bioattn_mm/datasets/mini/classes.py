@@ -1,4 +1,4 @@
-"""Names and numbers of the classes of ADE20K and COCO, in the order of the real datasets."""
+"""Names and numbers of the classes of ADE20K, COCO and ImageNet, in the order of the real datasets."""
 
 # fmt: off
 # Class i of ADE20K (150 classes) has the value i + 1 in the annotations; 0 is unlabelled.
@@ -50,5 +50,12 @@ COCO_CATEGORIES = {
         84: 'book', 85: 'clock', 86: 'vase', 87: 'scissors', 88: 'teddy bear', 89: 'hair drier',
         90: 'toothbrush',
     },
+}
+# Those of ImageNet's 1000 classes that are drawn: the WordNet ID, which is the name of the folder, and the label.
+IMAGENET_CLASSES = {
+    'balloon': ('n02782093', 417), 'beacon': ('n02814860', 437), 'flagpole': ('n03355925', 557),
+    'soccer ball': ('n04254680', 805), 'sports car': ('n04285008', 817), 'umbrella': ('n04507155', 879),
+    'yawl': ('n04612504', 914), 'street sign': ('n06794110', 919), 'traffic light': ('n06874185', 920),
+    'daisy': ('n11939491', 985),
 }
 # fmt: on

@@ -24,7 +24,7 @@ CATEGORIES = [
 ]
 CATEGORY_IDS = {category['name']: category['id'] for category in CATEGORIES}
 # How likely each kind of object is; those without a category, which are background, are less frequent.
-WEIGHTS = {kind: what.frequency if what.coco else 0.4 for kind, what in KINDS.items()}
+WEIGHTS = {kind: what.frequency if what.coco else 0.4 for kind, what in KINDS.items() if what.frequency}
 MIN_AREA = 24  # objects with fewer visible pixels are not annotated
 OUTLINE_SCALE = 4  # outlines are traced on masks enlarged by this factor, for vertices between the pixels
 

@@ -6,7 +6,7 @@ A dataset is written to a temporary folder and moved into place when complete. O
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,10 +14,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ...errors import InputError
-from . import ade20k, coco
+from . import ade20k, coco, imagenet
 
 MANIFEST = 'miniature.json'
 FORMAT_VERSION = 2  # raise it when the same arguments give other files than before
+WRITERS = {
+    'ade20k': (ade20k.write_ade20k, ade20k.SPLITS),
+    'coco': (coco.write_coco, coco.SPLITS),
+    'imagenet': (imagenet.write_imagenet, imagenet.SPLITS),
+}
+FOLDERS = {'ade20k': ade20k.FOLDER, 'coco': coco.FOLDER, 'imagenet': imagenet.FOLDER}
 REMAKE = '`tools/make_mini_datasets.py --overwrite`'
 
 
@@ -28,21 +34,23 @@ def make_mini_datasets(
     seed: int = 0,
     progress: bool = True,
     overwrite: bool = False,
+    names: Collection[str] = tuple(FOLDERS),
 ) -> dict[str, Path]:
-    """Draw a miniature ADE20K and a miniature COCO 2017, unless they exist already.
+    """Draw a miniature ADE20K, a miniature COCO 2017 and a miniature ImageNet, unless they exist already.
 
     The same arguments give the same bytes.
 
     Args:
-        out_dir: Where the folders `ADEChallengeData2016` and `coco` are created.
+        out_dir: Where the folders `ADEChallengeData2016`, `coco` and `imagenet` are created.
         num_train: Training images of each dataset, at least 1.
         num_val: Validation images of each dataset, at least 1.
         seed: Chooses the scenes, at least 0.
         progress: Whether to print what happens, with a progress bar on standard error.
         overwrite: Whether to replace existing miniatures. Other folders are never replaced.
+        names: Which of them: some of 'ade20k', 'coco' and 'imagenet'.
 
     Returns:
-        dict[str, Path]: The folders of 'ade20k' and 'coco'.
+        dict[str, Path]: The folders by these names.
 
     Raises:
         InputError: An argument is out of range, or one of the folders exists and holds something else.
@@ -52,19 +60,17 @@ def make_mini_datasets(
             raise InputError(f'{name} is {value}: it must be at least {least}')
     out_dir = Path(out_dir)
     manifest = {'format': FORMAT_VERSION, 'num_train': num_train, 'num_val': num_val, 'seed': seed}
-    writers = {
-        out_dir / ade20k.FOLDER: (ade20k.write_ade20k, dict(zip(ade20k.SPLITS, (num_train, num_val)))),
-        out_dir / coco.FOLDER: (coco.write_coco, dict(zip(coco.SPLITS, (num_train, num_val)))),
-    }
-    # Check both folders before writing either.
-    to_make = [folder for folder in writers if needs_making(folder, manifest, overwrite)]
+    folders = {name: out_dir / FOLDERS[name] for name in names}
+    # Check all folders before writing any.
+    to_make = [name for name, folder in folders.items() if needs_making(folder, manifest, overwrite)]
     out_dir.mkdir(parents=True, exist_ok=True)
-    for folder, (write, num_images) in writers.items():
-        if folder in to_make:
-            make_folder(folder, manifest, write, num_images, progress, overwrite)
+    for name, folder in folders.items():
+        write, splits = WRITERS[name]
+        if name in to_make:
+            make_folder(folder, manifest, write, dict(zip(splits, (num_train, num_val))), progress, overwrite)
         elif progress:
             print(f'{folder} exists already')
-    return dict(zip(('ade20k', 'coco'), writers))
+    return folders
 
 
 def needs_making(folder: Path, manifest: dict, overwrite: bool) -> bool:

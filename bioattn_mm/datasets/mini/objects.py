@@ -32,7 +32,9 @@ class Kind:
         tilt (float): Standard deviation of its rotation in degrees.
         ade (str | None): Its class in ADE20K; None stays unlabelled.
         coco (str | None): Its category in COCO; None is background.
-        frequency (float): How likely it is among the kinds that a dataset labels.
+        imagenet (str | None): Its class in ImageNet; None is in no image of a single object.
+        frequency (float): How likely it is among the kinds that a dataset labels; one of 0 is always alone in its
+            image.
         crowds (bool): Whether it comes in groups, too.
     """
 
@@ -42,6 +44,7 @@ class Kind:
     tilt: float
     ade: str | None = None
     coco: str | None = None
+    imagenet: str | None = None
     frequency: float = 1.0
     crowds: bool = False
 
@@ -74,6 +77,12 @@ def waving(top, bottom):
     x = np.linspace(0.02, 0.66, 14)
     edges = [np.stack([x, y + 0.035 * np.sin(10 * x)], axis=1) for y in (top, bottom)]
     return np.concatenate([edges[0], edges[1][::-1]])
+
+
+def petal(angle):
+    """A petal of a daisy, in a direction in radians."""
+    turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+    return oval(0.19, 0, 0.11, 0.05) @ turn + (0, 0.7)
 
 
 LAND = ('grass', 'field')
@@ -110,18 +119,18 @@ KINDS = {
         ('red', box(-1.2, 0.38, -1.1, 0.48)),
         *[('dark', disc(x, 0.22, 0.23)) for x in (-0.72, 0.72)],
         *[('steel', disc(x, 0.22, 0.12)) for x in (-0.72, 0.72)],
-    ], ('road',), 0.38, 1, ade='car', coco='car', frequency=3),
+    ], ('road',), 0.38, 1, ade='car', coco='car', imagenet='sports car', frequency=3),
     'boat': Kind([
         ('wood', box(-0.015, 0.1, 0.015, 1)),
         ('second', [(-0.02, 0.24), (-0.43, 0.27), (-0.36, 0.45), (-0.2, 0.74), (-0.02, 0.97)]),
         ('third', [(0.04, 0.24), (0.45, 0.25), (0.36, 0.4), (0.2, 0.64), (0.04, 0.88)]),
         ('first', [(-0.44, 0.2), (-0.34, 0), (0.28, 0), (0.5, 0.24), (0.2, 0.185), (-0.1, 0.18)]),
         ('white', [(-0.43, 0.16), (-0.42, 0.12), (0.41, 0.12), (0.45, 0.165)]),
-    ], ('sea',), 0.9, 4, ade='boat', coco='boat', frequency=3, crowds=True),
+    ], ('sea',), 0.9, 4, ade='boat', coco='boat', imagenet='yawl', frequency=3, crowds=True),
     'flag': Kind([
         ('steel', box(-0.02, 0, 0.02, 0.97)), ('amber', disc(0, 0.97, 0.03)),
         ('third', waving(0.93, 0.5)), ('second', waving(0.93, 0.64)), ('first', waving(0.93, 0.79)),
-    ], (*LAND, 'sand'), 0.9, 2, ade='flag'),
+    ], (*LAND, 'sand'), 0.9, 2, ade='flag', imagenet='flagpole'),
     'beach ball': Kind([
         ('second', disc(0, 0.5, 0.5)), ('first', oval(0, 0.5, 0.35, 0.5)), ('second', oval(0, 0.5, 0.14, 0.5)),
         ('third', oval(0, 0.95, 0.16, 0.05)),
@@ -129,12 +138,12 @@ KINDS = {
     'football': Kind([
         ('white', disc(0, 0.5, 0.5)), ('dark', oval(0, 0.5, 0.17, 0.17, 0.5, 2.5, corners=5)),
         *[('dark', disc(0.4 * np.cos(angle), 0.5 + 0.4 * np.sin(angle), 0.09)) for angle in SPOTS],
-    ], (*LAND, 'sand'), 0.3, 40, ade='ball', coco='sports ball'),
+    ], (*LAND, 'sand'), 0.3, 40, ade='ball', coco='sports ball', imagenet='soccer ball'),
     'umbrella': Kind([
         ('wood', box(-0.02, 0, 0.02, 0.98)),
         *[(colour, oval(0, 0.56, half, 0.4, 0, 1))
           for half, colour in [(0.58, 'first'), (0.42, 'second'), (0.25, 'first'), (0.09, 'second')]],
-    ], (*LAND, 'sand'), 0.75, 9, coco='umbrella', crowds=True),
+    ], (*LAND, 'sand'), 0.75, 9, coco='umbrella', imagenet='umbrella', crowds=True),
     'kite': Kind([
         ('third', [(-0.02, 0.36), (0.02, 0.36), (0.1, 0.2), (-0.01, 0), (0.05, 0.2)]),
         ('third', [(-0.02, 0.26), (-0.02, 0.14), (0.16, 0.26), (0.16, 0.14)]),
@@ -146,11 +155,11 @@ KINDS = {
         *[(colour, oval(0, 0.74, radius, radius, 0.125, 2.125, corners=8))
           for colour, radius in [('white', 0.28), ('red', 0.25)]],
         *[('white', box(x, 0.69, x + 0.07, 0.79)) for x in (-0.185, -0.085, 0.015, 0.115)],
-    ], ('grass',), 0.75, 2, coco='stop sign'),
+    ], ('grass',), 0.75, 2, coco='stop sign', imagenet='street sign'),
     'traffic light': Kind([
         ('steel', box(-0.03, 0, 0.03, 0.5)), ('dark', box(-0.15, 0.4, 0.15, 1)),
         *[(colour, disc(0, y, 0.08)) for colour, y in [('red', 0.89), ('amber', 0.7), ('green', 0.51)]],
-    ], ('grass',), 0.85, 1, coco='traffic light'),
+    ], ('grass',), 0.85, 1, coco='traffic light', imagenet='traffic light'),
     'hydrant': Kind([
         ('amber', box(-0.32, 0.46, 0.32, 0.64)), ('red', oval(0, 0.76, 0.2, 0.24, 0, 1)),
         ('red', box(-0.18, 0, 0.18, 0.74)), ('red', box(-0.26, 0, 0.26, 0.07)), ('red', box(-0.24, 0.71, 0.24, 0.78)),
@@ -160,5 +169,25 @@ KINDS = {
         ('first', oval(0, 0.48, 0.17, 0.52)), ('second', oval(0, 0.48, 0.1, 0.46)),
         ('third', oval(0, 0.48, 0.035, 0.44)),
     ], ('sand',), 0.8, 8, coco='surfboard', frequency=1.5),
+    'balloon': Kind([
+        ('wood', box(-0.08, 0, 0.08, 0.11)),
+        *[('dark', [(side * 0.07, 0.1), (side * 0.08, 0.1), (side * 0.13, 0.3), (side * 0.12, 0.3)])
+          for side in (-1, 1)],
+        *[(colour, [*oval(0, 0.64, half, 0.36, -0.1, 1.1), (-0.35 * half, 0.27), (0.35 * half, 0.27)])
+          for half, colour in [(0.36, 'first'), (0.24, 'second'), (0.12, 'third')]],
+    ], ('sky',), 0.6, 3, imagenet='balloon', frequency=0),
+    'lighthouse': Kind([
+        *[(colour, [(-half, low), (half, low), (half - 0.018, low + 0.15), (0.018 - half, low + 0.15)])
+          for half, low, colour in [(0.17, 0, 'white'), (0.152, 0.15, 'first'), (0.134, 0.3, 'white'),
+                                    (0.116, 0.45, 'first'), (0.098, 0.6, 'white')]],
+        ('dark', box(-0.13, 0.74, 0.13, 0.77)), ('amber', box(-0.06, 0.77, 0.06, 0.88)),
+        ('first', [(-0.1, 0.87), (0.1, 0.87), (0, 1)]), ('dark', box(-0.03, 0, 0.03, 0.09)),
+    ], (*LAND, 'sand'), 1.0, 1, imagenet='beacon', frequency=0),
+    'daisy': Kind([
+        ('leaf', box(-0.02, 0, 0.02, 0.6)), ('leaf', oval(0.12, 0.2, 0.12, 0.05)),
+        ('leaf', oval(-0.1, 0.32, 0.1, 0.04)),
+        *[('white', petal(angle)) for angle in np.pi * np.arange(12) / 6],
+        ('amber', disc(0, 0.7, 0.11)),
+    ], LAND, 0.3, 8, imagenet='daisy', frequency=0),
 }
 # fmt: on

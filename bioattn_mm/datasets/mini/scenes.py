@@ -1,7 +1,10 @@
 """Draws the miniature scenes: a sky, often mountains, a ground and objects on it.
 
-Both miniatures are made of these scenes; they differ in which objects are likely and in what is written down.
+The miniatures of ADE20K and COCO are made of scenes with several objects; they differ in which objects are likely and
+in what is written down. That of ImageNet has one object in each image.
 """
+
+from collections.abc import Collection
 
 import numpy as np
 
@@ -19,7 +22,7 @@ GROUNDS = {
 }
 # The ground at the horizon and what may lie in front of it; and how likely each scene is.
 SCENES = {'pasture': ('grass',), 'farm': ('grass', 'field'), 'coast': ('sea', 'sand'), 'street': ('grass', 'road')}
-SCENE_CHANCES = (0.15, 0.2, 0.3, 0.35)
+SCENE_CHANCES = dict(pasture=0.15, farm=0.2, coast=0.3, street=0.35)
 # Colours of the sky's top, of the horizon and of the light: twice fair, overcast, evening, morning.
 WEATHER = (*['4a90d0 cfe6f2 fffdf6'] * 2, '8fa6bc e3e8ea eef1f5', '6a78b0 fbcf9f ffe9cf', '7db4dc fbe9d6 fff7ea')
 WHITE = rgb('fbfaf4')
@@ -29,25 +32,67 @@ MAX_OVERLAP = 0.35  # of the smaller one of two objects' boxes
 
 
 def draw_scene(rng: np.random.Generator, weights: dict[str, float]) -> Scene:
-    """Draw one scene.
+    """Draw one scene with several objects.
 
     Args:
         rng: Source of all chance; the same state gives the same scene.
-        weights: For every kind of `objects.KINDS`, how likely it is where it may stand.
+        weights: For the kinds of `objects.KINDS` that may be in it, how likely they are where they may stand.
 
     Returns:
         Scene: An image 160 to 256 pixels wide and 128 to 200 high.
     """
+    scene, light = draw_background(rng, SCENES)
+    draw_objects(scene, rng, weights)
+    return developed(scene, rng, light)
+
+
+def draw_single(rng: np.random.Generator, kind: str) -> Scene:
+    """Draw one object of a kind, from less than half as high as the image to almost as high or as wide as it.
+
+    Args:
+        rng: Source of all chance; the same state gives the same scene.
+        kind: Key of `objects.KINDS`.
+
+    Returns:
+        Scene: An image of sizes as `draw_scene` gives.
+    """
+    what = KINDS[kind]
+    scene, light = draw_background(rng, [name for name in SCENES if {'sky', *SCENES[name]} & set(what.surfaces)])
+    height, width = scene.surface.shape
+    for _ in range(20):  # if the object stands nowhere, the last place counts
+        size = min(height * rng.uniform(0.4, 0.9), 0.45 * width / what.half_width)
+        x, y = width * rng.uniform(0.3, 0.7), size + (height - size) * rng.uniform(0.1, 0.9)
+        if 'sky' in what.surfaces or stands(scene, kind, x, y):  # what flies may also be in front of the ground
+            break
+    draw_object(scene, rng, kind, x, y, size)
+    return developed(scene, rng, light)
+
+
+def draw_background(rng: np.random.Generator, names: Collection[str]) -> tuple[Scene, np.ndarray]:
+    """Draw a scene without objects.
+
+    Args:
+        rng: Source of all chance.
+        names: Keys of `SCENES` to choose from.
+
+    Returns:
+        tuple[Scene, np.ndarray]: The scene, and the colour of its light, (3,).
+    """
     width, height = int(rng.integers(160, 257)), int(rng.integers(128, 201))
     zenith, haze, light = map(rgb, rng.choice(WEATHER).split())
-    name, horizon = str(rng.choice(list(SCENES), p=SCENE_CHANCES)), int(height * rng.uniform(0.32, 0.5))
+    chances = np.array([SCENE_CHANCES[name] for name in names])
+    name, horizon = str(rng.choice(list(names), p=chances / chances.sum())), int(height * rng.uniform(0.32, 0.5))
     scene = Scene(name, height, width, horizon, haze, light_side=int(rng.choice([-1, 1])))
     draw_sky(scene, rng, zenith)
     if rng.random() < 0.45:
         draw_mountains(scene, rng)
     draw_ground(scene, rng, *SCENES[name])
-    draw_objects(scene, rng, weights)
+    return scene, light
 
+
+def developed(scene: Scene, rng: np.random.Generator, light: np.ndarray) -> Scene:
+    """The scene with its image as a camera gives it in a coloured light, darker at the edges: (H, W, 3), uint8."""
+    height, width = scene.surface.shape
     from_centre = (scene.x / width - 0.5) ** 2 + (scene.y / height - 0.5) ** 2
     exposure = rng.uniform(0.92, 1.06) * (1 - 0.2 * from_centre)
     image = scene.image * light * exposure[..., None] + rng.normal(0, 0.008, scene.image.shape)

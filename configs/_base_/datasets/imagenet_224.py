@@ -1,5 +1,5 @@
-# ImageNet-1k, 224 x 224 pixels, with DeiT's augmentation. Download it from https://image-net.org; either a folder for each
-# class, or `meta/train.txt` and `meta/val.txt`, say which class an image is of.
+# ImageNet-1k, 224 x 224 pixels, with DeiT's augmentation. Download it from https://image-net.org; either a folder for
+# each class, or `meta/train.txt` and `meta/val.txt`, say which class an image is of.
 dataset_type = 'ImageNet'
 data_root = 'data/imagenet'
 
