@@ -35,10 +35,12 @@ def child(parent: Registry, *locations: str, kind: type[Registry] = Registry) ->
 
 
 MODELS = child(MMENGINE_MODELS, 'models', kind=ModelRegistry)
-HOOKS = child(MMENGINE_HOOKS, 'engine.hooks', 'engine.checkpoints', 'engine.randomness', 'engine.ema')
+HOOKS = child(
+    MMENGINE_HOOKS, 'engine.hooks', 'engine.checkpoints', 'engine.randomness', 'engine.ema', 'engine.visualization'
+)
 LOOPS = child(MMENGINE_LOOPS, 'engine.randomness')
 MODEL_WRAPPERS = child(MMENGINE_MODEL_WRAPPERS, 'engine.sync_batch_norm')
 STRATEGIES = child(MMENGINE_STRATEGIES, 'engine.strategies')
-DATASETS = child(MMENGINE_DATASETS, 'datasets.image_mask')
+DATASETS = child(MMENGINE_DATASETS, 'datasets.image_mask', 'datasets.fractions')
 TRANSFORMS = child(MMENGINE_TRANSFORMS, 'datasets.transforms', 'datasets.corruption')
 OPTIM_WRAPPER_CONSTRUCTORS = child(MMENGINE_OPTIM_WRAPPER_CONSTRUCTORS, 'engine.optim')

@@ -16,6 +16,7 @@ from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, run_tool
 from bioattn_mm.cli.config import default_work_dir, load_config
 from bioattn_mm.cli.distributed import rank_and_size, set_strategy
 from bioattn_mm.cli.dry_run import dry_run
+from bioattn_mm.cli.fractions import set_fraction
 from bioattn_mm.cli.model_check import check_initial_weights, model_of
 from bioattn_mm.cli.own_data import data_arguments, keep_data_files
 from bioattn_mm.cli.pipelines import name_host_transforms
@@ -104,6 +105,14 @@ def parse_args() -> argparse.Namespace:
         'an error that names the first',
     )
     parser.add_argument(
+        '--fraction',
+        type=float,
+        metavar='F',
+        help='for classification: train on this fraction of the images of each class, the same ones in every run, '
+        'for 1 / F times the epochs (schedule, validation and checkpoints, too), so that the network sees as many '
+        'images as in the whole training (ConViT, table 2)',
+    )
+    parser.add_argument(
         '--tensorboard', action='store_true', help='also write curves for tensorboard --logdir WORK_DIR'
     )
     parser.add_config_options()
@@ -129,6 +138,8 @@ def main() -> None:
     if args.load_from:
         config.load_from = args.load_from
     set_randomness(config, args.seed, args.deterministic)
+    if args.fraction is not None:
+        set_fraction(config, args.fraction)
     set_resume(config, args.resume, model.state_dict())
     set_start(config, model)
     check_initial_weights(config)
