@@ -36,7 +36,7 @@ def parse_args() -> argparse.Namespace:
         '--out',
         metavar='PATH',
         help='write the predictions for offline evaluation: for segmentation label maps (.png) into the folder PATH, '
-        'for detection the pickle file PATH (.pkl)',
+        'for detection and classification the pickle file PATH (.pkl)',
     )
     parser.add_argument(
         '--show-dir', metavar='DIR', help='draw ground truth and prediction of every image side by side into DIR'
@@ -105,9 +105,10 @@ def set_out(config: Config, out: str) -> None:
         config.test_evaluator.output_dir = out
         return
     if path.suffix not in ('.pkl', '.pickle'):
-        raise InputError(f'--out must end in .pkl with a detection config, got {out}')
+        raise InputError(f'--out must end in .pkl with a detection or classification config, got {out}')
     evaluators = config.test_evaluator if isinstance(config.test_evaluator, list) else [config.test_evaluator]
-    config.test_evaluator = [*evaluators, dict(type='DumpDetResults', out_file_path=out)]
+    kind = 'DumpDetResults' if config.default_scope == 'mmdet' else 'DumpResults'
+    config.test_evaluator = [*evaluators, dict(type=kind, out_file_path=out)]
 
 
 def set_show_dir(config: Config, show_dir: str) -> None:

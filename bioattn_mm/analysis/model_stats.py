@@ -1,6 +1,6 @@
 """Costs of a model: parameters, and the passes whose FLOPs, time and memory are measured.
 
-mmdet and mmseg are imported inside functions: a model needs one of them.
+mmdet, mmseg and mmpretrain are imported inside functions: a model needs one of them.
 """
 
 import copy
@@ -20,7 +20,7 @@ from .flops import count_multiply_adds
 from .models import SEED
 from .saved_activations import saved_bytes
 
-SCOPES = ('mmdet', 'mmseg')
+SCOPES = ('mmdet', 'mmseg', 'mmpretrain')
 # Objects in the ground truth of a training step: an image of COCO has about 7.
 NUM_OBJECTS = 7
 
@@ -28,12 +28,12 @@ NUM_OBJECTS = 7
 class Network(nn.Module):
     """The measured passes of a model with random weights.
 
-    The forward pass ends before post-processing: at the logits of a segmentor, resized to the image, or at the head
-    outputs of a detector. The second stage of a two-stage detector runs on the proposals of the first, its mask head
-    on 100 of them.
+    The forward pass ends before post-processing: at the logits of a classifier, at those of a segmentor, resized to
+    the image, or at the head outputs of a detector. The second stage of a two-stage detector runs on the proposals of
+    the first, its mask head on 100 of them.
 
     Args:
-        config: Config of a whole model, of mmdet or mmseg.
+        config: Config of a whole model, of mmdet, mmseg or mmpretrain.
         backbone_only: Take only the backbone, of any library.
 
     Raises:
@@ -45,11 +45,12 @@ class Network(nn.Module):
         self.scope = None if backbone_only else config.default_scope
         if self.scope not in (None, *SCOPES):
             raise InputError(
-                f'{config.filename} is of {self.scope}: expected {" or ".join(SCOPES)}, or add --backbone'
+                f'{config.filename} is of {self.scope}: expected one of {", ".join(SCOPES)}, or add --backbone'
             )
         init_default_scope(config.default_scope)
         settings = copy.deepcopy(config.model)
         settings.pop('pretrained', None)
+        settings.pop('init_cfg', None)
         settings.backbone.init_cfg = None
         torch.manual_seed(SEED)
         model = MODELS.build(settings.backbone if backbone_only else settings)
@@ -76,6 +77,8 @@ def sample_of(x: Tensor, scope: str) -> BaseDataElement:
     """The data sample of an image that was not resized, from a batch (B, 3, H, W)."""
     if scope == 'mmseg':
         from mmseg.structures import SegDataSample as DataSample
+    elif scope == 'mmpretrain':
+        from mmpretrain.structures import DataSample
     else:
         from mmdet.structures import DetDataSample as DataSample
     size = tuple(x.shape[2:])
@@ -84,8 +87,13 @@ def sample_of(x: Tensor, scope: str) -> BaseDataElement:
 
 
 def annotated_sample_of(x: Tensor, scope: str) -> BaseDataElement:
-    """A data sample with ground truth: 7 vertical stripes, of two alternating classes or as objects of one class."""
+    """A data sample with ground truth: 7 vertical stripes, of two alternating classes or as objects of one class.
+
+    That of a classifier is of the first class.
+    """
     sample = sample_of(x, scope)
+    if scope == 'mmpretrain':
+        return sample.set_gt_label(0).to(x.device)
     height, width = x.shape[2:]
     stripes = torch.arange(width) * NUM_OBJECTS // width
     if scope == 'mmseg':

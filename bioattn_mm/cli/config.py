@@ -3,7 +3,7 @@
 import copy
 from pathlib import Path
 
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 
 from ..errors import InputError
 from ..registry import MODELS
@@ -18,7 +18,12 @@ HOW_TO_GET = dict(
     '(http://data.csail.mit.edu/places/ADEchallenge/ADEChallengeData2016.zip) and unpack it into data/ade',
     CocoDataset='download the 2017 train and val images and annotations from https://cocodataset.org/#download '
     'and unpack them into data/coco',
+    ImageNet='download ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar from https://image-net.org/download.php, '
+    'which asks you to register, and unpack them into data/imagenet/train and data/imagenet/val, each image into the '
+    'folder of its class (data/imagenet/train/n01440764/n01440764_18.JPEG)',
 )
+
+NUM_IMAGENET_CLASSES = 1000
 
 
 def load_config(
@@ -74,6 +79,7 @@ def load_config(
         config.merge_from_dict(config.get('tta_overrides', {}))
     if bias_mode:
         set_bias_mode(config, bias_mode)
+    expect_weights(config, cfg_options)
     merge_options(config, cfg_options)
     check_data(config, dataloaders)
     config.launcher = launcher
@@ -151,11 +157,24 @@ def merge_options(config: Config, options: dict[str, object] | None) -> None:
             )
 
 
+def expect_weights(config: Config, options: dict[str, object] | None) -> None:
+    """Let `--cfg-options model.backbone.init_cfg.checkpoint=FILE` be enough where there is no `init_cfg` yet.
+
+    A config may have none, or `--mini` took it away. The same for `model.init_cfg`, the weights of a whole model.
+    """
+    for name, module in (('model', config.model), ('model.backbone', config.model.get('backbone'))):
+        if f'{name}.init_cfg.checkpoint' in (options or {}) and module is not None and not module.get('init_cfg'):
+            module.init_cfg = dict(type='Pretrained')
+
+
 def check_data(config: Config, dataloaders: tuple[str, ...]) -> None:
     """Raise an `InputError` that names the first data folder or annotation file that does not exist."""
     for dataset in find_datasets([config.get(dataloader) for dataloader in dataloaders]):
         root = Path(dataset['data_root'])
-        parts = [part for part in dataset.get('data_prefix', {}).values() if isinstance(part, str)]
+        prefix = dataset.get('data_prefix') or dataset.get('split') or {}  # mmpretrain's may be a string
+        parts = [
+            part for part in (prefix.values() if isinstance(prefix, dict) else [prefix]) if isinstance(part, str)
+        ]
         parts += [dataset['ann_file']] if dataset.get('ann_file') else []
         for path in [root] + [root / part for part in parts]:
             if not path.exists():
@@ -165,6 +184,26 @@ def check_data(config: Config, dataloaders: tuple[str, ...]) -> None:
                     f'no data for {dataset["type"]} at {path} (looked for from {Path.cwd()}); {how}; '
                     f'or use generated miniature data instead: --mini'
                 )
+        if dataset['type'] == 'ImageNet':
+            check_classes_are_known(dataset, root)
+
+
+def check_classes_are_known(dataset: ConfigDict, root: Path) -> None:
+    """Raise an `InputError` if neither folders nor a file in `meta` say which classes ImageNet's images are of.
+
+    The archive of the validation images has neither: it unpacks into one folder.
+    """
+    split = dataset.get('split', '')
+    if dataset.get('ann_file') or (split and (root / 'meta' / f'{split}.txt').exists()):
+        return
+    folder = root / (dataset.get('data_prefix') or split)
+    number = sum(path.is_dir() for path in folder.iterdir())
+    wanted = len((dataset.get('metainfo') or {}).get('classes') or range(NUM_IMAGENET_CLASSES))
+    if number != wanted:
+        raise InputError(
+            f'{folder} has {number} folders, expected one for each of {wanted} classes: sort the images into them, '
+            f'or write {root / "meta" / f"{split}.txt"} with lines such as "ILSVRC2012_val_00000001.JPEG 65"'
+        )
 
 
 def default_work_dir(config_path: str, mini: bool, data: DataArguments | None = None) -> str:

@@ -29,11 +29,11 @@ class _Done(Exception):
 
 
 class DryRunHook(Hook):
-    """Times the first training step and the prediction for one validation image, and ends the run.
+    """Times the first training step and the prediction for one validation batch, and ends the run.
 
     Attributes:
         step_seconds: Time of the step in seconds, without loading the images.
-        val_seconds: Time of the prediction in seconds; None if the config has no validation.
+        val_seconds: Time of the prediction in seconds an image; None if the config has no validation.
         loss: Loss of the step.
     """
 
@@ -57,12 +57,12 @@ class DryRunHook(Hook):
 
     @torch.no_grad()
     def _predict(self, runner: Runner) -> None:
-        """Predict for one validation image as the validation loop does, and pass the result to the metric."""
+        """Predict for one validation batch as the validation loop does, and pass the result to the metric."""
         batch = next(iter(runner.val_dataloader))
         runner.model.eval()
         start = now()
         outputs = runner.model.val_step(batch)
-        self.val_seconds = now() - start
+        self.val_seconds = (now() - start) / len(outputs)
         runner.val_evaluator.process(data_samples=outputs, data_batch=batch)
 
 

@@ -42,6 +42,7 @@ COUNTS = (
 )
 RATE_FACTORS = ('optim_wrapper.paramwise_cfg.*.lr_mult', 'optim_wrapper.paramwise_cfg.layer_decay_rate')
 
+# Of classifiers, which would need hundreds of epochs to learn through it.
 STRONG_AUGMENTATION = ('RandAugment', 'RandomErasing')
 
 MAX_ITERS = 200
@@ -49,22 +50,27 @@ WARMUP_ITERS = 20
 BATCH_SIZE = 2
 # Of classifiers, whose images are small: about as many pixels.
 CLASSIFICATION_BATCH_SIZE = 16
-# For random weights; the configs' own rates fine-tune pre-trained ones. Decoders with queries take a lower one.
+# For random weights; the configs' own rates fine-tune pre-trained ones. Decoders with queries take a lower one, and
+# classifiers, which have hardly anything but the backbone.
 LEARNING_RATE = 1e-3
+CLASSIFICATION_LEARNING_RATE = 4e-4
 QUERY_LEARNING_RATE = 2e-4
+# An average of the weights over thousands of iterations would still be the random ones.
+EMA_MOMENTUM = 0.1
 # DINO learns its boxes last, so its rate stays high for longer.
 DINO_DECAY_BEGIN = 140
 SEED = 0
 
 
 def make_mini(config: Config, mini_root: str | None = MINI_ROOT) -> Config:
-    """Return a miniature of a training config; the model keeps its architecture.
+    """Return a miniature of a training config; the model keeps its architecture and its classes.
 
     Data: the generated miniature of its dataset; image, crop and window sizes a quarter. Schedule: 200 iterations of
-    2 images, warm-up and linear decay (DINO: in the last 60), one rate for all parameters (1e-3; with queries 2e-4),
-    one validation half-way and one at the end, fixed seed. Model: random weights instead of a checkpoint, BN instead
-    of SyncBN, no stochastic depth, at most 64 queries, sampled regions and predictions of an image (DINO: 300
-    queries).
+    2 images (classifiers: 16), warm-up and linear decay (DINO: in the last 60), one rate for all parameters (1e-3;
+    with queries 2e-4, classifiers 4e-4), one validation half-way and one at the end, averages of the weights over
+    about 10 iterations, fixed seed. Model: random weights instead of a checkpoint, BN instead of SyncBN, no
+    stochastic depth, at most 64 queries, sampled regions and predictions of an image (DINO: 300 queries).
+    Classifiers: crops and flips, but no stronger augmentation.
 
     Args:
         config: Stays as it is.
@@ -86,19 +92,25 @@ def make_mini(config: Config, mini_root: str | None = MINI_ROOT) -> Config:
         return 1.0 if _is_one_of(path, RATE_FACTORS) else value
 
     config = Config(_map_values(config.to_dict(), shrink), filename=config.filename)
+    is_classifier = config.default_scope == 'mmpretrain'
     is_dino = 'num_queries' in config.model
     if is_dino:
         config.model.num_queries = min(config.model.num_queries, MAX_DINO_QUERIES)
     config.pop('sync_bn', None)
     config.model.pop('pretrained', None)
     config.model.backbone.init_cfg = None
+    if isinstance(config.model.get('init_cfg'), dict) and config.model.init_cfg.get('type') == 'Pretrained':
+        config.model.init_cfg = None
     if 'drop_path_rate' in config.model.backbone:
         config.model.backbone.drop_path_rate = 0.0
-
-    is_classifier = config.default_scope == 'mmpretrain'
-    batch_size = CLASSIFICATION_BATCH_SIZE if is_classifier else BATCH_SIZE
     if is_classifier:
-        _weaken_augmentation(config)
+        # Mixup and cutmix.
+        config.model.train_cfg = None
+        config.model.get('data_preprocessor', {}).pop('batch_augments', None)
+        for dataset in find_datasets([config.train_dataloader]):
+            dataset.pipeline = [step for step in dataset.pipeline if step['type'] not in STRONG_AUGMENTATION]
+
+    batch_size = CLASSIFICATION_BATCH_SIZE if is_classifier else BATCH_SIZE
     config.train_dataloader.update(batch_size=batch_size, num_workers=2, persistent_workers=True)
     config.train_dataloader.sampler = dict(type='InfiniteSampler', shuffle=True)
     for dataloader in (config.val_dataloader, config.test_dataloader):
@@ -107,7 +119,8 @@ def make_mini(config: Config, mini_root: str | None = MINI_ROOT) -> Config:
     has_queries = is_dino or 'num_queries' in config.model.get('decode_head', {})
     if 'auto_scale_lr' in config:
         config.auto_scale_lr.enable = False  # the rate is for this batch
-    config.optim_wrapper.optimizer.lr = QUERY_LEARNING_RATE if has_queries else LEARNING_RATE
+    rate = CLASSIFICATION_LEARNING_RATE if is_classifier else LEARNING_RATE
+    config.optim_wrapper.optimizer.lr = QUERY_LEARNING_RATE if has_queries else rate
     decay_begin = DINO_DECAY_BEGIN if is_dino else WARMUP_ITERS
     config.param_scheduler = [
         dict(type='LinearLR', start_factor=1e-3, by_epoch=False, begin=0, end=WARMUP_ITERS),
@@ -115,17 +128,13 @@ def make_mini(config: Config, mini_root: str | None = MINI_ROOT) -> Config:
     ]
     config.default_hooks.logger.update(interval=10, log_metric_by_epoch=False)
     config.default_hooks.checkpoint.update(by_epoch=False, interval=MAX_ITERS // 2, max_keep_ckpts=1)
+    for hook in config.get('custom_hooks') or []:
+        if str(hook['type']).endswith('EMAHook'):
+            hook.momentum = EMA_MOMENTUM
     config.log_processor = dict(by_epoch=False)
     config.env_cfg.update(cudnn_benchmark=False)
     config.randomness = dict(seed=SEED)
     return config
-
-
-def _weaken_augmentation(config: Config) -> None:
-    """Leave out of a classifier's training what a model from random weights takes hundreds of epochs to learn through."""
-    config.model.train_cfg = None
-    for dataset in find_datasets([config.train_dataloader]):
-        dataset.pipeline = [step for step in dataset.pipeline if step['type'] not in STRONG_AUGMENTATION]
 
 
 def with_mini_test_data(config: Config, mini_root: str = MINI_ROOT) -> Config:

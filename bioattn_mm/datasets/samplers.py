@@ -5,6 +5,7 @@ seed, and the pipeline starts by seeding all generators with it. A sample is the
 however many there are, and whether or not the run was interrupted.
 """
 
+import functools
 import random
 from collections.abc import Iterator
 
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from mmcv.transforms import BaseTransform
 from mmengine.dataset import Compose, DefaultSampler, InfiniteSampler
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 
 
 def seed_everything(*numbers: int) -> None:
@@ -51,6 +52,21 @@ class SeededSampler(DefaultSampler):
             yield SeededIndex(index, (self.seed, self.epoch, index))
 
 
+@functools.cache
+def seeded_repeats(sampler: type[Sampler]) -> type[Sampler]:
+    """mmpretrain's `RepeatAugSampler` with seeded indices: by the run's seed, the epoch, the rank and the place.
+
+    So the copies of an image differ. The class is an argument because importing mmpretrain takes seconds.
+    """
+
+    class SeededRepeatAugSampler(sampler):
+        def __iter__(self) -> Iterator[SeededIndex]:
+            for place, index in enumerate(super().__iter__()):
+                yield SeededIndex(index, (self.seed, self.epoch, self.rank, place))
+
+    return SeededRepeatAugSampler
+
+
 class SeedSample(BaseTransform):
     """Seed what the rest of the pipeline draws, if the index of the sample has a seed."""
 
@@ -71,14 +87,19 @@ def seed_samples(dataloader: DataLoader) -> list[str]:
         What cannot be seeded and why, for a message; empty if all samples are seeded.
     """
     unseeded = []
-    seeded = {InfiniteSampler: SeededInfiniteSampler, DefaultSampler: SeededSampler}
     # Not `dataloader.sampler`, which PyTorch ignores where a config has a batch sampler.
     sampler = getattr(dataloader.batch_sampler, 'sampler', None)
-    if type(sampler) in seeded:
-        # Only methods differ. A data loader does not let its sampler be replaced.
-        sampler.__class__ = seeded[type(sampler)]
-    elif type(sampler) not in seeded.values():
-        unseeded.append(f'samples of {type(sampler).__name__} (InfiniteSampler and DefaultSampler can be seeded)')
+    # Only methods differ. A data loader does not let its sampler be replaced.
+    if type(sampler) is InfiniteSampler:
+        sampler.__class__ = SeededInfiniteSampler
+    elif type(sampler) is DefaultSampler:
+        sampler.__class__ = SeededSampler
+    elif type(sampler).__name__ == 'RepeatAugSampler':
+        sampler.__class__ = seeded_repeats(type(sampler))
+    elif type(sampler).__name__ not in ('SeededInfiniteSampler', 'SeededSampler', 'SeededRepeatAugSampler'):
+        unseeded.append(
+            f'samples of {type(sampler).__name__} (seeded: InfiniteSampler, DefaultSampler, RepeatAugSampler)'
+        )
 
     dataset = dataloader.dataset
     while type(dataset).__name__ == 'MultiImageMixDataset':  # of mmdet and mmseg: hands on the index as it is

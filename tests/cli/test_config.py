@@ -27,6 +27,23 @@ def test_the_command_line_wins_over_the_settings_of_multi_scale_testing(root, mo
     assert load(root, monkeypatch, name, tta=True, options=options).bias_mode == 'interpolate'
 
 
+@pytest.mark.parametrize('name', ['upernet_tiny_ade20k', 'transnext-micro_8xb128_in1k'])
+def test_miniature_from_a_file_of_weights(root, monkeypatch, name: str) -> None:
+    """It starts from random weights, unless the command line names some."""
+    assert load(root, monkeypatch, name, mini=True).init_cfg is None
+    options = {'model.backbone.init_cfg.checkpoint': 'epoch_300.pth'}
+    for mini in (False, True):
+        backbone = load(root, monkeypatch, name, mini=mini, options=options)
+        assert backbone.init_cfg == dict(type='Pretrained', checkpoint='epoch_300.pth')
+
+
+def test_weights_of_a_whole_model(root) -> None:
+    config = str(root / 'configs/transnext/transnext-micro_8xb128_in1k.py')
+    config = run_config.load_config(config, cfg_options={'model.init_cfg.checkpoint': 'epoch_300.pth'})
+    assert config.model.init_cfg == dict(type='Pretrained', checkpoint='epoch_300.pth')
+    assert 'init_cfg' not in config.model.backbone
+
+
 @pytest.mark.parametrize(
     ('name', 'pool_size'), [('upernet_tiny_ade20k', (16, 16)), ('mask_rcnn_tiny_coco', (25, 25))]
 )

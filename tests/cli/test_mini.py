@@ -1,11 +1,13 @@
 """What `--mini` makes of a config."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from mmengine.config import Config
 
 from bioattn_mm.cli.mini import MINI_FOLDERS, ensure_mini_data, make_mini
+from bioattn_mm.datasets.mini import make_mini_datasets
 from bioattn_mm.errors import InputError
 
 
@@ -109,6 +111,25 @@ def test_one_rate_for_all_parameters(root) -> None:
     assert make_mini(config).optim_wrapper.paramwise_cfg.layer_decay_rate == 1.0
 
 
+def test_classifiers(root) -> None:
+    config = Config.fromfile(root / 'configs/transnext/transnext-micro_8xb128_in1k.py')
+    config.model.init_cfg = dict(type='Pretrained', checkpoint='classifier.pth')
+    config.custom_hooks.append(dict(type='bioattn_mm.ShardableEMAHook', momentum=1e-4))
+    mini = make_mini(config)
+    for dataloader in (mini.train_dataloader, mini.val_dataloader, mini.test_dataloader):
+        assert dataloader.dataset.data_root == 'data/mini/imagenet'
+    steps = {step.type: step for step in mini.train_dataloader.dataset.pipeline}
+    assert list(steps) == ['LoadImageFromFile', 'RandomResizedCrop', 'RandomFlip', 'PackInputs']
+    assert steps['RandomResizedCrop'].scale == 56
+    steps = {step.type: step for step in mini.test_dataloader.dataset.pipeline}
+    assert (steps['ResizeEdge'].scale, steps['CenterCrop'].crop_size) == (64, 56)
+    assert mini.model.train_cfg is mini.model.init_cfg is None
+    assert mini.model.head.num_classes == 1000
+    assert mini.train_dataloader.batch_size == 16
+    assert mini.optim_wrapper.optimizer.lr == 4e-4
+    assert [hook.get('momentum') for hook in mini.custom_hooks] == [None, 0.1]
+
+
 def test_dataset_without_a_miniature(config: Config) -> None:
     config.train_dataloader.dataset.type = 'CityscapesDataset'
     with pytest.raises(InputError, match='no miniature of CityscapesDataset: expected one of ADE20KDataset'):
@@ -121,6 +142,15 @@ def test_miniature_of_another_version(tmp_path: Path) -> None:
         (tmp_path / folder / 'miniature.json').write_text('{"format": 1, "num_files": 3}')
     with pytest.raises(InputError, match='drawn by another version of bioattn_mm: draw it again with'):
         ensure_mini_data(str(tmp_path))
+
+
+def test_only_absent_miniatures_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user of an earlier version has two, maybe made with other arguments than these are made with."""
+    make_mini_datasets(tmp_path, 2, 1, progress=False, names=('ade20k', 'coco'))
+    monkeypatch.setattr('bioattn_mm.cli.mini.make_mini_datasets', partial(make_mini_datasets, num_train=1, num_val=1))
+    ensure_mini_data(str(tmp_path))
+    numbers = {folder: len(list((tmp_path / folder).rglob('*.[jJ]*[gG]'))) for folder in MINI_FOLDERS.values()}
+    assert numbers == dict(ADEChallengeData2016=3, coco=3, imagenet=2)
 
 
 def test_miniature_with_a_damaged_manifest(tmp_path: Path) -> None:

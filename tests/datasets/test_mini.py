@@ -44,7 +44,7 @@ def test_second_call_writes_nothing(tmp_path, capsys):
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')}
     make_mini_datasets(tmp_path, 1, 1)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')} == before
-    assert capsys.readouterr().out.count('exists already') == len(folders) == 2
+    assert capsys.readouterr().out.count('exists already') == len(folders) == 3
 
 
 def test_only_the_missing_dataset_is_made(tmp_path):
@@ -79,7 +79,7 @@ def test_other_or_damaged_miniature_is_replaced_only_on_request(tmp_path):
     make(tmp_path, overwrite=True)
     assert contents(tmp_path) == whole
     make(tmp_path, num_train=2, overwrite=True)
-    assert len(contents(tmp_path)) == len(whole) + 3  # an image and its annotation, and an image
+    assert len(contents(tmp_path)) == len(whole) + 4  # an image and its annotation, and two images
 
 
 def test_failure_leaves_nothing_behind(tmp_path, monkeypatch):
@@ -108,9 +108,9 @@ def test_tool(root, tmp_path):
     args = ('--out-dir', tmp_path, '--num-train', 2, '--num-val', 1)
     done = run_tool(root, *args)
     assert done.returncode == 0, done.stderr
-    assert '% mIoU' in done.stdout and 'train:' in done.stdout
+    assert '% mIoU' in done.stdout and 'train:' in done.stdout and 'of 10 classes: balloon' in done.stdout
     again = run_tool(root, *args)
-    assert again.returncode == 0 and again.stdout.count('exists already') == 2
+    assert again.returncode == 0 and again.stdout.count('exists already') == 3
 
     refused = run_tool(root, *args, '--seed', 5)
     assert refused.returncode == 2

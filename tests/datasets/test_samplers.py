@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.dataset import BaseDataset, DefaultSampler, InfiniteSampler, RepeatDataset, pseudo_collate
+from mmpretrain.datasets import RepeatAugSampler
 from torch.utils.data import DataLoader, RandomSampler, Sampler
 
 from bioattn_mm.datasets.samplers import SeededInfiniteSampler, SeedSample, seed_everything, seed_samples
@@ -33,7 +34,7 @@ def batches(sampler: InfiniteSampler | DefaultSampler, num_workers: int, count: 
     return [batch for _, batch in zip(range(count), loader)]
 
 
-@pytest.mark.parametrize('sampler', [InfiniteSampler, DefaultSampler])
+@pytest.mark.parametrize('sampler', [InfiniteSampler, DefaultSampler, RepeatAugSampler])
 def test_any_number_of_workers(sampler: type) -> None:
     expected = batches(sampler(dataset(), seed=3), 0, 3)
     for num_workers in (1, 2):
@@ -58,6 +59,14 @@ def test_every_epoch_draws_anew() -> None:
     second = batches(sampler, 0, 3)
     assert [batch['index'] for batch in first] == [batch['index'] for batch in second]
     assert all(a['drawn'] != b['drawn'] for a, b in zip(first, second))
+
+
+def test_repeated_augmentation_repeats_images_and_not_their_augmentation() -> None:
+    sampler = RepeatAugSampler(dataset(), shuffle=False, num_repeats=3, seed=3)
+    samples = [sample for batch in batches(sampler, 0, 3) for sample in zip(batch['index'], *batch['drawn'])]
+    indices, *draws = zip(*samples)
+    assert indices == (0, 0, 0, 1, 1)
+    assert all(len(set(drawn)) == 5 for drawn in draws)
 
 
 def test_two_processes_make_the_samples_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +103,9 @@ class EverySecond(InfiniteSampler):
 def test_names_a_sampler_that_cannot_be_seeded(sampler: type[Sampler]) -> None:
     data = dataset()
     (reason,) = seed_samples(DataLoader(data, sampler=sampler(data)))
-    assert reason.startswith(f'samples of {sampler.__name__} (InfiniteSampler and DefaultSampler can be seeded)')
+    assert reason.startswith(
+        f'samples of {sampler.__name__} (seeded: InfiniteSampler, DefaultSampler, RepeatAugSampler)'
+    )
 
 
 def test_names_a_dataset_that_drops_the_seeds() -> None:

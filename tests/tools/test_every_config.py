@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ..conftest import NUM_TRAIN
 from .running import ROOT, InProcess, metrics_of_test, run, scalars
 from .small_images import small_training
 
@@ -17,6 +18,7 @@ REPRESENTATIVES = (
     'pervit/upernet_tiny_ade20k',
     'gab/upernet_swin_small_ade20k',
     'vars/mask2former_rvt_tiny_vars_sd_ade20k',
+    'transnext/transnext-micro_8xb128_in1k',
 )
 CONFIGS = sorted(
     f'{path.parent.name}/{path.stem}'
@@ -28,6 +30,8 @@ CONFIGS = sorted(
 def options_of_two_images(mode: str, name: str) -> list[str]:
     """Options that make a 'train', 'val' or 'test' dataloader, and its metric, read the same two training images."""
     dataset = f'{mode}_dataloader.dataset'
+    if 'in1k' in name:  # the first image and the last, which are of different classes
+        return [f'{dataset}.indices=[0,{NUM_TRAIN - 1}]', f'{dataset}.split=train']
     if 'ade20k' in name:
         folders = ('img_path=images/training', 'seg_map_path=annotations/training')
         options = [f'{dataset}.indices=2', *(f'{dataset}.data_prefix.{folder}' for folder in folders)]
@@ -70,6 +74,8 @@ def test_every_config_learns_and_comes_back(name: str, workplace: Path, tool: In
     # So few steps may leave every score of a detector below its threshold, and the metric empty. UperNet's head is
     # mmseg's, and would take most of the time.
     model = ['model.test_cfg.rcnn.score_thr=0.0'] if 'mask_rcnn' in name else []
+    if 'in1k' in name:
+        options = ['train_dataloader.batch_size=4']
     if 'upernet' in name:
         model = ['model.decode_head.channels=96', 'model.auxiliary_head.channels=48']
     # As a user trains it; UperNet and Mask R-CNN are in test_train_and_test.py, DINO is below.
@@ -95,7 +101,8 @@ def test_every_config_learns_and_comes_back(name: str, workplace: Path, tool: In
     names = [metric for metric in tested if 'time' not in metric]
     assert {metric: tested[metric] for metric in names} == {metric: validated[metric] for metric in names}
     # Equal zeros would say nothing.
-    assert tested['mIoU' if 'ade20k' in name else 'coco/bbox_mAP_50'] > 0
+    metric = 'mIoU' if 'ade20k' in name else 'accuracy/top1' if 'in1k' in name else 'coco/bbox_mAP_50'
+    assert tested[metric] > 0
     shutil.rmtree(work_dir)
 
 

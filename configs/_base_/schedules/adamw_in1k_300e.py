@@ -16,5 +16,5 @@ test_cfg = dict(type='TestLoop')
 default_hooks = dict(
     logger=dict(type='LoggerHook', interval=100),
     checkpoint=dict(type='bioattn_mm.AtomicCheckpointHook', interval=1, max_keep_ckpts=3, save_best='accuracy/top1'),
-    visualization=dict(type='VisualizationHook'),
+    visualization=dict(type='bioattn_mm.ClsVisualizationHook'),
 )
