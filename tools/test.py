@@ -10,6 +10,7 @@ from mmengine.dist import is_main_process
 from bioattn_mm.checkpoints import read_checkpoint, weights_for, weights_of
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import default_work_dir, load_config
+from bioattn_mm.cli.imagenet import TEST_SETS
 from bioattn_mm.cli.model_check import model_of
 from bioattn_mm.cli.own_data import check_classes, data_arguments
 from bioattn_mm.cli.pipelines import load_ground_truth
@@ -24,6 +25,7 @@ def parse_args() -> argparse.Namespace:
         'test.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth',
         'test.py configs/transnext/upernet_tiny_ade20k.py iter_200.pth --mini --show-dir images',
         'test.py configs/transnext/mask_rcnn_tiny_coco.py epoch_20.pth --data DIR',
+        'test.py configs/transnext/transnext-micro_8xb128_in1k.py transnext_micro_224_1k.pth --test-set r',
     )
     parser.add_config()
     parser.add_checkpoint()
@@ -49,6 +51,21 @@ def parse_args() -> argparse.Namespace:
         "which keeps the pooled grid of the training size (default: the config's)",
     )
     parser.add_data()
+    group = parser.add_argument_group("ImageNet's test sets")
+    group.add_argument(
+        '--test-set',
+        choices=TEST_SETS,
+        metavar='NAME',
+        help="test a classifier of ImageNet-1k on another test set than the config's: "
+        f'{", ".join(TEST_SETS)} (V2: matched frequency; A and R: among their 200 classes; C: mCE)',
+    )
+    group.add_argument(
+        '--test-root',
+        metavar='DIR',
+        help='folder of its images (default: '
+        + ', '.join(f'{name}: {root}' for name, (_, root) in TEST_SETS.items())
+        + ')',
+    )
     parser.add_config_options()
     parser.add_launcher()
     return parser.parse_args()
@@ -58,6 +75,8 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     data = data_arguments(args)
+    if args.test_root and not args.test_set:
+        raise InputError('--test-root is the folder of --test-set: name that, too')
     config = load_config(
         args.config,
         data=data,
@@ -66,6 +85,8 @@ def main() -> None:
         dataloaders=('test_dataloader',),
         bias_mode=args.bias_mode,
         tta=args.tta,
+        test_set=args.test_set,
+        test_root=args.test_root,
         launcher=args.launcher,
     )
     model = model_of(config)

@@ -55,6 +55,7 @@ class TrainedModel:
         """
         config.log_level = 'WARNING'
         config.load_from, config.resume = None, False
+        config.pop('visualizer', None)  # nothing is drawn, and a second one of its name in a process is warned of
         runner = build_runner(config)
         runner.model.load_state_dict(weights_for(runner.model, self.checkpoint, self.state_dict))
         for hook in hooks:
@@ -85,12 +86,13 @@ def choose_metric(metrics: dict[str, float], name: str | None = None) -> str:
 
     Args:
         metrics: What `TrainedModel.test` returned.
-        name: The metric that the user asks for; None for mIoU or the AP of boxes, whichever comes first.
+        name: The metric that the user asks for; None for mIoU, the AP of boxes or top-1 accuracy,
+            whichever comes first.
 
     Raises:
         InputError: The test has no such metric.
     """
-    name = name or next((metric for metric in metrics if metric.endswith(('mIoU', 'bbox_mAP'))), None)
+    name = name or next((metric for metric in metrics if metric.endswith(('mIoU', 'bbox_mAP', 'top1'))), None)
     if name not in metrics:
         raise InputError(f'no metric {name!r}: name one of {", ".join(metrics)} with --metric')
     return name

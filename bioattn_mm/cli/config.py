@@ -8,7 +8,8 @@ from mmengine.config import Config, ConfigDict
 from ..errors import InputError
 from ..registry import MODELS
 from .distributed import prepare_process, rank_and_size
-from .mini import MINI_ROOT, ensure_mini_data, make_mini
+from .imagenet import set_test_set
+from .mini import MINI_FOLDERS, MINI_ROOT, ensure_mini_data, make_mini
 from .own_data import DataArguments, use_own_data
 from .pipelines import find_datasets, name_bad_files
 from .schedule import set_epochs
@@ -21,6 +22,16 @@ HOW_TO_GET = dict(
     ImageNet='download ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar from https://image-net.org/download.php, '
     'which asks you to register, and unpack them into data/imagenet/train and data/imagenet/val, each image into the '
     'folder of its class (data/imagenet/train/n01440764/n01440764_18.JPEG)',
+    ImageNetV2='download imagenetv2-matched-frequency.tar.gz of https://huggingface.co/datasets/vaishaal/ImageNetV2 '
+    'and unpack it into data, or name its folder with --test-root',
+    ImageNetA='download https://people.eecs.berkeley.edu/~hendrycks/imagenet-a.tar and unpack it into data, or name '
+    'its folder with --test-root',
+    ImageNetR='download https://people.eecs.berkeley.edu/~hendrycks/imagenet-r.tar and unpack it into data, or name '
+    'its folder with --test-root',
+    ImageNetSketch='download ImageNet-Sketch.zip of https://github.com/HaohanWang/ImageNet-Sketch and unpack it into '
+    'data, or name its folder with --test-root',
+    ImageNetC='download noise.tar, blur.tar, weather.tar and digital.tar of https://zenodo.org/records/2235448 and '
+    'unpack them into data/imagenet-c, or name their folder with --test-root',
 )
 
 NUM_IMAGENET_CLASSES = 1000
@@ -36,9 +47,11 @@ def load_config(
     dataloaders: tuple[str, ...] = (),
     bias_mode: str | None = None,
     tta: bool = False,
+    test_set: str | None = None,
+    test_root: str | None = None,
     launcher: str = 'none',
 ) -> Config:
-    """Read a config and apply, in this order: `data`, `mini`, `tta`, `bias_mode`, `cfg_options`, `epochs`.
+    """Read a config and apply, in this order: `data`, `mini`, `tta`, `bias_mode`, `test_set`, `cfg_options`, `epochs`.
 
     Images and annotations are loaded with transforms whose errors name the file (see `name_bad_files`).
 
@@ -52,6 +65,8 @@ def load_config(
         dataloaders: Keys of the dataloaders whose data must exist, such as 'test_dataloader'.
         bias_mode: One of TransNeXt's `BIAS_MODES`.
         tta: Merge the config's `tta_overrides`: values that differ in multi-scale and flip testing.
+        test_set: Name of one of ImageNet's test sets, see `set_test_set`.
+        test_root: Folder of its images (default: below data).
         launcher: What started this process, see `prepare_process`.
 
     Raises:
@@ -60,6 +75,8 @@ def load_config(
     """
     config = copy.deepcopy(path) if isinstance(path, Config) else read_config(str(path))
     name_bad_files(config)
+    if test_set and (mini or data):
+        raise InputError('--test-set names the images itself: leave out --mini and --data')
     if data:
         own = use_own_data(config, data)
         if 'train_dataloader' in dataloaders and 'train' not in own.datasets:
@@ -79,6 +96,8 @@ def load_config(
         config.merge_from_dict(config.get('tta_overrides', {}))
     if bias_mode:
         set_bias_mode(config, bias_mode)
+    if test_set:
+        set_test_set(config, test_set, test_root)
     expect_weights(config, cfg_options)
     merge_options(config, cfg_options)
     check_data(config, dataloaders)
@@ -178,12 +197,12 @@ def check_data(config: Config, dataloaders: tuple[str, ...]) -> None:
         parts += [dataset['ann_file']] if dataset.get('ann_file') else []
         for path in [root] + [root / part for part in parts]:
             if not path.exists():
-                how = HOW_TO_GET.get(dataset['type'], 'set data_root with --cfg-options')
+                name = dataset['type'].removeprefix('bioattn_mm.')
+                how = HOW_TO_GET.get(name, 'set data_root with --cfg-options')
                 how = 'name the folder of own data with --data' if 'own_data' in config else how
-                raise InputError(
-                    f'no data for {dataset["type"]} at {path} (looked for from {Path.cwd()}); {how}; '
-                    f'or use generated miniature data instead: --mini'
-                )
+                if name in MINI_FOLDERS:
+                    how += '; or use generated miniature data instead: --mini'
+                raise InputError(f'no data for {name} at {path} (looked for from {Path.cwd()}); {how}')
         if dataset['type'] == 'ImageNet':
             check_classes_are_known(dataset, root)
 

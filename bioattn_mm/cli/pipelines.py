@@ -5,9 +5,15 @@ from collections.abc import Iterator
 
 from mmengine.config import Config, ConfigDict
 
+from ..errors import InputError
+
 LOAD_ANNOTATIONS = 'LoadAnnotations'
 LOADING = ('LoadImageFromFile', LOAD_ANNOTATIONS)
 CHECKED = 'bioattn_mm.Checked'
+
+# Classifiers are tested on crops of this ratio to the short side, and on whole images from this size in pixels.
+CROP_RATIO = 224 / 256
+WHOLE_FROM = 384
 
 
 def find_datasets(node: object) -> Iterator[ConfigDict]:
@@ -68,6 +74,27 @@ def load_ground_truth(config: Config, masks: bool = True) -> None:
         types = [step['type'] for step in pipeline]
         if 'PackDetInputs' in types and not any(map(_loads_annotations, pipeline)):
             pipeline.insert(types.index('PackDetInputs'), load)
+
+
+def set_crop_size(pipeline: list[dict], size: int) -> None:
+    """Let a classifier's pipeline give images of size x size pixels: their centre, from `WHOLE_FROM` on all of it.
+
+    Raises:
+        InputError: The pipeline does not resize.
+    """
+    places = [place for place, step in enumerate(pipeline) if step['type'] in ('ResizeEdge', 'Resize', 'CenterCrop')]
+    if not places:
+        raise InputError('the test pipeline of a classifier must have ResizeEdge and CenterCrop, or Resize')
+    resize = pipeline[places[0]]
+    options = {key: resize[key] for key in ('backend', 'interpolation') if key in resize}
+    if size < WHOLE_FROM:
+        steps = [
+            dict(type='ResizeEdge', scale=int(size / CROP_RATIO), edge='short', **options),
+            dict(type='CenterCrop', crop_size=size),
+        ]
+    else:
+        steps = [dict(type='Resize', scale=(size, size), **options)]
+    pipeline[places[0] : places[-1] + 1] = steps
 
 
 def _loads_annotations(step: ConfigDict) -> bool:

@@ -3,6 +3,7 @@
 - `transforms`: loading of images and annotations, with errors that name the bad file.
 - `image_mask`: data set of images and label maps in folders.
 - `corruption`: transform that corrupts images as ImageNet-C does.
+- `imagenet`: ImageNet's other test sets.
 - `samplers`: samplers, and a transform, that make random augmentation reproducible.
 - `skipping`: training without the samples that cannot be loaded.
 - `mini`: generated miniature datasets in the formats of ADE20K and COCO.
