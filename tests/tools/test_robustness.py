@@ -150,6 +150,22 @@ def test_goes_on_where_it_was_killed(killed: dict[str, int], done: Path, workpla
     assert [name for name in whole if times[name] != whole[name]] == first[2:]
 
 
+def test_attack_on_a_segmentor(workplace: Path, checkpoints: list[str], tool: InProcess) -> None:
+    printed = tool(
+        workplace, TOOL, SMALL, checkpoints[0], '--attack', 'pgd', '--epsilon', '8/255', '--steps', 2,
+        '--out', 'attacked', *IMAGES,
+    )  # fmt: skip
+    (model,) = json.loads((workplace / 'attacked/robustness.json').read_text())['models']
+    assert model['clean'] > model['attacks']['pgd']['8/255']
+    assert 'mIoU under attack' in printed
+
+
+def test_detectors_cannot_be_attacked(workplace: Path, tool: InProcess) -> None:
+    detector = ROOT / 'tests/tools/mask_rcnn_small.py'
+    line = tool.refused(workplace, TOOL, detector, 'x.pth', '--attack', 'fgsm', '--out', 'out', '--mini')
+    assert re.match(r'error: only classifiers .mmpretrain. and segmentors .mmseg. can be attacked: .*mmdet$', line)
+
+
 REFUSED = {
     'another checkpoint': (
         ('random_1.pth', '--compare', str(SMALL), 'random_1.pth'),

@@ -1,15 +1,22 @@
 #!/usr/bin/env python
-"""Robustness of trained models against the corruptions of ImageNet-C (Hendrycks and Dietterich, ICLR 2019).
+"""Robustness of trained models against the corruptions of ImageNet-C, or against adversarial attacks.
 
-Tests each model on its test set, with the images corrupted right after they are loaded, for each corruption and
-severity. Reports the mean of the metric over them (mPC), and its ratio to the metric on the images as they are (rPC =
-mPC / P_clean), after Michaelis et al. 2019, "Benchmarking robustness in object detection". All models get the same
-images.
+Corruptions (Hendrycks and Dietterich, ICLR 2019): tests each model on its test set, with the images corrupted, for
+each corruption and severity. Reports the mean of the metric over them (mPC), and its ratio to the metric on images
+as they are (rPC = mPC / P_clean), after Michaelis et al. 2019, "Benchmarking robustness in object detection"; of
+classifiers also the mCE, errors in percent of AlexNet's. Detectors and segmentors get images that are corrupted right
+after they are loaded; classifiers get them corrupted after the crop, or with --imagenet-c as the files of ImageNet-C.
 
-The result of each test is kept as soon as it is done: after an interruption, the same call goes on.
+Attacks (--attack): tests each classifier or segmentor on adversarial images of its test set, for each attack and
+epsilon: white-box, untargeted, in the L-infinity ball, after resizing and before normalisation.
+
+All models get the same images. The result of each test is kept as soon as it is done: after an interruption, the same
+call goes on.
 """
 
 import argparse
+import copy
+import functools
 import sys
 from itertools import product
 from pathlib import Path
@@ -21,11 +28,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from bioattn_mm.analysis.evaluation import TrainedModel, choose_metric
-from bioattn_mm.analysis.robustness import CLEAN, Results, measure_corrupted, summarize
-from bioattn_mm.cli.command_line import ToolParser, run_tool
+from bioattn_mm.analysis.robustness import CLEAN, Attacks, Condition, Corruptions, Results, measure, summarize
+from bioattn_mm.cli.command_line import AtLeast, ToolParser, run_tool
 from bioattn_mm.cli.config import load_config
+from bioattn_mm.cli.imagenet import tests_imagenet
 from bioattn_mm.cli.reports import Report, print_table, unique_name
 from bioattn_mm.datasets.corruption import SEVERITIES
+from bioattn_mm.errors import InputError
 
 FILES = ('robustness.csv', 'robustness.json', 'robustness.png')
 
@@ -37,6 +46,8 @@ def parse_args() -> argparse.Namespace:
         'analysis/robustness.py configs/vars/upernet_rvt_tiny_vars_sd_ade20k.py vars.pth '
         '--compare configs/convit/upernet_tiny_ade20k.py convit.pth --corruptions gaussian_noise fog --severities 3 '
         '--out robustness',
+        'analysis/robustness.py configs/transnext/transnext-micro_8xb128_in1k.py transnext_micro_224_1k.pth '
+        '--attack fgsm pgd --epsilon 1/255 4/255 --out attacks',
     )
     parser.add_config()
     parser.add_checkpoint()
@@ -51,94 +62,222 @@ def parse_args() -> argparse.Namespace:
         metavar=('CONFIG', 'CHECKPOINT'),
         help='another model on the same images; repeat the option for more models',
     )
-    parser.add_argument(
+    corruptions = parser.add_argument_group('corruptions')
+    corruptions.add_argument(
         '--corruptions',
         nargs='+',
         choices=get_corruption_names('all'),
-        default=get_corruption_names(),
         metavar='NAME',
         help=f'corruptions (default: {", ".join(get_corruption_names())}; also: '
         f'{", ".join(get_corruption_names("validation"))})',
     )
-    parser.add_argument(
+    corruptions.add_argument(
         '--severities',
         nargs='+',
         type=int,
         choices=SEVERITIES,
-        default=list(SEVERITIES),
         metavar='N',
         help='severities, 1 to 5 (default: all)',
     )
-    parser.add_argument('--metric', help="metric of the config's evaluator (default: mIoU, or the boxes' AP)")
+    corruptions.add_argument(
+        '--imagenet-c',
+        metavar='DIR',
+        help='test classifiers of ImageNet-1k on the files of ImageNet-C, DIR/CORRUPTION/SEVERITY',
+    )
+    attacks = parser.add_argument_group('attacks')
+    attacks.add_argument(
+        '--attack',
+        nargs='+',
+        choices=('fgsm', 'pgd'),
+        metavar='NAME',
+        help='attack the models instead of corrupting the images: fgsm (one step), pgd (several, random start)',
+    )
+    attacks.add_argument(
+        '--epsilon',
+        nargs='+',
+        metavar='E',
+        help='largest changes of a pixel value as parts of its range, such as 1/255 or 0.01 (default: 1/255)',
+    )
+    attacks.add_argument('--steps', action=AtLeast, minimum=1, metavar='N', help='steps of pgd (default: 5)')
+    attacks.add_argument(
+        '--step-size', metavar='S', help='change of a pixel value in a step of pgd (default: 2.5 epsilon / steps)'
+    )
+    attacks.add_argument(
+        '--restarts',
+        action=AtLeast,
+        minimum=1,
+        metavar='N',
+        help='attack each image N times with pgd, and count the worst (default: 1)',
+    )
+    parser.add_argument('--metric', help="metric of the config's evaluator (default: mIoU, AP of boxes or top-1)")
     parser.add_config_options()
     return parser.parse_args()
+
+
+def read_study(args: argparse.Namespace) -> Corruptions | Attacks:
+    """What is to be done to the images."""
+    if not args.attack:
+        refuse(args, '--attack', 'epsilon', 'steps', 'step_size', 'restarts')
+        names, severities = args.corruptions or get_corruption_names(), args.severities or list(SEVERITIES)
+        return Corruptions(names, severities, args.imagenet_c)
+    if args.corruptions or args.severities or args.imagenet_c:
+        raise InputError('--attack takes no corruptions: measure them by another call')
+    if 'pgd' not in args.attack:
+        refuse(args, '--attack pgd', 'steps', 'step_size', 'restarts')
+    epsilons = [f'{255 * fraction("--epsilon", text):g}/255' for text in args.epsilon or ('1/255',)]
+    step_size = 255 * fraction('--step-size', args.step_size) if args.step_size else None
+    return Attacks(args.attack, epsilons, args.steps or 5, step_size, args.restarts or 1)
+
+
+def refuse(args: argparse.Namespace, needed: str, *names: str) -> None:
+    """Raise an `InputError` if one of the options was given."""
+    for name in names:
+        if getattr(args, name) is not None:
+            raise InputError(f'--{name.replace("_", "-")} is an option of {needed}: add that')
+
+
+def fraction(option: str, text: str) -> float:
+    """The value of a part of the pixel range, such as '4/255'."""
+    numerator, _, denominator = text.partition('/')
+    try:
+        value = float(numerator) / float(denominator or 1)
+    except (ValueError, ZeroDivisionError):
+        value = 0.0
+    if not 0 < value <= 1:
+        raise InputError(f'{option} must be a part of the pixel range, such as 4/255 or 0.01, got {text}')
+    return value
 
 
 @run_tool
 def main() -> None:
     args = parse_args()
+    study = read_study(args)
     models = {}
     for path, checkpoint in ((args.config, args.checkpoint), *args.compare):
         options = dict(mini=args.mini, cfg_options=args.cfg_options)
         config = load_config(path, dataloaders=('test_dataloader',), **options)
+        for condition in study.conditions:
+            study.change(copy.deepcopy(config), *condition)  # so that none is found to be impossible after hours
         models[unique_name(path, models)] = TrainedModel.read(config, checkpoint)
     report = Report(args.out, *FILES, overwrite=True)
     logs = report.path('logs')
-    results = Results(report.path('results'), models, args.corruptions, args.severities)
+    results = Results(report.path('results'), models, study.settings)
 
-    measure_all(models, [CLEAN], results, logs)
+    measure_all(models, study, [CLEAN], results, logs)
     metric = args.metric
     for name in models:
         metric = choose_metric(results.load(name, *CLEAN), metric)
-    conditions = list(product(args.corruptions, args.severities))
-    measure_all(models, conditions, results, logs)
-
-    rows, values, means, summaries = [], {}, {}, {}
-    for name in models:
-        # An evaluator that gets no predictions reports no metrics.
-        values[name] = {pair: results.load(name, *pair).get(metric, 0.0) for pair in (CLEAN, *conditions)}
-        means[name] = {
-            corruption: float(np.mean([values[name][corruption, severity] for severity in args.severities]))
-            for corruption in args.corruptions
-        }
-        summaries[name] = summarize(values[name][CLEAN], {pair: values[name][pair] for pair in conditions})
-        for (corruption, severity), value in values[name].items():
-            rows.append(dict(model=name, corruption=corruption, severity=severity, metric=metric, value=value))
-    about = [dict(model=name, **results.models[name], **summaries[name], corruptions=means[name]) for name in models]
-    report.write_csv('robustness.csv', rows)
-    report.write_json('robustness.json', dict(metric=metric, models=about))
-    report.write_figure('robustness.png', draw(metric, values, means, summaries))
-
-    title = f'{metric}: clean images, mean over corruptions and severities (mPC), ratio (rPC)'
-    cells = (
-        (name, f'{summary["clean"]:.4g}', f'{summary["mPC"]:.4g}', f'{100 * summary["rPC"]:.1f} %')
-        for name, summary in summaries.items()
-    )
-    print_table(title, ('model', 'clean', 'mPC', 'rPC'), cells)
-    cells = ((corruption, *(f'{means[name][corruption]:.4g}' for name in models)) for corruption in args.corruptions)
-    print_table(f'{metric}, means over severities', ('corruption', *models), cells)
+    measure_all(models, study, study.conditions, results, logs)
+    write = write_attacks if args.attack else write_corruptions
+    write(report, metric, study, models, results)
     print(report)
 
 
+def write_corruptions(
+    report: Report, metric: str, study: Corruptions, models: dict[str, TrainedModel], results: Results
+) -> None:
+    """Write and print a metric under corruption."""
+    values = results.values(metric, [CLEAN, *study.conditions])
+    rows = [
+        dict(model=name, corruption=corruption, severity=severity, metric=metric, value=value)
+        for name, of_model in values.items()
+        for (corruption, severity), value in of_model.items()
+    ]
+    means = {
+        name: {
+            corruption: float(np.mean([of_model[corruption, level] for level in study.levels]))
+            for corruption in study.names
+        }
+        for name, of_model in values.items()
+    }
+    summaries = {
+        name: summarize(
+            of_model[CLEAN],
+            {pair: of_model[pair] for pair in study.conditions},
+            on_imagenet=metric == 'accuracy/top1' and tests_imagenet(models[name].config),
+        )
+        for name, of_model in values.items()
+    }
+    about = [dict(model=name, **results.models[name], **summaries[name], corruptions=means[name]) for name in values]
+    report.write_csv('robustness.csv', rows)
+    report.write_json('robustness.json', dict(metric=metric, imagenet_c=study.imagenet_c, models=about))
+    report.write_figure('robustness.png', draw_corruptions(metric, values, means, summaries))
+
+    title = f'{metric}: clean images, mean over corruptions and severities (mPC), ratio (rPC)'
+    columns = ['clean', 'mPC', 'rPC']
+    if any('mCE' in summary for summary in summaries.values()):
+        title += ", errors in percent of AlexNet's (mCE)"
+        columns.append('mCE')
+    texts = {
+        name: dict(
+            clean=f'{summary["clean"]:.4g}',
+            mPC=f'{summary["mPC"]:.4g}',
+            rPC=f'{100 * summary["rPC"]:.1f} %',
+            mCE=f'{summary["mCE"]:.1f} %' if 'mCE' in summary else '',
+        )
+        for name, summary in summaries.items()
+    }
+    cells = ((name, *(texts[name][column] for column in columns)) for name in values)
+    print_table(title, ('model', *columns), cells)
+    cells = ((corruption, *(f'{means[name][corruption]:.4g}' for name in values)) for corruption in study.names)
+    print_table(f'{metric}, means over severities', ('corruption', *values), cells)
+
+
+def write_attacks(
+    report: Report, metric: str, study: Attacks, models: dict[str, TrainedModel], results: Results
+) -> None:
+    """Write and print a metric under attack."""
+    values = results.values(metric, [CLEAN, *study.conditions])
+    rows = [
+        dict(model=name, attack=attack, epsilon=epsilon, metric=metric, value=value)
+        for name, of_model in values.items()
+        for (attack, epsilon), value in of_model.items()
+    ]
+    about = [
+        dict(
+            model=name,
+            **results.models[name],
+            clean=of_model[CLEAN],
+            attacks={
+                attack: {epsilon: of_model[attack, epsilon] for epsilon in study.levels} for attack in study.names
+            },
+        )
+        for name, of_model in values.items()
+    ]
+    report.write_csv('robustness.csv', rows)
+    report.write_json('robustness.json', dict(metric=metric, **study.settings, models=about))
+    report.write_figure('robustness.png', draw_attacks(metric, study, values))
+    cells = (
+        (*condition, *(f'{of_model[condition]:.4g}' for of_model in values.values()))
+        for condition in (CLEAN, *study.conditions)
+    )
+    print_table(f'{metric} under attack', ('attack', 'epsilon', *values), cells)
+
+
 def measure_all(
-    models: dict[str, TrainedModel], conditions: list[tuple[str, int]], results: Results, logs: Path
+    models: dict[str, TrainedModel],
+    study: Corruptions | Attacks,
+    conditions: list[Condition],
+    results: Results,
+    logs: Path,
 ) -> None:
     """Run the tests that have no results yet."""
-    todo = [(name, *pair) for name, pair in product(models, conditions) if results.load(name, *pair) is None]
+    todo = [pair for pair in product(models, conditions) if results.load(pair[0], *pair[1]) is None]
     columns = TextColumn('{task.description}'), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
     # On stdout as it is now: during a test it is redirected to a file, for what evaluators print.
     with Progress(*columns, console=Console(file=sys.stdout), speed_estimate_period=3600) as progress:
         task = progress.add_task('', total=len(todo))
-        for number, (name, corruption, severity) in enumerate(todo):
-            progress.update(task, description=f'{name}, {corruption} {severity or ""}', completed=number)
-            metrics = measure_corrupted(
-                models[name], corruption, severity, logs, lambda part: progress.advance(task, part)
-            )
-            results.save(name, corruption, severity, metrics)
+        for number, (name, condition) in enumerate(todo):
+            what = ' '.join(str(part) for part in condition if part)
+            progress.update(task, description=f'{name}, {what}', completed=number)
+            advance = functools.partial(progress.advance, task)
+            results.save(name, *condition, measure(models[name], study, condition, logs, advance))
         progress.update(task, completed=len(todo))
 
 
-def draw(metric: str, values: dict[str, dict], means: dict[str, dict], summaries: dict[str, dict]) -> Figure:
+def draw_corruptions(
+    metric: str, values: dict[str, dict], means: dict[str, dict], summaries: dict[str, dict]
+) -> Figure:
     """Draw the metric over the severity (mean over corruptions) and for each corruption (mean over severities)."""
     corruptions = list(next(iter(means.values())))
     width = 4 + 0.3 * len(corruptions) * (1 + len(values) / 2)
@@ -160,6 +299,22 @@ def draw(metric: str, values: dict[str, dict], means: dict[str, dict], summaries
     for axis in (left, right):
         axis.grid(axis='y', alpha=0.3)
         axis.tick_params(labelsize=8)
+    return figure
+
+
+def draw_attacks(metric: str, study: Attacks, values: dict[str, dict]) -> Figure:
+    """Draw the metric over epsilon, with a line for each model and attack that starts at the images as they are."""
+    figure = Figure(figsize=(6, 4.5), layout='constrained')
+    axis = figure.subplots()
+    places = {level: float(level.removesuffix('/255')) for level in study.levels}
+    for index, (name, of_model) in enumerate(values.items()):
+        for attack, style in zip(study.names, ('o-', 's--')):
+            points = sorted((places[level], of_model[attack, level]) for level in study.levels)
+            x, y = zip((0, of_model[CLEAN]), *points)
+            axis.plot(x, y, style, color=f'C{index}', label=f'{name}, {attack}')
+    axis.set(xlabel='epsilon in pixel values of 0 to 255 (0: images as they are)', ylabel=metric)
+    axis.legend(fontsize=7)
+    axis.grid(axis='y', alpha=0.3)
     return figure
 
 

@@ -1,0 +1,247 @@
+"""FGSM and PGD: against their closed form on linear models, and what every adversarial image must keep to."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from mmengine.config import ConfigDict
+from mmengine.registry import MODELS, DefaultScope
+from mmengine.structures import PixelData
+from mmpretrain.structures import DataSample
+from mmseg.structures import SegDataSample
+from torch import Tensor, nn
+
+from bioattn_mm.analysis.attacks import PIXEL_MAX, UNLABELLED, Attack, attack_batch, fgsm, pgd
+from bioattn_mm.errors import InputError
+
+from .test_tools import BACKBONES
+
+SIZE = (6, 9)
+MEAN, STD = (120.0, 110.0, 100.0), (60.0, 50.0, 40.0)
+# On linear models both end at the worst image of the ball, wherever PGD starts.
+ATTACKS = dict(fgsm=fgsm(3), pgd=pgd(3, steps=5), pgd_with_restarts=pgd(3, steps=3, restarts=2))
+
+
+class Pixels(nn.Module):
+    """A backbone that returns the preprocessed images, flattened for a classifier."""
+
+    def __init__(self, flatten: bool) -> None:
+        super().__init__()
+        self.flatten = flatten
+
+    def forward(self, images: Tensor) -> tuple[Tensor]:
+        return (images.flatten(1) if self.flatten else images,)
+
+
+def build(scope: str, config: dict, initialise: bool = True) -> nn.Module:
+    with DefaultScope.overwrite_default_scope(scope):
+        model = MODELS.build(config).eval()
+    for parameter in model.parameters() if initialise else ():
+        # Small: where a class has a probability of 1 in float32, the loss has no gradient.
+        parameter.data.normal_(std=0.1 if scope == 'mmseg' else parameter[0].numel() ** -0.5)
+    return model.requires_grad_(False)
+
+
+def random_images(count: int, *sizes: tuple[int, int]) -> list[Tensor]:
+    """Images with all values from 0 to 255, also those at which an attack is cut off."""
+    sizes = sizes or (SIZE,) * count
+    return [torch.randint(0, 256, (3, *size), dtype=torch.uint8) for size in sizes]
+
+
+def classified(label: int, name: str) -> DataSample:
+    return DataSample(metainfo=dict(img_path=f'folder/{name}')).set_gt_label(label)
+
+
+def batch_of(images: list[Tensor], labels: list[int]) -> dict:
+    samples = [classified(label, f'{index}.png') for index, label in enumerate(labels)]
+    return dict(inputs=images, data_samples=samples)
+
+
+@pytest.fixture(scope='module')
+def linear_classifier() -> nn.Module:
+    """Two classes; mmpretrain's own preprocessor, which swaps the channels."""
+    return build(
+        'mmpretrain',
+        dict(
+            type='ImageClassifier',
+            backbone=dict(type=Pixels, flatten=True),
+            head=dict(type='LinearClsHead', num_classes=2, in_channels=3 * SIZE[0] * SIZE[1]),
+            data_preprocessor=dict(mean=MEAN, std=STD, to_rgb=True),
+        ),
+    )
+
+
+@pytest.mark.parametrize('attack', ATTACKS.values(), ids=ATTACKS)
+def test_the_worst_image_of_a_linear_classifier(attack: Attack, linear_classifier: nn.Module) -> None:
+    weight = linear_classifier.head.fc.weight
+    images, labels = random_images(4), [0, 1, 1, 0]
+    found = attack_batch(attack, linear_classifier, batch_of(images, labels))
+    for image, attacked, label in zip(images, found, labels):
+        towards_the_other = (weight[1 - label] - weight[label]).view(3, *SIZE).flip(0)  # RGB to BGR
+        worst = (image + attack.epsilon * towards_the_other.sign()).clamp(0, PIXEL_MAX)
+        torch.testing.assert_close(attacked, worst)
+    assert not torch.equal(found[0], images[0])
+
+
+@pytest.mark.filterwarnings('ignore:For binary segmentation:UserWarning')
+@pytest.mark.parametrize('out_channels', [1, 2])
+@pytest.mark.parametrize('attack', ATTACKS.values(), ids=ATTACKS)
+def test_the_worst_image_of_a_linear_segmentor(attack: Attack, out_channels: int) -> None:
+    """A classifier of each pixel: all labelled pixels move by epsilon, and FGSM leaves the others as they are."""
+    head = dict(type='FCNHead', num_convs=0, concat_input=False, in_channels=3, channels=3, in_index=0, threshold=0.5)
+    model = build(
+        'mmseg',
+        dict(
+            type='EncoderDecoder',
+            backbone=dict(type=Pixels, flatten=False),
+            decode_head=dict(head, num_classes=2, out_channels=out_channels, dropout_ratio=0.0),
+            data_preprocessor=dict(type='SegDataPreProcessor', mean=MEAN, std=STD),
+            test_cfg=ConfigDict(mode='whole'),
+        ),
+    )
+    (image,) = random_images(1)
+    labels = torch.randint(0, 2, (1, *SIZE))
+    labels[0, 2] = UNLABELLED
+    sample = SegDataSample(metainfo=dict(img_path='a.png', ori_shape=SIZE, img_shape=SIZE))
+    sample.gt_sem_seg = PixelData(data=labels)
+    (attacked,) = attack_batch(attack, model, dict(inputs=[image], data_samples=[sample]))
+
+    weight = model.decode_head.conv_seg.weight[:, :, 0, 0]
+    towards_one = weight[0] if out_channels == 1 else weight[1] - weight[0]
+    sign = torch.where(labels == 0, 1, -1) * towards_one.sign()[:, None, None]
+    worst = (image + attack.epsilon * sign).clamp(0, PIXEL_MAX)
+    labelled = (labels[0] != UNLABELLED).expand(3, *SIZE)
+    torch.testing.assert_close(attacked[labelled], worst[labelled])
+    if not attack.random_start:
+        assert torch.equal(attacked[~labelled], image[~labelled].float())
+
+
+@pytest.fixture(scope='module')
+def curved_classifier() -> nn.Module:
+    """A small convolutional network for images of any size."""
+
+    class Network(nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(nn.Conv2d(3, 8, 3, stride=2), nn.GELU(), nn.Conv2d(8, 8, 3, stride=2), nn.GELU())
+
+        def forward(self, images: Tensor) -> tuple[Tensor]:
+            return (super().forward(images),)
+
+    return build(
+        'mmpretrain',
+        dict(
+            type='ImageClassifier',
+            backbone=dict(type=Network),
+            neck=dict(type='GlobalAveragePooling'),
+            head=dict(type='LinearClsHead', num_classes=4, in_channels=8),
+            data_preprocessor=dict(mean=MEAN, std=STD),
+        ),
+    )
+
+
+def scores(model: nn.Module, images: list[Tensor], labels: list[int]) -> tuple[Tensor, Tensor]:
+    """Cross-entropy and wrongness of images of one size."""
+    logits = model(model.data_preprocessor(dict(inputs=images))['inputs'], mode='tensor')
+    labels = torch.tensor(labels)
+    return F.cross_entropy(logits, labels, reduction='none'), logits.argmax(1) != labels
+
+
+@pytest.mark.parametrize('epsilon', [0.5, 2, 16])
+@pytest.mark.parametrize('make', [fgsm, pgd, lambda epsilon: pgd(epsilon, 3, step_size=9, restarts=3)])
+def test_stays_within_epsilon_and_raises_the_loss(
+    make: Callable[[float], Attack], epsilon: float, curved_classifier: nn.Module
+) -> None:
+    images, labels = random_images(6, *[(20, 28)] * 6), [0, 1, 2, 3, 0, 1]
+    found = attack_batch(make(epsilon), curved_classifier, batch_of(images, labels))
+    for image, attacked in zip(images, found):
+        assert attacked.dtype == torch.float32 and attacked.shape == image.shape
+        assert 0 <= attacked.min() and attacked.max() <= PIXEL_MAX
+        assert (attacked - image).abs().max() == pytest.approx(epsilon, rel=1e-4)
+    assert (scores(curved_classifier, found, labels)[0] > scores(curved_classifier, images, labels)[0]).all()
+
+
+def test_more_steps_are_worse_than_one(curved_classifier: nn.Module) -> None:
+    images, labels = random_images(8, *[(20, 28)] * 8), [0, 1, 2, 3] * 2
+    losses = [
+        scores(curved_classifier, attack_batch(attack, curved_classifier, batch_of(images, labels)), labels)[0].sum()
+        for attack in (fgsm(24), pgd(24, 20))
+    ]
+    assert losses[0] < losses[1]
+
+
+def test_the_worst_restart_counts(curved_classifier: nn.Module) -> None:
+    images, labels = random_images(8, *[(20, 28)] * 8), [0, 1, 2, 3] * 2
+    results = []
+    for restarts in (1, 2, 8):
+        found = attack_batch(pgd(20, 1, restarts=restarts), curved_classifier, batch_of(images, labels))
+        loss, wrong = scores(curved_classifier, found, labels)
+        results.append([(bool(w), float(value)) for w, value in zip(wrong, loss)])
+    for fewer, more in zip(results, results[1:]):
+        assert all(b >= a for a, b in zip(fewer, more)) and fewer != more
+
+
+def test_a_wrong_prediction_counts_more_than_a_higher_loss() -> None:
+    """Of two restarts the first ends with a high loss and is right, the second ends with a low one and is wrong."""
+    ends = []
+
+    def objective(images: list[Tensor]) -> tuple[Tensor, Tensor]:
+        if not images[0].requires_grad:  # the end of a restart
+            ends.append(images[0])
+        wrong = torch.tensor([float(len(ends) == 2)])
+        return images[0].mean()[None] * 0 + 5 - 4 * wrong, wrong
+
+    attack = Attack(epsilon=8, step_size=1, restarts=2, random_start=True)
+    (found,) = attack(objective, [torch.full((3, 4, 4), 100.0)], [0])
+    assert len(ends) == 2 and not torch.equal(*ends)
+    assert torch.equal(found, ends[1])
+
+
+def test_random_starts_depend_on_the_image_alone(curved_classifier: nn.Module) -> None:
+    """Not on the batch, which may be a list or stacked."""
+    attack, batch = pgd(4, restarts=2), batch_of(random_images(3, *[(20, 28)] * 3), [0, 1, 2])
+    together = attack_batch(attack, curved_classifier, batch)
+    for image, sample, found in zip(batch['inputs'], batch['data_samples'], together):
+        (alone,) = attack_batch(attack, curved_classifier, dict(inputs=image[None], data_samples=[sample]))
+        torch.testing.assert_close(alone, found, atol=1e-3, rtol=0)
+
+
+def test_images_of_several_sizes(curved_classifier: nn.Module) -> None:
+    images = random_images(3, (20, 28), (33, 17), (20, 28))
+    found = attack_batch(pgd(4), curved_classifier, batch_of(images, [0, 1, 2]))
+    for image, attacked in zip(images, found):
+        assert attacked.shape == image.shape
+        assert (attacked - image).abs().max() == pytest.approx(4, rel=1e-4)
+
+
+@pytest.mark.parametrize('name', BACKBONES)
+def test_attack_on_every_system(name: str) -> None:
+    """Also after a test without gradients, in which position biases were computed and kept."""
+    settings = dict(BACKBONES[name], type=f'bioattn_mm.{name}')
+    channels = {'TransNeXt': 32, 'GABSwin': 64}.get(name, 16 if name in ('ConViT', 'GABViT') else 8)
+    settings['out_indices'] = (3,) if name in ('TransNeXt', 'GABSwin') else (BACKBONES[name]['out_indices'][-1],)
+    model = build(
+        'mmpretrain',
+        dict(
+            type='ImageClassifier',
+            backbone=settings,
+            neck=dict(type='GlobalAveragePooling'),
+            head=dict(type='LinearClsHead', num_classes=4, in_channels=channels),
+            data_preprocessor=dict(mean=MEAN, std=STD),
+        ),
+        initialise=False,
+    )
+    images, labels = random_images(2, (48, 64), (48, 64)), [0, 1]
+    with torch.no_grad():
+        before, _ = scores(model, images, labels)
+    found = attack_batch(fgsm(2), model, batch_of(images, labels))
+    with torch.no_grad():
+        after, _ = scores(model, found, labels)
+    assert (after > before).all()
+
+
+def test_refuses_what_has_no_single_class(curved_classifier: nn.Module) -> None:
+    batch = batch_of(random_images(1), [0])
+    batch['data_samples'][0].set_gt_label([0, 1])
+    with pytest.raises(InputError, match='only classifiers of one class an image and segmentors'):
+        attack_batch(fgsm(1), curved_classifier, batch)

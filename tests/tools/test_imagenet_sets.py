@@ -1,0 +1,323 @@
+"""ImageNet's test sets, input sizes and attacks of classifiers, through the tools as a user calls them."""
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, DefaultScope
+from PIL import Image
+from torch import Tensor
+
+from bioattn_mm.analysis.robustness import insert_corruption, summarize
+from bioattn_mm.cli.pipelines import set_crop_size
+from bioattn_mm.datasets.imagenet import ALEXNET_ERRORS, mean_corruption_error, wordnet_labels
+
+from .running import ROOT, InProcess, metrics_of_test
+
+SIDE, CROP = 40, 32  # pixels
+CLASSIFIER = f"""
+_base_ = '{ROOT}/configs/transnext/transnext-micro_8xb128_in1k.py'
+channels = (8, 16, 16, 16)
+model = dict(
+    backbone=dict(arch=dict(_delete_=True, embed_dims=channels, num_heads=(1, 2, 2, 2), depths=(1, 1, 1, 1))),
+    head=dict(in_channels=16),
+)
+test_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='ResizeEdge', scale={SIDE}, backend='pillow', interpolation='bicubic'),
+    dict(type='CenterCrop', crop_size={CROP}),
+    dict(type='PackInputs'),
+]
+test_dataloader = dict(num_workers=0, persistent_workers=False, batch_size=4, dataset=dict(pipeline=test_pipeline))
+"""
+WORDNET_IDS = list(wordnet_labels())
+SEVERITIES = (1, 2, 3, 4, 5)
+
+
+@pytest.fixture(scope='module')
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the config and random weights of a small classifier of the 1000 classes."""
+    folder = tmp_path_factory.mktemp('imagenet')
+    (folder / 'small.py').write_text(CLASSIFIER)
+    torch.manual_seed(1)
+    model = build(folder)
+    model.head.fc.weight.data.normal_()
+    torch.save(dict(state_dict=model.state_dict()), folder / 'small.pth')
+    return folder
+
+
+def build(folder: Path) -> torch.nn.Module:
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        return MODELS.build(Config.fromfile(folder / 'small.py').model).eval()
+
+
+def random_images(count: int, side: int, seed: int = 0) -> np.ndarray:
+    """RGB images that differ in colour and in their coarse pattern, uint8 (count, side, side, 3)."""
+    generator = np.random.default_rng(seed)
+    coarse = generator.integers(0, 256, (count, 2, 2, 3)).repeat(side // 2, 1).repeat(side // 2, 2)
+    return np.clip(coarse + generator.integers(-20, 21, coarse.shape), 0, 255).astype(np.uint8)
+
+
+@torch.no_grad()
+def logits(folder: Path, images: np.ndarray) -> Tensor:
+    """The model's logits of RGB images (N, H, W, 3): (N, 1000)."""
+    model = build(folder)
+    model.load_state_dict(torch.load(folder / 'small.pth')['state_dict'])
+    settings = model.data_preprocessor
+    batch = torch.from_numpy(images).permute(0, 3, 1, 2).float()
+    return model((batch - settings.mean) / settings.std)
+
+
+def centre(images: np.ndarray) -> np.ndarray:
+    margin = (SIDE - CROP) // 2
+    return images[:, margin : margin + CROP, margin : margin + CROP]
+
+
+def save(path: Path, image: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(image).save(path)
+
+
+@pytest.mark.parametrize(
+    ('name', 'data_root', 'names'),
+    [
+        ('r', 'data/imagenet-r', WORDNET_IDS),
+        ('a', 'elsewhere/a', WORDNET_IDS),
+        ('v2', 'data/imagenetv2-matched-frequency-format-val', [str(label) for label in range(1000)]),
+    ],
+)
+def test_predictions_are_among_the_classes_of_the_set(
+    name: str, data_root: str, names: list[str], place: Path, tool: InProcess, tmp_path: Path
+) -> None:
+    """Half of the images are right among the set's classes, and none among all, where other classes have more."""
+    images = random_images(12, SIDE)
+    scores = logits(place, centre(images))
+    # The classes 2 and 10, whose names are in another order than they, and 18 others.
+    subset = torch.tensor([2, 10, *range(15, 1000, 55)])
+    best, worst = subset[scores[:, subset].argmax(1)], subset[scores[:, subset].argmin(1)]
+    assert not (scores.argmax(1) == best).any()
+    for label in subset:
+        save(place / data_root / names[label] / 'in_every_folder.png', images[0])
+    right = 1  # the image of all folders, in that of its best class
+    for index, image in enumerate(images):
+        label = best[index] if index % 2 else worst[index]
+        save(place / data_root / names[label] / f'{index}.png', image)
+    right += len(images) // 2
+
+    options = ('--test-root', data_root) if name == 'a' else ()
+    printed = tool(
+        place, 'test.py', 'small.py', 'small.pth', '--test-set', name, *options, '--work-dir', tmp_path / 'work'
+    )
+    expected = 100 * right / (len(images) + len(subset))
+    assert metrics_of_test(tmp_path / 'work')['accuracy/top1'] == pytest.approx(expected)
+    assert f'accuracy/top1 {expected:.4g}' in printed
+
+
+def is_right(corruption: str, severity: int) -> bool:
+    """Whether the one image of a corruption and severity is in the folder of its predicted class."""
+    return (list(ALEXNET_ERRORS).index(corruption) + severity) % 3 > 0
+
+
+@pytest.fixture(scope='module')
+def imagenet_c(place: Path) -> Path:
+    """ImageNet-C with one image, of the crop's size, for each of its folders; noise is in a folder of its own."""
+    folder = place / 'data/imagenet-c'
+    images = random_images(len(ALEXNET_ERRORS) * len(SEVERITIES), CROP)
+    labels = iter(zip(images, logits(place, images).argmax(1)))
+    for corruption in ALEXNET_ERRORS:
+        category = folder / 'noise' if corruption.endswith('noise') else folder
+        for severity in SEVERITIES:
+            image, label = next(labels)
+            name = WORDNET_IDS[label if is_right(corruption, severity) else label - 1]
+            save(category / corruption / str(severity) / name / 'image.png', image)
+    return folder
+
+
+def test_imagenet_c_as_files(imagenet_c: Path, place: Path, tool: InProcess, tmp_path: Path) -> None:
+    """Images are tested whole, and the errors are in percent of AlexNet's."""
+    printed = tool(place, 'test.py', 'small.py', 'small.pth', '--test-set', 'c', '--work-dir', tmp_path / 'work')
+    metrics = metrics_of_test(tmp_path / 'work')
+    ratios = []
+    for corruption, error in ALEXNET_ERRORS.items():
+        accuracy = 20 * sum(is_right(corruption, severity) for severity in SEVERITIES)
+        assert metrics[f'imagenet_c/{corruption}'] == pytest.approx(accuracy)
+        ratios.append((100 - accuracy) / error)
+    assert metrics['imagenet_c/mCE'] == pytest.approx(100 * np.mean(ratios))
+    assert f'imagenet_c/mCE {100 * np.mean(ratios):.4g}' in printed
+
+
+def test_some_of_imagenet_c_and_their_mean(imagenet_c: Path, place: Path, tool: InProcess, tmp_path: Path) -> None:
+    """robustness.py on the same files: resumable, and without mCE if not all are there."""
+    write_validation_set(place, 4)
+    tool(
+        place, 'analysis/robustness.py', 'small.py', 'small.pth', '--imagenet-c', imagenet_c, '--corruptions',
+        'shot_noise', 'snow', '--severities', 1, 2, 3, '--out', tmp_path / 'out',
+    )  # fmt: skip
+    (model,) = json.loads((tmp_path / 'out/robustness.json').read_text())['models']
+    means = {
+        corruption: 100 * np.mean([is_right(corruption, severity) for severity in (1, 2, 3)])
+        for corruption in ('shot_noise', 'snow')
+    }
+    assert model['corruptions'] == pytest.approx(means)
+    assert model['clean'] == 100 and model['mPC'] == pytest.approx(np.mean(list(means.values())))
+    assert 'mCE' not in model
+
+
+def test_mean_corruption_error() -> None:
+    conditions = [(corruption, severity) for corruption in ALEXNET_ERRORS for severity in SEVERITIES]
+    of_alexnet = {(corruption, severity): 100 - ALEXNET_ERRORS[corruption] for corruption, severity in conditions}
+    assert mean_corruption_error(of_alexnet) == pytest.approx(100)
+    assert mean_corruption_error(dict.fromkeys(conditions, 100.0)) == 0
+    assert summarize(50.0, of_alexnet, on_imagenet=True)['mCE'] == pytest.approx(100)
+    assert 'mCE' not in summarize(50.0, of_alexnet)
+    del of_alexnet['fog', 5]
+    assert mean_corruption_error(of_alexnet) is None
+
+
+def test_classifiers_get_corrupted_crops() -> None:
+    config = Config.fromfile(ROOT / 'configs/transnext/transnext-micro_8xb128_in1k.py')
+    insert_corruption(config, 'fog', 2)
+    types = [step['type'] for step in config.test_dataloader.dataset.pipeline]
+    assert types == ['LoadImageFromFile', 'ResizeEdge', 'CenterCrop', 'bioattn_mm.Corrupt', 'PackInputs']
+
+
+def write_validation_set(place: Path, count: int) -> None:
+    """A validation set of images whose labels are the model's predictions."""
+    images = random_images(count, SIDE)
+    predicted = logits(place, centre(images)).argmax(1).tolist()
+    for index, image in enumerate(images):
+        save(place / f'data/imagenet/val/{index}.png', image)
+    (place / 'data/imagenet/meta').mkdir(exist_ok=True)
+    lines = [f'{index}.png {label}\n' for index, label in enumerate(predicted)]
+    (place / 'data/imagenet/meta/val.txt').write_text(''.join(lines))
+
+
+def test_attacks_on_a_classifier(place: Path, tool: InProcess, tmp_path: Path) -> None:
+    write_validation_set(place, 12)
+    call = (
+        'analysis/robustness.py', 'small.py', 'small.pth', '--attack', 'fgsm', 'pgd', '--epsilon', '1/255',
+        '0.0313725490196', '--steps', 3, '--out', tmp_path / 'out',
+    )  # fmt: skip
+    printed = tool(place, *call)
+    with (tmp_path / 'out/robustness.csv').open() as file:
+        rows = list(csv.DictReader(file))
+    conditions = [('none', '0'), *((name, epsilon) for name in ('fgsm', 'pgd') for epsilon in ('1/255', '8/255'))]
+    assert [(row['attack'], row['epsilon']) for row in rows] == conditions
+    values = {pair: float(row['value']) for pair, row in zip(conditions, rows)}
+    assert values['none', '0'] == 100
+    for name in ('fgsm', 'pgd'):
+        assert 100 >= values[name, '1/255'] > values[name, '8/255']
+    document = json.loads((tmp_path / 'out/robustness.json').read_text())
+    assert document['models'][0]['attacks']['pgd'] == {e: values['pgd', e] for e in ('1/255', '8/255')}
+    assert document['steps'] == 3
+    assert np.asarray(Image.open(tmp_path / 'out/robustness.png').convert('L')).std() > 10
+    assert 'accuracy/top1 under attack' in printed
+
+    # What is measured again is the same, and the rest is kept.
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / 'out/results/small').iterdir()}
+    (tmp_path / 'out/results/small/pgd_8_255.json').unlink()
+    tool(place, *call)
+    assert json.loads((tmp_path / 'out/robustness.json').read_text()) == document
+    changed = [path.name for path, time in times.items() if path.stat().st_mtime_ns != time]
+    assert changed == ['pgd_8_255.json']
+
+    line = tool.error(place, *call, '--restarts', 2)
+    assert line.endswith('out/results has results with --restarts 1, not 2: name another folder for --out')
+    line = tool.error(place, *call[:3], '--out', tmp_path / 'out')
+    assert line.endswith('out/results has results of another kind, with --attack: name another folder for --out')
+
+
+@pytest.mark.parametrize(
+    ('size', 'steps'),
+    [
+        (224, [('ResizeEdge', 256), ('CenterCrop', 224)]),
+        (320, [('ResizeEdge', 365), ('CenterCrop', 320)]),
+        (384, [('Resize', (384, 384))]),
+    ],
+)
+def test_crops_of_an_input_size(size: int, steps: list) -> None:
+    """As TransNeXt's authors resize and crop; the rest of the pipeline stays."""
+    config = Config.fromfile(ROOT / 'configs/transnext/transnext-micro_8xb128_in1k.py')
+    pipeline = config.test_dataloader.dataset.pipeline
+    set_crop_size(pipeline, 640)  # what is resized whole can be cropped again
+    set_crop_size(pipeline, size)
+    assert [(step['type'], step.get('scale', step.get('crop_size'))) for step in pipeline[1:-1]] == steps
+    assert pipeline[1]['interpolation'] == 'bicubic' and pipeline[1]['backend'] == 'pillow'
+    assert [pipeline[0]['type'], pipeline[-1]['type']] == ['LoadImageFromFile', 'PackInputs']
+
+
+def test_accuracy_against_input_size(place: Path, tool: InProcess, tmp_path: Path) -> None:
+    write_validation_set(place, 4)
+    tool(
+        place, 'analysis/benchmark_extrapolation.py', 'small.py', 'small.pth', '--sizes', 64, 224,
+        '--modes', 'linear', 'extrapolate', '--out', tmp_path / 'out',
+    )  # fmt: skip
+    with (tmp_path / 'out/table.csv').open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row['bias_mode'], row['size']) for row in rows] == [
+        (mode, size) for mode in ('linear', 'extrapolate') for size in ('64', '224')
+    ]
+    assert {row['metric'] for row in rows} == {'accuracy/top1'}
+    # At the training size the linear mode's pooled grid is the grid of the others.
+    assert rows[1]['value'] == rows[3]['value']
+
+
+REFUSED = {
+    'no data': (
+        ('test.py', 'small.py', 'small.pth', '--test-set', 'sketch'),
+        'no data for ImageNetSketch at data/sketch .*; download ImageNet-Sketch.zip of .*--test-root',
+    ),
+    'folder above the classes': (
+        ('test.py', 'small.py', 'small.pth', '--test-set', 'r', '--test-root', 'data'),
+        'data/.* is not named after a class of ImageNet-1k: expected its WordNet id, such as n01440764',
+    ),
+    'not ImageNet-C': (
+        ('test.py', 'small.py', 'small.pth', '--test-set', 'c', '--test-root', '.'),
+        'no folder gaussian_noise/1 in ., nor one level deeper: expected the layout of ImageNet-C',
+    ),
+    'folder of nothing': (
+        ('test.py', 'small.py', 'small.pth', '--test-root', 'data'),
+        '--test-root is the folder of --test-set: name that, too',
+    ),
+    'miniature of another set': (
+        ('test.py', 'small.py', 'small.pth', '--test-set', 'a', '--mini'),
+        '--mini and --test-set exclude each other',
+    ),
+    'segmentor on a test set of ImageNet': (
+        ('test.py', ROOT / 'configs/transnext/upernet_tiny_ade20k.py', 'small.pth', '--test-set', 'r'),
+        "ImageNet's test sets are for classifiers of its 1000 classes: .*upernet_tiny_ade20k.py is a config of mmseg",
+    ),
+    'attack and corruptions': (
+        (*'analysis/robustness.py small.py small.pth --out out --attack pgd --severities 1'.split(),),
+        '--attack takes no corruptions',
+    ),
+    'epsilon without attack': (
+        (*'analysis/robustness.py small.py small.pth --out out --epsilon 1/255'.split(),),
+        '--epsilon is an option of --attack: add that',
+    ),
+    'steps of FGSM': (
+        (*'analysis/robustness.py small.py small.pth --out out --attack fgsm --steps 3'.split(),),
+        '--steps is an option of --attack pgd: add that',
+    ),
+    'epsilon in pixel values': (
+        (*'analysis/robustness.py small.py small.pth --out out --attack fgsm --epsilon 4'.split(),),
+        '--epsilon must be a part of the pixel range, such as 4/255 or 0.01, got 4',
+    ),
+    'no ImageNet-C to measure': (
+        (*'analysis/robustness.py small.py small.pth --out out --imagenet-c data/imagenet'.split(),),
+        'no folder gaussian_noise/1 in data/imagenet',
+    ),
+}
+
+
+@pytest.mark.parametrize(('call', 'message'), REFUSED.values(), ids=REFUSED)
+def test_refuses_in_one_line(call: tuple, message: str, place: Path, tool: InProcess, tmp_path: Path) -> None:
+    write_validation_set(place, 4)
+    options = ('--work-dir', tmp_path) if call[0] == 'test.py' else ()
+    line = tool.refused(place, *call, *options)
+    assert line.startswith('error: ') and re.search(message, line)
