@@ -51,7 +51,7 @@ def load_config(
     test_root: str | None = None,
     launcher: str = 'none',
 ) -> Config:
-    """Read a config and apply, in this order: `data`, `mini`, `tta`, `bias_mode`, `test_set`, `cfg_options`, `epochs`.
+    """Read a config; apply, in this order, `data`, `mini`, `tta`, `bias_mode`, `test_set`, `cfg_options`, `epochs`.
 
     Images and annotations are loaded with transforms whose errors name the file (see `name_bad_files`).
 
