@@ -13,16 +13,17 @@ from mmdeploy.core import FUNCTION_REWRITER
 from mmdeploy.utils import is_dynamic_shape
 from torch import Tensor
 
-from ..layers import ConvolutionalSparseReconstruction, SparseReconstructionAttention
+from ..layers import SparseReconstructionAttention
+from ..layers.fourier import FourierKernels
 from .sizes import Grid, Length, from_sizes, integers, not_traced
 
 RFFT2, IRFFT2 = 'torch.fft.rfft2', 'torch.fft.irfft2'
-SPECTRUM = 'bioattn_mm.layers.ConvolutionalSparseReconstruction._spectrum'
+SPECTRUM = 'bioattn_mm.layers.fourier.FourierKernels._spectrum'
 STATIC_COLUMNS = 'bioattn_mm.layers.SparseReconstructionAttention._static_columns'
 
 
 class Complex(NamedTuple):
-    """A complex tensor as two real ones, with the operations that `ConvolutionalSparseReconstruction` uses."""
+    """A complex tensor as two real ones, with the operations that VARS-S and GFNet use."""
 
     real: Tensor
     imag: Tensor
@@ -96,9 +97,7 @@ def fourier_matrices(positions: Sequence[Tensor], grid: Grid, dtype: torch.dtype
 
 
 @FUNCTION_REWRITER.register_rewriter(SPECTRUM)
-def spectrum__matrices(
-    self: ConvolutionalSparseReconstruction, kernel: Tensor, grid: Grid, dtype: torch.dtype
-) -> Complex:
+def spectrum__matrices(self: FourierKernels, kernel: Tensor, grid: Grid, dtype: torch.dtype) -> Complex:
     """Half-spectrum of kernels, (..., h, w // 2 + 1, 2), on another grid: (..., H, W // 2 + 1).
 
     The tokens of the kernels keep their positions around the centre; the frequencies are those of the other grid.

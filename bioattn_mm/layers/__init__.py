@@ -6,7 +6,7 @@ imported from `.gaussian_window_attention`, because it extends mmpretrain, whose
 
 from .aggregated_attention import AggregatedAttention, LengthScaledAttention
 from .attention_maps import AttentionMap, record_attention
-from .baseline_attention import PerformerAttention, SoftmaxAttention
+from .baseline_attention import GlobalFilter, PerformerAttention, SoftmaxAttention
 from .conv_glu import ConvGLU
 from .gaussian_bias import GaussianBias, bias_of_pairs
 from .gaussian_relative_attention import GaussianRelPosAttention, GaussianRelPosMlp
@@ -38,6 +38,7 @@ __all__ = [
     'ConvolutionalSparseReconstruction',
     'PerformerAttention',
     'SoftmaxAttention',
+    'GlobalFilter',
     # all systems
     'PositionEmbedding',
     'SizeCache',

@@ -1,11 +1,12 @@
-"""Softmax attention and Performer attention, the baselines of VARS, and Performer's random features."""
+"""The baselines of VARS: softmax attention, Performer attention with its random features, GFNet's global filter."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .arguments import full_precision, head_dims_of
-from .attention_maps import AttentionMap, AttentionMaps
+from .attention_maps import AttentionMap, AttentionMaps, Grid
+from .fourier import FourierKernels, circular_convolution
 from .heads import merge_heads, split_heads
 
 
@@ -107,3 +108,41 @@ class PerformerAttention(nn.Module):
             weights = self.features(query[:, :, queries]) @ self.features(key).transpose(-2, -1)
             weights = weights / weights.sum(-1, keepdim=True)
         return dict(attention=AttentionMap.of_grid(weights, tuple(x.shape[1:3])))
+
+
+class GlobalFilter(FourierKernels):
+    """GFNet's layer: a circular convolution of each channel with a kernel as large as the grid.
+
+    Source: GFNet (Rao et al., NeurIPS 2021), eq. 9. The Fourier transforms are float32 also when the model runs in
+    half precision.
+
+    Args:
+        embed_dims: Width of the tokens.
+        grid: As in `FourierKernels`.
+    """
+
+    def __init__(self, embed_dims: int, grid: Grid) -> None:
+        super().__init__(grid)
+        self.kernel = nn.Parameter(0.02 * torch.randn(embed_dims, *self.half_spectrum))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, H, W, C) to (B, H, W, C)."""
+        with torch.autocast(x.device.type, enabled=False):
+            tokens = full_precision(x).permute(0, 3, 1, 2)
+            output = circular_convolution(tokens, self._spectrum(self.kernel, tuple(x.shape[1:3]), tokens.dtype))
+        return output.permute(0, 2, 3, 1).to(x.dtype)
+
+    def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
+        """Weights of some queries, the same for every image, for analysis: 'attention', averaged over the channels.
+
+        Args:
+            x: (B, H, W, C).
+            queries: Their indices in the row-major order of the grid, int64 (queries,).
+        """
+        grid = height, width = tuple(x.shape[1:3])
+        kernel = torch.fft.irfft2(self._spectrum(self.kernel, grid, full_precision(x).dtype), s=grid).mean(0)
+        rows, columns = (torch.arange(length, device=x.device) for length in grid)
+        row = (queries[:, None, None] // width - rows[:, None]) % height
+        column = (queries[:, None, None] % width - columns) % width
+        weights = kernel[row, column].flatten(1).expand(len(x), 1, -1, -1)
+        return dict(attention=AttentionMap.of_grid(weights, grid))

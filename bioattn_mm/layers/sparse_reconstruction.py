@@ -11,6 +11,7 @@ from ..errors import InputError
 from .arguments import full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps, Grid
 from .baseline_attention import RandomFeatures
+from .fourier import FourierKernels, circular_convolution
 from .heads import merge_heads, split_heads
 from .resizing import resize_bicubic
 
@@ -236,39 +237,34 @@ class SparseReconstructionAttention(nn.Module):
         return resize_bicubic(static, grid).reshape(-1, heads, num_columns).transpose(0, 1)
 
 
-class ConvolutionalSparseReconstruction(nn.Module):
+class ConvolutionalSparseReconstruction(FourierKernels):
     """VARS-S: sparse reconstruction of each channel from the shifts of a few learned kernels, in Fourier space.
 
     Source: VARS (Shi et al., ICML 2022), eq. 10 to 13 with a static dictionary, as in the release: P^T is the
     circular convolution of a channel with 5 kernels as large as the grid, the step length is 1 / L, and the threshold
     is the exact one. The reconstruction P u goes through a second circular convolution, BatchNorm and a projection.
 
-    The parameters are half-spectra: the Fourier transforms of the kernels at non-negative horizontal frequencies. The
-    kernels of the dictionary are divided by their norm here; the release normalises the parameters after each
+    The kernels of the dictionary are divided by their norm here; the release normalises the parameters after each
     optimizer step instead. L of a channel is the largest eigenvalue, over all frequencies, of the real part of the
     5 x 5 Gram matrix K K^H. That is at least half the largest eigenvalue of K K^H, so the objective never rises. The
     release's file contains a running average of it.
 
-    On another grid than that of the pre-training, each kernel weight keeps its offset in tokens, and the circle of
-    the convolution becomes longer or shorter. Fourier transforms and states are float32 also when the model runs in
-    half precision.
+    Fourier transforms and states are float32 also when the model runs in half precision.
 
     Args:
         embed_dims: Width of the tokens.
-        grid: Token grid (height, width) of the pre-training, the size of the kernels.
+        grid: As in `FourierKernels`.
         num_steps: Number of steps after the first.
         sparsity: lambda, the weight of the L1 norm.
     """
 
     def __init__(self, embed_dims: int, grid: Grid, num_steps: int = 3, sparsity: float = 3.5) -> None:
-        super().__init__()
+        super().__init__(grid)
         _check_steps(num_steps, sparsity)
-        self.grid = grid
         self.num_steps = num_steps
         self.sparsity = sparsity
-        half_spectrum = (grid[0], grid[1] // 2 + 1, 2)  # real and imaginary parts
-        self.kernel = nn.Parameter(torch.randn(embed_dims, NUM_ATOMS, *half_spectrum))
-        self.mix_kernel = nn.Parameter(0.02 * torch.randn(embed_dims, *half_spectrum))
+        self.kernel = nn.Parameter(torch.randn(embed_dims, NUM_ATOMS, *self.half_spectrum))
+        self.mix_kernel = nn.Parameter(0.02 * torch.randn(embed_dims, *self.half_spectrum))
         self.v = nn.Linear(embed_dims, embed_dims)
         self.norm = nn.BatchNorm2d(embed_dims)
         self.proj = nn.Linear(embed_dims, embed_dims)
@@ -280,7 +276,7 @@ class ConvolutionalSparseReconstruction(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             spectrum = self.dictionary(grid, full_precision(value).dtype)
             output = _decode(_last(self.states(spectrum, full_precision(value))), spectrum)
-            output = _filter(output, self._spectrum(self.mix_kernel, grid, output.dtype))
+            output = circular_convolution(output, self._spectrum(self.mix_kernel, grid, output.dtype))
         output = self.norm(output.to(value.dtype))
         return self.proj(output.permute(0, 2, 3, 1))
 
@@ -303,7 +299,7 @@ class ConvolutionalSparseReconstruction(nn.Module):
             spectrum: Result of `dictionary`.
             value: (B, C, H, W), float32 or float64 as `spectrum`.
         """
-        target = _filter(value[:, :, None], spectrum)
+        target = circular_convolution(value[:, :, None], spectrum)
         step = 1 / self.step_bound(spectrum)
         return sparse_codes(lambda codes: _gram(codes, spectrum), target, step, self.sparsity, self.num_steps)
 
@@ -364,25 +360,6 @@ class ConvolutionalSparseReconstruction(nn.Module):
             steps = _derivatives(reconstruct, value, queries, channel_axis=1)
         return _maps_of_steps([weights.flatten(2).transpose(0, 1)[:, None] for weights in steps], grid)
 
-    def _spectrum(self, kernel: Tensor, grid: Grid, dtype: torch.dtype) -> Tensor:
-        """Half-spectra of kernels on a grid: (..., h, w // 2 + 1, 2) to (..., H, W // 2 + 1), complex."""
-        spectrum = torch.view_as_complex(kernel.to(dtype).contiguous())
-        if grid == self.grid:
-            return spectrum
-        kernel = torch.fft.irfft2(spectrum, s=self.grid)
-        for axis, (own, length) in enumerate(zip(self.grid, grid), start=-2):
-            # Offsets from -own / 2 to own / 2, which keep their weights on a circle of another length.
-            offset = (torch.arange(own, device=kernel.device) + own // 2) % own - own // 2
-            shape = [*kernel.shape]
-            shape[axis] = length
-            kernel = kernel.new_zeros(shape).index_add(axis, offset % length, kernel)
-        return torch.fft.rfft2(kernel)
-
-
-def _filter(x: Tensor, spectrum: Tensor) -> Tensor:
-    """Circular convolution over the last two axes, (..., H, W), with kernels given by their half-spectra."""
-    return torch.fft.irfft2(torch.fft.rfft2(x) * spectrum, s=x.shape[-2:])
-
 
 def _decode(codes: Tensor, spectrum: Tensor) -> Tensor:
     """P u, a sum over the kernels: (B, C, 5, H, W) to (B, C, H, W)."""
@@ -392,8 +369,9 @@ def _decode(codes: Tensor, spectrum: Tensor) -> Tensor:
 
 def _gram(codes: Tensor, spectrum: Tensor) -> Tensor:
     """P^T P u: (B, C, 5, H, W) to the same."""
-    # Not `_filter(_decode(...))`: the half-spectra of the release have parts that belong to no real kernel. The
-    # transform to a real image in `_decode` would drop these, and the results of the release depend on them.
+    # Not `circular_convolution(_decode(...))`: the half-spectra of the release have parts that belong to no real
+    # kernel. The transform to a real image in `_decode` would drop these, and the results of the release depend on
+    # them.
     transform = (torch.fft.rfft2(codes) * spectrum.conj()).sum(2, keepdim=True)
     return torch.fft.irfft2(transform * spectrum, s=codes.shape[-2:])
 

@@ -13,6 +13,7 @@ from bioattn_mm.layers import (
     ConvolutionalSparseReconstruction,
     DistanceEmbedding,
     GaussianRelPosAttention,
+    GlobalFilter,
     LengthScaledAttention,
     LogCPB,
     PerformerAttention,
@@ -229,6 +230,16 @@ def test_weights_of_convolutional_reconstruction(grid: tuple[int, int]) -> None:
     for weights, reconstruction in zip(maps.values(), reconstructions, strict=True):
         assert weights.weights.shape == (2, 1, 4, *grid)
         torch.testing.assert_close(output_of(weights, value)[..., 0], reconstruction.flatten(2)[:, 0, queries])
+
+
+@every_grid
+def test_weights_of_the_global_filter(grid: tuple[int, int]) -> None:
+    layer = randomized(GlobalFilter(1, (4, 4)))
+    x, queries = torch.randn(2, *grid, 1, dtype=torch.float64), some_queries(grid)
+    weights = layer.attention_maps(x, queries)['attention']
+    assert weights.weights.shape == (2, 1, 4, *grid)
+    output = output_of(weights, x.flatten(1, 2)[:, None])
+    torch.testing.assert_close(output[..., 0], layer(x).flatten(1)[:, queries])
 
 
 def test_reconstruction_norms() -> None:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bioattn_mm.errors import InputError
-from bioattn_mm.layers.baseline_attention import PerformerAttention, RandomFeatures, SoftmaxAttention
+from bioattn_mm.layers.baseline_attention import GlobalFilter, PerformerAttention, RandomFeatures, SoftmaxAttention
 from bioattn_mm.layers.sparse_reconstruction import (
     ConvolutionalSparseReconstruction,
     SparseReconstructionAttention,
@@ -17,18 +17,20 @@ from bioattn_mm.layers.sparse_reconstruction import (
     sparse_codes,
 )
 
-KINDS = ['vars_s', 'vars_d', 'vars_sd', 'performer', 'softmax']
+KINDS = ['vars_s', 'vars_d', 'vars_sd', 'performer', 'softmax', 'global_filter']
 GRIDS = [(1, 1), (1, 5), (4, 6), (5, 3), (9, 7), (8, 12)]
 
 
 def layer_of(
     kind: str, embed_dims: int = 8, num_heads: int = 2, grid: tuple[int, int] = (4, 6), **options
 ) -> nn.Module:
-    """A layer of any kind; `grid` is that of the static dictionary of VARS-S and VARS-SD."""
+    """A layer of any kind; `grid` is that of the static dictionary of VARS-S and VARS-SD, and of the filter."""
     if kind == 'softmax':
         return SoftmaxAttention(embed_dims, num_heads)
     if kind == 'performer':
         return PerformerAttention(embed_dims, num_heads)
+    if kind == 'global_filter':
+        return GlobalFilter(embed_dims, grid)
     if kind == 'vars_s':
         return ConvolutionalSparseReconstruction(embed_dims, grid, **{'sparsity': 0.1, **options})
     return SparseReconstructionAttention(embed_dims, num_heads, grid if kind == 'vars_sd' else None, **options)
@@ -171,6 +173,16 @@ def test_recurrent_states_are_those_of_the_output() -> None:
     torch.testing.assert_close(layer(x), layer.proj(layer.norm(mixed).permute(0, 2, 3, 1)))
 
 
+def test_global_filter_is_a_convolution_of_each_channel() -> None:
+    layer = layer_of('global_filter', 3, grid=(4, 5)).double()
+    x = torch.randn(2, 4, 5, 3, dtype=torch.float64)
+    kernel = torch.fft.irfft2(torch.view_as_complex(layer.kernel), s=(4, 5))
+    shifted = sum(
+        kernel[:, row, column] * x.roll((row, column), dims=(1, 2)) for row in range(4) for column in range(5)
+    )
+    torch.testing.assert_close(layer(x), shifted)
+
+
 @pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('grid', GRIDS, ids=str)
 def test_any_grid(kind: str, grid: tuple[int, int]) -> None:
@@ -273,7 +285,8 @@ def test_half_precision_of_many_tokens(kind: str, dtype: torch.dtype) -> None:
             mixed = layer(x)
         rounded = layer.to(dtype)(x.to(dtype))
     for output in (mixed, rounded):
-        assert output.dtype == dtype
+        # The filter has no linear layer, which autocast would run in half precision.
+        assert output.dtype == (x.dtype if kind == 'global_filter' and output is mixed else dtype)
         assert output.isfinite().all()
         assert (output.float() - exact).abs().max() < 0.1 * exact.abs().max()
 

@@ -18,7 +18,7 @@ ATTENTIONS = {
     'vars_d': 'vars_d',
     'vars_sd': 'vars_sd',
 }
-KINDS = sorted(ATTENTIONS.values())
+KINDS = sorted([*ATTENTIONS.values(), 'global_filter'])
 SMALL = dict(block='rvt', embed_dims=[8, 16], depths=[10, 2], num_heads=[2, 4], feature_ratio=2)
 SMALL_DEIT = dict(block='deit', embed_dims=[8], depths=[12], num_heads=[2], feature_ratio=1)
 SMALL_GFNET = dict(block='gfnet', embed_dims=[8], depths=[12], num_heads=[2], feature_ratio=2)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from ...errors import InputError
 from ...layers import (
     ConvolutionalSparseReconstruction,
+    GlobalFilter,
     PerformerAttention,
     PositionEmbedding,
     SoftmaxAttention,
@@ -20,7 +21,7 @@ from .blocks import Block, init_linear, pad_to_patches
 STRIDE = 16
 STEM_CHANNELS = 32
 MLP_RATIO = 4
-ATTENTIONS = ('vars_s', 'vars_d', 'vars_sd', 'performer', 'softmax')
+ATTENTIONS = ('vars_s', 'vars_d', 'vars_sd', 'performer', 'softmax', 'global_filter')
 BLOCKS = ('rvt', 'deit', 'gfnet')
 
 
@@ -91,7 +92,7 @@ class VARS(PlainBackbone):
             `block` ('rvt', 'deit' or 'gfnet'), `embed_dims`, `depths` and `num_heads` (lists, a value per stride) and
             `feature_ratio` (random features for each channel of a head); 'vars_s' has no heads and features.
         attention: 'vars_s' (static dictionary), 'vars_d' (dynamic dictionary), 'vars_sd' (both), or the baselines
-            'performer' and 'softmax'.
+            'performer', 'softmax' and 'global_filter', which is GFNet's own.
         num_steps: Steps of the recurrence after the first; the baselines have none.
         sparsity: Weight lambda of the L1 norm; None for the release's: 3.5 with 'vars_s', else 0.3.
         pretrain_size: Image size of the pre-training, int or (height, width) in pixels: the grid of the static
@@ -234,6 +235,8 @@ def _block(
         attn = SoftmaxAttention(embed_dims, num_heads)
     elif attention == 'performer':
         attn = PerformerAttention(embed_dims, num_heads, feature_ratio)
+    elif attention == 'global_filter':
+        attn = GlobalFilter(embed_dims, grid)
     elif attention == 'vars_s':
         attn = ConvolutionalSparseReconstruction(embed_dims, grid, **recurrence)
     else:

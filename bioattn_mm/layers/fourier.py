@@ -1,0 +1,41 @@
+"""Convolutions with kernels as large as the token grid, learned as half-spectra: of VARS-S and of GFNet."""
+
+import torch
+from torch import Tensor, nn
+
+from .attention_maps import Grid
+
+
+class FourierKernels(nn.Module):
+    """Base of layers whose kernels are half-spectra: Fourier transforms at non-negative horizontal frequencies.
+
+    On another grid than that of the pre-training, each kernel weight keeps its offset in tokens, and the circle of
+    the convolution becomes longer or shorter.
+
+    Args:
+        grid: Token grid (height, width) of the pre-training, the size of the kernels.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        super().__init__()
+        self.grid = grid
+        self.half_spectrum = (grid[0], grid[1] // 2 + 1, 2)  # real and imaginary parts
+
+    def _spectrum(self, kernel: Tensor, grid: Grid, dtype: torch.dtype) -> Tensor:
+        """Half-spectra of kernels on a grid: (..., h, w // 2 + 1, 2) to (..., H, W // 2 + 1), complex."""
+        spectrum = torch.view_as_complex(kernel.to(dtype).contiguous())
+        if grid == self.grid:
+            return spectrum
+        kernel = torch.fft.irfft2(spectrum, s=self.grid)
+        for axis, (own, length) in enumerate(zip(self.grid, grid), start=-2):
+            # Offsets from -own / 2 to own / 2, which keep their weights on a circle of another length.
+            offset = (torch.arange(own, device=kernel.device) + own // 2) % own - own // 2
+            shape = [*kernel.shape]
+            shape[axis] = length
+            kernel = kernel.new_zeros(shape).index_add(axis, offset % length, kernel)
+        return torch.fft.rfft2(kernel)
+
+
+def circular_convolution(x: Tensor, spectrum: Tensor) -> Tensor:
+    """Circular convolution over the last two axes, (..., H, W), with kernels given by their half-spectra."""
+    return torch.fft.irfft2(torch.fft.rfft2(x) * spectrum, s=x.shape[-2:])

@@ -1,0 +1,4 @@
+# ConViT-Small+ on ImageNet-1k, 300 epochs of 224 x 224 (ConViT, table 1).
+# Weights: random.
+_base_ = './convit-tiny-plus_8xb64_in1k.py'
+model = dict(backbone=dict(arch='small-plus'), head=dict(in_channels=576))

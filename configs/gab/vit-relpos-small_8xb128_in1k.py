@@ -1,0 +1,4 @@
+# GABViT-Small's host, without Gaussians, on ImageNet-1k: the baseline.
+# Weights: random.
+_base_ = './gabvit-small_8xb128_in1k.py'
+model = dict(backbone=dict(amplitude=0.0))

@@ -1,0 +1,4 @@
+# TransNeXt-Small on ImageNet-1k, 300 epochs of 224 x 224 (TransNeXt, table 1).
+# Weights: random.
+_base_ = './transnext-micro_8xb128_in1k.py'
+model = dict(backbone=dict(arch='small', drop_path_rate=0.45), head=dict(in_channels=576))

@@ -1,0 +1,4 @@
+# Self-attention in DeiT-Ti on ImageNet-1k, 300 epochs of 224 x 224 (VARS, table 1): a baseline.
+# Weights: random.
+_base_ = './deit-tiny-vars-s_8xb128_in1k.py'
+model = dict(backbone=dict(attention='softmax'))

@@ -1,0 +1,10 @@
+# VARS-SD in RVT-Ti on ImageNet-1k, 300 epochs of 224 x 224 (VARS, table 1).
+# Weights: random.
+_base_ = './rvt-tiny-vars-s_8xb128_in1k.py'
+model = dict(
+    backbone=dict(
+        attention='vars_sd',
+        # The released weights were trained with 5 steps; the paper says 3.
+        num_steps=5,
+    )
+)
