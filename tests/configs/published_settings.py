@@ -20,6 +20,12 @@ SOURCES = dict(
     beit='BEiT, upernet in mmseg: layer decay 0.9, weight decay 0.05',
     deit='DeiT and ViT, upernet in mmseg: one learning rate, drop path 0.1',
     vitdet='ViTDet (ECCV 2022): strides 4 to 64 from the last map',
+    deit_in1k='DeiT, default of the released training code (github.com/facebookresearch/deit), which the code of '
+    'TransNeXt, ConViT, PerViT, RVT and VARS is made from and agrees with',
+    convit_paper='ConViT (ICML 2021), section 3, of the models with 64 channels a head',
+    swin_in1k='Swin, swin-small_16xb64_in1k in mmpretrain',
+    gfnet='GFNet, default of the released training code (github.com/raoyongming/GFNet)',
+    timm_sw="timm, recipe 'sw' of vit_relpos_*_patch16_224: Swin's, with averaged weights; decay of timm's train.py",
     chosen='chosen here: the system has no published detectors or segmentors',
 )
 
@@ -35,12 +41,32 @@ TRANSNEXT = 'transnext/'
 GAB_VIT = r'gab/\w+_vit_'
 GAB_SWIN = r'gab/\w+_swin_'
 PLAIN = rf'(convit|pervit|vars)/|{GAB_VIT}'
+IN1K = r'\w+/[\w-]+_in1k'
+FINETUNE = rf'{IN1K}-384px'
+TRANSNEXT_IN1K = r'transnext/[\w-]+_in1k'
+CONVIT_PLUS = r'convit/[\w-]+-plus_'
+GAB_IN1K = r'gab/[\w-]+_in1k'
+GAB_VIT_IN1K = r'gab/(gabvit|vit-relpos)-'
+GFNET = 'vars/gfnet-'
 LAYER_DECAY = [0.9**layers for layers in range(13, 0, -1)]
 
 IMAGENET = dict(mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375), bgr_to_rgb=True)
 SHORT_SIDES = [(short, 1333) for short in range(480, 801, 32)]
 MULTI_SCALE = ('RandomChoiceResize', dict(scales=SHORT_SIDES, keep_ratio=True))
 FLIP = ('RandomFlip', dict(prob=0.5))
+RAND_AUGMENT = dict(policies='timm_increasing', num_policies=2, total_level=10, magnitude_level=9, magnitude_std=0.5)
+# timm's 'rand-m9-mstd0.5-inc1' fills with the mean of ImageNet, here as BGR; so does random erasing with noise.
+BGR_MEAN, BGR_STD = (IMAGENET[key][::-1] for key in ('mean', 'std'))
+RAND_AUGMENT['hparams'] = dict(pad_val=[round(value) for value in BGR_MEAN], interpolation='bicubic')
+ERASING = dict(
+    erase_prob=0.25,
+    mode='rand',
+    min_area_ratio=0.02,
+    max_area_ratio=1 / 3,
+    fill_color=list(BGR_MEAN),
+    fill_std=list(BGR_STD),
+)
+BICUBIC = dict(backend='pillow', interpolation='bicubic')
 CROP_512 = ('RandomCrop', dict(crop_size=(512, 512), cat_max_ratio=0.75))
 
 
@@ -49,6 +75,30 @@ def multi_scale_crops(long_side: int) -> list:
     resize = ('RandomChoiceResize', dict(scales=[(side, long_side) for side in (400, 500, 600)], keep_ratio=True))
     crop = ('RandomCrop', dict(crop_type='absolute_range', crop_size=(384, 600), allow_negative_crop=True))
     return [FLIP, ('RandomChoice', [[MULTI_SCALE], [resize, crop, MULTI_SCALE]])]
+
+
+def augmented_crops(size: int) -> list:
+    """The training pipeline of DeiT."""
+    crop = ('RandomResizedCrop', dict(scale=size, **BICUBIC))
+    return [crop, FLIP, ('RandAugment', RAND_AUGMENT), ('RandomErasing', ERASING)]
+
+
+def centre_crop(short_side: int, size: int) -> list:
+    """The test pipeline of DeiT."""
+    return [
+        ('ResizeEdge', dict(scale=short_side, edge='short', **BICUBIC)),
+        ('CenterCrop', dict(crop_size=size)),
+    ]
+
+
+def warm_up_and_cosine(epochs: int, start_factor: float = 1e-3) -> list:
+    """From 1e-6 in some epochs, then a cosine down to 1e-5 in 300."""
+    return [
+        dict(
+            type='LinearLR', start_factor=start_factor, by_epoch=True, begin=0, end=epochs, convert_to_iter_based=True
+        ),
+        dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=epochs, end=300),
+    ]
 
 
 def adamw(lr: float, weight_decay: float) -> dict:
@@ -317,4 +367,77 @@ SETTINGS = [
     (r'gab/\w+_vit_base', 'weights', f'{TIMM}/vit_relpos_base_patch16_224-sw-49049aed.pth', 'timm'),
     (GAB_SWIN, 'weights', f'{SWIN}/swin_small_patch4_window7_224.pth', 'swin'),
     *((rf'vars/\w+_{name}_(coco|ade20k)', 'weights', f'checkpoints/vars_{name}.pth', 'vars') for name in VARS_NAMES),
+    # ImageNet. Images a step: 8 GPUs with 128 each.
+    (IN1K, 'images per GPU', 128, 'transnext'),
+    (CONVIT_PLUS, 'images per GPU', 64, 'convit_paper'),
+    (IN1K, 'base batch size', 1024, 'deit_in1k'),
+    (CONVIT_PLUS, 'base batch size', 512, 'convit_paper'),
+    # The rates are 5e-4 for 512 images, ConViT+ 4e-4.
+    (IN1K, 'optimizer', adamw(1e-3, 0.05), 'deit_in1k'),
+    (FINETUNE, 'optimizer', adamw(1e-5, 0.05), 'transnext'),
+    (CONVIT_PLUS, 'optimizer', adamw(4e-4, 0.05), 'convit_paper'),
+    (r'pervit/pervit-tiny_', 'optimizer', adamw(1e-3, 0.03), 'pervit'),
+    (TRANSNEXT_IN1K, 'gradient clipping', 1.0, 'transnext'),
+    (GAB_IN1K, 'gradient clipping', 5.0, 'swin_in1k'),
+    (GFNET, 'gradient clipping', 1.0, 'gfnet'),
+    (
+        TRANSNEXT_IN1K,
+        'no weight decay',
+        {'scale.query_embedding', 'scale.temperature', 'window_bias', 'position_bias', 'flat'},
+        'transnext',
+    ),
+    (r'convit/[\w-]+_in1k', 'no weight decay', {'backbone.pos_embed', 'backbone.cls_token', 'flat'}, 'convit'),
+    (r'(pervit|vars)/[\w-]+_in1k', 'no weight decay', {'backbone.pos_embed', 'flat'}, 'deit_in1k'),
+    (GAB_IN1K, 'no weight decay', {'relative_position_bias_table', 'gaussian', 'flat'}, 'swin_in1k'),
+    (IN1K, 'loop', dict(epochs=300, validation=1), 'deit_in1k'),
+    (FINETUNE, 'loop', dict(epochs=5, validation=1), 'transnext'),
+    # The release's cosine begins at epoch 0, behind the warm-up; the difference is below 1 % of the first rate.
+    (IN1K, 'schedule', warm_up_and_cosine(5), 'deit_in1k'),
+    (FINETUNE, 'schedule', [], 'transnext'),
+    (CONVIT_PLUS, 'schedule', warm_up_and_cosine(5, start_factor=2.5e-3), 'convit_paper'),
+    (r'pervit/pervit-medium_', 'schedule', warm_up_and_cosine(20), 'pervit'),
+    (GAB_IN1K, 'schedule', warm_up_and_cosine(20), 'swin_in1k'),
+    (IN1K, 'best checkpoint', 'accuracy/top1', 'transnext'),
+    # Average of the weights: 1 - decay. RVT's code keeps one beside the weights that it validates and publishes.
+    (IN1K, 'averaged weights', None, 'transnext'),
+    (GAB_VIT_IN1K, 'averaged weights', 0.0002, 'timm_sw'),
+    # Images.
+    (IN1K, 'repeated augmentation', 3, 'deit_in1k'),
+    (GAB_IN1K, 'repeated augmentation', 1, 'swin_in1k'),
+    (GFNET, 'repeated augmentation', 1, 'gfnet'),
+    (GAB_VIT_IN1K, 'normalisation', dict(mean=(127.5,) * 3, std=(127.5,) * 3, bgr_to_rgb=True), 'timm'),
+    (IN1K, 'training images', augmented_crops(224), 'deit_in1k'),
+    (rf'{IN1K}-256px', 'training images', augmented_crops(256), 'transnext'),
+    (FINETUNE, 'training images', augmented_crops(384), 'transnext'),
+    (GFNET, 'training images', augmented_crops(224)[:-1], 'gfnet'),
+    (IN1K, 'test images', centre_crop(256, 224), 'deit_in1k'),
+    (rf'{IN1K}-256px', 'test images', centre_crop(292, 256), 'transnext'),
+    (FINETUNE, 'test images', [('Resize', dict(scale=(384, 384), **BICUBIC))], 'transnext'),
+    (GAB_VIT_IN1K, 'test images', centre_crop(248, 224), 'timm'),
+    # Batches, one of the two for each.
+    (IN1K, 'mixed images', [('Mixup', 0.8), ('CutMix', 1.0)], 'deit_in1k'),
+    (FINETUNE, 'mixed images', [('Mixup', 0.8)], 'transnext'),
+    (IN1K, 'head', dict(classes=1000, label_smoothing=0.1), 'deit_in1k'),
+    (IN1K, 'batch norm over all GPUs', False, 'deit_in1k'),
+    (r'transnext/transnext-micro', 'drop path', 0.15, 'transnext'),
+    (r'transnext/transnext-tiny', 'drop path', 0.25, 'transnext'),
+    (r'transnext/transnext-small', 'drop path', 0.45, 'transnext'),
+    (r'transnext/transnext-base', 'drop path', 0.6, 'transnext'),
+    (r'transnext/transnext-small_\w+-384px', 'drop path', 0.7, 'transnext'),
+    (r'transnext/transnext-base_\w+-384px', 'drop path', 0.8, 'transnext'),
+    (r'pervit/pervit-tiny', 'drop path', 0.0, 'pervit'),
+    (r'pervit/pervit-small', 'drop path', 0.1, 'pervit'),
+    (r'pervit/pervit-medium', 'drop path', 0.2, 'pervit'),
+    (GAB_VIT_IN1K, 'drop path', 0.1, 'chosen'),
+    (r'gab/(gab)?swin-', 'drop path', 0.3, 'swin_in1k'),
+    # Of the last of 12 blocks: RVT's code gives block i, from 0, a rate of 0.1 * i / 12.
+    (r'vars/rvt-', 'drop path', 0.1 * 11 / 12, 'vars'),
+    (TRANSNEXT_IN1K, 'position bias', ('extrapolate', 224), 'transnext'),
+    (r'transnext/transnext-micro-aaaa_', 'position bias', ('extrapolate', 256), 'transnext'),
+    (r'vars/rvt-\w+-vars-s?d_', 'steps', 5, 'vars'),
+    (IN1K, 'weights', None, 'deit_in1k'),
+    *(
+        (rf'transnext/transnext-{arch}_\w+-384px', 'weights', transnext_weights(arch), 'transnext')
+        for arch in ('small', 'base')
+    ),
 ]

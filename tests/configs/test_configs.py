@@ -48,7 +48,9 @@ def read(name: str, system: str = 'transnext') -> Config:
 def test_builds(path: Path) -> None:
     config = Config.fromfile(ROOT / path)
     model = build(config)
-    module = config.model.get('neck') or config.model.decode_head
+    module = config.model.get('decode_head') or config.model.get('head')
+    if 'in_channels' in (config.model.get('neck') or {}):
+        module = config.model.neck
     in_channels = module.in_channels if isinstance(module.in_channels, (list, tuple)) else (module.in_channels,)
     assert tuple(in_channels) == model.backbone.out_channels
     # As many parameters as the system's metafile states.
@@ -154,10 +156,12 @@ def test_no_weight_decay_on_the_gaussians(name: str) -> None:
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda path: f'{path.parent.name}/{path.stem}')
 def test_says_where_its_weights_come_from(path: Path) -> None:
     config = Config.fromfile(ROOT / path)
-    checkpoint = config.model.backbone.init_cfg.checkpoint
+    init_cfg = config.model.get('init_cfg') or config.model.backbone.get('init_cfg')
     comment = next(line for line in (ROOT / path).read_text().splitlines() if line.startswith('# Weights: '))
-    if 'trained with' in comment:  # a config for testing
+    assert (comment == '# Weights: random.') == (init_cfg is None)
+    if init_cfg is None or 'trained with' in comment:  # the latter of a config for testing
         return
+    checkpoint = init_cfg.checkpoint
     # What the config says, what the tools print where the file is missing, and the name of the file agree.
     fetched = checkpoint.startswith('https://')
     unpublished = 'deit_tiny' in path.stem or path.stem.split('_')[-2] == 's' and 'rvt_tiny' in path.stem

@@ -9,7 +9,7 @@ import torch
 from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import MODELS, PARAM_SCHEDULERS, init_default_scope
+from mmengine.registry import DATA_SAMPLERS, MODELS, PARAM_SCHEDULERS, init_default_scope
 
 from .published_settings import SETTINGS, SOURCES
 
@@ -18,7 +18,7 @@ CONFIGS = sorted(
     f'{path.parent.name}/{path.stem}' for path in ROOT.glob('configs/[!_]*/*.py') if path.parent.name != 'deploy'
 )
 # Transforms that neither change an image nor choose one.
-UNCHANGING = ('LoadImageFromFile', 'LoadAnnotations', 'PackDetInputs', 'PackSegInputs')
+UNCHANGING = ('LoadImageFromFile', 'LoadAnnotations', 'PackDetInputs', 'PackSegInputs', 'PackInputs')
 
 
 @cache
@@ -107,7 +107,9 @@ def settings_of_schedule(config: Config) -> dict[str, object]:
 def settings_of_images(config: Config) -> dict[str, object]:
     """Measured on the built preprocessor and on pipelines that can be built."""
     preprocessor = MODELS.build(config.model.data_preprocessor)
-    if config.default_scope == 'mmdet':
+    if config.default_scope == 'mmpretrain':
+        padding = None
+    elif config.default_scope == 'mmdet':
         padding = dict(train=preprocessor.pad_size_divisor, test=preprocessor.pad_size_divisor)
     else:
         padding = dict(train=preprocessor.size, test=(preprocessor.test_cfg or {}).get('size_divisor'))
@@ -118,15 +120,20 @@ def settings_of_images(config: Config) -> dict[str, object]:
     measured = {
         'normalisation': dict(
             **{key: pytest.approx(getattr(preprocessor, key).flatten().tolist()) for key in ('mean', 'std')},
-            bgr_to_rgb=config.model.data_preprocessor.bgr_to_rgb,
+            bgr_to_rgb=bool(preprocessor._channel_conversion if padding else preprocessor.to_rgb),
         ),
-        'padding': padding,
         'training images': steps_of(pipelines[0]),
         'test images': steps_of(pipelines[2]),
-        'multi-scale test images': [step.scale for step in config.tta_pipeline[1].transforms[0]],
     }
+    if padding:
+        measured['padding'] = padding
+        measured['multi-scale test images'] = [step.scale for step in config.tta_pipeline[1].transforms[0]]
     if config.default_scope == 'mmdet':
         measured['images without objects'] = not config.train_dataloader.dataset.filter_cfg.filter_empty_gt
+    if config.default_scope == 'mmpretrain':
+        assert steps_of(config.tta_pipeline[:-1]) == steps_of(pipelines[2])
+        sampler = DATA_SAMPLERS.build({**config.train_dataloader.sampler, 'dataset': range(9), 'seed': 0})
+        measured['repeated augmentation'] = getattr(sampler, 'num_repeats', 1)
     return measured
 
 
@@ -151,26 +158,41 @@ def settings_of_model(config: Config, model: torch.nn.Module) -> dict[str, objec
             if config.model.type == 'MaskRCNN'
             else dino(model)
         )
+    elif config.default_scope == 'mmpretrain':
+        measured = classifier(model, config)
     else:
         head = upernet if config.model.decode_head.type == 'UPerHead' else mask2former
         whole = model.test_cfg.mode == 'whole'
         measured = dict(head=head(model), testing=dict(mode='whole') if whole else dict(model.test_cfg))
     backbone = config.model.backbone
-    measured['weights'] = backbone.init_cfg.checkpoint
+    measured['weights'] = (config.model.get('init_cfg') or backbone.get('init_cfg') or {}).get('checkpoint')
     measured['drop path'] = backbone.get('drop_path_rate', 0.0)
     sync = [isinstance(module, torch.nn.SyncBatchNorm) for module in model.modules()]
     measured['batch norm over all GPUs'] = any(sync) or config.get('sync_bn') == 'torch'
-    if hasattr(model.backbone, 'blocks'):
+    if hasattr(model.backbone, 'blocks') and config.default_scope != 'mmpretrain':
         measured['pyramid'] = model.neck.strides
     if backbone.type == 'bioattn_mm.TransNeXt':
-        bias = {module.bias_mode for module in model.backbone.modules() if hasattr(module, 'train_grid')}
-        grid = model.backbone.stages[0].blocks[0].attn.position_bias.train_grid
-        (mode,), size = bias, 4 * grid[0]
+        (mode,) = {module.bias_mode for module in model.backbone.modules() if hasattr(module, 'train_grid')}
+        bias = model.backbone.stages[0].blocks[0].attn.position_bias
+        grid = bias.train_grid if mode == 'interpolate' else bias.pretrain_grid
+        size = 4 * grid[0]
         assert grid == (size // 4, size // 4)
-        measured['position bias'] = (mode, size, config.tta_overrides.model.backbone.bias_mode)
+        overrides = config.get('tta_overrides')
+        measured['position bias'] = (mode, size, *([overrides.model.backbone.bias_mode] if overrides else []))
     if backbone.type == 'bioattn_mm.VARS':
         measured['steps'] = backbone.get('num_steps', 3)
     return measured
+
+
+def classifier(model: torch.nn.Module, config: Config) -> dict[str, object]:
+    mixing = model.data_preprocessor.batch_augments
+    assert mixing.probs is None  # all with the same probability
+    averages = [hook.momentum for hook in config.custom_hooks if hook.type == 'bioattn_mm.ShardableEMAHook']
+    return {
+        'mixed images': [(type(augment).__name__, augment.alpha) for augment in mixing.augments],
+        'head': dict(classes=model.head.fc.out_features, label_smoothing=model.head.loss_module.label_smooth_val),
+        'averaged weights': averages[0] if averages else None,
+    }
 
 
 def mask_rcnn(model: torch.nn.Module, anchors: dict) -> dict[str, object]:
