@@ -12,8 +12,10 @@ from mmengine.config import Config
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import BaseDataElement, InstanceData, PixelData
+from timm.layers import to_2tuple
 from torch import Tensor, nn
 
+from ..cli.readable_log import without_initial_values
 from ..cli.runner import now
 from ..errors import InputError
 from .flops import count_multiply_adds
@@ -21,6 +23,10 @@ from .models import SEED
 from .saved_activations import saved_bytes
 
 SCOPES = ('mmdet', 'mmseg', 'mmpretrain')
+# What counters of modules count.
+LAYERS = (nn.Linear, nn.Conv2d)
+# Images of segmentors and detectors, and of classifiers whose test pipeline does not say.
+DENSE_SIZE, CLASSIFIER_SIZE = (512, 512), (224, 224)
 # Objects in the ground truth of a training step: an image of COCO has about 7.
 NUM_OBJECTS = 7
 
@@ -52,9 +58,12 @@ class Network(nn.Module):
         settings.pop('pretrained', None)
         settings.pop('init_cfg', None)
         settings.backbone.init_cfg = None
+        if self.scope == 'mmpretrain':  # what mixes images is no part of the model
+            settings.train_cfg = None
         torch.manual_seed(SEED)
         model = MODELS.build(settings.backbone if backbone_only else settings)
-        model.init_weights()
+        with without_initial_values():
+            model.init_weights()
         self.model = revert_sync_batchnorm(model)
 
     def forward(self, x: Tensor) -> object:
@@ -123,16 +132,38 @@ def num_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def multiply_adds(network: Network, image: Tensor) -> tuple[dict[str, int], int]:
+def multiply_adds(network: Network, image: Tensor) -> dict[str, int]:
     """Multiply-adds of the forward pass of an image in eval mode (see `count_multiply_adds`).
 
     Returns:
-        Multiply-adds by the module's name if the size of the image was seen before, and the additional ones of the
-        first image of a size, whose position biases and the like are then cached.
+        By the names of columns of the tool: those of an image of a size that was seen before ('flops'), of the
+        backbone ('backbone_flops', only of a whole model), of convolutions and linear layers alone, as modules
+        ('layer_flops'), and the additional ones of the first image of a size, whose position biases and the like are
+        then cached ('flops_of_size').
     """
     network.eval()
     first, later = count_multiply_adds(network, image), count_multiply_adds(network, image)
-    return later, first[''] - later['']
+    backbone = {} if network.scope is None else dict(backbone_flops=later['model.backbone'])
+    layers = (name for name, module in network.named_modules() if isinstance(module, LAYERS))
+    return dict(
+        flops=later[''],
+        **backbone,
+        layer_flops=sum(later.get(name, 0) for name in layers),
+        flops_of_size=first[''] - later[''],
+    )
+
+
+def default_size(config: Config) -> tuple[int, int]:
+    """Height and width of the images that a model is measured with: of a classifier its test images', else 512."""
+    if config.default_scope != 'mmpretrain':
+        return DENSE_SIZE
+    sizes = [
+        step[key]
+        for step in config.test_dataloader.dataset.pipeline
+        for key in ('scale', 'crop_size')
+        if isinstance(step.get(key), (int, tuple, list))
+    ]
+    return to_2tuple(sizes[-1]) if sizes else CLASSIFIER_SIZE
 
 
 def activation_bytes(network: Network, x: Tensor) -> int:

@@ -143,11 +143,13 @@ class ToolParser(argparse.ArgumentParser):
             help='device to compute on, such as cpu or cuda:0 (default: the GPU if there is one, else the CPU)',
         )
 
-    def add_size(self, default: tuple[int, int] | None, help: str) -> None:
-        """Add `--size`, the height and width of images in pixels; None leaves it to the config's test pipeline."""
+    def add_size(
+        self, default: tuple[int, int] | None, help: str, otherwise: str = 'as the test pipeline resizes them'
+    ) -> None:
+        """Add `--size`, the height and width of images in pixels; `otherwise` says what None means."""
         from ..models.backbones.base import MIN_INPUT_SIZE  # here, because importing all backbones takes seconds
 
-        help += ' (default: {} {})'.format(*default) if default else ' (default: as the test pipeline resizes them)'
+        help += ' (default: {} {})'.format(*default) if default else f' (default: {otherwise})'
         self.add_integer(
             '--size', minimum=MIN_INPUT_SIZE, nargs=2, default=default, metavar=('HEIGHT', 'WIDTH'), help=help
         )

@@ -82,11 +82,21 @@ def readable_log(runner: Runner) -> Iterator[None]:
             logger = MMLogger.get_current_instance()
             logger.addFilter(_is_wanted)
             undo.callback(logger.removeFilter, _is_wanted)
-            # It has no switch, writes past the logger into its files, and FlexibleRunner builds the model only in
-            # `train`: the method is replaced in the class for the duration of the context.
-            undo.callback(setattr, BaseModule, '_dump_init_info', BaseModule._dump_init_info)
-            BaseModule._dump_init_info = lambda module: None
+            # FlexibleRunner builds the model only in `train`.
+            undo.enter_context(without_initial_values())
         yield
+
+
+@contextmanager
+def without_initial_values() -> Iterator[None]:
+    """Context in which `init_weights` of a model does not log how every parameter was initialised."""
+    # It has no switch, and writes past the logger into its files: the method is replaced in the class.
+    original = BaseModule._dump_init_info
+    BaseModule._dump_init_info = lambda module: None
+    try:
+        yield
+    finally:
+        BaseModule._dump_init_info = original
 
 
 def _is_wanted(record: logging.LogRecord) -> bool:

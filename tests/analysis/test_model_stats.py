@@ -12,7 +12,7 @@ from PIL import Image
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from bioattn_mm.analysis.model_stats import Network, activation_bytes, num_parameters, random_images
+from bioattn_mm.analysis.model_stats import Network, activation_bytes, multiply_adds, num_parameters, random_images
 from bioattn_mm.analysis.saved_activations import saved_bytes
 from bioattn_mm.cli.mini import make_mini
 from bioattn_mm.errors import InputError
@@ -88,6 +88,7 @@ def test_training_that_takes_two_images() -> None:
 
 
 TOOL = 'analysis/model_stats.py'
+CLASSIFIERS = ('micro_8xb128_in1k', 'micro-aaaa_8xb128_in1k-256px', 'small_8xb128_in1k-384px')
 QUICKLY = ('--device', 'cpu', '--repeats', '1')
 
 
@@ -99,7 +100,7 @@ def test_table_of_two_models(root: Path, tmp_path: Path, tool: InProcess) -> Non
     tool(tmp_path, TOOL, *configs, '--size', 96, 160, '--out', alone, *only_flops, *QUICKLY)
 
     document = json.loads((whole / 'model_stats.json').read_text())
-    assert [document[key] for key in ('part', 'size', 'batch_size')] == ['whole model', [96, 160], 2]
+    assert [document[key] for key in ('part', 'batch_size')] == ['whole model', 2]
     with (whole / 'model_stats.csv').open() as file:
         rows = list(csv.DictReader(file))
     backbones = json.loads((alone / 'model_stats.json').read_text())['models']
@@ -110,13 +111,17 @@ def test_table_of_two_models(root: Path, tmp_path: Path, tool: InProcess) -> Non
         }
         network = Network(Config.fromfile(config))
         assert model['parameters'] == num_parameters(network) > model['backbone_parameters']
-        assert model['flops'] > model['backbone_flops'] > 0 and model['flops_of_size'] > 0
+        assert model['flops'] > model['backbone_flops'] > backbone['layer_flops'] > 0
+        assert model['flops'] > model['layer_flops'] > backbone['layer_flops'] and model['flops_of_size'] > 0
         assert model['activation_bytes'] > 0 and model['images_per_second'] > 0
         # The backbone by itself costs what it does inside of the model.
         assert backbone == dict(
             model=config.stem,
+            height=96,
+            width=160,
             parameters=model['backbone_parameters'],
             flops=model['backbone_flops'],
+            layer_flops=backbone['layer_flops'],
             flops_of_size=model['flops_of_size'],
         )
     for folder in (whole, alone):
@@ -128,13 +133,40 @@ def test_table_of_two_models(root: Path, tmp_path: Path, tool: InProcess) -> Non
     assert line == f'error: {whole / "model_stats.csv"} is there already: name another folder for --out'
 
 
+def test_classifiers(root: Path, tmp_path: Path, tool: InProcess) -> None:
+    """Each at the size of its test images, without the lines that mmengine logs for every parameter."""
+    configs = [root / 'configs' / 'transnext' / f'transnext-{name}.py' for name in CLASSIFIERS]
+    options = ('--measure', 'flops', '--cfg-options', 'model.backbone.arch=micro', 'model.head.in_channels=384')
+    printed = tool(tmp_path, TOOL, *configs, '--out', 'out', *QUICKLY, *options)
+    models = json.loads((tmp_path / 'out' / 'model_stats.json').read_text())['models']
+    assert [(model['height'], model['width']) for model in models] == [(224, 224), (256, 256), (384, 384)]
+    for model in models:
+        assert model['flops'] - model['backbone_flops'] == 384 * 1000  # the head
+        assert model['parameters'] - model['backbone_parameters'] == 385 * 1000
+        assert model['flops'] > model['layer_flops'] > 0
+    assert 'init_weights' not in printed
+
+
+def test_multiply_adds_of_the_layers_of_a_classifier() -> None:
+    config = Config.fromfile(ROOT / 'configs' / 'convit' / 'convit-tiny_8xb128_in1k.py')
+    config.model.backbone.arch = dict(embed_dims=8, num_layers=12, num_heads=2)
+    config.model.head.in_channels = 8
+    network, images = Network(config), random_images(1, (64, 96), 'cpu')
+    measured = multiply_adds(network, images)
+    tokens, width = 4 * 6, 8
+    embedding = tokens * 16 * 16 * 3 * width
+    blocks = (10 * tokens + 2 * (tokens + 1)) * (4 + 8) * width**2
+    assert measured['layer_flops'] == embedding + blocks + width * 1000
+    assert activation_bytes(network, images) > 0
+
+
 @pytest.mark.parametrize(
     ('args', 'message'),
     [
         (('--size', 16, 64), '--size must be at least 32, got 16'),
         (('--batch-size', 0), '--batch-size must be at least 1, got 0'),
         (('absent.py',), 'config not found: absent.py'),
-        (('--cfg-options', 'default_scope=mmpretrain'), 'expected mmdet or mmseg, or add --backbone'),
+        (('--cfg-options', 'default_scope=mmpose'), 'expected mmdet, mmseg, mmpretrain, or add --backbone'),
     ],
 )
 def test_refuses_in_one_line(args: tuple, message: str, root: Path, tmp_path: Path, tool: InProcess) -> None:

@@ -7,7 +7,9 @@ FLOPs: multiply-adds, each of which counts one, of the forward pass of one image
 convolutions, matrix products and attention, by whichever operator they are computed, Fourier transforms, products of
 complex numbers and the sampling in deformable attention; not counted are norms, activations, softmax, resizing and
 element-wise arithmetic (bioattn_mm/analysis/flops.py has the formulas). Work that is done once for an image size and
-then cached in eval mode, such as position biases, has a column of its own: 'once a size'.
+then cached in eval mode, such as position biases, has a column of its own: 'once a size'. 'Of layers' are those of
+convolutions and linear layers alone, without the products of queries, keys and values: counters that look only at
+modules, such as ptflops, count these.
 
 Activation memory: the tensors that a training step of a batch saves for its backward pass, each storage once,
 without the parameters.
@@ -27,8 +29,10 @@ from mmengine.config import Config
 from rich.progress import Progress
 
 from bioattn_mm.analysis.model_stats import (
+    DENSE_SIZE,
     Network,
     activation_bytes,
+    default_size,
     images_per_second,
     multiply_adds,
     num_parameters,
@@ -40,12 +44,14 @@ from bioattn_mm.cli.reports import Report, print_table, unique_name
 
 FILES = ('model_stats.csv', 'model_stats.json', 'model_stats.png')
 MEASURES = ('flops', 'memory', 'throughput')
-# Columns of the table: title, unit, and the number that is one unit.
+# Columns of the table: title, unit, and the number that is one unit. Those of the size are printed if it differs.
+SIZE = dict(height=('height', 'pixels', 1), width=('width', 'pixels', 1))
 COLUMNS = dict(
     parameters=('parameters', 'M', 1e6),
     backbone_parameters=('of the backbone', 'M', 1e6),
     flops=('FLOPs', 'G', 1e9),
     backbone_flops=('of the backbone', 'G', 1e9),
+    layer_flops=('of layers', 'G', 1e9),
     flops_of_size=('once a size', 'G', 1e9),
     activation_bytes=('activations', 'MiB', 2**20),
     images_per_second=('throughput', 'images/s', 1),
@@ -60,15 +66,17 @@ def parse_args() -> argparse.Namespace:
         'analysis/model_stats.py configs/transnext/upernet_tiny_ade20k.py configs/convit/upernet_tiny_ade20k.py '
         '--out stats --size 512 2048 --measure flops',
         'analysis/model_stats.py configs/*/mask_rcnn_*_coco.py --backbone --size 224 224 --out stats',
+        'analysis/model_stats.py configs/convit/*in1k*.py --out stats --measure flops',
     )
     parser.add_argument(
         'configs', nargs='+', metavar='CONFIG', help='config files, such as configs/transnext/upernet_tiny_ade20k.py'
     )
     parser.add_out(', '.join(FILES))
     parser.add_size(
-        (512, 512),
+        None,
         'size of the images in pixels, which need not be square; papers take 512 2048 for the FLOPs of UperNet, '
         '800 1280 for those of detectors',
+        otherwise='that of the test images of a classifier, such as 224 224, else {} {}'.format(*DENSE_SIZE),
     )
     parser.add_argument('--backbone', action='store_true', help='measure only the backbones')
     parser.add_argument(
@@ -107,18 +115,17 @@ def main() -> None:
         for name, config in configs.items():
             progress.update(task, description=name)
             measured = measure(config, args, lambda: progress.advance(task))
-            rows.append({'model': name} | {key: measured[key] for key in COLUMNS if key in measured})
+            rows.append({'model': name} | {key: measured[key] for key in SIZE | COLUMNS if key in measured})
 
     about = dict(
         part='backbone' if args.backbone else 'whole model',
-        size=list(args.size),
         batch_size=args.batch_size,
         device=describe_device(args.device),
         torch=torch.__version__,
     )
-    title = (
-        f'{about["part"]}, {args.size[0]} x {args.size[1]} pixels, batches of {args.batch_size}, {about["device"]}'
-    )
+    sizes = {f'{row["height"]} x {row["width"]}' for row in rows}
+    pixels = f'{sizes.pop()} pixels' if len(sizes) == 1 else 'images of several sizes'
+    title = f'{about["part"]}, {pixels}, batches of {args.batch_size}, {about["device"]}'
     report.write_csv('model_stats.csv', rows)
     report.write_json('model_stats.json', dict(about, models=rows))
     report.write_figure('model_stats.png', draw(rows, title))
@@ -129,17 +136,15 @@ def main() -> None:
 def measure(config: Config, args: argparse.Namespace, advance: Callable[[], None]) -> dict:
     """The values of one row, by column."""
     network = Network(config, args.backbone)
-    row = dict(parameters=num_parameters(network))
+    size = args.size or default_size(config)
+    row = dict(zip(SIZE, size), parameters=num_parameters(network))
     if not args.backbone:
         row['backbone_parameters'] = num_parameters(network.model.backbone)
     if 'flops' in args.measure:
-        counts, row['flops_of_size'] = multiply_adds(network, random_images(1, args.size, 'cpu'))
-        row['flops'] = counts['']
-        if not args.backbone:
-            row['backbone_flops'] = counts['model.backbone']
+        row |= multiply_adds(network, random_images(1, size, 'cpu'))
         advance()
     network.to(args.device)
-    images = random_images(args.batch_size, args.size, args.device)
+    images = random_images(args.batch_size, size, args.device)
     if 'throughput' in args.measure:
         row['images_per_second'] = images_per_second(network, images, args.repeats)
         advance()
@@ -174,9 +179,11 @@ def draw(rows: list[dict], title: str) -> Figure:
 
 
 def print_stats(rows: list[dict], title: str) -> None:
-    columns = [key for key in rows[0] if key != 'model']
-    titles = (f'{name}\n({unit})' for name, unit, _ in (COLUMNS[key] for key in columns))
-    cells = [(row['model'], *(f'{row[key] / COLUMNS[key][2]:.4g}' for key in columns)) for row in rows]
+    columns = [key for key in COLUMNS if key in rows[0]]
+    if len({(row['height'], row['width']) for row in rows}) > 1:
+        columns = [*SIZE, *columns]
+    titles = (f'{name}\n({unit})' for name, unit, _ in ((SIZE | COLUMNS)[key] for key in columns))
+    cells = [(row['model'], *(f'{row[key] / (SIZE | COLUMNS)[key][2]:.4g}' for key in columns)) for row in rows]
     print_table(title, ('model', *titles), cells)
 
 
