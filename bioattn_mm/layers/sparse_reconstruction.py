@@ -15,8 +15,6 @@ from .fourier import FourierKernels, circular_convolution
 from .heads import merge_heads, split_heads
 from .resizing import resize_bicubic
 
-# Kernels in the dictionary of each channel of VARS-S.
-NUM_ATOMS = 5
 # Elements of the derivatives that analysis computes at once: queries times elements of the values.
 MAX_DERIVATIVES = 2**22
 
@@ -241,13 +239,14 @@ class ConvolutionalSparseReconstruction(FourierKernels):
     """VARS-S: sparse reconstruction of each channel from the shifts of a few learned kernels, in Fourier space.
 
     Source: VARS (Shi et al., ICML 2022), eq. 10 to 13 with a static dictionary, as in the release: P^T is the
-    circular convolution of a channel with 5 kernels as large as the grid, the step length is 1 / L, and the threshold
-    is the exact one. The reconstruction P u goes through a second circular convolution, BatchNorm and a projection.
+    circular convolution of a channel with a few kernels as large as the grid, the step length is 1 / L, and the
+    threshold is the exact one. The reconstruction P u goes through a second circular convolution, BatchNorm and a
+    projection.
 
     The kernels of the dictionary are divided by their norm here; the release normalises the parameters after each
     optimizer step instead. L of a channel is the largest eigenvalue, over all frequencies, of the real part of the
-    5 x 5 Gram matrix K K^H. That is at least half the largest eigenvalue of K K^H, so the objective never rises. The
-    release's file contains a running average of it.
+    Gram matrix K K^H of its kernels. That is at least half the largest eigenvalue of K K^H, so the objective never
+    rises. The release's file contains a running average of it.
 
     Fourier transforms and states are float32 also when the model runs in half precision.
 
@@ -256,14 +255,17 @@ class ConvolutionalSparseReconstruction(FourierKernels):
         grid: As in `FourierKernels`.
         num_steps: Number of steps after the first.
         sparsity: lambda, the weight of the L1 norm.
+        num_kernels: Number of kernels in the dictionary of each channel; 5 in the release. Shapes have K.
     """
 
-    def __init__(self, embed_dims: int, grid: Grid, num_steps: int = 3, sparsity: float = 3.5) -> None:
+    def __init__(
+        self, embed_dims: int, grid: Grid, num_steps: int = 3, sparsity: float = 3.5, num_kernels: int = 5
+    ) -> None:
         super().__init__(grid)
         _check_steps(num_steps, sparsity)
         self.num_steps = num_steps
         self.sparsity = sparsity
-        self.kernel = nn.Parameter(torch.randn(embed_dims, NUM_ATOMS, *self.half_spectrum))
+        self.kernel = nn.Parameter(torch.randn(embed_dims, num_kernels, *self.half_spectrum))
         self.mix_kernel = nn.Parameter(0.02 * torch.randn(embed_dims, *self.half_spectrum))
         self.v = nn.Linear(embed_dims, embed_dims)
         self.norm = nn.BatchNorm2d(embed_dims)
@@ -281,7 +283,7 @@ class ConvolutionalSparseReconstruction(FourierKernels):
         return self.proj(output.permute(0, 2, 3, 1))
 
     def dictionary(self, grid: Grid, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Half-spectra of the normalised kernels on a grid: (C, 5, H, W // 2 + 1), complex.
+        """Half-spectra of the normalised kernels on a grid: (C, K, H, W // 2 + 1), complex.
 
         Args:
             grid: (H, W) in tokens.
@@ -293,7 +295,7 @@ class ConvolutionalSparseReconstruction(FourierKernels):
         return self._spectrum(kernel * squared_norm.rsqrt(), grid, dtype)
 
     def states(self, spectrum: Tensor, value: Tensor) -> Iterator[Tensor]:
-        """The recurrent states u, num_steps + 1 tensors (B, C, 5, H, W).
+        """The recurrent states u, num_steps + 1 tensors (B, C, K, H, W).
 
         Args:
             spectrum: Result of `dictionary`.
@@ -305,7 +307,7 @@ class ConvolutionalSparseReconstruction(FourierKernels):
 
     @staticmethod
     def step_bound(spectrum: Tensor) -> Tensor:
-        """L of each channel: (C, 5, H, W // 2 + 1) to (C, 1, 1, 1), detached."""
+        """L of each channel: (C, K, H, W // 2 + 1) to (C, 1, 1, 1), detached."""
         spectrum = spectrum.detach()
         real, imaginary = spectrum.real, spectrum.imag
         # Re(K K^H) = a a^T + b b^T with K = a + i b. Its rank is 2: the largest eigenvalue is that of a 2 x 2 matrix.
@@ -321,7 +323,7 @@ class ConvolutionalSparseReconstruction(FourierKernels):
             x: (B, H, W, C).
 
         Returns:
-            The reconstructions P u, (num_steps + 1, B, C, H, W), and the states u, (num_steps + 1, B, C, 5, H, W),
+            The reconstructions P u, (num_steps + 1, B, C, H, W), and the states u, (num_steps + 1, B, C, K, H, W),
             float32 or float64.
         """
         value = self.v(x).permute(0, 3, 1, 2)
@@ -362,13 +364,13 @@ class ConvolutionalSparseReconstruction(FourierKernels):
 
 
 def _decode(codes: Tensor, spectrum: Tensor) -> Tensor:
-    """P u, a sum over the kernels: (B, C, 5, H, W) to (B, C, H, W)."""
+    """P u, a sum over the kernels: (B, C, K, H, W) to (B, C, H, W)."""
     transform = (torch.fft.rfft2(codes) * spectrum.conj()).sum(2)
     return torch.fft.irfft2(transform, s=codes.shape[-2:])
 
 
 def _gram(codes: Tensor, spectrum: Tensor) -> Tensor:
-    """P^T P u: (B, C, 5, H, W) to the same."""
+    """P^T P u: (B, C, K, H, W) to the same."""
     # Not `circular_convolution(_decode(...))`: the half-spectra of the release have parts that belong to no real
     # kernel. The transform to a real image in `_decode` would drop these, and the results of the release depend on
     # them.

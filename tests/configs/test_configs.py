@@ -1,6 +1,7 @@
 """Every config: parses, builds, has the paper's size, and states only what differs."""
 
 import re
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 from PIL import Image
 
-ROOT = Path(__file__).parents[2]
-CONFIGS = sorted(path.relative_to(ROOT) for path in ROOT.glob('configs/[!_]*/*.py') if path.parent.name != 'deploy')
+from bioattn_mm.analysis.model_stats import Network, default_size, multiply_adds, random_images
+
+from .reading import CONFIGS, ROOT, parse
 
 # Parameters in millions as the paper prints them. UperNet's include the auxiliary head, which is left out at test
 # time; the ImageNet classifier counts in none of them.
@@ -37,7 +39,7 @@ PARAMETERS = dict(
 def build(config: Config) -> torch.nn.Module:
     init_default_scope(config.default_scope)
     with torch.device('meta'):
-        return MODELS.build(config.model)
+        return MODELS.build(deepcopy(config.model))  # DINO changes its config
 
 
 def read(name: str, system: str = 'transnext') -> Config:
@@ -46,7 +48,7 @@ def read(name: str, system: str = 'transnext') -> Config:
 
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda path: f'{path.parent.name}/{path.stem}')
 def test_builds(path: Path) -> None:
-    config = Config.fromfile(ROOT / path)
+    config = parse(path)
     model = build(config)
     module = config.model.get('decode_head') or config.model.get('head')
     if 'in_channels' in (config.model.get('neck') or {}):
@@ -155,7 +157,7 @@ def test_no_weight_decay_on_the_gaussians(name: str) -> None:
 
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda path: f'{path.parent.name}/{path.stem}')
 def test_says_where_its_weights_come_from(path: Path) -> None:
-    config = Config.fromfile(ROOT / path)
+    config = parse(path)
     init_cfg = config.model.get('init_cfg') or config.model.backbone.get('init_cfg')
     comment = next(line for line in (ROOT / path).read_text().splitlines() if line.startswith('# Weights: '))
     assert (comment == '# Weights: random.') == (init_cfg is None)
@@ -183,7 +185,7 @@ KEYS = set(
 
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda path: f'{path.parent.name}/{path.stem}')
 def test_has_no_other_keys_than_those_of_a_run(path: Path) -> None:
-    assert set(Config.fromfile(ROOT / path)) <= KEYS
+    assert set(parse(path)) <= KEYS
 
 
 @pytest.mark.parametrize('path', CONFIGS[::7], ids=lambda path: f'{path.parent.name}/{path.stem}')
@@ -241,6 +243,19 @@ def test_metafile_lists_every_config() -> None:
         readme = (metafile.parent / 'README.md').read_text()
         for model in content['Models']:
             name = Path(model['Config']).stem
-            assert f'[{name}]({name}.py)' in readme
+            (row,) = [line for line in readme.splitlines() if f'[{name}]({name}.py)' in line]
+            if 'FLOPs (G)' in model['Metadata']:
+                parameters, flops = (model['Metadata'][key] for key in ('Parameters (M)', 'FLOPs (G)'))
+                assert f'| {parameters} M |' in row and f'| {flops:.2f} G |' in row
             if content['Collections'][0]['Name'] == 'TransNeXt' and name in PARAMETERS:
                 assert model['Metadata']['Parameters (M)'] == float(PARAMETERS[name])
+
+
+@pytest.mark.every_config
+@pytest.mark.parametrize('path', [path for path in CONFIGS if '_in1k' in path.stem], ids=lambda path: path.stem)
+def test_metafile_states_the_multiply_adds(path: Path) -> None:
+    metafile = yaml.safe_load((ROOT / path.parent / 'metafile.yml').read_text())
+    (stated,) = [entry['Metadata'] for entry in metafile['Models'] if entry['Config'] == str(path)]
+    config = parse(path)
+    measured = multiply_adds(Network(config), random_images(1, default_size(config), 'cpu'))
+    assert f'{measured["flops"] / 1e9:.2f}' == f'{stated["FLOPs (G)"]:.2f}'

@@ -86,6 +86,14 @@ def test_size_is_the_one_of_the_paper(arch: str, millions: float) -> None:
     assert parameters / 1e6 == pytest.approx(millions, rel=0.01)
 
 
+@pytest.mark.parametrize(('arch', 'millions'), [('rvt-tiny', '9.2'), ('deit-tiny', '6.8')])
+def test_with_three_kernels_the_size_is_the_one_of_the_paper(arch: str, millions: str) -> None:
+    with torch.device('meta'):
+        backbone = VARS(arch, 'vars_s', num_kernels=3, out_indices=(11,), out_type='avg_featmap')
+    parameters = sum(p.numel() for p in backbone.parameters()) + 1000 * (backbone.out_channels[-1] + 1)
+    assert f'{parameters / 1e6:.1f}' == millions
+
+
 @ANY_ATTENTION
 @HOSTS
 @pytest.mark.parametrize('size', [(32, 32), (33, 47), (97, 161)])

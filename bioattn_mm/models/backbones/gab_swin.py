@@ -28,10 +28,10 @@ class GABSwin(HierarchicalBackbone):
         pad_small_map: Pad maps that are smaller than a window, and shift windows also where a side of the map is one
             window, as in dense prediction. False, mmpretrain's default, is for Swin's classifiers: no shift there,
             and smaller maps are an error.
-        sigma: Initial standard deviation of the Gaussians, in tokens; None for half a window. The paper's main text
-            does not print initial values.
-        amplitude: Initial A of eq. 3, not in the paper's main text either. 0 gives the plain Swin, without gradients
-            for the Gaussians.
+        sigma: Initial standard deviation of the Gaussians, in tokens; None for half a window. Neither the paper's
+            main text nor the authors' code, which is for ViT, has a value for Swin.
+        amplitude: Initial A of eq. 3; the default is that of the authors' training script for ViT. 0 gives the plain
+            Swin, without gradients for the Gaussians.
         out_indices: Stages (counted from 0) whose outputs are returned, each after a LayerNorm of its own. Stages
             after the last of these are not built.
         drop_path_rate: Stochastic depth of the last block; it rises linearly from 0.

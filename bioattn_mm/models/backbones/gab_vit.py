@@ -45,10 +45,10 @@ class GABViT(PlainBackbone):
 
     Args:
         arch: 'small', 'medium' or 'base', or a dict with `embed_dims`, `num_layers` and `num_heads`.
-        sigma: Initial standard deviation of the Gaussians, in patches. The paper's main text does not print initial
-            values; its fits of learned biases lie at 4 to 7 patches.
-        amplitude: Initial A of eq. 3, not in the paper's main text either. 0 gives timm's model, without gradients
-            for the Gaussians.
+        sigma: Initial standard deviation of the Gaussians, in patches; the default is that of the authors' training
+            script (github.com/kmbmjn/GaussianAttentionBias).
+        amplitude: Initial A of eq. 3; the default is that of the same script. 0 gives timm's model, without
+            gradients for the Gaussians.
         out_indices: Blocks (counted from 0) whose outputs are returned. Blocks after the last of these are not built.
         out_type: 'featmap' for maps, (B, C, H, W), or, for a classifier, 'avg_featmap' for the mean of their tokens,
             (B, C), normalised.

@@ -95,6 +95,8 @@ class VARS(PlainBackbone):
             'performer', 'softmax' and 'global_filter', which is GFNet's own.
         num_steps: Steps of the recurrence after the first; the baselines have none.
         sparsity: Weight lambda of the L1 norm; None for the release's: 3.5 with 'vars_s', else 0.3.
+        num_kernels: Kernels of each channel in the dictionary of 'vars_s'; 5 in the release. With 3, RVT-Ti and
+            DeiT-Ti have the paper's numbers of parameters, 9.2 M and 6.8 M.
         pretrain_size: Image size of the pre-training, int or (height, width) in pixels: the grid of the static
             dictionaries and of the position embedding.
         out_indices: Blocks (counted from 0) whose outputs are returned; None for the last of each stride with two
@@ -140,6 +142,7 @@ class VARS(PlainBackbone):
         attention: str = 'vars_s',
         num_steps: int = 3,
         sparsity: float | None = None,
+        num_kernels: int = 5,
         pretrain_size: int | tuple[int, int] = 224,
         out_indices: tuple[int, ...] | None = None,
         out_type: str = 'featmap',
@@ -175,7 +178,7 @@ class VARS(PlainBackbone):
         self.blocks = nn.ModuleList()
         for level, rate in zip(levels, self.drop_path_rates(drop_path_rate)):
             level_grid = grid if level == 0 else tuple(-(-length // 2) for length in grid)
-            self.blocks.append(_block(settings, level, attention, level_grid, num_steps, sparsity, rate))
+            self.blocks.append(_block(settings, level, attention, level_grid, num_steps, sparsity, num_kernels, rate))
         if self.num_built > self.pool_before:
             self.pool = nn.Conv2d(embed_dims[0], embed_dims[1], 3, stride=2, padding=1, groups=embed_dims[0])
         self.fc_norm = self.pooled_norm(embed_dims[-1])
@@ -224,6 +227,7 @@ def _block(
     grid: tuple[int, int],
     num_steps: int,
     sparsity: float | None,
+    num_kernels: int,
     drop_path: float,
 ) -> Block:
     """A block of one of the hosts; `level` is 0 or 1, the place in the lists of the settings."""
@@ -238,7 +242,7 @@ def _block(
     elif attention == 'global_filter':
         attn = GlobalFilter(embed_dims, grid)
     elif attention == 'vars_s':
-        attn = ConvolutionalSparseReconstruction(embed_dims, grid, **recurrence)
+        attn = ConvolutionalSparseReconstruction(embed_dims, grid, num_kernels=num_kernels, **recurrence)
     else:
         static_grid = grid if attention == 'vars_sd' else None
         attn = SparseReconstructionAttention(
