@@ -166,7 +166,7 @@ def test_multiply_adds_of_the_layers_of_a_classifier() -> None:
         (('--size', 16, 64), '--size must be at least 32, got 16'),
         (('--batch-size', 0), '--batch-size must be at least 1, got 0'),
         (('absent.py',), 'config not found: absent.py'),
-        (('--cfg-options', 'default_scope=mmpose'), 'expected mmdet, mmseg, mmpretrain, or add --backbone'),
+        (('--cfg-options', 'default_scope=mmpose'), 'expected one of mmdet, mmseg, mmpretrain, or add --backbone'),
     ],
 )
 def test_refuses_in_one_line(args: tuple, message: str, root: Path, tmp_path: Path, tool: InProcess) -> None:
