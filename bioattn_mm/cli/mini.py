@@ -103,6 +103,9 @@ def make_mini(config: Config, mini_root: str | None = MINI_ROOT) -> Config:
         config.model.init_cfg = None
     if 'drop_path_rate' in config.model.backbone:
         config.model.backbone.drop_path_rate = 0.0
+    if 'pad_small_map' in config.model.backbone:  # of Swin's classifiers, whose last map gets smaller than a window
+        config.model.backbone.pad_small_map = True
+
     if is_classifier:
         # Mixup and cutmix.
         config.model.train_cfg = None

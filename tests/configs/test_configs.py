@@ -14,6 +14,7 @@ from mmengine.registry import DATASETS, MODELS, init_default_scope
 from PIL import Image
 
 from bioattn_mm.analysis.model_stats import Network, default_size, multiply_adds, random_images
+from bioattn_mm.cli.mini import make_mini
 
 from .reading import CONFIGS, ROOT, parse
 
@@ -249,6 +250,16 @@ def test_metafile_lists_every_config() -> None:
                 assert f'| {parameters} M |' in row and f'| {flops:.2f} G |' in row
             if content['Collections'][0]['Name'] == 'TransNeXt' and name in PARAMETERS:
                 assert model['Metadata']['Parameters (M)'] == float(PARAMETERS[name])
+
+
+@torch.no_grad()
+def test_classifiers_with_windows_take_miniature_images() -> None:
+    config = make_mini(read('gabswin-small_8xb128_in1k', 'gab'))
+    init_default_scope(config.default_scope)
+    config.model.backbone.arch = dict(embed_dims=8, depths=(1, 1, 1, 1), num_heads=(1, 1, 1, 1))
+    size = config.test_dataloader.dataset.pipeline[2].crop_size
+    assert size < 7 * 32
+    assert MODELS.build(config.model.backbone)(torch.randn(1, 3, size, size))[0].shape[1] == 64
 
 
 @pytest.mark.every_config
