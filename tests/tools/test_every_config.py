@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mmengine.config import Config
 
 from ..conftest import NUM_TRAIN
 from .running import ROOT, InProcess, metrics_of_test, run, scalars
@@ -20,11 +21,13 @@ REPRESENTATIVES = (
     'vars/mask2former_rvt_tiny_vars_sd_ade20k',
     'transnext/transnext-micro_8xb128_in1k',
 )
-CONFIGS = sorted(
+NAMES = sorted(
     f'{path.parent.name}/{path.stem}'
     for path in (ROOT / 'configs').glob('[!_]*/*.py')
     if path.parent.name != 'deploy'
 )
+CLASSIFIERS = [name for name in NAMES if '_in1k' in name]
+CONFIGS = [name for name in NAMES if name not in CLASSIFIERS]
 
 
 def options_of_two_images(mode: str, name: str) -> list[str]:
@@ -103,6 +106,35 @@ def test_every_config_learns_and_comes_back(name: str, workplace: Path, tool: In
     # Equal zeros would say nothing.
     metric = 'mIoU' if 'ade20k' in name else 'accuracy/top1' if 'in1k' in name else 'coco/bbox_mAP_50'
     assert tested[metric] > 0
+    shutil.rmtree(work_dir)
+
+
+@pytest.mark.every_config
+@pytest.mark.parametrize('name', CLASSIFIERS)
+def test_every_classifier_learns_and_comes_back(name: str, workplace: Path, tool: InProcess) -> None:
+    """In a few steps it learns that there are 10 of 1000 classes; what is saved gives the same metric again."""
+    config, work_dir = f'configs/{name}.py', workplace / name
+    # Where averaged weights are tested, they are to be recent ones.
+    hooks = [hook.type for hook in Config.fromfile(ROOT / config).custom_hooks]
+    options = ['custom_hooks.1.momentum=0.5'] if 'bioattn_mm.ShardableEMAHook' in hooks else []
+    tool(
+        workplace, 'train.py', config, '--mini', '--work-dir', name,
+        '--cfg-options', *options, 'train_cfg.max_iters=8', 'train_cfg.val_interval=8',
+        'default_hooks.logger.interval=1', 'param_scheduler.0.end=2', 'param_scheduler.1.begin=2',
+        'default_hooks.checkpoint.interval=8', 'default_hooks.checkpoint.save_optimizer=False',
+        'default_hooks.checkpoint.save_best=None',
+    )  # fmt: skip
+    losses = [line['loss'] for line in scalars(work_dir) if 'loss' in line]
+    assert np.isfinite(losses).all()
+    assert np.mean(losses[-3:]) < 0.9 * losses[0]
+
+    tool(workplace, 'test.py', config, f'{name}/iter_8.pth', '--mini', '--work-dir', f'{name}/tested')
+    (validated,) = [line for line in scalars(work_dir) if 'loss' not in line]
+    tested = metrics_of_test(work_dir / 'tested')
+    assert [tested[key] for key in ('accuracy/top1', 'accuracy/top5')] == [
+        validated[key] for key in ('accuracy/top1', 'accuracy/top5')
+    ]
+    assert tested['accuracy/top5'] > 0
     shutil.rmtree(work_dir)
 
 
