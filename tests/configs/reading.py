@@ -11,5 +11,5 @@ CONFIGS = sorted(path.relative_to(ROOT) for path in ROOT.glob('configs/[!_]*/*.p
 
 @cache
 def parse(path: Path) -> Config:
-    """One of `CONFIGS`, for tests that do not change it."""
+    """A config by its path in the repository, for tests that do not change it."""
     return Config.fromfile(ROOT / path)

@@ -2,6 +2,7 @@
 
 import re
 from copy import deepcopy
+from os.path import normpath
 from pathlib import Path
 
 import numpy as np
@@ -227,7 +228,7 @@ def test_leaf_configs_repeat_nothing() -> None:
         (bases,) = re.findall(r'^_base_ = (\[.*?\]|\'.*?\')$', text, flags=re.DOTALL | re.MULTILINE)
         inherited = {}
         for base in re.findall(r"'(.*?)'", bases):
-            inherited.update(Config.fromfile(ROOT / path.parent / base).to_dict())
+            inherited.update(parse(Path(normpath(path.parent / base))).to_dict())
         own = {'_base_': Config(inherited)}
         exec(text.replace(f'_base_ = {bases}', ''), own)
         del own['_base_'], own['__builtins__']
