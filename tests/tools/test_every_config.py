@@ -119,10 +119,10 @@ def test_every_classifier_learns_and_comes_back(name: str, workplace: Path, tool
     options = ['custom_hooks.1.momentum=0.5'] if 'bioattn_mm.ShardableEMAHook' in hooks else []
     tool(
         workplace, 'train.py', config, '--mini', '--work-dir', name,
-        '--cfg-options', *options, 'train_cfg.max_iters=8', 'train_cfg.val_interval=8',
-        'default_hooks.logger.interval=1', 'param_scheduler.0.end=2', 'param_scheduler.1.begin=2',
-        'default_hooks.checkpoint.interval=8', 'default_hooks.checkpoint.save_optimizer=False',
-        'default_hooks.checkpoint.save_best=None',
+        '--cfg-options', *options, 'optim_wrapper.optimizer.lr=1e-3', 'train_cfg.max_iters=8',
+        'train_cfg.val_interval=8', 'default_hooks.logger.interval=1', 'param_scheduler.0.end=2',
+        'param_scheduler.1.begin=2', 'default_hooks.checkpoint.interval=8',
+        'default_hooks.checkpoint.save_optimizer=False', 'default_hooks.checkpoint.save_best=None',
     )  # fmt: skip
     losses = [line['loss'] for line in scalars(work_dir) if 'loss' in line]
     assert np.isfinite(losses).all()
