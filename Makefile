@@ -32,7 +32,7 @@ setup: $(READY) $(EXTRA:%=$(VENV)/.ready-%)
 
 # OpenCV comes in through two packages that share a folder; the headless one goes last, because the other needs
 # graphics libraries that a bare machine does not have.
-$(READY): $(wildcard requirements/*.txt) setup.py $(shell find bioattn_mm/ops/csrc -type f)
+$(READY): $(wildcard requirements/*.txt) setup.py pyproject.toml $(shell find bioattn_mm/ops/csrc -type f)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 		|| { echo 'Python 3.10 or later is needed; name one with: make PYTHON=python3.11'; exit 2; }
 	@$(PYTHON) -m venv $(VENV) \
@@ -40,7 +40,7 @@ $(READY): $(wildcard requirements/*.txt) setup.py $(shell find bioattn_mm/ops/cs
 	$(BIN)/pip install -r requirements/build.txt -r requirements/runtime.txt -r requirements/test.txt
 	$(BIN)/pip install --quiet --no-deps --force-reinstall \
 		"opencv-python-headless==$$($(BIN)/pip show opencv-python-headless | sed -n 's/^Version: //p')"
-	@echo 'Compiling the operators, about a minute'
+	@echo 'Compiling the operators, under a minute on two cores'
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 

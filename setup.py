@@ -1,31 +1,46 @@
-"""Install bioattn_mm: `pip install --no-build-isolation -e .`, or `make setup` for a complete environment.
+"""Compile the operators when bioattn_mm is installed; pyproject.toml says everything else.
 
-With torch and a C++ compiler, the operators are compiled; with nvcc and a GPU (or FORCE_CUDA=1), for CUDA, too.
-Without them, attention runs in PyTorch. `--no-build-isolation` is needed because pip's own build environment has no
-torch.
+    pip install --no-build-isolation .                             in an environment with torch, ninja and a C++ compiler
+    BIOATTN_MM_WITHOUT_OPS=1 pip install .                         without operators: attention runs in PyTorch
+    FORCE_CUDA=1 pip install --no-build-isolation .                for CUDA too, on a machine without a GPU
+
+Operators of one torch do not fit another, so they are compiled with the torch of the environment; pip's own build
+environment, which `--no-build-isolation` switches off, has none. With a GPU and nvcc they are compiled for CUDA, too.
+Where they do not compile, the installation ends with the reason.
 """
 
 import os
 import re
 import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import setup
 
 ROOT = Path(__file__).parent
+WITHOUT_OPS = 'BIOATTN_MM_WITHOUT_OPS'
 
 
 def compiled_operators() -> dict:
-    """Arguments of `setup` that compile the operators; none without torch."""
+    """Arguments of `setup` that compile the operators; none if that was asked for, or if nothing is built."""
+    if os.environ.get(WITHOUT_OPS) == '1' or {'sdist', 'egg_info'} & set(sys.argv):
+        return {}
     try:
         from torch.utils.cpp_extension import BuildExtension, CppExtension, CUDAExtension
-    except ImportError:
-        print('torch is not installed: installing without compiled operators')
-        return {}
+    except ImportError as error:
+        sys.exit(
+            f'bioattn_mm: cannot compile the operators: {error}. Install torch first, then bioattn_mm with '
+            f'pip install --no-build-isolation; or set {WITHOUT_OPS}=1 to install without them: attention then runs '
+            f'in PyTorch, slower'
+        )
+    # The environment's ninja, also where the environment is not activated.
+    os.environ['PATH'] = sysconfig.get_path('scripts') + os.pathsep + os.environ['PATH']
     csrc = ROOT / 'bioattn_mm' / 'ops' / 'csrc'
     sources = [*csrc.glob('*.cpp'), *csrc.glob('cpu/*.cpp')]
-    # Floating-point exceptions and errno, which nothing here reads, would keep loops from being vectorised.
-    flags = dict(cxx=['-O3', '-fopenmp', '-fno-math-errno', '-fno-trapping-math'])
+    # Floating-point exceptions and errno, which nothing here reads, would keep loops from being vectorised. Python's own
+    # flags often have -g, and debug information takes half of the time.
+    flags = dict(cxx=['-O3', '-g0', '-fopenmp', '-fno-math-errno', '-fno-trapping-math'])
     macros = []
     architectures = cuda_architectures()
     if architectures:
@@ -43,18 +58,20 @@ def compiled_operators() -> dict:
         extra_link_args=['-fopenmp'],
         # It is loaded by torch.ops.load_library and does not use Python's ABI: one build fits every Python.
         py_limited_api=True,
-        # If it does not compile, that is reported and the installation goes on.
-        optional=True,
     )
-    build = BuildExtension.with_options(no_python_abi_suffix=True, use_ninja=False)
-    return dict(ext_modules=[library], cmdclass=dict(build_ext=build))
+    # With ninja, files are compiled side by side, MAX_JOBS of them or as many as there are cores; else one by one.
+    return dict(
+        ext_modules=[library],
+        cmdclass=dict(build_ext=BuildExtension.with_options(no_python_abi_suffix=True)),
+        options=dict(bdist_wheel=dict(py_limited_api='cp310')),
+    )
 
 
 def cuda_architectures() -> str:
     """Compute capabilities to compile for, such as '8.0 9.0+PTX'; empty to compile without CUDA.
 
     TORCH_CUDA_ARCH_LIST names them; by default they are those from 7.0 to 9.0 that the toolkit supports. On a machine
-    without a GPU nothing is compiled for CUDA unless FORCE_CUDA=1.
+    without a GPU nothing is compiled for CUDA unless FORCE_CUDA=1, and then it must compile.
     """
     import torch
     from torch.utils.cpp_extension import CUDA_HOME
@@ -63,12 +80,20 @@ def cuda_architectures() -> str:
     nvcc = Path(CUDA_HOME or '') / 'bin' / 'nvcc'
     if not torch.cuda.is_available() and not forced:
         return ''
-    if torch.version.cuda is None or not nvcc.is_file():
-        print(f'Operators without CUDA: torch is built for {torch.version.cuda or "the CPU alone"}, nvcc is {nvcc}')
-        return ''
-    release = re.search(r'release (\d+)', subprocess.check_output([nvcc, '--version'], text=True))[1]
-    if release != torch.version.cuda.split('.')[0]:
-        print(f'Operators without CUDA: nvcc is of CUDA {release}, torch of {torch.version.cuda}')
+    release, reason = '', ''
+    if nvcc.is_file():
+        release = re.search(r'release (\d+)', subprocess.check_output([nvcc, '--version'], text=True))[1]
+    if torch.version.cuda is None:
+        reason = 'torch is built for the CPU alone'
+    elif not release:
+        reason = f'there is no {nvcc}; CUDA_HOME names the folder of the CUDA toolkit'
+    elif release != torch.version.cuda.split('.')[0]:
+        reason = f'nvcc is of CUDA {release}, torch of {torch.version.cuda}'
+    if reason and forced:
+        sys.exit(f'bioattn_mm: FORCE_CUDA=1, but the operators cannot be compiled for CUDA: {reason}')
+    if reason:
+        # Seen with `pip install -v`; `python -m bioattn_mm.ops` says afterwards that there is nothing for CUDA.
+        print(f'bioattn_mm: operators without CUDA: {reason}')
         return ''
     if os.environ.get('TORCH_CUDA_ARCH_LIST'):
         return os.environ['TORCH_CUDA_ARCH_LIST'].replace(';', ' ')
@@ -78,40 +103,4 @@ def cuda_architectures() -> str:
     return f'{" ".join(names)}+PTX'
 
 
-version: dict = {}
-exec((ROOT / 'bioattn_mm' / 'version.py').read_text(), version)
-
-setup(
-    name='bioattn_mm',
-    version=version['__version__'],
-    description='Biologically inspired attention backbones for dense prediction with OpenMMLab',
-    long_description=(ROOT / 'README.md').read_text(),
-    long_description_content_type='text/markdown',
-    license='Apache-2.0',
-    python_requires='>=3.10',
-    packages=find_packages(include=['bioattn_mm', 'bioattn_mm.*']),
-    # Lower bounds; requirements/ pins the versions that are tested.
-    install_requires=[
-        'torch>=2.5',
-        'torchvision',
-        'onedl-mmengine>=0.10.12',
-        'onedl-mmcv>=2.3.6',
-        'onedl-mmdetection>=3.5.1',
-        'onedl-mmsegmentation>=1.4.2',
-        'onedl-mmpretrain>=1.3.6',
-        'timm>=1.0',
-        'imaug',
-        'lmfit',
-        'pycocotools',
-        'rich',
-    ],
-    # What tools/export.py needs besides mmdeploy. That is installed with --no-deps, because it requires mmengine,
-    # which pip would install over onedl-mmengine.
-    extras_require=dict(
-        deploy=['aenum', 'grpcio', 'multiprocess', 'onnx', 'onnxruntime'],
-        demo=['gradio>=6'],
-        deepspeed=['deepspeed<0.19'],  # mmengine does not find the optimizers of later versions
-        tensorboard=['tensorboard'],
-    ),
-    **compiled_operators(),
-)
+setup(**compiled_operators())

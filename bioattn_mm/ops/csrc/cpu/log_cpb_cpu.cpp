@@ -4,8 +4,10 @@
 #include "kernels.h"
 
 #include <ATen/Dispatch.h>
-#include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <vector>
