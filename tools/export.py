@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import load_config
+from bioattn_mm.cli.installed import find_config
 from bioattn_mm.cli.mini import ensure_mini_data, with_mini_test_data
 from bioattn_mm.cli.model_check import state_dict_of
 from bioattn_mm.cli.pipelines import name_host_transforms
@@ -97,6 +98,7 @@ def read_deploy_config(path: str) -> Config:
     Raises:
         InputError: The file does not exist, or is no such config.
     """
+    path = find_config(path)
     if not Path(path).is_file():
         raise InputError(f'deploy config not found: {path}')
     config = Config.fromfile(path)

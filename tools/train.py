@@ -133,7 +133,7 @@ def main() -> None:
         dataloaders=('train_dataloader', 'val_dataloader'),
         launcher=args.launcher,
     )
-    config.work_dir = args.work_dir or config.get('work_dir') or default_work_dir(args.config, args.mini, data)
+    config.work_dir = args.work_dir or config.get('work_dir') or default_work_dir(config.filename, args.mini, data)
     model = model_of(config)
     if args.load_from:
         config.load_from = args.load_from

@@ -14,13 +14,15 @@ from ..checkpoints import mmengine_reads_all
 from ..checkpoints.unpickling import HOLDS_CODE, code_refused, refused_class, trust_checkpoints
 from ..errors import InputError
 from .config_text import configs_formatted_once
+from .installed import how_to_install
 
 # What may stand for a checkpoint, for the help of the tools.
 CHECKPOINT_KINDS = 'a file, a URL, or hf://OWNER/NAME/FILE of a Hugging Face repository'
 
 
 def run_tool(main: Callable[[], None]) -> Callable[[], None]:
-    """Decorate a tool's `main`: an `InputError` or `OSError` is printed as one line, and the exit code is 2.
+    """Decorate a tool's `main`: an `InputError`, an `OSError` or the lack of a package that an extra installs is printed
+    as one line, and the exit code is 2.
 
     While `main` runs, every checkpoint is read without running code in it (see `unpickling`) and may lie on the
     Hugging Face Hub (see `fetch`), also where mmengine's Runner reads it.
@@ -34,6 +36,10 @@ def run_tool(main: Callable[[], None]) -> Callable[[], None]:
         except pickle.UnpicklingError as error:  # of a checkpoint that mmengine, mmdet or mmseg reads
             refused = refused_class(error)
             _fail(f'a checkpoint {HOLDS_CODE.format(refused)}' if refused else f'cannot read a checkpoint: {error}')
+        except ModuleNotFoundError as error:
+            if how_to_install(error) is None:
+                raise
+            _fail(how_to_install(error))
         except (InputError, OSError) as error:
             # An error in a data loader's worker arrives with the worker's traceback in its message, whose last line
             # is "module.ErrorClass: message".
@@ -58,15 +64,28 @@ class ToolParser(argparse.ArgumentParser):
         *examples: Calls without `python tools/`.
     """
 
+    # The command whose tool runs, such as 'bioattn train'; None for a script. The help calls the tool as the user did.
+    command: str | None = None
+
     def __init__(self, description: str, *examples: str) -> None:
-        lines = ['Examples:' if len(examples) > 1 else 'Example:', *(f'  python tools/{call}' for call in examples)]
+        if self.command:
+            examples = [f'{self.command} {call.partition(" ")[2]}' for call in examples]
+        else:
+            examples = [f'python tools/{call}' for call in examples]
+        lines = ['Examples:' if len(examples) > 1 else 'Example:', *(f'  {call}' for call in examples)]
         super().__init__(
-            description=description, epilog='\n'.join(lines), formatter_class=argparse.RawDescriptionHelpFormatter
+            prog=self.command,
+            description=description,
+            epilog='\n'.join(lines),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
 
     def add_config(self) -> None:
         """Add the config file."""
-        self.add_argument('config', help='config file, such as configs/transnext/upernet_tiny_ade20k.py')
+        self.add_argument(
+            'config',
+            help='config file, or the name of one that comes with the package, such as transnext/upernet_tiny_ade20k',
+        )
 
     def add_data(self) -> None:
         """Add the arguments of own data, which `own_data.data_arguments` reads."""

@@ -9,6 +9,7 @@ from ..errors import InputError
 from ..registry import MODELS
 from .distributed import prepare_process, rank_and_size
 from .imagenet import set_test_set
+from .installed import find_config
 from .mini import MINI_FOLDERS, MINI_ROOT, ensure_mini_data, make_mini
 from .own_data import DataArguments, use_own_data
 from .pipelines import find_datasets, name_bad_files
@@ -56,7 +57,8 @@ def load_config(
     Images and annotations are loaded with transforms whose errors name the file (see `name_bad_files`).
 
     Args:
-        path: Config file, or a config that was read, which stays as it is.
+        path: Config file or name of a config of this package (see `find_config`), or a config that was read, which
+            stays as it is.
         data: Own data in place of the config's (see `use_own_data`).
         mini: Make the miniature run of it; without `data`, draw the miniature datasets if data are needed and they
             are not there yet.
@@ -110,11 +112,12 @@ def load_config(
 
 
 def read_config(path: str) -> Config:
-    """Read the config file of a model that can be tested.
+    """Read the config of a model that can be tested: a file, or the name of one of this package (see `find_config`).
 
     Raises:
         InputError: The file is missing, cannot be read, or lacks parts of such a config.
     """
+    path = find_config(path)
     if not Path(path).is_file():
         raise InputError(f'config not found: {path}')
     if Path(path).suffix not in ('.py', '.yaml', '.yml', '.json'):

@@ -9,6 +9,7 @@ import torch
 from mmengine.config import Config
 
 from ..errors import InputError
+from .installed import find_config
 
 # Variables of the environment with the rank of a process and the number of all, by launcher.
 RANK_VARIABLES = dict(
@@ -77,6 +78,7 @@ def set_strategy(config: Config, path: str) -> None:
         InputError: The file does not exist or holds no strategy, DeepSpeed is needed and not installed or cannot do
             what the config says, or the run has a single process.
     """
+    path = find_config(path)
     if not Path(path).is_file():
         raise InputError(f'strategy not found: {path}')
     strategy = Config.fromfile(path)

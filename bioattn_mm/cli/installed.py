@@ -1,0 +1,61 @@
+"""What was installed: the configs and tools, and the packages that only some tools need.
+
+The configs and tools are in `bioattn_mm/.mim`, where `mim` looks for them, too. In a checkout it links to them.
+"""
+
+from pathlib import Path
+
+from ..errors import InputError
+
+FOLDER = (Path(__file__).parents[1] / '.mim').absolute()
+
+# The extras of bioattn_mm that install packages, by the name under which these are imported.
+EXTRAS = dict(
+    mmcv='detection',
+    mmdet='detection',
+    pycocotools='detection',
+    mmseg='segmentation',
+    mmpretrain='classification',
+    imagecorruptions='analysis',
+    lmfit='analysis',
+    onnx='deploy',
+    onnxruntime='deploy',
+    gradio='demo',
+    deepspeed='deepspeed',
+    tensorboard='tensorboard',
+)
+
+
+def find_config(name: str) -> str:
+    """The path of a config, which may be named as in the documentation wherever one works.
+
+    Args:
+        name: A file, seen from the working directory; or a config of this package: its path below configs/, such as
+            'transnext/upernet_tiny_ade20k', also with 'configs/' before it and '.py' behind it, or its file name
+            alone if no other config has the same.
+
+    Returns:
+        `name` if it is a file or if there is no such config, else the path of the config.
+
+    Raises:
+        InputError: Several configs have that file name.
+    """
+    if Path(name).is_file():
+        return name
+    configs = FOLDER / 'configs'
+    wanted = name.removeprefix('configs/').removesuffix('.py') + '.py'
+    if (configs / wanted).is_file():
+        return str((configs / wanted).resolve())
+    found = sorted(path for path in configs.rglob('*.py') if path.name == wanted)
+    if len(found) > 1:
+        names = ', '.join(str(path.relative_to(configs).with_suffix('')) for path in found)
+        raise InputError(f'several configs are named {name}: expected one of {names}')
+    return str(found[0].resolve()) if found else name
+
+
+def how_to_install(error: ImportError) -> str | None:
+    """One line on how to get the package whose lack raised an error; None if it is of no extra."""
+    package = (error.name or '').partition('.')[0]
+    if package not in EXTRAS:
+        return None
+    return f"this needs {package}, which is not installed: pip install 'bioattn_mm[{EXTRAS[package]}]'"
