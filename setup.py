@@ -1,8 +1,8 @@
 """Compile the operators when bioattn_mm is installed; pyproject.toml says everything else.
 
-    pip install --no-build-isolation .                             in an environment with torch, ninja and a C++ compiler
-    BIOATTN_MM_WITHOUT_OPS=1 pip install .                         without operators: attention runs in PyTorch
-    FORCE_CUDA=1 pip install --no-build-isolation .                for CUDA too, on a machine without a GPU
+    pip install --no-build-isolation .                  in an environment with torch, ninja and a C++ compiler
+    FORCE_CUDA=1 pip install --no-build-isolation .     for CUDA too, on a machine without a GPU
+    BIOATTN_MM_WITHOUT_OPS=1 pip install .              without operators: attention runs in PyTorch
 
 Operators of one torch do not fit another, so they are compiled with the torch of the environment; pip's own build
 environment, which `--no-build-isolation` switches off, has none. With a GPU and nvcc they are compiled for CUDA, too.
@@ -38,8 +38,8 @@ def compiled_operators() -> dict:
     os.environ['PATH'] = sysconfig.get_path('scripts') + os.pathsep + os.environ['PATH']
     csrc = ROOT / 'bioattn_mm' / 'ops' / 'csrc'
     sources = [*csrc.glob('*.cpp'), *csrc.glob('cpu/*.cpp')]
-    # Floating-point exceptions and errno, which nothing here reads, would keep loops from being vectorised. Python's own
-    # flags often have -g, and debug information takes half of the time.
+    # Floating-point exceptions and errno, which nothing here reads, would keep loops from being vectorised. Python
+    # adds the flags that it was compiled with, often -g, and debug information takes half of the time.
     flags = dict(cxx=['-O3', '-g0', '-fopenmp', '-fno-math-errno', '-fno-trapping-math'])
     macros = []
     architectures = cuda_architectures()

@@ -21,8 +21,9 @@ CHECKPOINT_KINDS = 'a file, a URL, or hf://OWNER/NAME/FILE of a Hugging Face rep
 
 
 def run_tool(main: Callable[[], None]) -> Callable[[], None]:
-    """Decorate a tool's `main`: an `InputError`, an `OSError` or the lack of a package that an extra installs is printed
-    as one line, and the exit code is 2.
+    """Decorate a tool's `main`: an `InputError` or `OSError` is printed as one line, and the exit code is 2.
+
+    The same if a package is missing that an extra of bioattn_mm installs.
 
     While `main` runs, every checkpoint is read without running code in it (see `unpickling`) and may lie on the
     Hugging Face Hub (see `fetch`), also where mmengine's Runner reads it.
@@ -64,7 +65,7 @@ class ToolParser(argparse.ArgumentParser):
         *examples: Calls without `python tools/`.
     """
 
-    # The command whose tool runs, such as 'bioattn train'; None for a script. The help calls the tool as the user did.
+    # The command that the user called, such as 'bioattn train', for the help; None for a script.
     command: str | None = None
 
     def __init__(self, description: str, *examples: str) -> None:

@@ -60,8 +60,8 @@ def print_help(tools: dict[str, Path]) -> None:
         print(f'  {name:{width}}  {line}')
     print(
         '\n'
-        'bioattn COMMAND --help explains a command. Configs are files, or names of those that come with the package,\n'
-        f'in {FOLDER / "configs"}:\n'
+        'bioattn COMMAND --help explains a command. A config is a file, or the name of one that comes with the\n'
+        f'package, in {FOLDER / "configs"}:\n'
         '\n'
         '  bioattn train transnext/upernet_tiny_ade20k --mini\n'
         '  bioattn predict transnext/upernet_tiny_ade20k iter_160000.pth street.jpg'

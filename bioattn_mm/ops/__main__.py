@@ -2,11 +2,11 @@
 
 import torch
 
-from .backends import CUDA_ARCHITECTURES, HOW_TO_BUILD, LIBRARY, LIBRARY_IS_LOADED, available_backends
+from .backends import CUDA_ARCHITECTURES, HOW_TO_BUILD, LIBRARY, WHY_NOT_LOADED, available_backends
 
 
 def main() -> None:
-    print(f'compiled operators: {LIBRARY.name if LIBRARY_IS_LOADED else f"none; {HOW_TO_BUILD}"}')
+    print(f'compiled operators: {f"none: {WHY_NOT_LOADED}; {HOW_TO_BUILD}" if WHY_NOT_LOADED else LIBRARY.name}')
     print(f'compiled for CUDA: {CUDA_ARCHITECTURES or f"no; {HOW_TO_BUILD}"}')
     print(f'torch {torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}')
     for device in ('cpu', 'cuda'):

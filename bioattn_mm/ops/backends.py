@@ -9,26 +9,28 @@ import torch
 ENVIRONMENT_VARIABLE = 'BIOATTN_MM_BACKEND'
 LIBRARY = Path(__file__).with_name('_library.so')
 HOW_TO_BUILD = (
-    'to build them: pip install --no-build-isolation --no-deps -e . (with torch and a C++ compiler; for CUDA with '
-    'nvcc too, and with FORCE_CUDA=1 on a machine without a GPU)'
+    'to build them: pip install --no-build-isolation --no-deps --force-reinstall bioattn_mm, or -e . in a checkout '
+    '(with torch, ninja and a C++ compiler; for CUDA with nvcc too, and with FORCE_CUDA=1 on a machine without a GPU)'
 )
 
 
-def _load_library() -> bool:
-    """Load the compiled operators; without them, warn once and go on in PyTorch."""
+def _load_library() -> str | None:
+    """Load the compiled operators; without them, warn once, go on in PyTorch, and return the reason."""
     if not LIBRARY.is_file():
         reason = 'bioattn_mm was installed without its compiled operators'
     else:
         try:
             torch.ops.load_library(LIBRARY)
-            return True
-        except OSError:
-            reason = f'the compiled operators do not fit torch {torch.__version__}'
+            return None
+        except OSError as error:
+            reason = f'the compiled operators do not fit torch {torch.__version__} ({str(error).splitlines()[0]})'
     warnings.warn(f'{reason}: attention runs in PyTorch, slower; {HOW_TO_BUILD}', stacklevel=2)
-    return False
+    return reason
 
 
-LIBRARY_IS_LOADED = _load_library()
+# Why there are no compiled operators; None where there are.
+WHY_NOT_LOADED = _load_library()
+LIBRARY_IS_LOADED = WHY_NOT_LOADED is None
 # Compute capabilities that the CUDA operators were compiled for, such as '8.0 9.0+PTX'; empty without CUDA.
 CUDA_ARCHITECTURES = torch.ops.bioattn_mm.cuda_architectures() if LIBRARY_IS_LOADED else ''
 

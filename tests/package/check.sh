@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# What a user gets who has no checkout: builds an sdist and a wheel from it, installs each into an empty environment,
+# and there trains two iterations and predicts with `bioattn`. The wheel has its operators; the sdist is installed
+# without them, as BIOATTN_MM_WITHOUT_OPS=1 asks for.
+#
+# usage: tests/package/check.sh [PYTHON]    PYTHON: of an environment with the dependencies (default: .venv/bin/python)
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+python=$(realpath --no-symlinks "${1:-.venv/bin/python}")
+export PATH="$(dirname "$python"):$PATH"  # ninja
+unset PYTHONPATH BIOATTN_MM_WITHOUT_OPS
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/checkout" "$work/dist" "$work/user"
+git ls-files --cached --others --exclude-standard | tar --create --files-from=- | tar --extract --directory="$work/checkout"
+cd "$work/checkout"
+"$python" -c 'from setuptools import build_meta; build_meta.build_sdist("../dist")' > ../sdist.log 2>&1 \
+    || { cat ../sdist.log; exit 1; }
+cd "$work/user"
+"$python" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir ../dist ../dist/bioattn_mm-*.tar.gz
+ls -l ../dist
+
+# An environment with bioattn_mm from FILE, and all other packages from PYTHON's. They come by their folder: .pth files
+# in it, such as that of an editable bioattn_mm, are not read.
+# install NAME FILE
+install() {
+    "$python" -m venv --without-pip "../$1"
+    local site
+    site=$("../$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$site/dependencies.pth"
+    "$python" -m pip --python "../$1/bin/python" install --quiet --no-deps --no-index --no-build-isolation \
+        --ignore-installed "$2"
+}
+
+# use NAME OPERATORS: the package comes from the environment, has operators or none, trains and predicts.
+use() {
+    "../$1/bin/python" - "$(realpath "../$1")" "$2" << 'END'
+import sys
+import bioattn_mm
+from bioattn_mm.ops.backends import LIBRARY_IS_LOADED
+assert bioattn_mm.__file__.startswith(sys.argv[1]), bioattn_mm.__file__
+assert LIBRARY_IS_LOADED == (sys.argv[2] == 'compiled')
+END
+    "../$1/bin/bioattn" train transnext/upernet_micro_ade20k --mini --work-dir "$1" --cfg-options \
+        train_cfg.max_iters=2 train_cfg.val_interval=2 train_dataloader.num_workers=0 \
+        train_dataloader.persistent_workers=False > "$1.log" 2>&1 || { tail -30 "$1.log"; exit 1; }
+    "../$1/bin/bioattn" predict transnext/upernet_micro_ade20k "$1/iter_2.pth" --mini --out "$1/predictions" \
+        data/mini/ADEChallengeData2016/images/validation
+    test "$(find "$1/predictions" -name '*.png' | wc -l)" -ge 2
+}
+
+install wheel ../dist/bioattn_mm-*.whl
+../wheel/bin/bioattn --help
+../wheel/bin/bioattn make-mini-datasets --num-train 4 --num-val 2
+use wheel compiled
+BIOATTN_MM_WITHOUT_OPS=1 install sdist ../dist/bioattn_mm-*.tar.gz
+use sdist none
+echo 'wheel and sdist: installed, trained and predicted'

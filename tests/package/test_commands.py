@@ -1,0 +1,104 @@
+"""The command `bioattn`, and configs by name."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from bioattn_mm.cli import main as command
+from bioattn_mm.cli.command_line import ToolParser
+from bioattn_mm.cli.installed import FOLDER, find_config, how_to_install
+from bioattn_mm.errors import InputError
+
+
+@pytest.fixture
+def bioattn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path):
+    """Runs `bioattn` with arguments in an empty folder; returns the exit code, what it printed, and its errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ToolParser, 'command', None)
+    monkeypatch.setattr(sys, 'path', [*sys.path])
+
+    def run(*args: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, 'argv', ['bioattn', *args])
+        code = 0
+        try:
+            command.main()
+        except SystemExit as exit_:
+            code = exit_.code or 0
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_help_lists_every_tool_with_one_line(bioattn, root: Path) -> None:
+    code, printed, _ = bioattn('--help')
+    assert code == 0 and bioattn()[1] == printed
+    for path in (root / 'tools').rglob('*.py'):
+        name = path.stem.replace('_', '-')
+        (line,) = [line for line in printed.splitlines() if line.startswith(f'  {name} ')]
+        assert len(line.split()) > 4
+
+
+def test_a_command_is_a_tool(bioattn) -> None:
+    code, printed, _ = bioattn('train', '--help')
+    assert code == 0 and printed.startswith('usage: bioattn train')
+    assert '  bioattn train configs/transnext/upernet_tiny_ade20k.py --mini' in printed
+    assert 'python tools' not in printed
+
+
+def test_errors_of_a_tool_are_its_own(bioattn) -> None:
+    code, _, errors = bioattn('test', 'no/such_config', 'no.pth')
+    assert code == 2 and errors == 'error: config not found: no/such_config\n'
+
+
+def test_dry_run_is_an_option_of_train(bioattn, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(command.runpy, 'run_path', lambda path, **_: calls.append([Path(path).name, *sys.argv[1:]]))
+    bioattn('dry-run', 'transnext/upernet_tiny_ade20k', '--mini')
+    assert calls == [['train.py', 'transnext/upernet_tiny_ade20k', '--mini', '--dry-run']]
+
+
+def test_unknown_command(bioattn) -> None:
+    code, _, errors = bioattn('trian')
+    assert code == 2 and errors.startswith("error: there is no command 'trian': expected one of ")
+
+
+def test_missing_package_names_its_extra(bioattn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, 'imagecorruptions', None)
+    code, _, errors = bioattn('robustness', '--help')
+    assert code == 2 and errors.endswith("not installed: pip install 'bioattn_mm[analysis]'\n")
+    assert how_to_install(ModuleNotFoundError(name='something_else')) is None
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'transnext/upernet_tiny_ade20k',
+        'transnext/upernet_tiny_ade20k.py',
+        'configs/transnext/upernet_tiny_ade20k.py',
+        'deploy/segmentation_onnxruntime_dynamic',
+        'upernet_vit_small_ade20k',  # the only config of that name
+        '_base_/strategies/fsdp.py',
+    ],
+)
+def test_config_by_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path(find_config(name))
+    assert path.is_file() and path.is_relative_to((FOLDER / 'configs').resolve())
+    assert path.stem == Path(name).stem
+
+
+def test_config_names_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_config('no/such_config.py') == 'no/such_config.py' and find_config('') == ''
+    with pytest.raises(InputError, match='several configs are named upernet_tiny_ade20k: .*transnext/upernet_tiny'):
+        find_config('upernet_tiny_ade20k')
+    # A file of one's own comes first.
+    (tmp_path / 'transnext').mkdir()
+    (tmp_path / 'transnext' / 'upernet_tiny_ade20k.py').touch()
+    assert find_config('transnext/upernet_tiny_ade20k.py') == 'transnext/upernet_tiny_ade20k.py'
+
+
+def test_the_folder_of_mim_has_what_mim_looks_for(root: Path) -> None:
+    for name in ('configs', 'tools', 'model-index.yml'):
+        assert (FOLDER / name).resolve() == root / name

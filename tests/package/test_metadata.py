@@ -1,0 +1,128 @@
+"""pyproject.toml, requirements/ and the code name the same packages; setup.py compiles or says why it does not."""
+
+import ast
+import re
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from bioattn_mm.cli.installed import EXTRAS
+
+tomllib = pytest.importorskip('tomllib', reason='from Python 3.11')
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
+# What requirements/*.txt install for the development of the package itself.
+DEVELOPMENT = ('build.txt', 'lint.txt', 'test.txt', 'deploy-no-deps.txt')
+# Files whose extra is not pinned: deepspeed compiles for the machine, and is installed by those who want it.
+NOT_PINNED = {'deepspeed'}
+# Packages that are imported under another name.
+DISTRIBUTIONS = dict(
+    cv2='opencv-python-headless',
+    imagecorruptions='imagecorruptions-imaug',
+    mmcv='onedl-mmcv',
+    mmdet='onedl-mmdetection',
+    mmengine='onedl-mmengine',
+    mmpretrain='onedl-mmpretrain',
+    mmseg='onedl-mmsegmentation',
+)
+
+
+def extras() -> dict[str, list[Requirement]]:
+    """The requirements of each extra but `all`, and under '' those of the package itself."""
+    lines = {'': PROJECT['dependencies'], **PROJECT['optional-dependencies']}
+    return {extra: [Requirement(line) for line in lines[extra]] for extra in lines if extra != 'all'}
+
+
+def pins(file: Path) -> Iterator[Requirement]:
+    """The requirements of a file, each with one version."""
+    for line in file.read_text().splitlines():
+        requirement = Requirement(line)
+        assert re.fullmatch(r'==[\w.]+', str(requirement.specifier)), f'{file.name}: {line}'
+        yield requirement
+
+
+def test_requirements_pin_what_the_package_asks_for() -> None:
+    files = [path for path in (ROOT / 'requirements').glob('*.txt') if path.name not in DEVELOPMENT]
+    pinned = {canonicalize_name(pin.name): pin for path in files for pin in pins(path)}
+    test_pins = {canonicalize_name(pin.name): pin for pin in pins(ROOT / 'requirements' / 'test.txt')}
+    asked = {canonicalize_name(req.name): req for requirements in extras().values() for req in requirements}
+    assert set(pinned) - {'playwright'} <= set(asked), 'pinned, and no extra asks for it'
+    for name in set(asked) - NOT_PINNED:
+        pin = {**test_pins, **pinned}[name]
+        assert asked[name].specifier.contains(str(pin.specifier).removeprefix('==')), f'{asked[name]}, pinned {pin}'
+
+
+def test_all_holds_every_extra_for_any_machine() -> None:
+    (line,) = PROJECT['optional-dependencies']['all']
+    assert Requirement(line).extras == set(extras()) - {'', 'deepspeed', 'docs'}
+
+
+def test_missing_packages_are_blamed_on_an_extra_that_has_them() -> None:
+    for package, extra in EXTRAS.items():
+        names = {requirement.name for requirement in extras()[extra]}
+        assert DISTRIBUTIONS.get(package, package) in names
+
+
+def test_every_package_that_is_imported_is_asked_for() -> None:
+    asked = {requirement.name for requirements in extras().values() for requirement in requirements}
+    # mmengine and torchvision require the first two; mmdeploy is installed without its dependencies, playwright for tests.
+    asked |= {'matplotlib', 'PIL', 'mmdeploy', 'playwright', 'bioattn_mm', *sys.stdlib_module_names}
+    for file in (*ROOT.glob('bioattn_mm/**/*.py'), *ROOT.glob('tools/**/*.py')):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module]
+            else:
+                continue
+            for name in {name.partition('.')[0] for name in names}:
+                assert DISTRIBUTIONS.get(name, name) in asked, f'{file} imports {name}'
+
+
+@pytest.fixture
+def setup_py(monkeypatch: pytest.MonkeyPatch):
+    """Runs setup.py with a command; returns the arguments with which it calls `setuptools.setup`."""
+
+    def run(command: str) -> dict:
+        arguments = {}
+        monkeypatch.setattr('setuptools.setup', arguments.update)
+        monkeypatch.setattr(sys, 'argv', ['setup.py', command])
+        monkeypatch.setenv('PATH', '/usr/bin')  # which setup.py changes
+        runpy.run_path(str(ROOT / 'setup.py'))
+        return arguments
+
+    for name in ('FORCE_CUDA', 'BIOATTN_MM_WITHOUT_OPS'):
+        monkeypatch.delenv(name, raising=False)
+    return run
+
+
+def test_setup_compiles_the_operators(setup_py) -> None:
+    (library,) = setup_py('bdist_wheel')['ext_modules']
+    assert not library.optional  # a compile that fails ends the installation
+    assert all((ROOT / source).is_file() for source in library.sources) and len(library.sources) >= 7
+
+
+@pytest.mark.parametrize('command', ['bdist_wheel', 'editable_wheel', 'dist_info'])
+def test_setup_without_torch_says_what_to_do(setup_py, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setitem(sys.modules, 'torch', None)
+    monkeypatch.setitem(sys.modules, 'torch.utils.cpp_extension', None)
+    with pytest.raises(SystemExit, match='no-build-isolation; or set BIOATTN_MM_WITHOUT_OPS=1'):
+        setup_py(command)
+    # Nothing is compiled for these.
+    assert setup_py('sdist') == setup_py('egg_info') == {}
+    monkeypatch.setenv('BIOATTN_MM_WITHOUT_OPS', '1')
+    assert setup_py(command) == {}
+
+
+def test_setup_ends_where_cuda_was_asked_for_and_cannot_be(setup_py, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('FORCE_CUDA', '1')
+    monkeypatch.setattr('torch.utils.cpp_extension.CUDA_HOME', '/nowhere')
+    monkeypatch.setattr('torch.version.cuda', '12.8')
+    with pytest.raises(SystemExit, match='cannot be compiled for CUDA: there is no /nowhere/bin/nvcc'):
+        setup_py('bdist_wheel')
