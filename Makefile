@@ -17,7 +17,7 @@ JOBS ?= 2
 THREADS ?= $(shell n=$$(( $$(nproc) / $(JOBS) )); echo $$(( n > 0 ? n : 1 )))
 PYTEST = OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test test-all dry-run-all lint clean
+.PHONY: help setup demo test test-all test-package test-bounds dry-run-all lint clean
 
 help:
 	@echo 'make setup   environment in .venv (a few minutes the first time); EXTRA=deploy adds what tools/export.py needs,'
@@ -25,6 +25,8 @@ help:
 	@echo 'make demo    train and test $(CONFIG) on miniature data; CONFIG=... for another'
 	@echo 'make test    the test suite; make test-all trains and tests every config, too (hours)'
 	@echo 'make dry-run-all   the first training step of every config at full size (hours on a CPU)'
+	@echo 'make test-package   installs wheel and sdist into empty environments, trains and predicts there'
+	@echo 'make test-bounds    the lowest versions that pyproject.toml allows, and each Python that is found (hours)'
 	@echo 'make lint    style checks'
 	@echo 'make clean   remove .venv and generated data; work_dirs stays'
 
@@ -64,6 +66,16 @@ test: setup
 
 test-all: setup
 	$(PYTEST) -m 'not dry_run' $(PYTEST_ARGS)
+
+test-package: setup
+	tests/package/check.sh $(BIN)/python
+
+# Those of pyenv, or else on the path; the first one gets the lowest versions. BOUNDS_PYTHONS=... for others.
+BOUNDS_PYTHONS ?= $(foreach minor,10 11 12 13,$(firstword \
+	$(wildcard $(HOME)/.pyenv/versions/3.$(minor).*/bin/python) $(shell command -v python3.$(minor))))
+
+test-bounds:
+	tests/package/bounds.sh $(BOUNDS_PYTHONS)
 
 # One after the other: at full size some take most of the memory of a small machine.
 dry-run-all: setup
