@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=$(realpath --no-symlinks "${1:-.venv/bin/python}")
 export PATH="$(dirname "$python"):$PATH"  # ninja
-unset PYTHONPATH BIOATTN_MM_WITHOUT_OPS
+unset PYTHONPATH BIOATTN_MM_WITHOUT_OPS FORCE_CUDA  # for the CPU alone, for speed
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
