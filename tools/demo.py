@@ -51,7 +51,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     if find_spec('gradio') is None:
-        raise InputError('the page needs gradio, which is not installed: make setup EXTRA=demo')
+        raise InputError("the page needs gradio, which is not installed: pip install 'bioattn_mm[demo]'")
     from bioattn_mm import Predictor
     from bioattn_mm.page.explorer import Explorer
     from bioattn_mm.page.server import serving

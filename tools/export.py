@@ -53,13 +53,11 @@ def parse_args() -> argparse.Namespace:
 @run_tool
 def main() -> None:
     args = parse_args()
-    try:
-        from bioattn_mm.deploy.export import check_runtime, export, inference_checkpoint, publish
-        from bioattn_mm.deploy.verification import Verification
-    except ModuleNotFoundError as error:
-        package = error.name.split('.')[0]
-        raise InputError(f'export needs {package}, which is not installed: make setup EXTRA=deploy') from error
+    # Not at the top: a missing package ends the tool in one line.
     from mmdeploy.utils import get_root_logger
+
+    from bioattn_mm.deploy.export import check_runtime, export, inference_checkpoint, publish
+    from bioattn_mm.deploy.verification import Verification
 
     get_root_logger().setLevel(logging.ERROR)
     out = check_new(args.out, '--out')

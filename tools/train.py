@@ -273,7 +273,7 @@ def set_skip_bad_data(config: Config) -> None:
 def set_tensorboard(config: Config) -> None:
     """Write TensorBoard events in addition to the local log files."""
     if find_spec('tensorboard') is None:
-        raise InputError('--tensorboard needs a package that is not installed: pip install tensorboard')
+        raise InputError("--tensorboard needs a package that is not installed: pip install 'bioattn_mm[tensorboard]'")
     visualizer = config.setdefault('visualizer', dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend')]))
     backends = visualizer.get('vis_backends') or []
     if not any(backend['type'] == 'TensorboardVisBackend' for backend in backends):

@@ -85,7 +85,7 @@ def set_strategy(config: Config, path: str) -> None:
     if 'strategy' not in strategy or 'runner_type' not in strategy:
         raise InputError(f'{path} is not a strategy: expected a config with runner_type and strategy')
     if 'DeepSpeed' in strategy.strategy.type and find_spec('deepspeed') is None:
-        raise InputError(f"{path} needs DeepSpeed, which is not installed: pip install 'deepspeed<0.19'")
+        raise InputError(f"{path} needs DeepSpeed, which is not installed: pip install 'bioattn_mm[deepspeed]'")
     if config.get('launcher', 'none') == 'none':
         raise InputError(
             f'--strategy {path} is for several processes: tools/dist_train.sh CONFIG NUMBER --strategy {path}'

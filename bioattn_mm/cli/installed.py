@@ -18,6 +18,10 @@ EXTRAS = dict(
     mmpretrain='classification',
     imagecorruptions='analysis',
     lmfit='analysis',
+    aenum='deploy',
+    grpc='deploy',
+    mmdeploy='deploy',
+    multiprocess='deploy',
     onnx='deploy',
     onnxruntime='deploy',
     gradio='demo',
@@ -58,4 +62,6 @@ def how_to_install(error: ImportError) -> str | None:
     package = (error.name or '').partition('.')[0]
     if package not in EXTRAS:
         return None
-    return f"this needs {package}, which is not installed: pip install 'bioattn_mm[{EXTRAS[package]}]'"
+    line = f"this needs {package}, which is not installed: pip install 'bioattn_mm[{EXTRAS[package]}]'"
+    # mmdeploy requires mmengine, which pip would install over onedl-mmengine.
+    return line + ' && pip install --no-deps mmdeploy-protobuf-upgrade' * (EXTRAS[package] == 'deploy')

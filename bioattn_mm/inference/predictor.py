@@ -251,13 +251,8 @@ class Predictor:
         """Load the exported model, and resize images to its size if it takes one alone."""
         if not Path(self.checkpoint).is_file():
             raise InputError(f'exported model not found: {self.checkpoint}')
-        try:
-            from ..deploy.exported import default_device, exported_size, load_exported
-        except ModuleNotFoundError as error:
-            package = error.name.split('.')[0]
-            raise InputError(
-                f'an exported model needs {package}, which is not installed: make setup EXTRA=deploy'
-            ) from error
+        from ..deploy.exported import default_device, exported_size, load_exported
+
         # tools/export.py leaves the checkpoint, without what inference does not need, beside the exported file.
         weights = sorted(Path(self.checkpoint).parent.glob('*.pth'))
         self._take_classes(read_checkpoint(str(weights[0])) if len(weights) == 1 else {})

@@ -206,4 +206,4 @@ def test_the_command_serves_until_it_is_ended(
 def test_without_gradio(tmp_path: Path, tool: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, 'gradio', None)
     line = tool.refused(tmp_path, 'demo.py', 'config.py', 'checkpoint.pth')
-    assert line == 'error: the page needs gradio, which is not installed: make setup EXTRA=demo'
+    assert line == "error: the page needs gradio, which is not installed: pip install 'bioattn_mm[demo]'"

@@ -146,7 +146,7 @@ def test_without_mmdeploy(workplace: Path, checkpoint: str, tool: InProcess, mon
     line = tool.refused(
         workplace, 'export.py', UPERNET, checkpoint, '--deploy-cfg', SEGMENTATION, '--out', 'new', '--mini'
     )
-    assert line == 'error: export needs mmdeploy, which is not installed: make setup EXTRA=deploy'
+    assert line.startswith("error: this needs mmdeploy, which is not installed: pip install 'bioattn_mm[deploy]' && ")
 
 
 # Each system with the heads that it is exported with, the smallest model of each kind.

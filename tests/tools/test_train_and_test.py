@@ -244,7 +244,7 @@ def test_tensorboard_that_is_not_installed(workplace: Path, tool: InProcess, mon
         importlib.util, 'find_spec', lambda name, *args: None if name == 'tensorboard' else find_spec(name, *args)
     )
     line = tool.refused(workplace, 'train.py', CONFIG, '--mini', '--tensorboard')
-    assert line == 'error: --tensorboard needs a package that is not installed: pip install tensorboard'
+    assert line == "error: --tensorboard needs a package that is not installed: pip install 'bioattn_mm[tensorboard]'"
 
 
 TINY = 'configs/transnext/upernet_tiny_ade20k.py'
