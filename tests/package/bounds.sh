@@ -17,7 +17,7 @@ git ls-files --cached --others --exclude-standard | tar --create --files-from=- 
 # The tests without the package, which comes from the wheel; only the C++ sources lie beside them.
 (cd "$work/source" && cp -r --parents tests pyproject.toml README.md configs tools bioattn_mm/ops/csrc "$work/suite")
 # As `pip install 'bioattn_mm[...]'` asks, with == for >=.
-sed -nE '/^dependencies|^detection|^segmentation|^classification/,/\]/p' pyproject.toml \
+sed -nE '/^dependencies/,/^\]/p; /^(detection|segmentation|classification) =/p' pyproject.toml \
     | grep -oE '"[a-z][^"]*"' | tr -d '"' | sed 's/>=/==/' | sort -u > "$work/lowest.txt"
 
 first=1
