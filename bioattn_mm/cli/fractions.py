@@ -14,10 +14,11 @@ EPOCHS = ('begin', 'end', 'T_max', 'step_size', 'milestones')
 def set_fraction(config: Config, fraction: float) -> None:
     """Train on a fraction of the images of each class, for as many more epochs.
 
-    ConViT (table 2) and, in the same way, PerViT (table 4) measure by this how much data a model needs: they keep a
-    fraction f of each class and train for 1 / f times the epochs, so that the network sees as many images as in the
-    whole training. The epochs of the schedule, of validation and of checkpoints grow with those of training. A
-    training whose length is a number of iterations sees as many images as it is.
+    The protocol of ConViT (table 2), which measures how much data a model needs: it keeps a fraction f of each class
+    and trains for 1 / f times the epochs, so that the network sees as many images as in the whole training. PerViT
+    (table 4) keeps parts of each class, too. Both take the first files of a class by name; here they are drawn. The
+    epochs of the schedule, of validation and of checkpoints grow with those of training. A training whose length is a
+    number of iterations sees as many images as it is.
 
     Args:
         config: Changed in place.
