@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from bioattn_mm.datasets.mini import make_mini_datasets
 
-from .tools.running import InProcess
+from .tools.running import InProcess, LoaderWorkers
 
 ROOT = Path(__file__).parents[1]
 # Images of each dataset of the workplace, half as many as the tools draw by themselves.
@@ -35,6 +36,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def fixed_seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def loader_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No workers of data loaders outlive a test."""
+    LoaderWorkers.watch(monkeypatch)
+    yield
+    LoaderWorkers.end()
 
 
 @pytest.fixture(scope='session')

@@ -6,11 +6,13 @@ import runpy
 import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from mmengine.utils import ManagerMixin
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,6 +53,33 @@ def run_script(folder: Path, script: str, *args: str, **environment: str) -> sub
     )
 
 
+class LoaderWorkers:
+    """Ends the workers of data loaders when a run is over.
+
+    They are left to the garbage collector otherwise, which may close the queues to them first: PyTorch then waits
+    five seconds for each worker, up to a minute for the loaders of one run.
+    """
+
+    iterators: weakref.WeakSet = weakref.WeakSet()
+
+    @classmethod
+    def watch(cls, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Keep track of the iterators that have workers."""
+        make = _MultiProcessingDataLoaderIter.__init__
+
+        def make_and_watch(iterator: _MultiProcessingDataLoaderIter, *args: object) -> None:
+            make(iterator, *args)
+            cls.iterators.add(iterator)
+
+        monkeypatch.setattr(_MultiProcessingDataLoaderIter, '__init__', make_and_watch)
+
+    @classmethod
+    def end(cls) -> None:
+        """End all workers."""
+        for iterator in list(cls.iterators):
+            iterator._shutdown_workers()
+
+
 class InProcess:
     """Runs tools in this process, which has the libraries imported: for all that does not depend on a new one."""
 
@@ -65,7 +94,10 @@ class InProcess:
         # A run would otherwise write to where the last one's visualizer did.
         for kind in _managed_classes():
             kind._instance_dict.clear()
-        runpy.run_path(sys.argv[0], run_name='__main__')
+        try:
+            runpy.run_path(sys.argv[0], run_name='__main__')
+        finally:
+            LoaderWorkers.end()
         return self.capsys.readouterr().out
 
     def error(self, folder: Path, tool: str, *args: object) -> str:

@@ -286,7 +286,7 @@ REFUSED = {
     ),
     'miniature of another set': (
         ('test.py', 'small.py', 'small.pth', '--test-set', 'a', '--mini'),
-        '--mini and --test-set exclude each other',
+        '--test-set names the images itself: leave out --mini and --data',
     ),
     'segmentor on a test set of ImageNet': (
         ('test.py', ROOT / 'configs/transnext/upernet_tiny_ade20k.py', 'small.pth', '--test-set', 'r'),

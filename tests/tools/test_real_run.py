@@ -27,10 +27,13 @@ LOG = 'default_hooks.logger.interval=1'
 # places than DINO has queries, and random heads score every box of Mask R-CNN below its threshold.
 SMALL_MODEL = {
     UPERNET: ('model.decode_head.channels=64', 'model.auxiliary_head.channels=32'),
-    MASK_RCNN: ('model.test_cfg.rcnn.score_thr=0.0', 'model.test_cfg.rcnn.max_per_img=10'),
+    MASK_RCNN: (
+        'model.test_cfg.rcnn.score_thr=0.0', 'model.test_cfg.rcnn.max_per_img=10',
+        'model.roi_head.bbox_head.fc_out_channels=64', 'model.roi_head.mask_head.num_convs=1',
+    ),
     DINO: ('model.num_queries=50', 'model.encoder.num_layers=2', 'model.decoder.num_layers=2'),
     MASK2FORMER: ('model.decode_head.num_queries=20', 'model.decode_head.transformer_decoder.num_layers=3'),
-}
+}  # fmt: skip
 
 
 def small_images(mode: str, number: int) -> tuple[str, str]:
@@ -172,7 +175,7 @@ def test_detr_like_heads(user: Path, config: str, checkpoint: str, metric: str, 
     length = ('train_cfg.max_epochs=1', 'train_dataloader.dataset.indices=4')
     if not by_epoch:
         length = ('train_cfg.max_iters=2', 'train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2')
-    work_dir, log = train(user, config, *length, how=tool)
+    work_dir, log = train(user, config, *length, 'default_hooks.checkpoint.save_optimizer=False', how=tool)
     # The backbone learns at a tenth of the rate.
     assert re.search(r'1e-05 .* backbone\.', log) and re.search(r'0.0001 ', log)
     metrics = check(user, config, work_dir / checkpoint, options=small_images('test', 3), how=tool)
