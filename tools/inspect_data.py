@@ -31,7 +31,7 @@ from bioattn_mm.cli.classes import leaf_dataset_configs
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import load_config
 from bioattn_mm.cli.own_data import data_arguments
-from bioattn_mm.cli.pipelines import find_dicts
+from bioattn_mm.cli.pipelines import find_dicts, loads_masks
 from bioattn_mm.cli.reports import Report, print_table, write_contact_sheet
 from bioattn_mm.datasets.inspection import Inspection, Problem, inspect_dataset
 from bioattn_mm.datasets.samplers import seed_everything
@@ -142,7 +142,7 @@ def inspect(config: Config, dataloader: str, max_images: int | None, decode: boo
     Raises:
         InputError: A dataset is of a kind that this tool does not know, or cannot be read.
     """
-    with_mask = any(step.get('with_mask') for step in find_dicts(config.get('train_dataloader')))
+    with_mask = loads_masks(config)
     found = None
     for leaf in leaf_dataset_configs(config[dataloader].dataset):
         dataset = DATASETS.build(dict(leaf, pipeline=[], lazy_init=True))

@@ -1,6 +1,7 @@
 """Checkpoints: files, weights of a backbone, and the authors' whole detectors and segmentors (`downstream`)."""
 
 from .files import (
+    dataset_meta_of,
     fetch,
     find_weights_key,
     mmengine_reads_all,
@@ -23,6 +24,7 @@ from .loading import (
 
 __all__ = [
     'check_fit',
+    'dataset_meta_of',
     'fetch',
     'find_weights_key',
     'first_of',

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .files import find_weights_key
+from .files import dataset_meta_of, find_weights_key
 from .loading import check_fit, first_of, match_backbone
 
 # Names of heads, older -> today's, as regular expressions applied in order.
@@ -140,7 +140,7 @@ def convert(path: str, checkpoint: dict, state_dict: dict[str, Tensor], backbone
         framework,
         variant,
         {**{f'backbone.{name}': value for name, value in backbone.items()}, **heads},
-        _dataset_meta(checkpoint),
+        dataset_meta_of(checkpoint),
         dict(backbone=len(backbone), neck=num_neck, heads=len(heads) - num_neck),
         left_out,
     )
@@ -172,14 +172,6 @@ def _entries_without_weights(checkpoint: dict) -> dict[str, list[str]]:
         + [f'meta.{name}' for name in meta if name not in ('CLASSES', 'PALETTE', 'dataset_meta')],
     }
     return {reason: names for reason, names in left_out.items() if names}
-
-
-def _dataset_meta(checkpoint: dict) -> dict:
-    """Classes and palette: `meta.dataset_meta` of mmengine, `meta.CLASSES` and `meta.PALETTE` of mmcv 1."""
-    meta = checkpoint.get('meta') if isinstance(checkpoint.get('meta'), dict) else {}
-    found = {'classes': meta.get('CLASSES'), 'palette': meta.get('PALETTE')}
-    found.update({key.lower(): value for key, value in (meta.get('dataset_meta') or {}).items()})
-    return {key: value for key, value in found.items() if value is not None}
 
 
 def _match_variant(

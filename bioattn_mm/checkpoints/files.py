@@ -154,6 +154,15 @@ def weights_of(path: str, checkpoint: object) -> dict[str, Tensor]:
     return {name.removeprefix('module.'): value for name, value in checkpoint.items() if isinstance(value, Tensor)}
 
 
+def dataset_meta_of(checkpoint: object) -> dict:
+    """Classes and palette of a checkpoint: `meta.dataset_meta` of mmengine, `CLASSES` and `PALETTE` of mmcv 1."""
+    meta = checkpoint.get('meta') if isinstance(checkpoint, dict) else None
+    meta = meta if isinstance(meta, dict) else {}
+    found = {'classes': meta.get('CLASSES'), 'palette': meta.get('PALETTE')}
+    found.update({key.lower(): value for key, value in (meta.get('dataset_meta') or {}).items()})
+    return {key: value for key, value in found.items() if value is not None}
+
+
 def read_state_dict(path: str) -> dict[str, Tensor]:
     """Read the weights of a checkpoint: a file, a URL, or `hf://OWNER/NAME/FILE`.
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from mmengine.config import Config, ConfigDict
 
+from ..datasets.imagenet import NUM_CLASSES
 from ..errors import InputError
 from ..registry import MODELS
 from .distributed import prepare_process, rank_and_size
@@ -34,8 +35,6 @@ HOW_TO_GET = dict(
     ImageNetC='download noise.tar, blur.tar, weather.tar and digital.tar of https://zenodo.org/records/2235448 and '
     'unpack them into data/imagenet-c, or name their folder with --test-root',
 )
-
-NUM_IMAGENET_CLASSES = 1000
 
 
 def load_config(
@@ -220,7 +219,7 @@ def check_classes_are_known(dataset: ConfigDict, root: Path) -> None:
         return
     folder = root / (dataset.get('data_prefix') or split)
     number = sum(path.is_dir() for path in folder.iterdir())
-    wanted = len((dataset.get('metainfo') or {}).get('classes') or range(NUM_IMAGENET_CLASSES))
+    wanted = len((dataset.get('metainfo') or {}).get('classes') or range(NUM_CLASSES))
     if number != wanted:
         raise InputError(
             f'{folder} has {number} folders, expected one for each of {wanted} classes: sort the images into them, '

@@ -53,6 +53,11 @@ def without_annotations(steps: list[dict]) -> list[dict]:
     return kept
 
 
+def loads_masks(config: Config) -> bool:
+    """Whether the training of a detection config loads masks."""
+    return any(step.get('with_mask') for step in find_dicts(config.get('train_dataloader')))
+
+
 def load_ground_truth(config: Config, masks: bool = True) -> None:
     """Load the boxes of a detection config's test images, and the masks if its training loads them.
 

@@ -22,7 +22,7 @@ from mmengine.structures import BaseDataElement
 from mmseg.apis import MMSegInferencer
 from torch import nn
 
-from ..checkpoints import check_fit, read_checkpoint, weights_of
+from ..checkpoints import check_fit, dataset_meta_of, read_checkpoint, weights_of
 from ..cli.classes import default_palette, set_classes
 from ..cli.config import default_work_dir, load_config
 from ..cli.model_check import state_dict_of
@@ -267,9 +267,7 @@ class Predictor:
 
     def _take_classes(self, checkpoint: dict) -> None:
         """Set the classes and the palette: those of the checkpoint if it names some, else those of the config."""
-        meta = checkpoint.get('meta') or {} if isinstance(checkpoint, dict) else {}
-        # mmdet 2 and mmseg 0 wrote the two into `meta` itself, in capitals.
-        meta = {key.lower(): value for key, value in {**meta, **(meta.get('dataset_meta') or {})}.items()}
+        meta = dataset_meta_of(checkpoint)
         own_classes, own_palette = _classes_of(self.config)
         self.classes = tuple(meta.get('classes') or own_classes)
         if not self.classes:

@@ -7,7 +7,7 @@ from mmengine.config import Config
 from ...errors import InputError
 from ...files import atomic_write
 from ..classes import DATALOADERS, EVALUATORS, leaf_dataset_configs, set_classes
-from ..pipelines import find_dicts
+from ..pipelines import find_dicts, loads_masks
 from .arguments import DataArguments
 from .coco import read_coco
 from .folders import OwnData, is_temporary
@@ -37,8 +37,7 @@ def use_own_data(config: Config, arguments: DataArguments) -> OwnData:
         InputError: The data are in no layout of `LAYOUTS`, or do not fit the model.
     """
     if config.default_scope == 'mmdet':
-        with_mask = any(step.get('with_mask') for step in find_dicts(config.get('train_dataloader')))
-        own = read_coco(arguments, with_mask)
+        own = read_coco(arguments, loads_masks(config))
     elif config.default_scope == 'mmseg':
         own = read_masks(arguments)
     else:
