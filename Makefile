@@ -17,7 +17,7 @@ JOBS ?= 2
 THREADS ?= $(shell n=$$(( $$(nproc) / $(JOBS) )); echo $$(( n > 0 ? n : 1 )))
 PYTEST = OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test test-all test-package test-bounds dry-run-all lint clean
+.PHONY: help setup demo test test-all test-package test-bounds dry-run-all docs lint clean
 
 help:
 	@echo 'make setup   environment in .venv (a few minutes the first time); EXTRA=deploy adds what tools/export.py needs,'
@@ -27,6 +27,7 @@ help:
 	@echo 'make dry-run-all   the first training step of every config at full size (hours on a CPU)'
 	@echo 'make test-package   installs wheel and sdist into empty environments, trains and predicts there'
 	@echo 'make test-bounds    the lowest versions that pyproject.toml allows, and each Python that is found (hours)'
+	@echo 'make docs    the documentation site, into site/; broken links and references fail'
 	@echo 'make lint    style checks'
 	@echo 'make clean   remove .venv and generated data; work_dirs stays'
 
@@ -56,6 +57,10 @@ $(VENV)/.ready-demo: $(READY)
 	$(BIN)/pip install -r requirements/demo.txt
 	@touch $@
 
+$(VENV)/.ready-docs: $(READY)
+	$(BIN)/pip install -r requirements/docs.txt
+	@touch $@
+
 demo: setup
 	$(BIN)/python tools/train.py $(CONFIG) --mini --resume
 	@rm -rf $(WORK_DIR)/images
@@ -81,10 +86,14 @@ test-bounds:
 dry-run-all: setup
 	$(BIN)/python -m pytest -m dry_run -rP tests/tools/test_dry_run_every_config.py $(PYTEST_ARGS)
 
+docs: $(VENV)/.ready-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo 'site/index.html'
+
 lint: setup
 	$(BIN)/pip install --quiet -r requirements/lint.txt
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 clean:
-	rm -rf $(VENV) data/mini
+	rm -rf $(VENV) data/mini site

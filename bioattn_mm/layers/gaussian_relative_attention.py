@@ -29,7 +29,7 @@ class GaussianRelPosMlp(RelPosMlp):
         num_heads: Number of attention heads.
         sigma: Initial standard deviation of the Gaussian, in patches.
         amplitude: Initial amplitude of the Gaussian.
-        **kwargs: Passed to timm's `RelPosMlp`.
+        **kwargs (object): Passed to timm's `RelPosMlp`.
     """
 
     def __init__(self, num_heads: int, sigma: float, amplitude: float = 1.0, **kwargs) -> None:
