@@ -1,11 +1,12 @@
 """Files outside of docs/ on the site: README.md, benchmarks, configs, and whatever else a page links to.
 
-Links are written as they work in the repository, relative to the file they stand in. The site gets every file that they
-name, Markdown as it is and source code as a page that shows it, and the links are turned to where these files are.
+Links are written as they work in the repository, relative to the file they stand in. The site gets every file that
+they name, Markdown as it is and source code as a page that shows it, and the links lead to where these files are.
 """
 
 import re
 from collections.abc import Iterator
+from os.path import isfile
 from posixpath import dirname, join, normpath, relpath
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -22,7 +23,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the files that the pages of docs/ and of the navigation name, and those that these name."""
     root = dirname(config.config_file_path)
     pages = [f'docs/{file.src_uri}' for file in files.documentation_pages()]
-    outside = [path for path in _pages_of(config.nav) if files.get_file_from_path(path) is None]
+    outside = [
+        path for path in _pages_of(config.nav) if not isfile(join(config.docs_dir, path)) and isfile(join(root, path))
+    ]
     found = set(pages)
     queue = [*pages, *outside]
     while queue:
@@ -71,8 +74,6 @@ def _file(path: str, root: str, config: MkDocsConfig) -> File:
 
 def _links(path: str, root: str) -> Iterator[str]:
     """The files of the repository outside of docs/, or source code in it, that a Markdown file links to."""
-    from os.path import isfile
-
     with open(join(root, path)) as file:
         for link in LINK.findall(file.read()):
             target = normpath(join(dirname(path), link))
