@@ -58,7 +58,7 @@ class Predictor:
     The predictions are those of `tools/test.py`; boxes, masks and label maps have the size and the coordinates of the
     image as a viewer shows it, turned as its EXIF data say. Arrays are BGR, as OpenCV reads them, going in and out.
 
-    Example:
+    Examples:
         >>> import bioattn_mm
         >>> predictor = bioattn_mm.Predictor('configs/transnext/upernet_tiny_ade20k.py', 'iter_160000.pth')
         >>> (sample,) = predictor('street.jpg')

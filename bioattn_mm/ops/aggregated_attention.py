@@ -22,7 +22,7 @@ def aggregated_attention(
 ) -> Tensor:
     """Attend from every token to its window and to a pooled grid of the whole image (TransNeXt, eq. 10-14).
 
-    For the query at row `i` and column `j`, with `s` its scaled query::
+    For the query at row `i` and column `j`, with `s` its scaled query:
 
         A_window = s . k_window + window_bias           (-inf where the window leaves the image)
         A_pool[u, v] = s . k_pool[u, v] + pooled_bias[:, pooled_bias_rows[i, u], j, v]

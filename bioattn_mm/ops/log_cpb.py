@@ -16,7 +16,7 @@ def log_cpb_table(
 ) -> Tensor:
     """A two-layer MLP on every pair of a vertical and a horizontal coordinate (TransNeXt, section 3.2).
 
-    The first layer is linear, so the caller computes its terms of each axis alone. This is the rest::
+    The first layer is linear, so the caller computes its terms of each axis alone. This is the rest:
 
         table[h, r, c] = sum_k weight[h, k] relu(vertical[r, k] + horizontal[c, k]) + bias[h]
 

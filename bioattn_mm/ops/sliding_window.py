@@ -14,7 +14,7 @@ from .reference import sliding_window_av_reference, sliding_window_qk_reference
 def sliding_window_qk(
     query: Tensor, key: Tensor, bias: Tensor, window_size: int | None = None, backend: str | None = None
 ) -> Tensor:
-    """Logits between every token and the tokens of the window around it (TransNeXt, Shi, CVPR 2024, eq. 10-14)::
+    """Logits between every token and the tokens of the window around it (TransNeXt, Shi, CVPR 2024, eq. 10-14):
 
         logits[i, j, (dy, dx)] = query[i, j] . key[i + dy, j + dx] + bias[(dy, dx)]
 
@@ -47,7 +47,7 @@ def sliding_window_qk(
 
 
 def sliding_window_av(weights: Tensor, value: Tensor, backend: str | None = None) -> Tensor:
-    """Weighted sum of the values in the window around every token (TransNeXt, Shi, CVPR 2024, eq. 10-14)::
+    """Weighted sum of the values in the window around every token (TransNeXt, Shi, CVPR 2024, eq. 10-14):
 
         output[i, j] = sum over (dy, dx) of weights[i, j, (dy, dx)] * value[i + dy, j + dx]
 
