@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / 'docs/troubleshooting.md').read_text()
 # Other libraries say these.
-OF_OTHERS = ('libGL', 'mmsegmentation is not installed', '... is not in the mmengine', 'MMCV==')
+OF_OTHERS = ('No module named', 'libGL', 'mmsegmentation is', '... is not in the mmengine', 'MMCV==')
 MESSAGES = [
     message
     for row in re.findall(r'^\| (.*?) \| ', PAGE, flags=re.MULTILINE)
