@@ -22,7 +22,9 @@ class ImageMaskDataset(BaseSegDataset):
             `metainfo` with `classes`. The label map of `a.jpg` is `a` with `seg_map_suffix`.
     """
 
-    def __init__(self, ann_file: str, label_colours: list[tuple[int, int, int]] | None = None, **kwargs) -> None:
+    def __init__(
+        self, ann_file: str, label_colours: list[tuple[int, int, int]] | None = None, **kwargs: object
+    ) -> None:
         self.label_colours = label_colours
         super().__init__(ann_file=ann_file, **kwargs)
 

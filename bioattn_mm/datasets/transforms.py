@@ -57,7 +57,7 @@ class CheckedLoadAnnotations(BaseTransform):
         BadDataError: In `transform`: the annotations are missing or damaged.
     """
 
-    def __init__(self, **kwargs) -> None:
+    def __init__(self, **kwargs: object) -> None:
         # The root registry builds the class of the config's default scope, such as mmdet.
         self.load = MMENGINE_TRANSFORMS.build(dict(type='LoadAnnotations', **kwargs))
 

@@ -98,7 +98,7 @@ class AtomicDeepSpeedStrategy(DeepSpeedStrategy):
         **kwargs: Arguments of mmengine's strategy.
     """
 
-    def __init__(self, *, sync_bn: str | None = None, **kwargs) -> None:
+    def __init__(self, *, sync_bn: str | None = None, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.sync_bn = sync_bn
 

@@ -29,10 +29,10 @@ class GaussianRelPosMlp(RelPosMlp):
         num_heads: Number of attention heads.
         sigma: Initial standard deviation of the Gaussian, in patches.
         amplitude: Initial amplitude of the Gaussian.
-        **kwargs (object): Passed to timm's `RelPosMlp`.
+        **kwargs: Passed to timm's `RelPosMlp`.
     """
 
-    def __init__(self, num_heads: int, sigma: float, amplitude: float = 1.0, **kwargs) -> None:
+    def __init__(self, num_heads: int, sigma: float, amplitude: float = 1.0, **kwargs: object) -> None:
         # timm stores an index of all pairs of tokens of a grid, which is not used here: 1 x 1 keeps it small.
         super().__init__((1, 1), num_heads, mode='cr', **kwargs)
         self.gaussian = GaussianBias(sigma, amplitude)
