@@ -88,7 +88,7 @@ dry-run-all: setup
 
 docs: $(VENV)/.ready-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	@echo 'site/index.html'
+	@echo 'site/index.html; with its search: python3 -m http.server --directory site'
 
 lint: setup
 	$(BIN)/pip install --quiet -r requirements/lint.txt
