@@ -72,6 +72,11 @@ def aggregated_attention(
     return 2 * 2 * math.prod(query) * num_keys
 
 
+def relative_bias_attention(query: Shape, *_, **__) -> int:
+    _, height, width, _, _ = query
+    return 2 * 2 * math.prod(query) * height * width
+
+
 def sliding_window_qk(query: Shape, key: Shape, bias: Shape, **_) -> int:
     return 2 * math.prod(query) * bias[1]
 
@@ -121,9 +126,11 @@ FORMULAS = {
 }
 if LIBRARY_IS_LOADED:
     FORMULAS |= {
-        # Inference mode dispatches to the first, autograd to the second.
+        # Inference mode dispatches to the first of two, autograd to the second.
         torch.ops.bioattn_mm.aggregated_attention: aggregated_attention,
         torch.ops.bioattn_mm.aggregated_attention_forward: aggregated_attention,
+        torch.ops.bioattn_mm.relative_bias_attention: relative_bias_attention,
+        torch.ops.bioattn_mm.relative_bias_attention_forward: relative_bias_attention,
         torch.ops.bioattn_mm.sliding_window_qk: sliding_window_qk,
         torch.ops.bioattn_mm.sliding_window_av: sliding_window_av,
         torch.ops.bioattn_mm.log_cpb_table: log_cpb_table,

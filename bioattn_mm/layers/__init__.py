@@ -4,11 +4,12 @@ An attention layer takes the tokens of any grid (H, W) as (B, H, W, C). One is n
 imported from `.gaussian_window_attention`, because it extends mmpretrain, whose import takes seconds.
 """
 
+from ..ops.relative_bias import bias_of_pairs
 from .aggregated_attention import AggregatedAttention, LengthScaledAttention
 from .attention_maps import AttentionMap, record_attention
 from .baseline_attention import GlobalFilter, PerformerAttention, SoftmaxAttention
 from .conv_glu import ConvGLU
-from .gaussian_bias import GaussianBias, bias_of_pairs
+from .gaussian_bias import GaussianBias
 from .gaussian_relative_attention import GaussianRelPosAttention, GaussianRelPosMlp
 from .gpsa import GPSA
 from .log_cpb import LogCPB

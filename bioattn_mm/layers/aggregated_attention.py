@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from ..ops import AggregatedAttentionInputs, aggregated_attention
+from ..ops import AggregatedAttentionInputs, aggregated_attention, relative_bias_attention
+from ..ops.chunked_attention import attention_in_chunks
 from .arguments import full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps, Grid
-from .heads import merge_heads
 from .log_cpb import LogCPB, cell_centres
 
 
@@ -209,12 +209,12 @@ class LengthScaledAttention(nn.Module):
         """(B, H, W, C) to (B, H, W, C)."""
         grid = tuple(x.shape[1:3])
         query, key, value = self._query_key_value(x)
-        bias, rows = self.position_bias(grid, grid)
-        bias = bias[:, rows].transpose(2, 3).flatten(3).flatten(1, 2)  # (heads, H * W, H * W)
-        output = F.scaled_dot_product_attention(
-            query, key.to(query.dtype), value.to(query.dtype), attn_mask=bias.to(query.dtype), scale=1.0
-        )
-        return self.proj(merge_heads(output, x.shape))
+        bias = self.position_bias.of_offsets(grid)
+        if bias is None:
+            output = attention_in_chunks(query, key, value, self.position_bias.resized_rows(grid), scale=1.0)
+        else:
+            output = relative_bias_attention(query, key, value, bias, scale=1.0)
+        return self.proj(output.flatten(-2))
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
         """Weights of some queries, for analysis: 'attention'.
@@ -224,15 +224,14 @@ class LengthScaledAttention(nn.Module):
             queries: Their indices in the row-major order of the grid, int64 (queries,).
         """
         grid = tuple(x.shape[1:3])
-        query, key, _ = self._query_key_value(x)
+        query, key = (tokens.flatten(1, 2).transpose(1, 2) for tokens in self._query_key_value(x)[:2])
         bias, rows = self.position_bias(grid, grid)
         bias = bias[:, rows[queries // grid[1]], (queries % grid[1])[:, None]]  # (heads, queries, H, W)
         logits = query[:, :, queries] @ key.transpose(-2, -1) + bias.flatten(2).to(query.dtype)
         return dict(attention=AttentionMap.of_grid(logits.softmax(-1), grid))
 
     def _query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Scaled queries, l2-normalised keys, and values: (B, H, W, C) to three of (B, heads, H * W, d)."""
-        # Not `split_heads`: the scale needs the heads next to their channels.
-        query, key, value = self.qkv(x).flatten(1, 2).unflatten(-1, (3, self.num_heads, -1)).unbind(2)
+        """Scaled queries, l2-normalised keys, and values: (B, H, W, C) to three of (B, H, W, heads, d)."""
+        query, key, value = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
         query = self.scale(unit_vectors(query), math.log(x.shape[1] * x.shape[2]))
-        return tuple(t.transpose(1, 2) for t in (query, unit_vectors(key), value))
+        return query, unit_vectors(key).to(query.dtype), value.to(query.dtype)

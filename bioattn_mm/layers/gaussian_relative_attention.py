@@ -1,22 +1,18 @@
 """GAB for plain ViTs: timm's attention, whose position bias is an MLP of the offset, with a Gaussian bias added."""
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from timm.layers import RelPosMlp
 from timm.layers.pos_embed_rel import gen_relative_log_coords
 from timm.models.vision_transformer_relpos import RelPosAttention
 from torch import Tensor
-from torch.nn.attention.flex_attention import flex_attention
 
+from ..ops import relative_bias_attention
+from ..ops.relative_bias import bias_of_pairs, bias_of_queries
 from .attention_maps import AttentionMap, AttentionMaps, maps_of_product
-from .gaussian_bias import GaussianBias, bias_of_pairs, bias_of_queries
-from .heads import merge_heads, split_heads
-
-# Compilation happens at the first call.
-compiled_flex_attention = torch.compile(flex_attention)
+from .gaussian_bias import GaussianBias
+from .heads import split_heads
 
 
 class GaussianRelPosMlp(RelPosMlp):
@@ -52,10 +48,6 @@ class GaussianRelPosMlp(RelPosMlp):
         """Sum of both biases for all pairs of tokens of a grid (height, width): (1, heads, H * W, H * W)."""
         return bias_of_pairs(self.table(grid), grid)[None]
 
-    def score_mod(self, grid: tuple[int, int]) -> Callable:
-        """Sum of both biases as a `score_mod` of `flex_attention`."""
-        return self.gaussian.score_mod(grid, self.learned_table(grid))
-
 
 class GaussianRelPosAttention(RelPosAttention):
     """timm's multi-head attention with the bias of `GaussianRelPosMlp`.
@@ -65,9 +57,8 @@ class GaussianRelPosAttention(RelPosAttention):
         num_heads: Number of attention heads.
         sigma: Initial standard deviation of the Gaussian, in patches.
         amplitude: Initial amplitude of the Gaussian.
-        bias_in_kernel: Compute the bias inside the attention kernel (`flex_attention`, compiled) instead of storing
-            it for all pairs of tokens and heads. Meant for GPUs: on a CPU the kernel is slow and cannot train, so
-            training there stores the bias anyway.
+        bias_in_kernel: On a GPU, add the bias inside the attention kernel (PyTorch's flex attention, compiled)
+            instead of storing it for all pairs of tokens and heads. On a CPU it is never stored.
     """
 
     def __init__(
@@ -79,16 +70,11 @@ class GaussianRelPosAttention(RelPosAttention):
 
     def forward(self, x: Tensor, shared_rel_pos: None = None) -> Tensor:
         """(B, H, W, C) to (B, H, W, C); timm's block passes `shared_rel_pos`, which is always None here."""
-        grid = tuple(x.shape[1:3])
-        query, key, value = self._query_key_value(x)
-        # On a CPU flex_attention has no backward pass; without gradients it serves for comparison.
-        if self.bias_in_kernel and (x.is_cuda or not torch.is_grad_enabled()):
-            attend = compiled_flex_attention if x.is_cuda else flex_attention
-            output = attend(query, key, value, score_mod=self.rel_pos.score_mod(grid))
-        else:
-            bias = self.rel_pos.get_bias(grid).to(query.dtype)
-            output = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        return self.proj(merge_heads(output, x.shape))
+        query, key, value = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)  # (B, H, W, heads, d)
+        table = self.rel_pos.table(tuple(x.shape[1:3]))
+        backend = 'flex' if self.bias_in_kernel and x.is_cuda else None
+        output = relative_bias_attention(query, key, value, table, self.scale, backend)
+        return self.proj(output.flatten(-2))
 
     def attention_maps(self, x: Tensor, queries: Tensor, shared_rel_pos: None = None) -> AttentionMaps:
         """Weights of some queries, for analysis.
@@ -103,7 +89,7 @@ class GaussianRelPosAttention(RelPosAttention):
             the whole bias, and 'attention'.
         """
         grid = tuple(x.shape[1:3])
-        query, key, _ = self._query_key_value(x)
+        query, key, _ = split_heads(self.qkv(x), 3, self.num_heads)
         content = query[:, :, queries] @ key.transpose(-2, -1) * self.scale
         gaussian, bias = (
             bias_of_queries(table, grid, queries).to(content.dtype)
@@ -115,7 +101,3 @@ class GaussianRelPosAttention(RelPosAttention):
     def head_parameters(self) -> dict[str, list[float]]:
         """Those of the Gaussian, see `GaussianBias`."""
         return self.rel_pos.gaussian.head_parameters()
-
-    def _query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, H, W, C) to three of (B, heads, H * W, d)."""
-        return split_heads(self.qkv(x), 3, self.num_heads)

@@ -5,8 +5,9 @@ import torch.nn.functional as F
 from mmpretrain.models.utils import ShiftWindowMSA, WindowMSA
 from torch import Tensor
 
+from ..ops.relative_bias import bias_of_queries
 from .attention_maps import AttentionMap, AttentionMaps, Grid, maps_of_product
-from .gaussian_bias import GaussianBias, bias_of_queries
+from .gaussian_bias import GaussianBias
 
 
 class GaussianWindowMSA(WindowMSA):

@@ -1,6 +1,7 @@
 """Log-spaced continuous position bias (TransNeXt) between a grid of tokens and its average pooling."""
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -65,7 +66,7 @@ class LogCPB(nn.Module):
         """
         resize = self.bias_mode == 'interpolate'
         grids = (self.train_grid, self.train_pooled_grid) if resize else (grid, pooled_grid)
-        table = self._tables.get(self, grids, lambda: self._table(*grids))
+        table = self._kept_table(*grids)
         rows, columns = (_offset_index(*lengths, table.device) for lengths in zip(*grids))
         bias = table.index_select(2, columns.flatten()).unflatten(2, columns.shape)
         if grids != (grid, pooled_grid):
@@ -73,9 +74,49 @@ class LogCPB(nn.Module):
             rows = torch.arange(bias.shape[1], device=bias.device).view(grid[0], pooled_grid[0])
         return bias, rows
 
+    def of_offsets(self, grid: Grid) -> Tensor | None:
+        """Bias of all offsets between two tokens of `grid`, where the pooled tokens are the tokens themselves.
+
+        Returns:
+            Float32 or float64 (heads, 2 H - 1, 2 W - 1), with the offsets (query - key) from -(H - 1) and -(W - 1)
+            upwards; None where the bias is resized to the grid: it is no function of the offset then.
+        """
+        if self.bias_mode == 'interpolate' and (self.train_grid, self.train_pooled_grid) != (grid, grid):
+            return None
+        return self._kept_table(grid, grid)
+
+    def resized_rows(self, grid: Grid) -> Callable[[slice], Tensor]:
+        """The bias resized to a grid, where the pooled tokens are the tokens themselves, for some rows of queries.
+
+        The bias of all pairs would be heads * (H * W)^2 numbers. Here the horizontal axes are resized at once, for
+        all vertical offsets of the training grid, and the vertical ones for the rows asked for.
+
+        Returns:
+            A function that takes rows of `grid`, a slice, and gives their bias: (heads, rows * W, H * W).
+        """
+        grids = (self.train_grid, self.train_pooled_grid)
+        table = self._kept_table(*grids)
+        offsets, columns = (_offset_index(*lengths, table.device) for lengths in zip(*grids))
+        bias = table.index_select(2, columns.flatten()).unflatten(2, columns.shape)
+        bias = F.interpolate(bias, (grid[1], grid[1]), mode='bilinear', align_corners=False)  # (heads, R, W, W)
+        queries, keys = (_resizing_matrix(trained[0], grid[0], bias) for trained in grids)
+        # Which of the R offsets each pair of rows of the training grid has.
+        has_offset = F.one_hot(offsets, bias.shape[1]).to(bias.dtype)
+
+        def bias_of_rows(rows: slice) -> Tensor:
+            with torch.autocast(bias.device.type, enabled=False):
+                weights = torch.einsum('ia,ub,abr->iur', queries[rows], keys, has_offset)
+                return torch.einsum('iur,hrjv->hijuv', weights, bias).flatten(3).flatten(1, 2)
+
+        return bias_of_rows
+
     def train(self, mode: bool = True) -> 'LogCPB':
         self._tables.clear()
         return super().train(mode)
+
+    def _kept_table(self, grid: Grid, pooled_grid: Grid) -> Tensor:
+        """`_table`, cached for each size in eval mode."""
+        return self._tables.get(self, (grid, pooled_grid), lambda: self._table(grid, pooled_grid))
 
     def _table(self, grid: Grid, pooled_grid: Grid) -> Tensor:
         """Bias of all combinations of R vertical and C horizontal offsets: (heads, R, C)."""
@@ -144,3 +185,9 @@ def _resize(bias: Tensor, rows: Tensor, grid: Grid, pooled_grid: Grid) -> Tensor
     bias = bias.flatten(3).permute(0, 3, 1, 2)
     bias = F.interpolate(bias, (grid[0], pooled_grid[0]), mode='bilinear', align_corners=False)
     return bias.flatten(2).transpose(1, 2).reshape(heads, -1, grid[1], pooled_grid[1])
+
+
+def _resizing_matrix(length: int, target: int, like: Tensor) -> Tensor:
+    """Bilinear resizing of one axis as a matrix, (target, length), of the dtype and device of `like`."""
+    identity = torch.eye(length, dtype=like.dtype, device=like.device)
+    return F.interpolate(identity[None], target, mode='linear', align_corners=False)[0].T

@@ -1,6 +1,7 @@
 """Operators: compiled for the CPU and for CUDA where that was possible, and in plain PyTorch everywhere.
 
-The layers of TransNeXt run `aggregated_attention` and `log_cpb_table`. `sliding_window_qk` and `sliding_window_av`
+The layers of TransNeXt run `aggregated_attention`, `relative_bias_attention` and `log_cpb_table`, those of GAB for
+plain ViTs `relative_bias_attention`. `sliding_window_qk` and `sliding_window_av`
 are public operators to build other attention layers from, like those of `mmcv.ops`: no layer of this package uses
 them.
 """
@@ -8,12 +9,14 @@ them.
 from .aggregated_attention import aggregated_attention
 from .arguments import AggregatedAttentionInputs
 from .log_cpb import log_cpb_table
+from .relative_bias_attention import relative_bias_attention
 from .sliding_window import sliding_window_av, sliding_window_qk
 
 __all__ = [
     'AggregatedAttentionInputs',
     'aggregated_attention',
     'log_cpb_table',
+    'relative_bias_attention',
     'sliding_window_av',
     'sliding_window_qk',
 ]

@@ -58,11 +58,16 @@ def check_fits(
 
     It must have the device of the first argument, and its dtype after autocast or else `dtype`.
     """
+    check_shape(name, tensor, shape, to, first)
+    if autocast_dtype(tensor) != (dtype or autocast_dtype(first)):
+        raise ValueError(f'{name} must be {dtype or first.dtype} to fit {to}, got {tensor.dtype}')
+
+
+def check_shape(name: str, tensor: Tensor, shape: tuple[int, ...], to: str, first: Tensor) -> None:
+    """`check_fits` for any dtype."""
     if tuple(tensor.shape) != shape:
         raise ValueError(
             f'{name} must have shape {shape} to fit {to} {tuple(first.shape)}, got {tuple(tensor.shape)}'
         )
     if tensor.device != first.device:
         raise ValueError(f'{name} is on {tensor.device}, but {to} is on {first.device}')
-    if autocast_dtype(tensor) != (dtype or autocast_dtype(first)):
-        raise ValueError(f'{name} must be {dtype or first.dtype} to fit {to}, got {tensor.dtype}')

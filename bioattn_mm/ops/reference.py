@@ -1,4 +1,4 @@
-"""The window operators in plain PyTorch, for systems without the compiled ones, which are tested against these.
+"""The operators in plain PyTorch, for systems without the compiled ones, which are tested against these.
 
 Keys and values of a window are read through one shifted view for each of its k * k offsets, without unfolding them.
 """
@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .arguments import AggregatedAttentionInputs, autocast_dtype
+from .chunked_attention import attention_in_chunks
+from .relative_bias import bias_of_rows
 
 # Without autograd, queries are processed in chunks of rows with at most this many attention weights: memory stays
 # bounded at any input size, and the weights stay in the last-level cache.
@@ -76,6 +78,14 @@ def aggregated_attention_reference(*tensors: Tensor) -> Tensor:
         )
         output.append(_attend(chunk, outside[rows], window_size))
     return output[0] if len(output) == 1 else torch.cat(output, dim=1)
+
+
+def relative_bias_attention_reference(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float
+) -> Tensor:
+    """`bioattn_mm.ops.relative_bias_attention` of checked arguments."""
+    grid = tuple(query.shape[1:3])
+    return attention_in_chunks(query, key, value, lambda rows: bias_of_rows(bias, grid, rows), scale)
 
 
 def _attend(inputs: AggregatedAttentionInputs, outside: Tensor, window_size: int) -> Tensor:

@@ -8,6 +8,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from tests.ops.conftest import backend  # noqa: F401  a fixture
+
 
 @pytest.fixture
 def record_sizes() -> Callable:

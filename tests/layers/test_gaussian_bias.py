@@ -1,6 +1,5 @@
-"""Gaussian attention bias against the paper's sliced table, as a stored bias and inside the attention kernel."""
+"""Gaussian attention bias against the paper's sliced table, and the attention of ViTs with it."""
 
-import warnings
 from collections.abc import Callable
 
 import pytest
@@ -8,10 +7,10 @@ import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import flex_attention
 
 from bioattn_mm.errors import InputError
 from bioattn_mm.layers import GaussianBias, GaussianRelPosAttention, bias_of_pairs
+from bioattn_mm.ops.chunked_attention import MAX_WEIGHTS_PER_CHUNK
 
 GRIDS = [(1, 1), (1, 5), (4, 4), (3, 7), (6, 2)]
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='flex_attention for training needs a GPU')
@@ -82,63 +81,6 @@ def test_sigma_that_is_not_positive() -> None:
         GaussianBias(0)
 
 
-def attention_inputs(grid: tuple[int, int], device: str = 'cpu') -> list[Tensor]:
-    """Query, key and value, (2, 3, N, 16), and the table of a second bias."""
-    tokens = [torch.randn(2, 3, grid[0] * grid[1], 16, device=device) for _ in range(3)]
-    return [*tokens, torch.randn(3, 2 * grid[0] - 1, 2 * grid[1] - 1, device=device)]
-
-
-def stored(layer: GaussianBias, grid: tuple[int, int], inputs: list[Tensor]) -> Tensor:
-    """Attention with the bias stored for all pairs of tokens."""
-    query, key, value, table = inputs
-    bias = bias_of_pairs(table, grid) + layer(grid)
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-
-
-@pytest.mark.parametrize('grid', [(4, 4), (3, 7)], ids=str)
-def test_inside_the_attention_kernel(grid: tuple[int, int]) -> None:
-    """flex_attention without compilation; on a CPU it has gradients for the bias only."""
-    layer = GaussianBias(2.0, 1.3)
-    inputs = attention_inputs(grid)
-    inputs[3].requires_grad_()
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # warning: flex_attention is not compiled
-        output = flex_attention(*inputs[:3], score_mod=layer.score_mod(grid, inputs[3]))
-    wanted = stored(layer, grid, inputs)
-    torch.testing.assert_close(output, wanted)
-    parameters = [inputs[3], *layer.parameters()]
-    gradients, want = (torch.autograd.grad(y.square().sum(), parameters) for y in (output, wanted))
-    torch.testing.assert_close(gradients, want, rtol=1e-4, atol=1e-4)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize('grid', [(4, 4), (3, 7)], ids=str)
-def test_inside_the_attention_kernel_as_torch_compile_traces_it(grid: tuple[int, int]) -> None:
-    """Traced as one graph but not compiled to C++, which would take a minute."""
-    layer = GaussianBias(2.0, 1.3)
-    inputs = attention_inputs(grid)
-
-    def attend(*inputs: Tensor) -> Tensor:
-        return flex_attention(*inputs[:3], score_mod=layer.score_mod(grid, inputs[3]))
-
-    output = torch.compile(attend, backend='aot_eager', fullgraph=True)(*inputs)
-    torch.testing.assert_close(output, stored(layer, grid, inputs))
-
-
-@needs_gpu
-@pytest.mark.parametrize('grid', [(4, 4), (33, 47)], ids=str)
-def test_inside_the_compiled_kernel_of_the_gpu(grid: tuple[int, int]) -> None:
-    layer = GaussianBias(2.0, 1.3).cuda()
-    inputs = [tensor.requires_grad_() for tensor in attention_inputs(grid, 'cuda')]
-    output = torch.compile(flex_attention)(*inputs[:3], score_mod=layer.score_mod(grid, inputs[3]))
-    wanted = stored(layer, grid, inputs)
-    torch.testing.assert_close(output, wanted, rtol=1e-2, atol=1e-2)  # TF32 in the kernel
-    parameters = [*inputs, *layer.parameters()]
-    gradients, want = (torch.autograd.grad(y.square().sum(), parameters) for y in (output, wanted))
-    for gradient, reference in zip(gradients, want):
-        assert (gradient - reference).norm() < 1e-2 * reference.norm() + 1e-3
-
-
 def attention_of_a_block(**options: object) -> GaussianRelPosAttention:
     layer = GaussianRelPosAttention(32, 2, sigma=2.0, **options).eval()
     for parameter in layer.parameters():
@@ -158,20 +100,49 @@ def test_bias_includes_that_of_timm_on_any_grid(size: tuple[int, int]) -> None:
     torch.testing.assert_close(layer.get_bias(grid), host.get_bias() + gaussian)
 
 
-def test_attention_with_the_bias_in_the_kernel() -> None:
+def stored(layer: GaussianRelPosAttention, x: Tensor) -> Tensor:
+    """The layer with the bias of all pairs of tokens in memory."""
+    query, key, value = layer.qkv(x).flatten(1, 2).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+    bias = layer.rel_pos.get_bias(tuple(x.shape[1:3]))
+    output = F.scaled_dot_product_attention(query, key, value, attn_mask=bias.to(query.dtype))
+    return layer.proj(output.transpose(1, 2).reshape(x.shape))
+
+
+@pytest.mark.parametrize('grid', GRIDS, ids=str)
+def test_attention_equals_that_with_the_bias_of_all_pairs(grid: tuple[int, int]) -> None:
+    layer = attention_of_a_block().double()
+    x = torch.randn(2, *grid, 32, dtype=torch.float64, requires_grad=True)
+    outputs = layer(x), stored(layer, x)
+    torch.testing.assert_close(*outputs)
+    upstream = torch.randn_like(x)
+    # In a grid of one token the position does not matter: its gradient is 0, or not there at all.
+    inputs = [x, *layer.parameters()]
+    gradients = (torch.autograd.grad(y, inputs, upstream, allow_unused=True) for y in outputs)
+    for ours, wanted in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, wanted)
+
+
+def test_attention_in_half_precision() -> None:
+    layer, x = attention_of_a_block(), torch.randn(2, 5, 6, 32)
+    with torch.autocast('cpu', torch.bfloat16):
+        output = layer(x)
+    assert output.dtype == torch.bfloat16
+    torch.testing.assert_close(output.float(), layer(x), rtol=0, atol=0.05 * layer(x).abs().max().item())
+    half = layer.bfloat16()(x.bfloat16())
+    torch.testing.assert_close(half.float(), output.float(), rtol=0, atol=0.05 * output.abs().max().item())
+
+
+@pytest.mark.parametrize('training', [False, True])
+def test_no_tensor_of_all_pairs(training: bool, backend: str, record_sizes: Callable, monkeypatch) -> None:
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
     layer = attention_of_a_block()
-    in_kernel = attention_of_a_block(bias_in_kernel=True)
-    in_kernel.load_state_dict(layer.state_dict())
-    x = torch.randn(2, 3, 5, 32)
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter('ignore')  # warning: flex_attention is not compiled
-        torch.testing.assert_close(in_kernel(x), layer(x))
-
-
-def test_the_kernel_has_no_backward_on_a_cpu_where_the_bias_is_stored() -> None:
-    layer = attention_of_a_block(bias_in_kernel=True)
-    layer(torch.randn(2, 3, 5, 32)).square().sum().backward()
-    assert all(parameter.grad is not None for parameter in layer.parameters())
+    with torch.set_grad_enabled(training), record_sizes() as sizes:
+        output = layer(torch.randn(1, 52, 50, 32, requires_grad=training))
+        if training:
+            output.sum().backward()
+    # The hidden layer of the MLP: 128 numbers for each offset.
+    largest = 128 * (2 * 52 - 1) * (2 * 50 - 1) if backend == 'cpu' else MAX_WEIGHTS_PER_CHUNK
+    assert max(sizes) <= largest < 2 * 2600**2
 
 
 @needs_gpu
@@ -186,10 +157,3 @@ def test_attention_with_the_bias_in_the_kernel_of_the_gpu() -> None:
         output.square().mean().backward()
     for a, b in zip(layer.parameters(), in_kernel.parameters(), strict=True):
         assert (a.grad - b.grad).norm() < 1e-2 * a.grad.norm() + 1e-4
-
-
-def test_in_the_kernel_no_tensor_of_all_pairs_is_made_for_the_bias(record_sizes: Callable) -> None:
-    layer = GaussianBias(2.0)
-    with record_sizes() as sizes:
-        layer.score_mod((40, 50))
-    assert max(sizes) < 2 * 50

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bioattn_mm.layers import LogCPB
+from bioattn_mm.layers import LogCPB, bias_of_pairs
 
 Grid = tuple[int, int]
 
@@ -71,6 +71,22 @@ def test_interpolated_bias_resizes_keys_then_queries(grid: Grid) -> None:
     want = F.interpolate(want.unflatten(2, (6, 6)), grid, mode='bilinear')  # (heads, P, H, W)
     want = want.unflatten(1, pooled_grid).permute(0, 3, 4, 1, 2)
     torch.testing.assert_close(expand(*layer(grid, pooled_grid)), want)
+
+
+@pytest.mark.parametrize('mode', ['extrapolate', 'interpolate'])
+@pytest.mark.parametrize('grid', [(7, 9), (5, 6), (1, 1), (1, 4)])
+def test_bias_between_all_tokens_of_a_grid_without_that_of_all_pairs(mode: str, grid: Grid) -> None:
+    layer = LogCPB(3, (4, 3), mode, train_grid=(5, 6), train_pooled_grid=(5, 6)).double()
+    pairs = expand(*layer(grid, grid)).flatten(3).flatten(1, 2)
+    table = layer.of_offsets(grid)
+    if mode == 'interpolate' and grid != (5, 6):
+        assert table is None
+        rows = layer.resized_rows(grid)
+        torch.testing.assert_close(rows(slice(None)), pairs)
+        torch.testing.assert_close(rows(slice(1, 4)), pairs[:, grid[1] : 4 * grid[1]])
+    else:
+        assert table.shape == (3, 2 * grid[0] - 1, 2 * grid[1] - 1)
+        torch.testing.assert_close(bias_of_pairs(table, grid), pairs)
 
 
 def test_half_precision_weights_give_a_float32_bias() -> None:

@@ -28,8 +28,8 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kTileQueries = 128;
-constexpr int64_t kBlockKeys = 512;
+constexpr int64_t kTileQueries = 256;
+constexpr int64_t kBlockKeys = 384;
 constexpr int64_t kPlanes = 1 << 16;  // biases in the planes of a tile, at most, unless a single one is larger
 
 int64_t divide_up(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
@@ -61,9 +61,9 @@ struct Sizes {
 
 // Queries of one head and image in a rectangle of the grid, ordered by columns.
 struct Tile {
-  Tile(const Sizes& s, int64_t number)
-      : top(number % s.row_tiles * s.tile_rows),
-        left(number / s.row_tiles * s.tile_columns),
+  Tile(const Sizes& s, int64_t index)
+      : top(index % s.row_tiles * s.tile_rows),
+        left(index / s.row_tiles * s.tile_columns),
         rows(std::min(s.tile_rows, s.height - top)),
         columns(std::min(s.tile_columns, s.width - left)) {}
 
@@ -259,8 +259,8 @@ void backward(
       const T* head_table = table_data + head * table.stride(0);
       T* grad_table = grad.table + task * table.stride(0);
       T* grad_query = grad.query + task * s.tokens * s.channels;
-      for (int64_t number = 0; number < tiles; ++number) {
-        const Tile tile(s, number);
+      for (int64_t index = 0; index < tiles; ++index) {
+        const Tile tile(s, index);
         for_planes(s, tile, [&](int64_t plane, int64_t place, int64_t count) {
           std::copy_n(head_table + place, count, planes.data() + plane);
         });

@@ -1,0 +1,50 @@
+"""Attention in PyTorch with any bias, for some rows of queries after the other, so that memory stays bounded."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+# Attention weights of a chunk, at most, unless one row has more.
+MAX_WEIGHTS_PER_CHUNK = 2**22
+
+
+def attention_in_chunks(
+    query: Tensor, key: Tensor, value: Tensor, bias_of_rows: Callable[[slice], Tensor], scale: float
+) -> Tensor:
+    """Attention between all tokens of a grid with a bias that is computed for some rows of queries at a time.
+
+    On a CPU there is never a tensor of all pairs of tokens: in training a chunk's bias and weights are computed again
+    in the backward pass. On a GPU there is one chunk.
+
+    Args:
+        query: (B, H, W, heads, d).
+        key: (B, H, W, heads, d).
+        value: (B, H, W, heads, d).
+        bias_of_rows: Gives the bias of the queries in some rows: (heads, rows * W, H * W).
+        scale: Factor of the products.
+
+    Returns:
+        (B, H, W, heads, d).
+    """
+    batch, height, width, heads, _ = query.shape
+    key, value = (tensor.flatten(1, 2).transpose(1, 2) for tensor in (key, value))  # (B, heads, N, d)
+
+    def attend(query: Tensor, rows: slice) -> Tensor:
+        chunk = query[:, rows].flatten(1, 2).transpose(1, 2)
+        mask = bias_of_rows(rows).to(query.dtype)[None]
+        return F.scaled_dot_product_attention(chunk, key, value, attn_mask=mask, scale=scale).transpose(1, 2)
+
+    rows_per_chunk = height
+    if not query.is_cuda:
+        rows_per_chunk = max(1, MAX_WEIGHTS_PER_CHUNK // max(1, batch * heads * height * width * width))
+    output = []
+    for top in range(0, height, rows_per_chunk):
+        rows = slice(top, top + rows_per_chunk)
+        if torch.is_grad_enabled() and rows_per_chunk < height:
+            output.append(checkpoint(attend, query, rows, use_reentrant=False, preserve_rng_state=False))
+        else:
+            output.append(attend(query, rows))
+    return torch.cat(output, dim=1).reshape(query.shape)

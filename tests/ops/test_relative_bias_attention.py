@@ -1,0 +1,296 @@
+"""Attention with a relative position bias against its formula, written out query by query."""
+
+import sys
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
+
+from bioattn_mm.ops import chunked_attention, relative_bias_attention
+from bioattn_mm.ops.relative_bias import bias_of_pairs, bias_of_queries, bias_of_rows
+from bioattn_mm.ops.relative_bias_attention import offset_score_mod
+from tests.ops.conftest import check_any_number_of_threads, needs_library
+
+Grid = tuple[int, int]
+GRIDS = [(5, 7), (1, 1), (1, 9), (8, 1), (3, 2)]
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='flex attention for training needs a GPU')
+
+
+def make_arguments(
+    grid: Grid = (5, 7), batch: int = 2, heads: int = 3, channels: int = 8, dtype: torch.dtype = torch.float64
+) -> list[Tensor]:
+    """Query, key, value and bias. The first three lie side by side, as a projection gives them."""
+    tokens = torch.randn(batch, *grid, 3, heads, channels, dtype=dtype)
+    table = torch.randn(heads, *(2 * length - 1 for length in grid), dtype=torch.promote_types(dtype, torch.float32))
+    return [*tokens.unbind(3), table]
+
+
+def written_out(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float) -> Tensor:
+    """One query at a time."""
+    output = torch.empty_like(query)
+    height, width, heads = query.shape[1:4]
+    for b, i, j, h in torch.cartesian_prod(*map(torch.arange, (len(query), height, width, heads))).tolist():
+        logits = [
+            scale * query[b, i, j, h] @ key[b, u, v, h] + bias[h, i - u + height - 1, j - v + width - 1]
+            for u in range(height)
+            for v in range(width)
+        ]
+        output[b, i, j, h] = torch.stack(logits).softmax(0) @ value[b, :, :, h].flatten(0, 1)
+    return output
+
+
+def gradients(inputs: list[Tensor], **options: object) -> list[Tensor]:
+    """Output and gradients of the operator."""
+    leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+    output = relative_bias_attention(*leaves, **options)
+    weights = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)
+    return [output.detach(), *torch.autograd.grad(output, leaves, weights)]
+
+
+@pytest.mark.parametrize('grid', GRIDS, ids=str)
+def test_equals_the_formula(grid: Grid, backend: str) -> None:
+    arguments = make_arguments(grid)
+    want = written_out(*arguments, scale=0.7)
+    torch.testing.assert_close(relative_bias_attention(*arguments, 0.7, backend=backend), want)
+    output = relative_bias_attention(*arguments, backend=backend)
+    torch.testing.assert_close(output, relative_bias_attention(*arguments, 8**-0.5, backend=backend))
+
+
+@needs_library
+@pytest.mark.parametrize(
+    ('grid', 'heads', 'channels'),
+    [
+        ((17, 31), 2, 24),  # tiles of whole columns, several blocks of keys
+        ((300, 3), 1, 5),  # more rows than a tile has
+        ((2, 400), 2, 8),
+        ((1, 700), 1, 16),
+        ((40, 1), 3, 1),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+def test_backends_agree_in_values_and_gradients(grid: Grid, heads: int, channels: int, dtype: torch.dtype) -> None:
+    inputs = make_arguments(grid, 1, heads, channels, dtype)
+    for ours, want in zip(*(gradients(inputs, backend=name) for name in ('cpu', 'reference')), strict=True):
+        tolerance = (1e-10 if dtype == torch.float64 else 3e-5) * want.abs().max().item()
+        torch.testing.assert_close(ours, want, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize('grid', [(3, 4), (1, 3), (4, 1)], ids=str)
+def test_gradients(grid: Grid, backend: str) -> None:
+    inputs = [tensor.requires_grad_() for tensor in make_arguments(grid, 2, 2, 3)]
+    assert torch.autograd.gradcheck(lambda *tensors: relative_bias_attention(*tensors, 0.6, backend), inputs)
+
+
+@needs_library
+def test_backward_is_the_same_for_any_number_of_threads() -> None:
+    inputs = make_arguments((20, 33), channels=24, dtype=torch.float32)
+    check_any_number_of_threads(lambda: gradients(inputs, backend='cpu'))
+
+
+@needs_library
+def test_operator_is_registered_as_torch_expects() -> None:
+    inputs = [tensor.detach().clone().requires_grad_() for tensor in make_arguments(dtype=torch.float32)]
+    # Schema, autograd registration, fake tensors, and AOT dispatch with dynamic shapes.
+    torch.library.opcheck(torch.ops.bioattn_mm.relative_bias_attention.default, (*inputs, 0.5))
+
+
+class Attention(torch.nn.Module):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+        return relative_bias_attention(query, key, value, bias)
+
+
+@needs_library
+@pytest.mark.parametrize('dtype', [None, torch.bfloat16])
+def test_compiles_into_one_graph_and_exports(dtype: torch.dtype | None) -> None:
+    inputs = [tensor.requires_grad_() for tensor in make_arguments(dtype=torch.float32)]
+    with torch.autocast('cpu', dtype, enabled=dtype is not None):
+        want = Attention()(*inputs)
+        compiled = torch.compile(Attention(), fullgraph=True, dynamic=True, backend='aot_eager')
+        torch.testing.assert_close(compiled(*inputs), want)
+        results = (torch.autograd.grad(run(*inputs).sum(), inputs) for run in (compiled, Attention()))
+        torch.testing.assert_close(*results)
+        height, width = torch.export.Dim('height', min=2), torch.export.Dim('width', min=2)
+        sizes = {1: height, 2: width}
+        exported = torch.export.export(
+            Attention(), tuple(inputs), dynamic_shapes=(sizes, sizes, sizes, {1: 2 * height - 1, 2: 2 * width - 1})
+        )
+        larger = make_arguments((9, 4), dtype=torch.float32)
+        torch.testing.assert_close(exported.module()(*larger), Attention()(*larger))
+
+
+@needs_library
+def test_no_second_derivative() -> None:
+    inputs = [tensor.requires_grad_() for tensor in make_arguments(batch=1)]
+    output = relative_bias_attention(*inputs).square().sum()
+    (gradient,) = torch.autograd.grad(output, inputs[0], create_graph=True)
+    with pytest.raises(RuntimeError, match='relative_bias_attention_backward'):
+        gradient.sum().backward()
+
+
+@needs_library
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_half_precision_sums_in_float32(dtype: torch.dtype) -> None:
+    inputs = make_arguments((9, 11), channels=24, dtype=dtype)
+    results = gradients(inputs, backend='cpu')
+    assert [result.dtype for result in results] == [dtype] * 4 + [torch.float32]
+    exact = relative_bias_attention(*(tensor.double() for tensor in inputs), backend='cpu')
+    # The only rounding is that of the output itself.
+    torch.testing.assert_close(results[0], exact.to(dtype))
+    for ours, want in zip(results[1:], gradients([tensor.float() for tensor in inputs], backend='cpu')[1:]):
+        # The output, which the backward pass reads, was rounded, too.
+        torch.testing.assert_close(ours.float(), want, rtol=0, atol=2e-2 * want.abs().max().item())
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_autocast(dtype: torch.dtype, backend: str) -> None:
+    inputs = make_arguments(dtype=torch.float32)
+    inputs[2] = inputs[2].to(dtype)  # what autocast makes of one input and not of the other
+    leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+    half = relative_bias_attention(*(tensor.to(dtype) for tensor in inputs[:3]), inputs[3], backend=backend)
+    with torch.autocast('cpu', dtype):
+        output = relative_bias_attention(*leaves, backend=backend)
+        if backend == 'cpu':  # as exported graphs call it
+            assert torch.equal(torch.ops.bioattn_mm.relative_bias_attention(*inputs, 8**-0.5), half)
+        exact = [tensor.double() for tensor in inputs]
+        assert relative_bias_attention(*exact, backend=backend).dtype == torch.float64
+    assert output.dtype == dtype
+    # With gradients, PyTorch's attention is another function, which rounds differently.
+    torch.testing.assert_close(output, half, **({} if backend == 'cpu' else dict(rtol=0, atol=1e-2)))
+    output.float().sum().backward()
+    assert [leaf.grad.dtype for leaf in leaves] == [tensor.dtype for tensor in inputs]
+
+
+def test_memory_layout_does_not_matter(backend: str) -> None:
+    inputs = make_arguments()
+    strided = [tensor.transpose(0, -1).contiguous().transpose(0, -1) for tensor in inputs]
+    for ours, want in zip(*(gradients(tensors, backend=backend) for tensors in (strided, inputs)), strict=True):
+        torch.testing.assert_close(ours, want)
+    expanded = inputs[0][:, :, :1].expand_as(inputs[0])
+    torch.testing.assert_close(
+        relative_bias_attention(expanded, *inputs[1:], backend=backend),
+        relative_bias_attention(expanded.contiguous(), *inputs[1:], backend=backend),
+    )
+
+
+@pytest.mark.parametrize('sizes', [dict(batch=0), dict(heads=0), dict(channels=0)], ids=str)
+def test_empty(sizes: dict, backend: str) -> None:
+    inputs = make_arguments(**sizes)
+    results = gradients(inputs, scale=1.0, backend=backend)
+    assert [tuple(result.shape) for result in results] == [tuple(tensor.shape) for tensor in (inputs[0], *inputs)]
+
+
+@needs_library
+def test_nan_propagates_and_goes_no_further() -> None:
+    query, key, value, bias = make_arguments(dtype=torch.float32)
+    query[0, 2, 3, 1, 0] = float('nan')
+    output = relative_bias_attention(query, key, value, bias)
+    assert output[0, 2, 3, 1].isnan().all()
+    assert output.isnan().sum() == output.shape[-1]
+
+
+def test_large_logits_and_offsets_without_weight(backend: str) -> None:
+    query, key, value, bias = make_arguments((25, 30), channels=2, dtype=torch.float32)
+    query *= 1e4
+    # The offset 0 and all keys further down in the grid: the blocks of keys before a query have no weight at all.
+    bias[:, 25:] = float('-inf')
+    output = relative_bias_attention(query, key, value, bias, backend=backend)
+    assert output.isfinite().all()
+    exact = [tensor.double() for tensor in (query, key, value, bias)]
+    torch.testing.assert_close(
+        output, relative_bias_attention(*exact, backend='reference').float(), atol=1e-2, rtol=0
+    )
+
+
+@pytest.mark.parametrize('grid', GRIDS, ids=str)
+def test_pairs_of_a_table(grid: Grid) -> None:
+    height, width = grid
+    table = torch.randn(2, 2 * height - 1, 2 * width - 1)
+    rows, columns = (axis.flatten() for axis in torch.meshgrid(*map(torch.arange, grid), indexing='ij'))
+    row, column = rows[:, None] - rows + height - 1, columns[:, None] - columns + width - 1  # query - key
+    pairs = bias_of_pairs(table, grid)
+    assert torch.equal(pairs, table[:, row, column])
+    queries = torch.tensor([0, height * width - 1])
+    assert torch.equal(bias_of_queries(table, grid, queries), pairs[:, queries])
+    assert torch.equal(bias_of_rows(table, grid, slice(1, 3)), pairs[:, width : 3 * width])
+
+
+@pytest.mark.parametrize('training', [False, True])
+def test_chunks_of_rows_give_the_same(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = make_arguments((9, 6))
+    whole = gradients(inputs, backend='reference')
+    monkeypatch.setattr(chunked_attention, 'MAX_WEIGHTS_PER_CHUNK', 2 * 3 * (2 * 6) * (9 * 6))  # two rows at a time
+    calls = []
+    attend = F.scaled_dot_product_attention
+    monkeypatch.setattr(F, 'scaled_dot_product_attention', lambda *a, **k: calls.append(1) or attend(*a, **k))
+    if training:
+        for ours, want in zip(gradients(inputs, backend='reference'), whole, strict=True):
+            torch.testing.assert_close(ours, want)
+        assert len(calls) == 10  # 5 chunks, and each again in the backward pass
+    else:
+        with torch.no_grad():
+            torch.testing.assert_close(relative_bias_attention(*inputs, backend='reference'), whole[0])
+        assert len(calls) == 5
+
+
+@pytest.mark.parametrize('grid', [(4, 4), (3, 7)], ids=str)
+def test_flex_attention(grid: Grid) -> None:
+    """Not compiled; on a CPU it has gradients for the bias only."""
+    query, key, value, bias = make_arguments(grid, channels=16, dtype=torch.float32)
+    bias.requires_grad_()
+    tokens = [tensor.flatten(1, 2).transpose(1, 2) for tensor in (query, key, value)]
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # warning: flex_attention is not compiled
+        output = flex_attention(*tokens, score_mod=offset_score_mod(bias), scale=0.3).transpose(1, 2)
+    wanted = relative_bias_attention(query, key, value, bias, 0.3, 'reference')
+    torch.testing.assert_close(output.reshape(query.shape), wanted)
+    results = (torch.autograd.grad(y.square().sum(), bias)[0] for y in (output, wanted))
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_flex_attention_as_torch_compile_traces_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced as one graph but not compiled to C++, which would take a minute."""
+    arguments = make_arguments((3, 7), channels=16, dtype=torch.float32)
+    traced = torch.compile(flex_attention, backend='aot_eager', fullgraph=True)
+    monkeypatch.setattr(sys.modules['bioattn_mm.ops.relative_bias_attention'], 'compiled_flex_attention', traced)
+    output = relative_bias_attention(*arguments, backend='flex')
+    torch.testing.assert_close(output, relative_bias_attention(*arguments, backend='reference'))
+
+
+@needs_gpu
+@pytest.mark.parametrize('grid', [(4, 4), (33, 47)], ids=str)
+def test_compiled_flex_attention_of_the_gpu(grid: Grid) -> None:
+    leaves = [tensor.cuda().requires_grad_() for tensor in make_arguments(grid, channels=16, dtype=torch.float32)]
+    outputs = [relative_bias_attention(*leaves, backend=backend) for backend in ('flex', 'reference')]
+    torch.testing.assert_close(*outputs, rtol=1e-2, atol=1e-2)  # TF32 in the kernel
+    results = (torch.autograd.grad(y.square().sum(), leaves) for y in outputs)
+    for ours, want in zip(*results, strict=True):
+        assert (ours - want).norm() < 1e-2 * want.norm() + 1e-3
+
+
+@pytest.mark.parametrize(
+    ('position', 'wrong', 'message'),
+    [
+        (0, torch.zeros(2, 5, 7, 8), r'query must be \(B, H, W, heads, d\), got shape \(2, 5, 7, 8\)'),
+        (0, torch.zeros(2, 5, 7, 3, 8).int(), 'query must be one of float16, bfloat16, .*, got int32'),
+        (1, torch.zeros(2, 5, 6, 3, 8), r'key must have shape \(2, 5, 7, 3, 8\) to fit query .*, got'),
+        (1, torch.zeros(2, 5, 7, 3, 8, device='meta'), 'key is on meta, but query is on cpu'),
+        (2, torch.zeros(2, 5, 7, 3, 8), 'value must be torch.float64 to fit query, got torch.float32'),
+        (3, torch.zeros(3, 9, 12), r'bias must have shape \(3, 9, 13\) to fit query .*, got \(3, 9, 12\)'),
+        (3, torch.zeros(3, 9, 13), 'bias must be torch.float64 to fit query, got torch.float32'),
+    ],
+)
+def test_arguments_that_do_not_fit(position: int, wrong: Tensor, message: str) -> None:
+    arguments = make_arguments()
+    arguments[position] = wrong
+    with pytest.raises(ValueError, match=message):
+        relative_bias_attention(*arguments)
+
+
+def test_backend_that_does_not_exist() -> None:
+    with pytest.raises(ValueError, match="no backend 'abacus' for cpu"):
+        relative_bias_attention(*make_arguments(), backend='abacus')
