@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """Attention with a relative position bias, against the bias of all pairs of tokens: time and peak memory.
 
-One layer of GABViT-Small and of stage 4 of TransNeXt-Tiny. `floor` is the time of the matrix products alone, at the rate
-that a large one reaches here.
+One layer of GABViT-Small and of stage 4 of TransNeXt-Tiny. `floor` is the time of the matrix products alone, at the
+rate that a large one reaches here.
 """
 
 import math
@@ -71,21 +71,22 @@ def transnext_layers(mode: str) -> tuple[PairsLengthScaled, LengthScaledAttentio
     )
 
 
-# By name: the two layers, and the stride of their tokens.
-SYSTEMS = {
-    'GABViT-S': (gab_layers, 16),
-    'TransNeXt-T, extrapolated': (lambda: transnext_layers('extrapolate'), 32),
-    'TransNeXt-T, interpolated from 512': (lambda: transnext_layers('interpolate'), 32),
+# By the name for `--layers`: the name in the table, the two layers, and the stride of their tokens.
+LAYERS = {
+    'gab': ('GABViT-S', gab_layers, 16),
+    'transnext': ('TransNeXt-T, extrapolated', lambda: transnext_layers('extrapolate'), 32),
+    'interpolated': ('TransNeXt-T, interpolated from 512', lambda: transnext_layers('interpolate'), 32),
 }
 
 
 def main() -> None:
     parser = make_parser(__doc__, repeats=3)
+    parser.add_argument('--layers', nargs='+', default=list(LAYERS), choices=LAYERS, help='default: all')
     args = parser.parse_args()
     rate = multiply_adds_per_second(args.device)
     print_title('One layer, batch 1', args)
     print_header('layer', 'image', 'pass', 'floor', 'all pairs', 'bioattn_mm', 'faster', 'less memory', 'KiB a token')
-    for name, (make_layers, stride) in SYSTEMS.items():
+    for name, make_layers, stride in (LAYERS[key] for key in args.layers):
         pairs, ours = (layer.to(args.device) for layer in make_layers())
         ours.load_state_dict(pairs.state_dict())
         channels = ours.proj.in_features
