@@ -98,15 +98,17 @@ class LogCPB(nn.Module):
         table = self._kept_table(*grids)
         offsets, columns = (_offset_index(*lengths, table.device) for lengths in zip(*grids))
         bias = table.index_select(2, columns.flatten()).unflatten(2, columns.shape)
-        bias = F.interpolate(bias, (grid[1], grid[1]), mode='bilinear', align_corners=False)  # (heads, R, W, W)
+        bias = F.interpolate(bias, (grid[1], grid[1]), mode='bilinear', align_corners=False)
+        bias = bias.transpose(1, 2).contiguous()  # (heads, W, R, W)
         queries, keys = (_resizing_matrix(trained[0], grid[0], bias) for trained in grids)
         # Which of the R offsets each pair of rows of the training grid has.
-        has_offset = F.one_hot(offsets, bias.shape[1]).to(bias.dtype)
+        has_offset = F.one_hot(offsets, table.shape[1]).to(bias.dtype)
 
         def bias_of_rows(rows: slice) -> Tensor:
             with torch.autocast(bias.device.type, enabled=False):
                 weights = torch.einsum('ia,ub,abr->iur', queries[rows], keys, has_offset)
-                return torch.einsum('iur,hrjv->hijuv', weights, bias).flatten(3).flatten(1, 2)
+                pairs = (weights.flatten(0, 1) @ bias).unflatten(2, weights.shape[:2])  # (heads, W, rows, H, W)
+                return pairs.transpose(1, 2).flatten(3).flatten(1, 2)
 
         return bias_of_rows
 

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-# Attention weights of a chunk, at most, unless one row has more.
-MAX_WEIGHTS_PER_CHUNK = 2**22
+# Attention weights of a chunk, at most, unless one row of queries has more: they stay in the cache.
+MAX_WEIGHTS_PER_CHUNK = 2**20
 
 
 def attention_in_chunks(
