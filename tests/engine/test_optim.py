@@ -1,11 +1,11 @@
-"""Layer-wise learning rates of the optimizer constructor, those of the configs are in tests/configs; fused AdamW."""
+"""Rates and groups of the optimizer's constructors, fused AdamW; the rates of the configs are in tests/configs."""
 
 from pathlib import Path
 
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.optim import build_optim_wrapper
+from mmengine.optim import OptimWrapper, build_optim_wrapper
 from torch import nn
 
 from bioattn_mm.errors import InputError
@@ -33,8 +33,11 @@ CONFIG = dict(
 
 
 def test_rates_by_depth() -> None:
-    groups = build_optim_wrapper(model_of(Backbone), CONFIG).optimizer.param_groups
-    assert [group['lr'] for group in groups] == pytest.approx([0.0125, 1, 0.05, 0.1, 1])
+    model = model_of(Backbone)
+    groups = build_optim_wrapper(model, CONFIG).optimizer.param_groups
+    rates = {id(parameter): group['lr'] for group in groups for parameter in group['params']}
+    assert [rates[id(parameter)] for parameter in model.parameters()] == pytest.approx([0.0125, 1, 0.05, 0.1, 1])
+    assert len(groups) == 4  # the new parameter has the rate of the head
 
 
 def test_a_backbone_without_depths() -> None:
@@ -55,3 +58,36 @@ def test_fused_adamw_makes_the_same_update(root: Path) -> None:
             optimizer.update_params(model(torch.randn(5, 30)).square().mean())
         results.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
     assert torch.allclose(*results, rtol=1e-5, atol=1e-6)
+
+
+ADAMW = dict(
+    optimizer=dict(type='AdamW', lr=0.1, weight_decay=0.05, fused=True),
+    paramwise_cfg=dict(norm_decay_mult=0.0, custom_keys={'2.': dict(lr_mult=0.5)}),
+)
+
+
+def trained(constructor: str) -> tuple[nn.Module, OptimWrapper]:
+    """A model after ten steps."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 4))
+    model[4].weight.requires_grad = False
+    optimizer = build_optim_wrapper(model, dict(ADAMW, constructor=constructor))
+    for _ in range(10):
+        optimizer.update_params(model(torch.randn(5, 8)).square().mean())
+    return model, optimizer
+
+
+def test_merged_groups_make_the_same_update() -> None:
+    separate_model, separate = trained('DefaultOptimWrapperConstructor')
+    merged_model, merged = trained('bioattn_mm.MergedGroupsConstructor')
+    assert (len(separate.optimizer.param_groups), len(merged.optimizer.param_groups)) == (9, 3)
+    for name, parameter in merged_model.named_parameters():
+        assert torch.equal(parameter, separate_model.get_parameter(name)), name
+
+
+def test_a_state_of_other_groups_is_refused() -> None:
+    _, separate = trained('DefaultOptimWrapperConstructor')
+    _, merged = trained('bioattn_mm.MergedGroupsConstructor')
+    merged.load_state_dict(merged.state_dict())
+    with pytest.raises(InputError, match='has 9 groups of 9 tensors, this one 3 of 9: .* --load-from'):
+        merged.load_state_dict(separate.state_dict())

@@ -23,7 +23,7 @@ ENTRIES = dict(
     MODEL_WRAPPERS=['CPUDistributedDataParallel'],
     STRATEGIES=['ParamwiseFSDPStrategy'],
     TRANSFORMS=['CheckedLoadImageFromFile'],
-    OPTIM_WRAPPER_CONSTRUCTORS=['CombinedRulesConstructor'],
+    OPTIM_WRAPPER_CONSTRUCTORS=['CombinedRulesConstructor', 'MergedGroupsConstructor'],
     MODELS=['ConViT', 'GABSwin', 'CompatibleDINO'],
 )
 RESOLVE = f"""

@@ -91,7 +91,9 @@ def test_learns_at_the_rate_of_each_layer(model: nn.Module) -> None:
     config = Config.fromfile(CONFIG)
     optimizer = build_optim_wrapper(model, config.optim_wrapper).optimizer
     rates = {
-        id(group['params'][0]): group['lr'] / config.optim_wrapper.optimizer.lr for group in optimizer.param_groups
+        id(parameter): group['lr'] / config.optim_wrapper.optimizer.lr
+        for group in optimizer.param_groups
+        for parameter in group['params']
     }
     backbone = model.backbone
     assert rates[id(backbone.norm.weight)] == rates[id(model.decode_head.conv_seg.weight)] == 1

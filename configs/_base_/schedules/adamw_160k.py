@@ -1,6 +1,7 @@
 # 160k iterations of AdamW: linear warm-up of 1500, then linear decay to zero.
 optim_wrapper = dict(
     type='OptimWrapper',
+    constructor='bioattn_mm.MergedGroupsConstructor',
     optimizer=dict(type='AdamW', lr=6e-5, betas=(0.9, 0.999), weight_decay=0.05, fused=True),
 )
 param_scheduler = [

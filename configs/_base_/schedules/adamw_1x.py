@@ -1,6 +1,7 @@
 # 12 epochs of AdamW (1x): warm-up of 500 iterations, a tenth of the rate after epochs 8 and 11.
 optim_wrapper = dict(
     type='OptimWrapper',
+    constructor='bioattn_mm.MergedGroupsConstructor',
     optimizer=dict(type='AdamW', lr=1e-4, betas=(0.9, 0.999), weight_decay=0.05, fused=True),
 )
 param_scheduler = [
