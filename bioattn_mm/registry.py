@@ -13,6 +13,7 @@ from mmengine.registry import METRICS as MMENGINE_METRICS
 from mmengine.registry import MODEL_WRAPPERS as MMENGINE_MODEL_WRAPPERS
 from mmengine.registry import MODELS as MMENGINE_MODELS
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS as MMENGINE_OPTIM_WRAPPER_CONSTRUCTORS
+from mmengine.registry import OPTIM_WRAPPERS as MMENGINE_OPTIM_WRAPPERS
 from mmengine.registry import STRATEGIES as MMENGINE_STRATEGIES
 from mmengine.registry import TRANSFORMS as MMENGINE_TRANSFORMS
 from mmengine.registry import Registry
@@ -37,7 +38,13 @@ def child(parent: Registry, *locations: str, kind: type[Registry] = Registry) ->
 
 MODELS = child(MMENGINE_MODELS, 'models', kind=ModelRegistry)
 HOOKS = child(
-    MMENGINE_HOOKS, 'engine.hooks', 'engine.checkpoints', 'engine.randomness', 'engine.ema', 'engine.visualization'
+    MMENGINE_HOOKS,
+    'engine.hooks',
+    'engine.checkpoints',
+    'engine.randomness',
+    'engine.ema',
+    'engine.visualization',
+    'engine.amp',
 )
 LOOPS = child(MMENGINE_LOOPS, 'engine.randomness')
 MODEL_WRAPPERS = child(MMENGINE_MODEL_WRAPPERS, 'engine.sync_batch_norm')
@@ -45,4 +52,5 @@ STRATEGIES = child(MMENGINE_STRATEGIES, 'engine.strategies')
 DATASETS = child(MMENGINE_DATASETS, 'datasets.image_mask', 'datasets.fractions', 'datasets.imagenet')
 METRICS = child(MMENGINE_METRICS, 'engine.metrics')
 TRANSFORMS = child(MMENGINE_TRANSFORMS, 'datasets.transforms', 'datasets.corruption')
+OPTIM_WRAPPERS = child(MMENGINE_OPTIM_WRAPPERS, 'engine.amp')
 OPTIM_WRAPPER_CONSTRUCTORS = child(MMENGINE_OPTIM_WRAPPER_CONSTRUCTORS, 'engine.optim')

@@ -4,6 +4,8 @@
 import argparse
 from pathlib import Path
 
+import bioattn_mm.cli.threads  # noqa: F401
+
 from bioattn_mm.checkpoints import check_fit, first_of, read_checkpoint, weights_of, write_checkpoint
 from bioattn_mm.checkpoints.downstream import convert
 from bioattn_mm.cli.command_line import ToolParser, run_tool

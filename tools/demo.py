@@ -13,6 +13,8 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+import bioattn_mm.cli.threads  # noqa: F401
+
 from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, run_tool
 from bioattn_mm.errors import InputError
 
@@ -42,6 +44,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_integer(
         '--max-upload', minimum=1, default=20, metavar='MB', help='largest image file in megabytes (default: 20)'
     )
+    parser.add_amp()
     parser.add_config_options()
     parser.add_device()
     return parser.parse_args()
@@ -57,7 +60,13 @@ def main() -> None:
     from bioattn_mm.page.server import serving
 
     make_predictor = partial(
-        Predictor, args.config, args.checkpoint, device=args.device, mini=args.mini, cfg_options=args.cfg_options
+        Predictor,
+        args.config,
+        args.checkpoint,
+        device=args.device,
+        mini=args.mini,
+        cfg_options=args.cfg_options,
+        amp=args.amp,
     )
     explorer = Explorer(lambda bias_mode: make_predictor(bias_mode=bias_mode))
     title = f'{Path(args.config).stem}, {Path(explorer.predictor.checkpoint).name}'

@@ -6,6 +6,8 @@ import logging
 import sys
 from pathlib import Path
 
+import bioattn_mm.cli.threads  # noqa: F401
+
 from mmengine.config import Config
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 

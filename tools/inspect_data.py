@@ -18,6 +18,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import bioattn_mm.cli.threads  # noqa: F401
+
 import mmcv
 import numpy as np
 from matplotlib.axes import Axes

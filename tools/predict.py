@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+import bioattn_mm.cli.threads  # noqa: F401
+
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -102,13 +104,7 @@ def parse_args() -> argparse.Namespace:
         help='position bias of TransNeXt at sizes that it was not trained on: extrapolate, interpolate, or linear, '
         "which keeps the pooled grid of the training size (default: the config's)",
     )
-    parser.add_argument(
-        '--amp',
-        nargs='?',
-        const='float16',
-        choices=['float16', 'bfloat16'],
-        help='mixed precision in this dtype, float16 without a value; on a CPU bfloat16',
-    )
+    parser.add_amp()
     parser.add_config_options()
     parser.add_device()
     parser.set_defaults(device=None)  # an exported model runs where onnxruntime does

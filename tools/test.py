@@ -4,6 +4,9 @@
 import argparse
 from pathlib import Path
 
+import bioattn_mm.cli.threads  # noqa: F401
+
+import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.dist import is_main_process
 
@@ -16,6 +19,7 @@ from bioattn_mm.cli.own_data import check_classes, data_arguments
 from bioattn_mm.cli.pipelines import load_ground_truth
 from bioattn_mm.cli.reports import check_new, write_contact_sheet
 from bioattn_mm.cli.runner import build_runner
+from bioattn_mm.engine.amp import autocast_dtype
 from bioattn_mm.errors import InputError
 
 
@@ -50,6 +54,7 @@ def parse_args() -> argparse.Namespace:
         help='position bias of TransNeXt at sizes that it was not trained on: extrapolate, interpolate, or linear, '
         "which keeps the pooled grid of the training size (default: the config's)",
     )
+    parser.add_amp()
     parser.add_data()
     group = parser.add_argument_group("ImageNet's test sets")
     group.add_argument(
@@ -107,6 +112,10 @@ def main() -> None:
         set_show_dir(config, args.show_dir)
     if args.tta:
         set_tta(config)
+    if args.amp:
+        autocast_dtype(args.amp, 'cuda' if torch.cuda.is_available() else 'cpu')
+        hook = dict(type='bioattn_mm.MixedPrecisionTestHook', dtype=args.amp)
+        config.custom_hooks = [*config.get('custom_hooks', []), hook]
 
     metrics = build_runner(config).test()
     if not is_main_process():

@@ -6,6 +6,8 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
+import bioattn_mm.cli.threads  # noqa: F401
+
 import torch
 from mmengine.config import Config
 from mmengine.dist import is_main_process
@@ -22,9 +24,13 @@ from bioattn_mm.cli.own_data import data_arguments, keep_data_files
 from bioattn_mm.cli.pipelines import name_host_transforms
 from bioattn_mm.cli.readable_log import readable_log
 from bioattn_mm.cli.runner import build_runner
+from bioattn_mm.engine.amp import autocast_dtype
 from bioattn_mm.engine.checkpoints import latest_checkpoint
 from bioattn_mm.engine.randomness import warn_if_unseeded
 from bioattn_mm.errors import InputError
+
+# Wrappers of an optimizer that --amp takes.
+WRAPPERS = ('OptimWrapper', 'AmpOptimWrapper', 'bioattn_mm.BFloat16OptimWrapper')
 
 
 def parse_args() -> argparse.Namespace:
@@ -70,13 +76,7 @@ def parse_args() -> argparse.Namespace:
         help='go on from CHECKPOINT; without a value from the latest checkpoint in the work dir, or from the start '
         'if there is none',
     )
-    parser.add_argument(
-        '--amp',
-        nargs='?',
-        const='float16',
-        choices=['float16', 'bfloat16'],
-        help='mixed-precision training in this dtype, float16 without a value; needs a GPU',
-    )
+    parser.add_amp()
     parser.add_argument(
         '--compile',
         nargs='?',
@@ -240,16 +240,19 @@ def set_start(config: Config, model: nn.Module) -> None:
 
 
 def set_amp(config: Config, dtype: str) -> None:
-    """Train in mixed precision, float16 with a dynamic loss scale."""
-    if not torch.cuda.is_available():
-        raise InputError('--amp needs a GPU, and PyTorch finds none: leave it out to train in float32')
-    wrapper = config.optim_wrapper.get('type', 'OptimWrapper')
-    if wrapper not in ('OptimWrapper', 'AmpOptimWrapper'):
-        raise InputError(f'--amp needs an optim_wrapper of type OptimWrapper, this config has {wrapper}')
-    config.optim_wrapper.type = 'AmpOptimWrapper'
-    config.optim_wrapper.setdefault('dtype', dtype)
-    # bfloat16 has the range of float32 and needs no loss scale.
-    config.optim_wrapper.setdefault('loss_scale', 'dynamic' if dtype == 'float16' else 1.0)
+    """Train in mixed precision, float16 with a loss scale, by default a dynamic one."""
+    autocast_dtype(dtype, 'cuda' if torch.cuda.is_available() else 'cpu')
+    wrapper = config.optim_wrapper
+    kind = wrapper.get('type', 'OptimWrapper')
+    if kind not in WRAPPERS:
+        raise InputError(f'--amp needs an optim_wrapper of type OptimWrapper, this config has {kind}')
+    if dtype == 'float16':
+        wrapper.update(type='AmpOptimWrapper', dtype=dtype)
+        wrapper.setdefault('loss_scale', 'dynamic')
+        return
+    wrapper.type = 'bioattn_mm.BFloat16OptimWrapper'
+    wrapper.pop('dtype', None)
+    wrapper.pop('loss_scale', None)
 
 
 def set_compile(config: Config, backend: str) -> None:

@@ -139,6 +139,17 @@ class ToolParser(argparse.ArgumentParser):
             'can run any program, so use this only for files from a source that you trust',
         )
 
+    def add_amp(self) -> None:
+        """Add `--amp`."""
+        self.add_argument(
+            '--amp',
+            nargs='?',
+            const='float16',
+            choices=['float16', 'bfloat16'],
+            help='mixed precision in this dtype, float16 without a value, which needs a GPU; bfloat16 also on a CPU '
+            'with instructions for it (default: float32)',
+        )
+
     def add_launcher(self) -> None:
         """Add `--launcher`."""
         self.add_argument(

@@ -110,8 +110,8 @@ def _set_deepspeed(config: Config) -> None:
     wrapper, strategy = config.optim_wrapper, config.strategy
     kind = wrapper.pop('type', 'OptimWrapper')
     wrapper.type = 'DeepSpeedOptimWrapper'
-    if kind == 'AmpOptimWrapper':
-        dtype = wrapper.pop('dtype', 'float16')
+    if kind in ('AmpOptimWrapper', 'bioattn_mm.BFloat16OptimWrapper'):
+        dtype = wrapper.pop('dtype', 'float16') if kind == 'AmpOptimWrapper' else 'bfloat16'
         wrapper.pop('loss_scale', None)
         if dtype != 'bfloat16':
             raise InputError(f'with DeepSpeed, mixed precision is bfloat16, got {dtype}: --amp bfloat16')

@@ -12,11 +12,13 @@ import torch
 from mmengine.config import Config
 from mmengine.dist import get_world_size, is_main_process
 from mmengine.hooks import Hook
+from mmengine.optim import AmpOptimWrapper, BaseOptimWrapper
 from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..checkpoints import other_classes, read_state_dict
+from ..engine.amp import BFloat16OptimWrapper
 from ..engine.ema import unwrapped
 from ..engine.sync_batch_norm import CPUSyncBatchNorm
 from ..errors import InputError
@@ -115,6 +117,7 @@ def report(runner: Runner, hook: DryRunHook) -> list[tuple[str, str]]:
         *schedule(runner, hook),
         ('seed', f'{runner.seed}'
          + ('' if config.get('randomness', {}).get('seed') is not None else ' (drawn: every run draws another)')),
+        ('precision', precision(runner.optim_wrapper)),
         ('pixel values', pixel_normalisation(config)),
         ('normalisation layers', normalisation_layers(model)),
     ]  # fmt: skip
@@ -165,6 +168,15 @@ def schedule(runner: Runner, hook: DryRunHook) -> list[tuple[str, str]]:
     duration = f'{timedelta(seconds=round(seconds))} at the speed of the first step, which is slower than later ones'
     rows.append(('estimated duration', duration))
     return rows
+
+
+def precision(wrapper: BaseOptimWrapper) -> str:
+    """The dtype in which most of a training step is computed."""
+    if isinstance(wrapper, BFloat16OptimWrapper):
+        return 'mixed, bfloat16'
+    if isinstance(wrapper, AmpOptimWrapper):
+        return f'mixed, {str(wrapper.cast_dtype or torch.float16).removeprefix("torch.")} with a loss scale'
+    return 'float32'
 
 
 def pixel_normalisation(config: Config) -> str:

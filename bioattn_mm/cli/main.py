@@ -8,6 +8,7 @@ import runpy
 import sys
 from pathlib import Path
 
+from . import threads  # noqa: F401  # before PyTorch is loaded
 from .command_line import ToolParser
 from .installed import FOLDER, how_to_install
 

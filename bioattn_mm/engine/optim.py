@@ -66,9 +66,9 @@ def check_groups(optimizer: Optimizer, state_dict: dict) -> None:
     own = [len(group['params']) for group in optimizer.param_groups]
     if saved != own:
         raise InputError(
-            f'the optimizer of the checkpoint has {len(saved)} groups of {sum(saved)} tensors, this one {len(own)} of '
-            f'{sum(own)}: it is of other learning rates and weight decays, or of an earlier version of bioattn_mm; '
-            'to start from its weights alone, replace --resume by --load-from CHECKPOINT'
+            f'the optimizer of the checkpoint has {len(saved)} groups of {sum(saved)} tensors, this one {len(own)} '
+            f'of {sum(own)}: it is of other learning rates and weight decays, or of an earlier bioattn_mm; to start '
+            'from its weights alone, replace --resume by --load-from CHECKPOINT'
         )
 
 

@@ -27,12 +27,12 @@ from ..cli.classes import default_palette, set_classes
 from ..cli.config import default_work_dir, load_config
 from ..cli.model_check import state_dict_of
 from ..cli.pipelines import name_host_transforms, without_annotations
+from ..engine.amp import autocast_dtype, in_float32
 from ..errors import InputError
 from .images import check_array, free_memory, read_image
 
 EXPORTED_SUFFIX = '.onnx'
 OPACITY = 0.5  # of classes and masks over the image
-AMP = ('float16', 'bfloat16')
 
 
 @dataclass
@@ -84,7 +84,8 @@ class Predictor:
         cfg_options: Values that replace those of the config, by dotted key.
         bias_mode: Position bias of TransNeXt: 'extrapolate', 'interpolate' or 'linear'. Default: the config's.
         tta: Multi-scale and flip testing, as the config defines it; of Mask R-CNN the boxes alone.
-        amp: Compute in mixed precision, 'float16' or 'bfloat16'; float16 needs a GPU.
+        amp: Compute in mixed precision, 'float16' or 'bfloat16'; float16 needs a GPU, and bfloat16 a CPU
+            or GPU with instructions for it.
         mode: Of segmentors: 'slide' moves a window over the image, 'whole' takes it at once. Default: the config's.
 
     Attributes:
@@ -135,7 +136,7 @@ class Predictor:
         else:
             self.device = torch.device(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
             self.model = self._load_model()
-        self.amp = _autocast_dtype(amp, self.device)
+        self.amp = autocast_dtype(amp, self.device) if amp else None
         self.model.dataset_meta = dict(classes=self.classes, palette=self.palette)
 
         steps = self.config.tta_pipeline if tta else self.config.test_dataloader.dataset.pipeline
@@ -235,6 +236,10 @@ class Predictor:
             (drawn,) = self._inferencer.visualize([rgb], [sample], return_vis=True, **options)
         return np.ascontiguousarray(drawn[..., ::-1])
 
+    def autocast(self) -> contextlib.AbstractContextManager:
+        """Context in which the model computes in mixed precision, if that was asked for."""
+        return torch.autocast(self.device.type, self.amp) if self.amp else contextlib.nullcontext()
+
     def _load_model(self) -> nn.Module:
         """Build the model with the weights and the classes of the checkpoint."""
         checkpoint = read_checkpoint(self.checkpoint)
@@ -328,15 +333,14 @@ class Predictor:
 
     def _run(self, images: list[np.ndarray]) -> list[BaseDataElement]:
         """Run the inferencer on images of one size."""
-        context = torch.autocast(self.device.type, self.amp) if self.amp else contextlib.nullcontext()
         # An exported model takes as many images as it was exported for.
         batch_size = 1 if self.checkpoint.endswith(EXPORTED_SUFFIX) else len(images)
-        with context:
+        with self.autocast():
             samples = self._inferencer(images, batch_size=batch_size, return_datasamples=True)
         if self.task == 'detection':
             samples = samples['predictions']
         samples = samples if isinstance(samples, list) else [samples]
-        return [_to_float32(sample) for sample in samples] if self.amp else samples
+        return [in_float32(sample) for sample in samples] if self.amp else samples
 
 
 class _BuiltModel:
@@ -431,16 +435,6 @@ def _set_mode(config: Config, mode: str) -> None:
         test_cfg.update(crop_size=tuple(size), stride=tuple(2 * side // 3 for side in size))
 
 
-def _autocast_dtype(amp: str | None, device: torch.device) -> torch.dtype | None:
-    if amp is None:
-        return None
-    if amp not in AMP:
-        raise InputError(f'amp must be one of {", ".join(AMP)}, got {amp}')
-    if amp == 'float16' and device.type == 'cpu':
-        raise InputError('float16 needs a GPU: on the CPU take bfloat16')
-    return getattr(torch, amp)
-
-
 def _loading_step(config: Config, steps: list[dict]) -> dict:
     step = next((step for step in steps if step['type'].split('.')[-1] == 'LoadImageFromFile'), None)
     if step is None:
@@ -477,12 +471,3 @@ def _reason(error: Exception, image: np.ndarray) -> str:
     if isinstance(error, cv2.error):
         return f'{size} cannot be resized to what the model takes: its sides differ too much'
     return f'{size} needs more memory than there is: make it smaller, or cut it into pieces'
-
-
-def _to_float32(sample: BaseDataElement) -> BaseDataElement:
-    """The sample with float32 instead of the numbers of mixed precision, which NumPy does not have."""
-    for data in sample.values():
-        for name, value in data.items():
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
-                data.set_field(value.float(), name)
-    return sample

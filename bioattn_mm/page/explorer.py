@@ -15,6 +15,7 @@ from ..analysis.attention_panels import Panel, find_token, gates_of, named_panel
 from ..analysis.images import ImageReader, PreparedImage, shorter_side, stride_of
 from ..analysis.receptive_field import receptive_fields
 from ..cli.runner import now
+from ..engine.amp import in_float32
 from ..errors import InputError
 from ..inference import Predictor
 from ..inference.images import read_image
@@ -182,12 +183,12 @@ class Explorer:
             size = f'{image.shape[1]} x {image.shape[0]} pixels'
             raise InputError(f'an image of {size} cannot be resized to what the model takes') from error
         start = now()
-        with torch.no_grad():
+        with torch.no_grad(), predictor.autocast():
             (sample,) = predictor.model.test_step(prepared.batch)
         seconds = now() - start
         if 'seg_logits' in sample:
             del sample.seg_logits  # the scores of every class in every pixel: too much to be kept
-        return Prediction(sample.cpu(), seconds, prepared)
+        return Prediction(in_float32(sample.cpu()), seconds, prepared)
 
     def _fields(self, path: str, view: View, query: tuple[int, int]) -> list[np.ndarray]:
         """Effective receptive field of a pixel in each of the backbone's `outputs` (see `receptive_fields`).

@@ -11,6 +11,8 @@ attention.
 import argparse
 from pathlib import Path
 
+import bioattn_mm.cli.threads  # noqa: F401
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure

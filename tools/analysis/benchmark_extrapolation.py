@@ -11,6 +11,8 @@ import copy
 import statistics
 import sys
 
+import bioattn_mm.cli.threads  # noqa: F401
+
 from matplotlib.figure import Figure
 from mmengine.hooks import Hook
 from mmengine.runner import Runner

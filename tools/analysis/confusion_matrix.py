@@ -13,6 +13,8 @@ Classes that nothing has or is predicted to be are not drawn.
 import argparse
 import sys
 
+import bioattn_mm.cli.threads  # noqa: F401
+
 import numpy as np
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure

@@ -9,6 +9,8 @@ each field the fraction of the image's area that holds 20, 50, 80 and 99 % of it
 import argparse
 from pathlib import Path
 
+import bioattn_mm.cli.threads  # noqa: F401
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm

@@ -12,6 +12,8 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+import bioattn_mm.cli.threads  # noqa: F401
+
 import numpy as np
 import timm
 import torch

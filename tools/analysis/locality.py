@@ -11,6 +11,8 @@ import argparse
 import math
 from pathlib import Path
 
+import bioattn_mm.cli.threads  # noqa: F401
+
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes

@@ -23,6 +23,8 @@ import argparse
 import platform
 from collections.abc import Callable
 
+import bioattn_mm.cli.threads  # noqa: F401
+
 import torch
 from matplotlib.figure import Figure
 from mmengine.config import Config

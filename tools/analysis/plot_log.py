@@ -12,6 +12,8 @@ import re
 from fnmatch import fnmatchcase
 from itertools import cycle, product
 
+import bioattn_mm.cli.threads  # noqa: F401
+
 from matplotlib import color_sequences
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure

@@ -21,6 +21,8 @@ import sys
 from itertools import product
 from pathlib import Path
 
+import bioattn_mm.cli.threads  # noqa: F401
+
 import numpy as np
 from imagecorruptions import get_corruption_names
 from matplotlib.figure import Figure

@@ -1,0 +1,101 @@
+"""Mixed precision: which dtypes a device computes in, and bfloat16 in training and testing, on the CPU, too."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from mmengine.hooks import Hook
+from mmengine.optim import OptimWrapper
+from mmengine.runner import Runner
+from mmengine.structures import BaseDataElement
+from torch import Tensor, nn
+
+from ..errors import InputError
+from ..registry import HOOKS, OPTIM_WRAPPERS
+
+DTYPES = ('float16', 'bfloat16')
+# What `torch.cpu.get_capabilities` calls the instructions that multiply bfloat16: of x86 and, the last, of ARM.
+BFLOAT16_INSTRUCTIONS = ('avx512_bf16', 'amx_bf16', 'bf16')
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether this CPU multiplies bfloat16. Others emulate it, slower than they compute in float32."""
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name, False) for name in BFLOAT16_INSTRUCTIONS)
+
+
+def autocast_dtype(name: str, device: str | torch.device) -> torch.dtype:
+    """The dtype of mixed precision on a device.
+
+    Args:
+        name: 'float16' or 'bfloat16'.
+        device: Where the model is.
+
+    Raises:
+        InputError: There is no such dtype, or the device does not compute in it.
+    """
+    if name not in DTYPES:
+        raise InputError(f'amp must be one of {", ".join(DTYPES)}, got {name}')
+    if torch.device(device).type == 'cpu':
+        if name == 'float16':
+            raise InputError('mixed precision in float16 needs a GPU: on the CPU take bfloat16')
+        if not cpu_has_bfloat16():
+            raise InputError(
+                'this CPU has no instructions for bfloat16 (AVX-512 BF16, AMX, or BF16 of ARM), and float32 is '
+                'faster on it: leave out mixed precision'
+            )
+    return getattr(torch, name)
+
+
+@OPTIM_WRAPPERS.register_module()
+class BFloat16OptimWrapper(OptimWrapper):
+    """Trains in mixed precision with bfloat16, on a CPU or a GPU; mmengine's AmpOptimWrapper needs a GPU.
+
+    The losses are computed under `torch.autocast`. Weights, gradients and the optimizer's state are float32. As
+    bfloat16 has the range of float32, the loss is not scaled, and checkpoints are those of OptimWrapper: a run can be
+    resumed with the one from a checkpoint of the other. The arguments are those of OptimWrapper.
+    """
+
+    @contextmanager
+    def optim_context(self, model: nn.Module) -> Iterator[None]:
+        """Context in which a model computes its losses."""
+        device = next(model.parameters()).device.type
+        with super().optim_context(model), torch.autocast(device, torch.bfloat16):
+            yield
+
+
+@HOOKS.register_module()
+class MixedPrecisionTestHook(Hook):
+    """Test in mixed precision; metrics get float32.
+
+    Args:
+        dtype: 'float16' or 'bfloat16'.
+    """
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+
+    def before_test(self, runner: Runner) -> None:
+        model = runner.model
+        device = next(model.parameters()).device
+        dtype, test_step = autocast_dtype(self.dtype, device), model.test_step
+
+        def mixed_test_step(data: dict) -> list[BaseDataElement]:
+            with torch.autocast(device.type, dtype):
+                samples = test_step(data)
+            return [in_float32(sample) for sample in samples]
+
+        model.test_step = mixed_test_step
+
+    def after_test(self, runner: Runner) -> None:
+        del runner.model.test_step  # the class's own again
+
+
+def in_float32(sample: BaseDataElement) -> BaseDataElement:
+    """A data sample, changed in place, with float32 instead of float16 and of bfloat16, which NumPy lacks."""
+    for name, value in sample.items():
+        if isinstance(value, BaseDataElement):
+            in_float32(value)
+        elif isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16):
+            sample.set_field(value.float(), name)
+    return sample
