@@ -62,6 +62,12 @@ def workplace(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def bfloat16_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mixed precision is tested on CPUs, too, that emulate it, and that the tools refuse."""
+    monkeypatch.setattr('bioattn_mm.engine.amp.cpu_has_bfloat16', lambda: True)
+
+
+@pytest.fixture
 def tool(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> InProcess:
     """Runs tools in the test's own process."""
     return InProcess(monkeypatch, capsys)

@@ -147,6 +147,8 @@ def main() -> None:
         set_amp(config, args.amp)
     if args.strategy:
         set_strategy(config, args.strategy)
+    if config.optim_wrapper.get('type') == 'AmpOptimWrapper' and not torch.cuda.is_available():
+        raise InputError("the config's AmpOptimWrapper needs a GPU: on the CPU add --amp bfloat16")
     if args.compile:
         set_compile(config, args.compile)
     if args.skip_bad_data:

@@ -224,6 +224,7 @@ def test_own_classes(workplace: Path, tmp_path: Path, image: np.ndarray) -> None
     assert predictor(image)[0].seg_logits.data.shape == (150, 40, 60)
 
 
+@pytest.mark.usefixtures('bfloat16_anywhere')
 def test_options_change_the_prediction(checkpoints: dict[str, str], image: np.ndarray, segmentor: Predictor) -> None:
     (plain,) = segmentor(image)
     options = dict(tta=True), dict(amp='bfloat16'), dict(mode='whole'), dict(mode='whole', bias_mode='linear')
@@ -239,6 +240,7 @@ def test_options_change_the_prediction(checkpoints: dict[str, str], image: np.nd
     assert segmentor.config.model.test_cfg.mode == 'slide'
 
 
+@pytest.mark.usefixtures('bfloat16_anywhere')
 def test_multi_scale_detection_and_bfloat16(checkpoints: dict[str, str], image: np.ndarray) -> None:
     for options in (dict(tta=True), dict(amp='bfloat16')):
         predictor = Predictor(CONFIGS['detection'], checkpoints['detection'], mini=True, device='cpu', **options)

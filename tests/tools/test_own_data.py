@@ -166,15 +166,17 @@ def test_a_detector_from_a_checkpoint_of_other_classes(
     assert 'was trained on the classes bolt, nut, washer, the data have bolt, nut, screw' in line
 
 
+@pytest.mark.usefixtures('bfloat16_anywhere')
 def test_a_dry_run_writes_nothing(tmp_path: Path, tool: InProcess, detector_of_coco: Path) -> None:
     write_coco_folder(tmp_path / 'parts', SEEDS[:20])
     arguments = (DETECTOR, '--data', 'parts', '--mini', '--epochs', 5, '--load-from', detector_of_coco)
     before = sorted(tmp_path.rglob('*'))
-    printed = tool(tmp_path, 'train.py', *arguments, '--dry-run')
+    printed = tool(tmp_path, 'train.py', *arguments, '--dry-run', '--amp', 'bfloat16')
     assert sorted(tmp_path.rglob('*')) == before
     assert printed.startswith('3 classes: bolt, nut, washer\n')
     assert 'coco.pth, but 6 of another number of classes' in printed
     assert re.search(r'iterations +45: 5.0 epochs', printed)
+    assert re.search(r'precision +mixed, bfloat16', printed)
 
 
 def test_start_from_another_model(tmp_path: Path, tool: InProcess, detector_of_coco: Path) -> None:

@@ -147,6 +147,7 @@ def test_the_folder_of_results_is_a_new_one(place: Path, tool: InProcess) -> Non
     assert line == 'error: predictions is there already and not empty: name another folder for --out'
 
 
+@pytest.mark.usefixtures('bfloat16_anywhere')
 def test_the_miniature_runs_checkpoint(place: Path, tool: InProcess) -> None:
     config = place / 'configs/system/detector.py'
     config.parent.mkdir(parents=True)

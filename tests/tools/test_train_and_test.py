@@ -80,6 +80,18 @@ def test_multi_scale_and_flip(workplace: Path, trained: Path, tool: InProcess) -
     assert metrics_of_test(workplace / 'tta')['mIoU'] > 0
 
 
+@pytest.mark.usefixtures('bfloat16_anywhere')
+def test_mixed_precision(workplace: Path, trained: Path, tool: InProcess) -> None:
+    arguments = 'test.py', CONFIG, 'trained/iter_60.pth', '--mini'
+    tool(workplace, *arguments, '--amp', 'bfloat16', '--work-dir', 'mixed', '--out', 'mixed_labels')
+    mixed = metrics_of_test(workplace / 'mixed')['mIoU']
+    validated = [line['mIoU'] for line in scalars(trained) if 'mIoU' in line][-1]
+    assert mixed == pytest.approx(validated, rel=0.05) and mixed != validated
+    if not torch.cuda.is_available():
+        line = tool.refused(workplace, *arguments, '--amp')
+        assert line == 'error: mixed precision in float16 needs a GPU: on the CPU take bfloat16'
+
+
 def test_accuracy_against_input_size(workplace: Path, trained: Path, tool: InProcess) -> None:
     arguments = (
         'analysis/benchmark_extrapolation.py', CONFIG, 'trained/iter_60.pth', '--mini', '--out', 'extrapolation',
@@ -120,6 +132,7 @@ def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, tr
         assert curve == [(line['step'], pytest.approx(line[name], rel=1e-4)) for line in logged]
 
 
+@pytest.mark.usefixtures('bfloat16_anywhere')
 def test_a_detection_config_runs_through_the_same_tools(workplace: Path, tool: InProcess) -> None:
     config = str(ROOT / 'tests/tools/mask_rcnn_small.py')
     run(
@@ -138,6 +151,13 @@ def test_a_detection_config_runs_through_the_same_tools(workplace: Path, tool: I
     for name in ('coco/bbox_mAP', 'coco/segm_mAP', 'coco/bbox_mAP_50'):
         assert tested[name] == validated[name]
     assert (workplace / 'boxes/predictions.png').is_file()
+
+    tool(
+        workplace, 'test.py', config, 'detector/iter_60.pth', '--mini', '--amp', 'bfloat16',
+        '--work-dir', 'detector/mixed', '--out', 'mixed.pkl',
+    )  # fmt: skip
+    mixed = metrics_of_test(workplace / 'detector/mixed')
+    assert mixed['coco/bbox_mAP_50'] == pytest.approx(tested['coco/bbox_mAP_50'], abs=0.02)
     check_pairs(workplace / 'boxes', workplace / 'data/mini/coco/val2017')
     assert len(pickle.loads((workplace / 'boxes.pkl').read_bytes())) == NUM_VAL
 
@@ -210,7 +230,14 @@ BAD_INPUT = {
         ['train.py', CONFIG, '--mini', '--strategy', 'configs/_base_/strategies/fsdp.py'],
         'error: .*fsdp.py is for several processes: tools/dist_train.sh CONFIG NUMBER --strategy ',
     ),
-    'no GPU for --amp': (['train.py', CONFIG, '--mini', '--amp'], 'error: --amp needs a GPU'),
+    'no GPU for --amp': (
+        ['train.py', CONFIG, '--mini', '--amp'],
+        'error: mixed precision in float16 needs a GPU: on the CPU take bfloat16',
+    ),
+    'no GPU for the mixed precision of a config': (
+        ['train.py', CONFIG, '--mini', '--cfg-options', 'optim_wrapper.type=AmpOptimWrapper'],
+        "error: the config's AmpOptimWrapper needs a GPU: on the CPU add --amp bfloat16",
+    ),
     'unknown option': (
         ['train.py', CONFIG, '--minimal'],
         'train.py: error: unrecognized arguments: --minimal',
@@ -220,7 +247,7 @@ BAD_INPUT = {
 
 @pytest.mark.parametrize(('args', 'message'), BAD_INPUT.values(), ids=BAD_INPUT)
 def test_bad_input(args: list[str], message: str, workplace: Path, tool: InProcess) -> None:
-    if '--amp' in args and torch.cuda.is_available():
+    if 'GPU' in message and torch.cuda.is_available():
         pytest.skip('there is a GPU')
     (workplace / 'README.md').write_text('no config, no checkpoint')
     (workplace / 'broken.py').write_text('model = dict(')
