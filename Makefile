@@ -8,8 +8,10 @@ CONFIG ?= configs/transnext/upernet_tiny_ade20k.py
 # What else `make setup` installs, such as 'deploy demo': deploy for tools/export.py, demo for tools/demo.py.
 EXTRA ?=
 WORK_DIR = work_dirs/$(patsubst configs/%.py,%,$(CONFIG))_mini
+# Mixed precision for the demo where the processor multiplies bfloat16; AMP= for float32.
+AMP ?= $(shell grep -qsw -e avx512_bf16 -e amx_bf16 -e bf16 /proc/cpuinfo && echo --amp bfloat16)
 
-# Threads that wait in turn instead of spinning: much faster where data loaders or other programs share the cores.
+# For the tests, as bioattn_mm/cli/threads.py does for the tools: threads that sleep leave their core to others.
 export OMP_WAIT_POLICY ?= PASSIVE
 
 # Tests run side by side, each file in one process, and share the cores.
@@ -34,14 +36,15 @@ help:
 setup: $(READY) $(EXTRA:%=$(VENV)/.ready-%)
 
 # OpenCV comes in through two packages that share a folder; the headless one goes last, because the other needs
-# graphics libraries that a bare machine does not have.
+# graphics libraries that a bare machine does not have. Python compiles the modules that are imported, at the first
+# time; pip would compile all twenty thousand files.
 $(READY): $(wildcard requirements/*.txt) setup.py pyproject.toml $(shell find bioattn_mm/ops/csrc -type f)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 		|| { echo 'Python 3.10 or later is needed; name one with: make PYTHON=python3.11'; exit 2; }
 	@$(PYTHON) -m venv $(VENV) \
 		|| { echo 'The venv module is missing; on Debian and Ubuntu: apt install python3-venv'; exit 2; }
-	$(BIN)/pip install -r requirements/build.txt -r requirements/runtime.txt -r requirements/test.txt
-	$(BIN)/pip install --quiet --no-deps --force-reinstall \
+	$(BIN)/pip install --no-compile -r requirements/build.txt -r requirements/runtime.txt -r requirements/test.txt
+	$(BIN)/pip install --quiet --no-compile --no-deps --force-reinstall \
 		"opencv-python-headless==$$($(BIN)/pip show opencv-python-headless | sed -n 's/^Version: //p')"
 	@echo 'Compiling the operators, under a minute on two cores'
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
@@ -61,8 +64,9 @@ $(VENV)/.ready-docs: $(READY)
 	$(BIN)/pip install -r requirements/docs.txt
 	@touch $@
 
+# The test at the end says what was learned: no validation before.
 demo: setup
-	$(BIN)/python tools/train.py $(CONFIG) --mini --resume
+	$(BIN)/python tools/train.py $(CONFIG) --mini --resume $(AMP) --cfg-options train_cfg.val_interval=1000
 	@rm -rf $(WORK_DIR)/images
 	$(BIN)/python tools/test.py $(CONFIG) $(WORK_DIR)/iter_200.pth --mini --show-dir $(WORK_DIR)/images
 

@@ -21,6 +21,7 @@ from bioattn_mm.cli.reports import check_new, print_table
 from bioattn_mm.errors import InputError
 
 DIFFERENT = 1
+NUM_IMAGES = 5
 
 
 def parse_args() -> argparse.Namespace:
@@ -39,6 +40,14 @@ def parse_args() -> argparse.Namespace:
         '--verify',
         action='store_true',
         help='run the exported model and PyTorch on the same miniature images; exit code 1 if their outputs differ',
+    )
+    parser.add_integer(
+        '--verify-images',
+        minimum=1,
+        default=NUM_IMAGES,
+        metavar='N',
+        help='number of images that --verify takes, spread over the 40 of the miniature data; of a large model at '
+        'full size each may take a quarter of a minute (default: %(default)s)',
     )
     parser.add_argument(
         '--tolerance',
@@ -83,13 +92,14 @@ def main() -> None:
         files = export(config, deploy_config, checkpoint, out)
         progress.advance(exporting)
         if args.verify:
-            verification = Verification(config, deploy_config, checkpoint, files)
+            verification = Verification(config, deploy_config, checkpoint, files, args.verify_images)
             for _ in progress.track(verification.run(), total=len(verification), description='compare images'):
                 pass
     for path in (checkpoint, *files):
         print(f'{path}  {Path(path).stat().st_size / 2**20:.1f} MiB')
     if args.verify:
-        report(verification.difference, verification.metrics(), args.tolerance)
+        title = f'metrics on {len(verification)} of {verification.num_available} miniature images'
+        report(title, verification.difference, verification.metrics(), args.tolerance)
 
 
 def read_deploy_config(path: str) -> Config:
@@ -108,10 +118,10 @@ def read_deploy_config(path: str) -> Config:
     return config
 
 
-def report(difference: float, metrics: dict[str, tuple[float, float]], tolerance: float) -> None:
+def report(title: str, difference: float, metrics: dict[str, tuple[float, float]], tolerance: float) -> None:
     """Print the metrics of both, and end the tool if the outputs differ by more than the tolerance."""
     rows = ((name, *(f'{value:.4f}' for value in values)) for name, values in metrics.items())
-    print_table('metrics on the miniature images', ('', 'PyTorch', 'exported'), rows)
+    print_table(title, ('', 'PyTorch', 'exported'), rows)
     print(f'largest difference of the outputs: {difference:.2e}')
     if not difference <= tolerance:
         print(f'error: the outputs differ by more than the tolerance of {tolerance:g}', file=sys.stderr)

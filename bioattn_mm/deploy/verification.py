@@ -11,6 +11,7 @@ from mmdeploy.apis import build_task_processor
 from mmdeploy.utils import get_input_shape
 from mmengine.config import Config
 from mmengine.evaluator import Evaluator
+from mmengine.registry import DATASETS
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement, InstanceData
 from torch import Tensor
@@ -23,7 +24,7 @@ NAMES = ('PyTorch', 'exported')
 
 
 class Verification:
-    """Runs both models on the test images of a config.
+    """Runs both models on some of the test images of a config, taken at equal distances.
 
     All images are resized to the input size of the deploy config, or to about 4 : 3, which is not the traced size.
     Neither needs padding, which an exported model would take for a part of the image while PyTorch's leaves it
@@ -34,12 +35,16 @@ class Verification:
         deploy_config: Config of the export.
         checkpoint: Weights of the model in PyTorch.
         backend_files: Files of the exported model.
+        num_images: Number of images, at most; at full size each takes many seconds.
 
     Attributes:
+        num_available: Number of test images that there are.
         difference: The largest difference so far (see `largest_difference`).
     """
 
-    def __init__(self, config: Config, deploy_config: Config, checkpoint: Path, backend_files: list[str]) -> None:
+    def __init__(
+        self, config: Config, deploy_config: Config, checkpoint: Path, backend_files: list[str], num_images: int
+    ) -> None:
         config = copy.deepcopy(config)
         size = get_input_shape(deploy_config) or dynamic_size(config)
         for pipeline in (config.test_pipeline, config.test_dataloader.dataset.pipeline):
@@ -58,10 +63,16 @@ class Verification:
             task.build_backend_model(backend_files, task.update_data_preprocessor),
         )
         self.models = dict(zip(NAMES, models))
-        self.dataloader = Runner.build_dataloader(config.test_dataloader)
+        dataset = DATASETS.build(config.test_dataloader.dataset)
+        self.num_available = len(dataset)
+        dataset.get_subset_(evenly_spaced(min(num_images, len(dataset)), len(dataset)))
+        self.dataloader = Runner.build_dataloader({**config.test_dataloader, 'dataset': dataset})
         self.evaluators = {name: Evaluator(copy.deepcopy(config.test_evaluator)) for name in NAMES}
         for evaluator in self.evaluators.values():
-            evaluator.dataset_meta = self.dataloader.dataset.metainfo
+            evaluator.dataset_meta = dataset.metainfo
+            for metric in evaluator.metrics:
+                if hasattr(metric, 'img_ids'):  # COCO's, which otherwise counts all others as images without objects
+                    metric.img_ids = [dataset.get_data_info(index)['img_id'] for index in range(len(dataset))]
         test_cfg = config.model.test_cfg
         self.test_cfg = test_cfg.get('rcnn', test_cfg)
         self.difference = 0.0
@@ -91,6 +102,11 @@ class Verification:
             name: (float(pytorch.get(name, nothing)), float(exported.get(name, nothing)))
             for name in {**pytorch, **exported}
         }
+
+
+def evenly_spaced(number: int, length: int) -> list[int]:
+    """Indices of some of the elements of a list, from all of it."""
+    return [index * length // number for index in range(number)]
 
 
 def dynamic_size(config: Config) -> tuple[int, int]:

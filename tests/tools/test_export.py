@@ -37,10 +37,11 @@ def test_exported_is_pytorchs(config: str, kind: str, workplace: Path, tool: InP
     out = workplace / 'exported' / kind
     printed = tool(
         workplace, 'export.py', config, 'random.pth', '--out', str(out), '--verify',
-        '--deploy-cfg', f'configs/deploy/{kind}_onnxruntime_dynamic.py', '--mini',
-        '--cfg-options', 'test_dataloader.dataset.indices=3',
+        '--deploy-cfg', f'configs/deploy/{kind}_onnxruntime_dynamic.py', '--mini', '--verify-images', '2',
+        '--cfg-options', 'test_dataloader.dataset.indices=4',
     )  # fmt: skip
 
+    assert 'metrics on 2 of 4 miniature images' in printed
     assert float(re.search('largest difference of the outputs: (.*)', printed)[1]) < 1e-3
     rows = re.findall(r'(?:aAcc|bbox_mAP|segm_mAP) *│ *([\d.-]+) *│ *([\d.-]+)', printed)
     assert len(rows) == (1 if kind == 'segmentation' else 2)
