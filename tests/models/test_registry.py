@@ -23,6 +23,7 @@ ENTRIES = dict(
     MODEL_WRAPPERS=['CPUDistributedDataParallel'],
     STRATEGIES=['ParamwiseFSDPStrategy'],
     TRANSFORMS=['CheckedLoadImageFromFile'],
+    OPTIM_WRAPPERS=['BFloat16OptimWrapper'],
     OPTIM_WRAPPER_CONSTRUCTORS=['CombinedRulesConstructor', 'MergedGroupsConstructor'],
     MODELS=['ConViT', 'GABSwin', 'CompatibleDINO'],
 )
