@@ -66,7 +66,7 @@ $(VENV)/.ready-docs: $(READY)
 
 # The test at the end says what was learned: no validation before.
 demo: setup
-	$(BIN)/python tools/train.py $(CONFIG) --mini --resume $(AMP) --cfg-options train_cfg.val_interval=1000
+	$(BIN)/python tools/train.py $(CONFIG) --mini --resume $(AMP) --cfg-options train_cfg.val_begin=1000
 	@rm -rf $(WORK_DIR)/images
 	$(BIN)/python tools/test.py $(CONFIG) $(WORK_DIR)/iter_200.pth --mini --show-dir $(WORK_DIR)/images
 
