@@ -14,6 +14,8 @@ from .images import PreparedImage, stride_of
 MASKED = 1e-20
 # Name that `named_panels` gives to the attention itself.
 ATTENTION = 'attention'
+# Weights of TransNeXt that are added to those of the window, after the softmax.
+LEARNABLE_TOKENS = 'learnable tokens'
 
 
 @dataclass
@@ -25,12 +27,57 @@ class Panel:
         values: Weights of each head, float32 (heads, R, C); NaN where there are no keys.
         extent: Left, right, bottom and top edge in the model's input, in pixels.
         is_of_query: Whether the values depend on the query.
+        is_share: Whether the values are shares of a softmax: none negative, with a sum of at most 1. The weights of
+            VARS are not, and those of TransNeXt's learnable tokens, which are added to the softmax.
     """
 
     name: str
     values: np.ndarray
     extent: tuple[int, int, int, int]
     is_of_query: bool = True
+    is_share: bool = True
+
+
+@dataclass
+class Attention:
+    """What a pixel attends to in one layer.
+
+    Attributes:
+        layer: The layer's name in the model.
+        panels: The layer's maps of the pixel.
+        token: Row and column of the token that covers the pixel.
+        grid: (height, width) of the layer's tokens.
+        stride: Stride of the tokens in pixels of the model's input.
+        gates: Share of position of each head, where the layer has gates (ConViT's GPSA).
+    """
+
+    layer: str
+    panels: list[Panel]
+    token: tuple[int, int]
+    grid: tuple[int, int]
+    stride: int
+    gates: list[float] | None
+
+    @property
+    def parts(self) -> dict[str, list[Panel]]:
+        """The maps that can be looked at by name, see `named_panels`."""
+        return named_panels(self.panels)
+
+
+def attention_of(recording: Recording, image: PreparedImage, query: tuple[int, int]) -> Attention:
+    """What a pixel of an image attends to.
+
+    Args:
+        recording: The layer and what went into it, of `image`.
+        image: The image.
+        query: Row and column of the pixel in the image file.
+
+    Raises:
+        InputError: The image has no such pixel.
+    """
+    token, stride = find_token(recording, image, query)
+    panels = panels_of(recording, token, stride)
+    return Attention(recording.name, panels, token, recording.grid, stride, gates_of(recording))
 
 
 def find_token(recording: Recording, image: PreparedImage, query: tuple[int, int]) -> tuple[tuple[int, int], int]:
@@ -58,18 +105,20 @@ def panels_of(recording: Recording, place: tuple[int, int], stride: int) -> list
     """
     height, width = recording.grid
     whole = (0, width * stride, height * stride, 0)
+    is_vars = hasattr(recording.layer, 'reconstruction_norms')
     panels = []
     maps = recording.maps(torch.tensor([place[0] * width + place[1]], device=recording.inputs[0].device))
     for name, values in maps.items():
         weights = values.weights[0, :, 0].float().cpu().numpy()
         rows, columns = (positions[0].cpu().numpy() for positions in (values.rows, values.columns))
         if weights.shape[1:] == recording.grid or name == 'pooled':
-            panels.append(Panel(name, weights, whole))
+            panels.append(Panel(name, weights, whole, is_share=not is_vars))
         else:
             panels.append(_window_panel(name, weights, rows, columns, recording.grid, stride))
-    if hasattr(recording.layer, 'reconstruction_norms'):
+            panels[-1].is_share = name != LEARNABLE_TOKENS
+    if is_vars:
         norms = recording.layer.reconstruction_norms(recording.inputs[0])[:, 0].detach().float().cpu().numpy()
-        panels += [Panel(f'strength, step {step}', values, whole, False) for step, values in enumerate(norms)]
+        panels += [Panel(f'strength, step {step}', values, whole, False, False) for step, values in enumerate(norms)]
     return panels
 
 
@@ -98,6 +147,30 @@ def named_panels(panels: list[Panel]) -> dict[str, list[Panel]]:
         return {ATTENTION: by_name['window'] + by_name['pooled'], **by_name}
     last = [name for name, (panel,) in by_name.items() if panel.is_of_query][-1]
     return {ATTENTION: by_name.pop(last), **by_name}
+
+
+def relative_weight(panels: list[Panel], head: int | None, size: tuple[int, int]) -> np.ndarray:
+    """The weight of each pixel of the model's input, relative to attention that is spread evenly over all of them.
+
+    Values that are no shares of a softmax (see `Panel`) are taken without their sign, relative to their mean over the
+    pixels that they cover.
+
+    Args:
+        panels: Maps to add.
+        head: Number of the head, None for the mean of all.
+        size: (height, width) of the model's input in pixels.
+
+    Returns:
+        float32 (height, width), none negative.
+
+    Raises:
+        InputError: There is no such head.
+    """
+    weight = weight_per_pixel(panels, head, size)
+    if all(panel.is_share for panel in panels):
+        return weight * weight.size
+    weight = np.abs(weight)
+    return weight / (weight[weight > 0].mean() if weight.any() else 1)
 
 
 def weight_per_pixel(panels: list[Panel], head: int | None, size: tuple[int, int]) -> np.ndarray:

@@ -53,19 +53,21 @@ class PreparedImage:
 
 
 def find_images(config: Config, folder: str | None, limit: int) -> list[Path]:
-    """The first images of a folder and its subfolders, in the order of their paths.
+    """An image, or the first images of a folder and its subfolders, in the order of their paths.
 
     Args:
         config: Config whose folder of validation images is taken if `folder` is None.
-        folder: The folder.
+        folder: The folder, or the file of an image.
         limit: Maximum number of images.
 
     Raises:
         InputError: The folder does not exist, or has no images.
     """
     path = Path(folder) if folder else _validation_folder(config)
+    if path.is_file():
+        return [path]
     if not path.is_dir():
-        raise InputError(f'no folder of images at {path}: name one with --images')
+        raise InputError(f'no image or folder of images at {path}: name one with --images')
     images = sorted(file for file in path.rglob('*') if file.suffix.lower() in SUFFIXES)
     if not images:
         raise InputError(f'no images in {path}: expected files that end in {", ".join(SUFFIXES)}')

@@ -189,6 +189,17 @@ class ToolParser(argparse.ArgumentParser):
         """Add an option for one or several integers that must not be below a minimum."""
         self.add_argument(name, action=AtLeast, minimum=minimum, **kwargs)
 
+    def add_compare(self) -> None:
+        """Add `--compare`, whose values `models_to_compare` reads."""
+        self.add_argument(
+            '--compare',
+            nargs='+',
+            action='append',
+            default=[],
+            metavar=('CONFIG', 'CHECKPOINT'),
+            help='another model on the same images, with or without a checkpoint; repeat the option for more models',
+        )
+
     def add_backbone_arguments(self, files: str, max_images: int, size: tuple[int, int] | None = None) -> None:
         """Add the arguments of the tools that run a config's backbone on images.
 
@@ -206,13 +217,27 @@ class ToolParser(argparse.ArgumentParser):
         )
         self.add_out(files)
         self.add_argument(
-            '--images', metavar='DIR', help="folder of images (default: the config's validation images)"
+            '--images', metavar='PATH', help="image or folder of images (default: the config's validation images)"
         )
         help = f'take the first N images in the order of their names (default: {max_images})'
         self.add_integer('--max-images', minimum=1, default=max_images, metavar='N', help=help)
         self.add_size(size, 'resize images to this size in pixels, which need not be square')
         self.add_config_options()
         self.add_device()
+
+
+def models_to_compare(args: argparse.Namespace) -> list[tuple[str, str | None]]:
+    """Config and checkpoint, or None, of the model that a tool is called with and of those of `--compare`.
+
+    Raises:
+        InputError: An option has more than a config and a checkpoint.
+    """
+    models = [(args.config, args.checkpoint)]
+    for words in args.compare:
+        if len(words) > 2:
+            raise InputError(f'--compare takes a config and a checkpoint, got {len(words)} words: {" ".join(words)}')
+        models.append((*words, None)[:2])
+    return models
 
 
 class AtLeast(argparse.Action):

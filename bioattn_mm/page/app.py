@@ -8,6 +8,7 @@ import gradio as gr
 import numpy as np
 
 from ..analysis.attention_panels import ATTENTION, weight_per_pixel
+from ..analysis.heat import draw_heat
 from ..analysis.receptive_field import area_fractions
 from ..errors import InputError
 from ..inference.predictor import is_out_of_memory
@@ -15,7 +16,6 @@ from .explorer import Explorer, Prediction, View
 from .pictures import (
     DARKEST,
     color_bar,
-    draw_heat,
     draw_prediction,
     field_heat,
     file_pixel,
@@ -248,7 +248,7 @@ class Page:
         layer = values[self.attention_layer]
         attention = self.explorer.attention(values[self.upload], _view(column, values), layer, values[self.query])
         # Between the choice of a layer and that of one of its maps, the map may be another layer's.
-        panels = attention.panels.get(values[self.map], attention.panels[ATTENTION])
+        panels = attention.parts.get(values[self.map], attention.parts[ATTENTION])
         size = prediction.prepared.pixels.shape[:2]
         heat = weight_per_pixel(panels, None if values[self.head] == MEAN else values[self.head], size)
         # Those of VARS may be negative.

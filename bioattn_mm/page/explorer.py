@@ -11,7 +11,7 @@ from mmcv.transforms import LoadImageFromFile
 from mmengine.config import Config
 from mmengine.structures import BaseDataElement
 
-from ..analysis.attention_panels import Panel, find_token, gates_of, named_panels, panels_of
+from ..analysis.attention_panels import Attention, attention_of, gates_of, named_panels, panels_of
 from ..analysis.images import ImageReader, PreparedImage, shorter_side, stride_of
 from ..analysis.receptive_field import receptive_fields
 from ..cli.runner import now
@@ -81,23 +81,6 @@ class Layer:
     gates: list[float] | None
 
 
-@dataclass
-class Attention:
-    """What a pixel attends to in one layer.
-
-    Attributes:
-        panels: The layer's maps by name (see `named_panels`).
-        token: Row and column of the token that covers the pixel.
-        grid: (height, width) of the layer's tokens.
-        stride: Stride of the tokens in pixels of the model's input.
-    """
-
-    panels: dict[str, list[Panel]]
-    token: tuple[int, int]
-    grid: tuple[int, int]
-    stride: int
-
-
 class Explorer:
     """Looks at images with one model, under several position biases and input sizes.
 
@@ -156,9 +139,7 @@ class Explorer:
             query: Row and column of the pixel in the file.
         """
         recording = self._record(path, view, layer)
-        token, stride = find_token(recording, self.predict(path, view).prepared, query)
-        panels = panels_of(recording, token, stride)
-        return Attention(named_panels(panels), token, recording.grid, stride)
+        return attention_of(recording, self.predict(path, view).prepared, query)
 
     def _look_into_layers(self) -> dict[str, Layer]:
         noise = torch.randn(1, 3, *PROBE_SIZE, generator=torch.Generator().manual_seed(0)).to(self._device)

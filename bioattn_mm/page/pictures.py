@@ -4,16 +4,13 @@ import html
 
 import cv2
 import numpy as np
-from matplotlib import colormaps
 from mmengine.structures import BaseDataElement
 
+from ..analysis.heat import COLORS
 from ..inference import Predictor
 
 # Longer side of the pictures, in pixels. Small images are enlarged: browsers would show them small.
 LONGER_SIDE = 800
-COLORS = colormaps['inferno']
-# Share of the colours in a picture of heat where it is lowest and highest; the rest is the image in grey.
-HEAT_OPACITY = (0.45, 0.85)
 # Contributions of single pixels to a receptive field are noisy: the mean of blocks of this side, in pixels, is shown.
 BLOCK = 4
 # And they span orders of magnitude: below this fraction of the largest one they look alike.
@@ -85,21 +82,6 @@ def _objects_above(sample: BaseDataElement, score_thr: float) -> BaseDataElement
     """The detected objects of higher scores, in a container of their own."""
     objects = sample.pred_instances
     return objects[objects.scores > score_thr]
-
-
-def draw_heat(picture: np.ndarray, heat: np.ndarray) -> np.ndarray:
-    """Values in colour over a picture in grey.
-
-    Args:
-        picture: The image, of any size.
-        heat: Values from 0 to 1, (H, W), that cover the whole image.
-    """
-    height, width = picture.shape[:2]
-    # Enlarged values stay blocks: what is a token or a pixel of the model's input can be seen as such.
-    heat = cv2.resize(heat.astype(np.float32), (width, height), interpolation=cv2.INTER_NEAREST)
-    grey = cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)[..., None]
-    opacity = np.interp(heat, (0, 1), HEAT_OPACITY)[..., None]
-    return (opacity * 255 * COLORS(heat)[..., :3] + (1 - opacity) * grey).astype(np.uint8)
 
 
 def field_heat(field: np.ndarray) -> np.ndarray:

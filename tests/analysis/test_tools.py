@@ -187,7 +187,7 @@ def test_local_file_of_the_config(images: Path, tmp_path: Path, tool: InProcess)
         (MAPS, ('--layer', 12), '--layer must be -3 to 2 in this model, got 12'),
         (MAPS, ('--query', 40, 3), 'image_0.png, 40 x 60, got 40 3'),
         (MAPS, ('--heads', 0, 2), '--heads must be 0 to 1 in this layer, got 0 2'),
-        (LOCALITY, ('--images', 'absent'), 'no folder of images at absent: name one with --images'),
+        (LOCALITY, ('--images', 'absent'), 'no image or folder of images at absent: name one with --images'),
         (LOCALITY, ('--size', 16, 64), '--size must be at least 32, got 16'),
         (LOCALITY, ('--max-images', 0), '--max-images must be at least 1, got 0'),
         (ERF, ('--compare', 'a', 'b', 'c'), '--compare takes a config and a checkpoint, got 3 words: a b c'),

@@ -13,11 +13,11 @@ from mmengine.registry import MODELS
 
 from bioattn_mm import Predictor
 from bioattn_mm.analysis.attention_panels import ATTENTION, Panel, weight_per_pixel
+from bioattn_mm.analysis.heat import draw_heat
 from bioattn_mm.analysis.receptive_field import receptive_fields
 from bioattn_mm.errors import InputError
 from bioattn_mm.page.explorer import MAX_SIDE, Explorer, View
 from bioattn_mm.page.pictures import (
-    draw_heat,
     draw_prediction,
     field_heat,
     file_pixel,
@@ -58,10 +58,10 @@ def test_every_system(name: str, image: str, tmp_path: Path) -> None:
     assert prediction.prepared.inputs.shape == (1, 3, 128, 192)
     for layer in list(explorer.layers)[::3]:
         attention = explorer.attention(image, view, layer, (20, 45))
-        assert list(attention.panels) == explorer.layers[layer].maps
+        assert list(attention.parts) == explorer.layers[layer].maps
         # The pixel is at row 65 and column 145 of the input.
         assert attention.token == (65 // attention.stride, 145 // attention.stride)
-        weights = weight_per_pixel(attention.panels[ATTENTION], None, (128, 192))
+        weights = weight_per_pixel(attention.parts[ATTENTION], None, (128, 192))
         if name in ('TransNeXt', 'GABViT', 'PerViT'):
             assert weights.min() >= 0 and weights.sum() == pytest.approx(1, abs=1e-3)
         elif name != 'VARS':  # some is of the class token and of the padding of windows; that of VARS can be negative

@@ -21,10 +21,9 @@ from rich.progress import Progress
 from bioattn_mm.analysis.images import ImageReader, find_images
 from bioattn_mm.analysis.models import build_backbone
 from bioattn_mm.analysis.receptive_field import SHARES, area_fractions, fit_field, receptive_fields
-from bioattn_mm.cli.command_line import ToolParser, run_tool
+from bioattn_mm.cli.command_line import ToolParser, models_to_compare, run_tool
 from bioattn_mm.cli.config import load_config
 from bioattn_mm.cli.reports import Report, print_table, unique_name
-from bioattn_mm.errors import InputError
 
 FILES = ('erf.csv', 'erf.json', 'erf.npz', 'erf.png')
 AREAS = tuple(f'area_{100 * share:g}' for share in SHARES)
@@ -40,14 +39,7 @@ def parse_args() -> argparse.Namespace:
         '--compare configs/convit/upernet_tiny_ade20k.py convit.pth '
         '--compare configs/pervit/upernet_tiny_ade20k.py --out erf --size 256 384',
     )
-    parser.add_argument(
-        '--compare',
-        nargs='+',
-        action='append',
-        default=[],
-        metavar=('CONFIG', 'CHECKPOINT'),
-        help='another model on the same images, with or without a checkpoint; repeat the option for more models',
-    )
+    parser.add_compare()
     parser.add_backbone_arguments(', '.join(FILES), max_images=32, size=(224, 224))
     return parser.parse_args()
 
@@ -56,11 +48,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     report = Report(args.out, *FILES)
-    models = [(args.config, args.checkpoint)]
-    for words in args.compare:
-        if len(words) > 2:
-            raise InputError(f'--compare takes a config and a checkpoint, got {len(words)} words: {" ".join(words)}')
-        models.append((*words, None)[:2])
+    models = models_to_compare(args)
     configs = []
     for path, _ in models:
         # Only the images of the first config are used.

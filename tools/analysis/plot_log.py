@@ -177,7 +177,7 @@ def draw(logs: dict[str, TrainingLog], keys: list[str], weight: float) -> Figure
     legend_columns = columns if max(map(len, logs)) < 40 else 1
     legend_height = 0.25 * math.ceil(len(logs) / legend_columns) + 0.2
     figure = Figure(figsize=(max(4 * columns, 6), 3 * lines + legend_height), layout='constrained')
-    axes = figure.subplots(lines, columns, squeeze=False).flat
+    axes = figure.subplots(lines, columns, squeeze=False).ravel()
     styles = dict(zip(logs, zip(cycle(COLORS), cycle(DASHES))))
     for axis, key in zip(axes, keys):
         axis.set_title(key, fontsize=9)
@@ -187,7 +187,7 @@ def draw(logs: dict[str, TrainingLog], keys: list[str], weight: float) -> Figure
         for name, log in logs.items():
             if key in log.curves:
                 draw_curve(axis, log.curves[key], styles[name], weight if is_smoothed(key, log) else 0.0)
-    for axis in list(axes)[len(keys) :]:
+    for axis in axes[len(keys) :]:
         axis.axis('off')
     handles = [Line2D([], [], color=color, linestyle=dashes, label=name) for name, (color, dashes) in styles.items()]
     figure.legend(handles=handles, loc='outside upper left', ncols=legend_columns, fontsize=8, frameon=False)

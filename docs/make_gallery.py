@@ -1,0 +1,125 @@
+#!/usr/bin/env python
+"""Make the pictures of docs/gallery.md and docs/systems/*.md by the commands that stand beside them there.
+
+A page names a picture, `![...](NAME.png)`, and below it the command that draws it, which ends with
+`--out work_dirs/gallery/NAME`. This runs the commands of all pages from top to bottom, `make gallery` from the
+beginning, and puts what they drew, with fewer colours, beside the pages. A command whose folder is there already is
+not run again.
+
+Example:
+  python docs/make_gallery.py                       # all pictures: miniature data, trained weights, drawings
+  python docs/make_gallery.py transnext erf         # these alone, with the trainings that they need
+"""
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+DOCS = Path(__file__).parent
+PAGES = ('gallery.md', *(f'systems/{name}.md' for name in ('transnext', 'convit', 'pervit', 'gab', 'vars')))
+OUT = 'work_dirs/gallery'
+MAX_BYTES = 300_000
+COLORS = 256
+
+
+@dataclass
+class Step:
+    """A command of a page.
+
+    Attributes:
+        command: Its words.
+        out: Folder that it writes to; None for a training, which ends at once if it is done.
+        picture: Picture that it draws.
+    """
+
+    command: list[str]
+    out: Path | None = None
+    picture: Path | None = None
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('names', nargs='*', metavar='NAME', help='pictures to make again, such as erf (default: all)')
+    return parser.parse_args()
+
+
+def main() -> None:
+    names = parse_args().names
+    steps = [step for page in PAGES for step in steps_of(DOCS / page)]
+    known = [step.out.name for step in steps if step.out]
+    if not set(names) <= set(known):
+        sys.exit(f'error: no picture {" ".join(set(names) - set(known))}: expected some of {" ".join(known)}')
+    for step in steps:
+        if step.out and names and step.out.name not in names:
+            continue
+        if step.out and names:
+            shutil.rmtree(DOCS.parent / step.out, ignore_errors=True)
+        if not step.out or not (DOCS.parent / step.out).exists():
+            print('$', shlex.join(step.command), flush=True)
+            run(step.command)
+        if step.picture:
+            shrink(drawing_in(DOCS.parent / step.out), step.picture)
+
+
+def steps_of(page: Path) -> list[Step]:
+    """The commands of a page that draw its pictures, and the trainings that they need, in their order.
+
+    Raises:
+        ValueError: A picture has no command, or a command to `OUT` no picture.
+    """
+    text = page.read_text()
+    pictures = {
+        Path(path).stem: page.parent / path for path in re.findall(r'^!\[[^]]*\]\(([^)]+\.png)\)', text, re.M)
+    }
+    steps = []
+    for block in re.findall(r'^```bash\n(.*?)^```', text, re.M | re.S):
+        for line in block.replace('\\\n', ' ').splitlines():
+            words = shlex.split(line, comments=True)
+            out = words[words.index('--out') + 1] if '--out' in words else ''
+            if out.startswith(f'{OUT}/'):
+                steps.append(Step(words, Path(out), pictures.pop(Path(out).name)))
+            elif 'tools/train.py' in words and '--resume' in words:
+                steps.append(Step(words))
+    if pictures:
+        raise ValueError(f'{page}: no command to {OUT} for {", ".join(pictures)}')
+    return steps
+
+
+def run(command: list[str]) -> None:
+    """Run a command in the root of the repository, with this Python."""
+    path = f'{Path(sys.executable).parent}{os.pathsep}{os.environ["PATH"]}'
+    subprocess.run(command, cwd=DOCS.parent, env={**os.environ, 'PATH': path}, check=True)
+
+
+def drawing_in(folder: Path) -> Path:
+    """The drawing that a tool wrote into a folder: the only PNG, or the first by name."""
+    return min(folder.glob('*.png'))
+
+
+def shrink(drawing: Path, picture: Path) -> None:
+    """Save a drawing with at most `COLORS` colours that are fitted to it.
+
+    Raises:
+        ValueError: It is still too large for the repository.
+    """
+    with Image.open(drawing) as image:
+        full = image.convert('RGB')
+    fitted = full.quantize(COLORS, kmeans=4)
+    picture.parent.mkdir(exist_ok=True)
+    full.quantize(palette=fitted, dither=Image.Dither.FLOYDSTEINBERG).save(picture, optimize=True)
+    size = picture.stat().st_size
+    print(f'{picture}  {size / 1000:.0f} kB', flush=True)
+    if size > MAX_BYTES:
+        raise ValueError(f'{picture} has {size / 1000:.0f} kB, more than {MAX_BYTES / 1000:.0f} kB')
+
+
+if __name__ == '__main__':
+    main()
