@@ -17,9 +17,9 @@ from .heat import COLORS, draw_heat
 from .images import PreparedImage
 
 # The scale of relative weights ends at the largest that is drawn, at least at the first of these, and begins as far
-# below 1, at least at the second. It is logarithmic: the window and the pooled tokens of TransNeXt differ by orders of
-# magnitude.
+# below 1, at most at the second. It is logarithmic: windows and pooled tokens differ by orders of magnitude.
 BRIGHTEST, DARKEST = 3.0, 0.1
+TICKS = (0.1, 0.3, 0.5, 1, 2, 5, 10, 30, 100, 300, 1000, 3000)
 MARK_COLOR = '#50ff78'
 # The box around the token of the query has at least this share of the image's longer side.
 MARK_SIZE = 0.1
@@ -209,11 +209,12 @@ def show(axis: Axes, picture: Picture, norm: LogNorm) -> None:
 
 def add_color_bar(figure: Figure, axes: np.ndarray, norm: LogNorm) -> None:
     """Say what the colours are, beside the drawings."""
-    bar = figure.colorbar(
-        ScalarMappable(norm, COLORS), ax=axes, extend='min', aspect=30, fraction=0.03, pad=0.01, format='%g'
-    )
+    ticks = [tick for tick in TICKS if norm.vmin <= tick <= norm.vmax]
+    colors = ScalarMappable(norm, COLORS)
+    bar = figure.colorbar(colors, ax=axes, extend='min', aspect=30, fraction=0.03, pad=0.01, ticks=ticks, format='%g')
     bar.set_label('weight of a pixel; 1: spread evenly', fontsize=7)
     bar.ax.tick_params(labelsize=7)
+    bar.minorticks_off()
     bar.ax.axhline(1, color='white', linewidth=1)
 
 

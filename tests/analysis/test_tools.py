@@ -144,6 +144,21 @@ def test_maps_of_a_pixel(name: str, images: Path, tmp_path: Path, tool: InProces
         assert [panel[side] for side in ('top', 'bottom', 'left', 'right')] == [56, 64, 40, 56]
 
 
+def test_maps_of_several_layers_and_models(images: Path, tmp_path: Path, tool: InProcess) -> None:
+    first, second = (write_config(tmp_path, name) for name in ('TransNeXt', 'GABViT'))
+    options = ('--images', images / 'image_1.png', '--size', 64, 96, *ON_CPU)
+    tool(tmp_path, MAPS, second, '--layer', 0, -1, '--out', tmp_path / 'layers', *options)
+    tool(tmp_path, MAPS, first, '--layer', 2, '--compare', second, '--out', tmp_path / 'models', *options)
+    for folder, expected in (
+        ('layers', [('gabvit', 'blocks.0.attn'), ('gabvit', 'blocks.2.attn')]),
+        ('models', [('transnext', 'stages.2.blocks.0.attn'), ('gabvit', 'blocks.2.attn')]),
+    ):
+        results = json.loads((tmp_path / folder / 'attention_maps.json').read_text())['images']
+        assert [(result['model'], result['layer']) for result in results] == expected
+        assert {Path(result['image']).name for result in results} == {'image_1.png'}
+        check_drawing(tmp_path / folder / '000_image_1.png')
+
+
 @pytest.mark.parametrize('name', BACKBONES)
 def test_locality_of_every_system(name: str, images: Path, tmp_path: Path, tool: InProcess) -> None:
     config, out = write_config(tmp_path, name), tmp_path / 'out'
@@ -186,6 +201,11 @@ def test_local_file_of_the_config(images: Path, tmp_path: Path, tool: InProcess)
     [
         (MAPS, ('--layer', 12), '--layer must be -3 to 2 in this model, got 12'),
         (MAPS, ('--query', 40, 3), 'image_0.png, 40 x 60, got 40 3'),
+        (
+            MAPS,
+            ('--part', 'window'),
+            '--part must be one of attention, Gaussian, content, position in this layer, got window',
+        ),
         (MAPS, ('--heads', 0, 2), '--heads must be 0 to 1 in this layer, got 0 2'),
         (LOCALITY, ('--images', 'absent'), 'no image or folder of images at absent: name one with --images'),
         (LOCALITY, ('--size', 16, 64), '--size must be at least 32, got 16'),

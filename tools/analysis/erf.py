@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
+from matplotlib.patheffects import Normal, Stroke
 from rich.progress import Progress
 
 from bioattn_mm.analysis.images import ImageReader, find_images
@@ -129,7 +130,9 @@ def draw_ellipses(axis: Axes, row: dict) -> None:
     center = ((row['width'] - 1) / 2 + row['center_x'], (row['height'] - 1) / 2 + row['center_y'])
     for factor, style in ((1, '-'), (2, '--')):
         size = 2 * factor * row['sigma_x'], 2 * factor * row['sigma_y']
-        axis.add_patch(Ellipse(center, *size, fill=False, color='red', linestyle=style))
+        ellipse = Ellipse(center, *size, fill=False, color='white', linestyle=style)
+        ellipse.set_path_effects([Stroke(linewidth=2.5, foreground='black'), Normal()])
+        axis.add_patch(ellipse)
 
 
 def print_fields(title: str, rows: list[dict]) -> None:

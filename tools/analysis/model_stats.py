@@ -171,8 +171,10 @@ def draw(rows: list[dict], title: str) -> Figure:
     names = [row['model'] for row in rows]
     for axis, key in zip(axes[0], keys):
         name, unit, scale = COLUMNS[key]
-        bars = axis.barh(names, [row[key] / scale for row in rows], color=[f'C{index}' for index in range(len(rows))])
-        axis.bar_label(bars, fmt='%.3g', fontsize=8, padding=2)
+        values = [row[key] / scale for row in rows]
+        bars = axis.barh(names, values, color=[f'C{index}' for index in range(len(rows))])
+        texts = [f'{value:.3g}' if value < 1000 else f'{value:.0f}' for value in values]
+        axis.bar_label(bars, texts, fontsize=8, padding=2)
         axis.margins(x=0.2)
         axis.set_title(f'{name} ({unit})', fontsize=9)
         axis.tick_params(labelsize=8)

@@ -1,0 +1,90 @@
+"""The pictures of the pages and the commands that draw them; the tables of arguments against the code."""
+
+import inspect
+import re
+import runpy
+import shlex
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bioattn_mm import models
+
+BACKBONES = dict(
+    transnext=['TransNeXt'], convit=['ConViT'], pervit=['PerViT'], gab=['GABViT', 'GABSwin'], vars=['VARS']
+)
+
+
+@pytest.fixture(scope='module')
+def gallery(root: Path) -> SimpleNamespace:
+    """The script docs/make_gallery.py."""
+    return SimpleNamespace(**runpy.run_path(str(root / 'docs' / 'make_gallery.py')))
+
+
+def test_every_picture_is_there_and_has_its_command(root: Path, gallery: SimpleNamespace) -> None:
+    pictures = []
+    for page in gallery.PAGES:
+        for step in gallery.steps_of(root / 'docs' / page):
+            python, script, *arguments = step.command
+            assert python == 'python' and (root / script).is_file()
+            for word in arguments:
+                assert (root / word).is_file() or not word.startswith('configs/'), shlex.join(step.command)
+            if step.picture:
+                pictures.append(step.picture)
+                assert 1000 < step.picture.stat().st_size <= gallery.MAX_BYTES
+    assert len(pictures) == len(set(pictures)) > 12
+    on_disk = {*(root / 'docs' / 'systems').glob('*.png'), *(root / 'docs' / 'gallery').glob('*.png')}
+    assert on_disk | {root / 'docs' / 'attention.png'} == set(pictures)
+
+
+@pytest.mark.parametrize(('page', 'name'), [(page, name) for page, names in BACKBONES.items() for name in names])
+def test_arguments_are_those_of_the_code(page: str, name: str, root: Path) -> None:
+    text = (root / 'docs' / 'systems' / f'{page}.md').read_text()
+    table = text.split(f'\n| `{name}` | default | |\n| --- | --- | --- |\n')[1].split('\n\n')[0]
+    documented = re.findall(r'^\| `(\w+)` \| `([^`]+)` \| ', table, re.MULTILINE)
+    assert len(documented) == len(table.splitlines())
+    parameters = inspect.signature(getattr(models, name)).parameters.values()
+    assert documented == [(parameter.name, repr(parameter.default)) for parameter in parameters]
+
+
+def test_commands_run_once_and_their_drawings_are_shrunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gallery: SimpleNamespace
+) -> None:
+    docs = tmp_path / 'docs'
+    docs.mkdir()
+    (docs / 'page.md').write_text(
+        '![A picture](pictures/one.png)\n\n```bash\npython train.py --resume\n'
+        'python draw.py --size 30 \\\n    --out work_dirs/gallery/one  # a comment\n```\n\n'
+        '```bash\npython draw.py --size 40 --out elsewhere\n```\n'
+    )
+    (tmp_path / 'draw.py').write_text(
+        'import sys\nfrom pathlib import Path\nimport numpy as np\nfrom PIL import Image\n'
+        'folder = Path(sys.argv[-1])\nfolder.mkdir(parents=True)\nside = int(sys.argv[2])\n'
+        'values = np.random.default_rng(0).integers(0, 255, (side, side, 3), dtype=np.uint8)\n'
+        "Image.fromarray(values).save(folder / 'drawing.png')\n"
+    )
+    main = gallery.main.__globals__
+    monkeypatch.setitem(main, 'DOCS', docs)
+    monkeypatch.setitem(main, 'PAGES', ('page.md',))
+    monkeypatch.setattr(sys, 'argv', ['make_gallery.py'])
+    gallery.main()
+    with Image.open(docs / 'pictures' / 'one.png') as picture:
+        assert picture.mode == 'P' and picture.size == (30, 30)
+    assert not (tmp_path / 'elsewhere').exists()
+    (tmp_path / 'draw.py').write_text('raise SystemExit(1)\n')
+    gallery.main()  # the folder is there: the command is not run again
+    monkeypatch.setattr(sys, 'argv', ['make_gallery.py', 'other'])
+    with pytest.raises(SystemExit, match='no picture other: expected some of one'):
+        gallery.main()
+
+    noise = np.random.default_rng(0).integers(0, 255, (700, 700, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / 'noise.png')
+    with pytest.raises(ValueError, match='more than 300 kB'):
+        gallery.shrink(tmp_path / 'noise.png', docs / 'noise.png')
+    (docs / 'page.md').write_text('![A picture](two.png)\n')
+    with pytest.raises(ValueError, match='no command to work_dirs/gallery for two'):
+        gallery.steps_of(docs / 'page.md')
