@@ -19,7 +19,7 @@ JOBS ?= 2
 THREADS ?= $(shell n=$$(( $$(nproc) / $(JOBS) )); echo $$(( n > 0 ? n : 1 )))
 PYTEST = OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test test-all test-package test-bounds dry-run-all docs lint clean
+.PHONY: help setup demo test test-all test-package test-bounds dry-run-all gallery docs lint clean
 
 help:
 	@echo 'make setup   environment in .venv (a few minutes the first time); EXTRA=deploy adds what tools/export.py needs,'
@@ -29,6 +29,7 @@ help:
 	@echo 'make dry-run-all   the first training step of every config at full size (hours on a CPU)'
 	@echo 'make test-package   installs wheel and sdist into empty environments, trains and predicts there'
 	@echo 'make test-bounds    the lowest versions that pyproject.toml allows, and each Python that is found (hours)'
+	@echo 'make gallery   the pictures of docs/gallery.md and docs/systems, by the commands there (about 15 minutes)'
 	@echo 'make docs    the documentation site, into site/; broken links and references fail'
 	@echo 'make lint    style checks'
 	@echo 'make clean   remove .venv and generated data; work_dirs stays'
@@ -89,6 +90,10 @@ test-bounds:
 # One after the other: at full size some take most of the memory of a small machine.
 dry-run-all: setup
 	$(BIN)/python -m pytest -m dry_run -rP tests/tools/test_dry_run_every_config.py $(PYTEST_ARGS)
+
+gallery: setup
+	rm -rf work_dirs/gallery
+	$(BIN)/python docs/make_gallery.py
 
 docs: $(VENV)/.ready-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

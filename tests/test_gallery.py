@@ -81,9 +81,10 @@ def test_commands_run_once_and_their_drawings_are_shrunk(
     with pytest.raises(SystemExit, match='no picture other: expected some of one'):
         gallery.main()
 
-    noise = np.random.default_rng(0).integers(0, 255, (700, 700, 3), dtype=np.uint8)
+    noise = np.random.default_rng(0).integers(0, 255, (60, 60, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / 'noise.png')
-    with pytest.raises(ValueError, match='more than 300 kB'):
+    monkeypatch.setitem(main, 'MAX_BYTES', 2000)
+    with pytest.raises(ValueError, match='kB, more than 2 kB'):
         gallery.shrink(tmp_path / 'noise.png', docs / 'noise.png')
     (docs / 'page.md').write_text('![A picture](two.png)\n')
     with pytest.raises(ValueError, match='no command to work_dirs/gallery for two'):
