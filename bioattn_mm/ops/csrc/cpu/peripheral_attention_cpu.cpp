@@ -12,24 +12,23 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <limits>
-#include <vector>
 
 namespace bioattn_mm {
 namespace {
 
-// A convolution has sums of kGroup output channels and kColumns positions in registers while it adds up all inputs.
+// Convolutions and matrix products keep sums of kGroup rows and kColumns columns in registers: of output channels and
+// positions, or of a matrix.
 constexpr int64_t kGroup = 4, kColumns = 64;
+constexpr int64_t kHalfColumns = kColumns / 2;  // in the last columns of a matrix
+constexpr int64_t kSteps = 128;      // steps of a matrix product for which its second factor stays in the first-level cache
 constexpr int64_t kTaps = 9;
 constexpr int64_t kLanes = 16;       // positions in a step of the other loops
 constexpr int64_t kChunk = 1024;     // positions for which the operands of weight gradients stay in the first-level cache
@@ -58,7 +57,11 @@ struct Sizes {
         convolved(height * pitch),
         window((height + 2) * pitch),
         margin(2 * pitch + 2),
-        stride(round_up(window + kLanes, kColumns) + margin) {}
+        gradient_start(round_up(margin, kLanes)),
+        stride(round_up(window, kColumns) + gradient_start + kLanes),
+        padded_dims(round_up(head_dims, kHalfColumns)),
+        key_blocks(divide_up(tokens, kColumns)),
+        key_stride(key_blocks * kColumns + kLanes) {}
 
   // The queries run from the first to the last token, their windows from the last to the first place on the plane.
   int64_t window_of(int64_t query) const { return tokens - 1 - query; }
@@ -76,7 +79,12 @@ struct Sizes {
   int64_t head_groups, hidden_groups;
   int64_t convolved, window;  // positions after and before the second convolution
   int64_t margin;             // farthest distance from an output of a convolution to an input
+  int64_t gradient_start;     // where a gradient begins that has a margin of zeros before it, in whole vectors
   int64_t stride;             // numbers of a channel in the flat arrays, margin included
+  int64_t padded_dims;        // columns of matrices of tokens
+  // Numbers of a row with a number for each key: whole blocks of keys, and some more, because rows at a distance of a
+  // power of two would share the same places of the cache.
+  int64_t key_blocks, key_stride;
 };
 
 // log(1 + x) for 0 <= x <= 1 to a unit in the last place, by the series of 2 artanh(x / (x + 2)).
@@ -160,6 +168,62 @@ BIOATTN_INLINE void convolve_body(const Convolution<T> task) {
   }
 }
 
+// c = a b, or c += a b, for matrices a (rows, steps), b (steps, columns) and c (rows, columns). Rows are a multiple of
+// kGroup, columns of kHalfColumns.
+template <typename T>
+struct Product {
+  const T* a;
+  int64_t row_stride, step_stride;
+  const T* b;
+  int64_t b_stride, block_stride;  // distance of steps, and of blocks of kColumns columns
+  T* c;
+  int64_t c_stride;
+  int64_t rows, steps, columns;
+  bool add;
+};
+
+template <int64_t columns, typename T>
+BIOATTN_INLINE void multiply_block(
+    const T* a, int64_t row_stride, int64_t step_stride, const T* b, int64_t b_stride, T* c, int64_t c_stride,
+    int64_t steps, bool add) {
+  T sum[kGroup][columns];
+  for (int64_t row = 0; row < kGroup; ++row) {
+#pragma omp simd
+    for (int64_t k = 0; k < columns; ++k) sum[row][k] = add ? c[row * c_stride + k] : T(0);
+  }
+  for (int64_t step = 0; step < steps; ++step, a += step_stride, b += b_stride) {
+    for (int64_t row = 0; row < kGroup; ++row) {
+      const T factor = a[row * row_stride];
+#pragma omp simd
+      for (int64_t k = 0; k < columns; ++k) sum[row][k] += factor * b[k];
+    }
+  }
+  for (int64_t row = 0; row < kGroup; ++row) {
+#pragma omp simd
+    for (int64_t k = 0; k < columns; ++k) c[row * c_stride + k] = sum[row][k];
+  }
+}
+
+template <typename T>
+BIOATTN_INLINE void multiply_body(const Product<T> task) {
+  for (int64_t column = 0; column < task.columns; column += kColumns) {
+    for (int64_t first = 0; first < task.steps; first += kSteps) {
+      const T* b = task.b + column / kColumns * task.block_stride + first * task.b_stride;
+      const int64_t steps = std::min(kSteps, task.steps - first);
+      const bool add = task.add || first > 0;
+      for (int64_t row = 0; row < task.rows; row += kGroup) {
+        const T* a = task.a + row * task.row_stride + first * task.step_stride;
+        T* c = task.c + row * task.c_stride + column;
+        if (task.columns - column >= kColumns)
+          multiply_block<kColumns>(a, task.row_stride, task.step_stride, b, task.b_stride, c, task.c_stride, steps, add);
+        else
+          multiply_block<kHalfColumns>(
+              a, task.row_stride, task.step_stride, b, task.b_stride, c, task.c_stride, steps, add);
+      }
+    }
+  }
+}
+
 // The second instance norm, and log Phi_p, of one query and head.
 template <typename T>
 struct Norm {
@@ -172,7 +236,7 @@ struct Norm {
 };
 
 template <typename T>
-BIOATTN_INLINE void compute_log_phi_body(const Norm<T> task) {
+BIOATTN_INLINE void compute_norm_body(const Norm<T> task) {
   const int64_t keys = task.height * task.width;
   T* x = task.normalized;
   for (int64_t i = 0; i < task.height; ++i)
@@ -232,14 +296,14 @@ struct Softmax {
   const T* log_phi;  // (queries, keys)
   T* logits;         // likewise, without log_phi
   T *scale, *logsumexp;
-  int64_t queries, keys;
+  int64_t queries, keys, stride;
 };
 
 template <typename T>
 BIOATTN_INLINE void compute_softmax_body(const Softmax<T> task) {
   for (int64_t query = 0; query < task.queries; ++query) {
-    const T* log_phi = task.log_phi + query * task.keys;
-    T* logits = task.logits + query * task.keys;
+    const T* log_phi = task.log_phi + query * task.stride;
+    T* logits = task.logits + query * task.stride;
     T highest = -std::numeric_limits<T>::infinity();
 #pragma omp simd reduction(max : highest)
     for (int64_t k = 0; k < task.keys; ++k) {
@@ -257,16 +321,16 @@ template <typename T>
 struct GradSoftmax {
   const T *log_phi, *logsumexp;      // (queries, keys), (queries)
   T *logits, *grad, *grad_log_phi;   // (queries, keys)
-  int64_t queries, keys;
+  int64_t queries, keys, stride;
 };
 
 template <typename T>
 BIOATTN_INLINE void compute_grad_softmax_body(const GradSoftmax<T> task) {
   for (int64_t query = 0; query < task.queries; ++query) {
-    const T* log_phi = task.log_phi + query * task.keys;
-    T* weights = task.logits + query * task.keys;
-    T* grad = task.grad + query * task.keys;
-    T* grad_log_phi = task.grad_log_phi + query * task.keys;
+    const T* log_phi = task.log_phi + query * task.stride;
+    T* weights = task.logits + query * task.stride;
+    T* grad = task.grad + query * task.stride;
+    T* grad_log_phi = task.grad_log_phi + query * task.stride;
     const T shift = task.logsumexp[query];
     T mean = 0;
 #pragma omp simd reduction(+ : mean)
@@ -305,10 +369,13 @@ BIOATTN_INLINE void add_grad_weight_body(const GradWeight<T> task) {
         std::memcpy(sum, sums, sizeof sum);
         for (int64_t k = first; k < end; k += kLanes) {
           for (int64_t head = 0; head < kGroup; ++head) {
+            T factor[kLanes];
+#pragma omp simd
+            for (int64_t lane = 0; lane < kLanes; ++lane) factor[lane] = grad[head * task.stride + k + lane];
             for (int64_t dx = 0; dx < 3; ++dx) {
 #pragma omp simd
               for (int64_t lane = 0; lane < kLanes; ++lane)
-                sum[(head * 3 + dx) * kLanes + lane] += grad[head * task.stride + k + lane] * input[k + dx + lane];
+                sum[(head * 3 + dx) * kLanes + lane] += factor[lane] * input[k + dx + lane];
             }
           }
         }
@@ -341,7 +408,8 @@ BIOATTN_INLINE void add_grad_plane_body(const GradActivation<T> task) {
     for (int64_t j = 0; j < task.pitch; j += kLanes) {
 #pragma omp simd
       for (int64_t lane = 0; lane < kLanes; ++lane) {
-        const T masked = activation[j + lane] > 0 ? grad[j + lane] * task.inside[j + lane] : T(0);
+        T masked = grad[j + lane] * task.inside[j + lane];
+        masked = activation[j + lane] > 0 ? masked : T(0);
         shift_sum[lane] += masked;
         scale_sum[lane] += masked * plane[j + lane];
         grad_plane[j + lane] += masked * task.scale;
@@ -359,19 +427,23 @@ BIOATTN_INLINE void add_grad_plane_body(const GradActivation<T> task) {
 
 BIOATTN_CLONE(compute_activation, Activation)
 BIOATTN_CLONE(convolve, Convolution)
-BIOATTN_CLONE(compute_log_phi, Norm)
+BIOATTN_CLONE(multiply, Product)
+BIOATTN_CLONE(compute_norm, Norm)
 BIOATTN_CLONE(compute_grad_norm, GradNorm)
 BIOATTN_CLONE(compute_softmax, Softmax)
 BIOATTN_CLONE(compute_grad_softmax, GradSoftmax)
 BIOATTN_CLONE(add_grad_weight, GradWeight)
 BIOATTN_CLONE(add_grad_plane, GradActivation)
 
-// A matrix over memory of a tensor or a workspace.
+// Zeros for a workspace. Tensors begin at a cache line.
 template <typename T>
-Tensor matrix(const T* data, int64_t rows, int64_t columns, int64_t stride) {
-  return at::from_blob(
-      const_cast<T*>(data), {rows, columns}, {stride, 1}, at::TensorOptions(c10::CppTypeToScalarType<T>::value));
-}
+struct Buffer {
+  explicit Buffer(int64_t size)
+      : tensor(at::zeros({size}, c10::CppTypeToScalarType<T>::value)), data(tensor.mutable_data_ptr<T>()) {}
+
+  Tensor tensor;
+  T* data;
+};
 
 // Weights of a convolution as `Convolution` reads them, those of missing channels zero: from (outputs, inputs, kTaps).
 Tensor grouped_weights(const Tensor& weight) {
@@ -406,11 +478,19 @@ struct Position {
     }
   }
 
-  // Convolution of a query's hidden activations, (head_groups * kGroup, stride). Its bias is left out, because the norm
-  // subtracts the mean.
-  void convolve_activation(const T* activation, T* convolved) const {
+  // The second convolution for a query, (head_groups * kGroup, stride), through its hidden activations. Its bias is left
+  // out, because the norm subtracts the mean.
+  void convolve_window(int64_t query, T* activation, T* convolved) const {
+    activate(query, 0, s.hidden, activation);
     convolve(Convolution<T>{
         activation, weight.const_data_ptr<T>(), convolved, s.hidden, s.head_groups, s.stride, s.pitch, s.convolved});
+  }
+
+  // The second norm and log Phi_p for a head, from the result of `convolve_window`.
+  void compute_log_phi(int64_t head, const T* convolved, T* normalized, T* log_phi, T* inverse_deviation) const {
+    compute_norm(Norm<T>{
+        convolved + head * s.stride, norm_weight[head], norm_bias[head], eps, normalized, log_phi, inverse_deviation,
+        s.height, s.width, s.pitch});
   }
 
   const Sizes& s;
@@ -420,50 +500,86 @@ struct Position {
   const T *plane, *scale, *shift, *norm_weight, *norm_bias;
 };
 
-// Flat arrays of one query; each thread has its own. Beyond the window they are zero.
+// Tokens (B, heads, H * W, d) as the second factor of a product over their channels: (B, heads, key_blocks, d, kColumns).
+Tensor blocks_of(const Tensor& tokens, const Sizes& s) {
+  return at::constant_pad_nd(tokens, {0, 0, 0, s.key_blocks * kColumns - s.tokens})
+      .view({s.batch, s.heads, s.key_blocks, kColumns, s.head_dims})
+      .transpose(3, 4)
+      .contiguous();
+}
+
+// Tokens as the second factor of a product over themselves: (B, heads, H * W, padded_dims).
+Tensor rows_of(const Tensor& tokens, const Sizes& s) {
+  return at::constant_pad_nd(tokens, {0, s.padded_dims - s.head_dims}).contiguous();
+}
+
+// The numbers of a tensor (B, heads, ...) that belong to one image and head.
+template <typename T>
+const T* plane_of(const Tensor& tensor, int64_t image, int64_t head) {
+  return tensor.const_data_ptr<T>() + image * tensor.stride(0) + head * tensor.stride(1);
+}
+
+// (queries, key_stride): products of some queries, or of other tokens in their places, with all keys in `blocks_of`.
+template <typename T>
+void multiply_keys(const Sizes& s, const T* queries, int64_t number, const T* key_blocks, T* products) {
+  multiply(Product<T>{
+      queries, s.head_dims, 1, key_blocks, kColumns, s.head_dims * kColumns, products, s.key_stride,
+      round_up(number, kGroup), s.head_dims, round_up(s.tokens, kHalfColumns), false});
+}
+
+// (queries, padded_dims): sums of tokens in `rows_of`, weighted by (queries, key_stride).
+template <typename T>
+void sum_tokens(const Sizes& s, const T* weights, int64_t number, const T* token_rows, T* sums) {
+  multiply(Product<T>{
+      weights, s.key_stride, 1, token_rows, s.padded_dims, kColumns, sums, s.padded_dims, round_up(number, kGroup),
+      s.tokens, s.padded_dims, false});
+}
+
+// What a thread needs for one query and for one block of queries.
 template <typename T>
 struct Workspace {
-  explicit Workspace(const Sizes& s) : activation(s.hidden * s.stride), convolved(s.head_groups * kGroup * s.stride) {}
+  explicit Workspace(const Sizes& s)
+      : activation(s.hidden * s.stride),
+        convolved(s.head_groups * kGroup * s.stride),
+        query(kQueries * s.head_dims),
+        sums(kQueries * s.padded_dims) {}
 
-  std::vector<T> activation, convolved;
+  Buffer<T> activation, convolved;  // flat
+  Buffer<T> query, sums;
 };
 
 template <typename T>
 void forward(const PeripheralInputs& inputs, double eps, Tensor& output, Tensor& logsumexp) {
   const Sizes s(inputs);
   const Position<T> position(inputs, s, eps);
-  const T *query = inputs.query.const_data_ptr<T>(), *key = inputs.key.const_data_ptr<T>();
-  const T* value = inputs.value.const_data_ptr<T>();
+  const Tensor keys = blocks_of(inputs.key, s), values = rows_of(inputs.value, s);
+  const T* query_data = inputs.query.const_data_ptr<T>();
   T *output_data = output.mutable_data_ptr<T>(), *logsumexp_data = logsumexp.mutable_data_ptr<T>();
   at::parallel_for(0, divide_up(s.tokens, kQueries), 1, [&](int64_t begin, int64_t end) {
     Workspace<T> work(s);
-    std::vector<T> log_phi(s.heads * kQueries * s.tokens), logits(kQueries * s.tokens), scale(kQueries);
+    Buffer<T> log_phi(s.heads * kQueries * s.key_stride), logits(kQueries * s.key_stride), scale(kQueries);
     for (int64_t first = begin * kQueries; first < std::min(end * kQueries, s.tokens); first += kQueries) {
       const int64_t queries = std::min(kQueries, s.tokens - first);
       for (int64_t number = 0; number < queries; ++number) {
-        position.activate(first + number, 0, s.hidden, work.activation.data());
-        position.convolve_activation(work.activation.data(), work.convolved.data());
+        position.convolve_window(first + number, work.activation.data, work.convolved.data);
         for (int64_t head = 0; head < s.heads; ++head) {
           T unused;
-          compute_log_phi(Norm<T>{
-              work.convolved.data() + head * s.stride, position.norm_weight[head], position.norm_bias[head],
-              position.eps, logits.data(), log_phi.data() + (head * queries + number) * s.tokens, &unused, s.height,
-              s.width, s.pitch});
+          position.compute_log_phi(
+              head, work.convolved.data, logits.data, log_phi.data + (head * kQueries + number) * s.key_stride, &unused);
         }
       }
       for (int64_t image = 0; image < s.batch; ++image) {
         for (int64_t head = 0; head < s.heads; ++head) {
-          const int64_t d = s.head_dims, token = s.token(image, head, first), keys = s.token(image, head, 0);
-          Tensor logits_matrix = matrix(logits.data(), queries, s.tokens, s.tokens);
-          Tensor output_matrix = matrix(output_data + token * d, queries, d, d);
-          at::mm_out(
-              logits_matrix, matrix(query + token * d, queries, d, d), matrix(key + keys * d, s.tokens, d, d).t());
+          const int64_t d = s.head_dims, token = s.token(image, head, first);
+          std::copy_n(query_data + token * d, queries * d, work.query.data);
+          multiply_keys(s, work.query.data, queries, plane_of<T>(keys, image, head), logits.data);
           compute_softmax(Softmax<T>{
-              log_phi.data() + head * queries * s.tokens, logits.data(), scale.data(), logsumexp_data + token, queries,
-              s.tokens});
-          at::mm_out(output_matrix, logits_matrix, matrix(value + keys * d, s.tokens, d, d));
+              log_phi.data + head * kQueries * s.key_stride, logits.data, scale.data, logsumexp_data + token, queries,
+              s.tokens, s.key_stride});
+          sum_tokens(s, logits.data, queries, plane_of<T>(values, image, head), work.sums.data);
           for (int64_t number = 0; number < queries; ++number)
-            for (int64_t c = 0; c < d; ++c) output_data[(token + number) * d + c] *= scale[number];
+            for (int64_t c = 0; c < d; ++c)
+              output_data[(token + number) * d + c] = work.sums.data[number * s.padded_dims + c] * scale.data[number];
         }
       }
     }
@@ -477,28 +593,35 @@ class Backward {
   Backward(const Tensor& grad_output, const PeripheralInputs& inputs, double eps, const Tensor& logsumexp)
       : s_(inputs),
         position_(inputs, s_, eps),
-        band_(std::min(s_.tokens, std::max(kQueries, kBandPairs / (s_.heads * s_.tokens) / kQueries * kQueries))),
+        band_(
+            kQueries *
+            std::clamp(kBandPairs / (s_.heads * s_.tokens * kQueries), int64_t(1), divide_up(s_.tokens, kQueries))),
         query_(inputs.query.const_data_ptr<T>()),
-        key_(inputs.key.const_data_ptr<T>()),
-        value_(inputs.value.const_data_ptr<T>()),
         grad_output_(grad_output.const_data_ptr<T>()),
         logsumexp_(logsumexp.const_data_ptr<T>()),
+        key_blocks_(blocks_of(inputs.key, s_)),
+        value_blocks_(blocks_of(inputs.value, s_)),
+        key_rows_(rows_of(inputs.key, s_)),
+        query_rows_(rows_of(inputs.query, s_)),
+        grad_output_rows_(rows_of(grad_output, s_)),
         // From the gradients of the outputs to those of the inputs: inputs and outputs change places, and directions.
         transposed_weight_(grouped_weights(inputs.conv_weight.flatten(2).flip({2}).transpose(0, 1))),
         inside_(round_up(s_.pitch, kLanes)),
-        normalized_(s_.heads * band_ * s_.tokens),
-        log_phi_(normalized_.size()),
-        grad_log_phi_(normalized_.size()),
-        weights_(normalized_.size()),
-        grad_logits_(normalized_.size()),
+        normalized_(s_.heads * band_ * s_.key_stride),
+        log_phi_(s_.heads * band_ * s_.key_stride),
+        grad_log_phi_(s_.heads * band_ * s_.key_stride),
+        weights_(s_.heads * band_ * s_.key_stride),
+        grad_logits_(s_.heads * band_ * s_.key_stride),
         inverse_deviation_(s_.heads * band_),
         grad_convolved_(band_ * s_.head_groups * kGroup * s_.stride),
         grad_plane_(at::zeros({kSlices, s_.hidden, s_.plane_stride}, inputs.plane.options())),
         grad_weight_(at::zeros(
             {kSlices, s_.hidden_groups, s_.head_groups, kGroup, 3, kGroup, 3}, inputs.plane.options().dtype(at::kDouble))),
         grad_norm_weight_(at::empty({s_.heads, s_.tokens}, inputs.plane.options())),
-        grad_norm_bias_(at::empty_like(grad_norm_weight_)) {
-    std::fill_n(inside_.begin(), s_.pitch, T(1));
+        grad_norm_bias_(at::empty_like(grad_norm_weight_)),
+        grad_key_(at::zeros({s_.batch, s_.heads, round_up(s_.tokens, kGroup), s_.padded_dims}, inputs.key.options())),
+        grad_value_(at::zeros_like(grad_key_)) {
+    std::fill_n(inside_.data, s_.pitch, T(1));
     grad_ = inputs.map([](const Tensor& input) { return at::zeros_like(input); });
   }
 
@@ -513,6 +636,8 @@ class Backward {
       compute_convolution_gradients();
       add_position_gradients();
     }
+    grad_.key = grad_key_.narrow(2, 0, s_.tokens).narrow(3, 0, s_.head_dims).contiguous();
+    grad_.value = grad_value_.narrow(2, 0, s_.tokens).narrow(3, 0, s_.head_dims).contiguous();
     grad_.plane = grad_plane_.sum(0).narrow(1, 0, s_.plane_stride - kLanes).reshape(grad_.plane.sizes()).contiguous();
     const Tensor weight = grad_weight_.sum(0)
                               .permute({1, 4, 0, 2, 3, 5})  // heads, hidden channels, rows, columns
@@ -524,24 +649,24 @@ class Backward {
   }
 
  private:
-  // First number of a head and query in the arrays (heads, queries, keys) of the band.
-  int64_t row(int64_t head, int64_t number) const { return (head * queries_ + number) * s_.tokens; }
+  // First number of a head and query in the arrays of the band.
+  int64_t row(int64_t head, int64_t number) const { return (head * band_ + number) * s_.key_stride; }
 
-  T* grad_convolved(int64_t number) { return grad_convolved_.data() + number * s_.head_groups * kGroup * s_.stride; }
+  T* grad_convolved(int64_t number, int64_t head) const {
+    return grad_convolved_.data + (number * s_.head_groups * kGroup + head) * s_.stride;
+  }
 
   // log Phi_p of the band again.
   void compute_position() {
-    std::fill(grad_log_phi_.begin(), grad_log_phi_.end(), T(0));
+    grad_log_phi_.tensor.zero_();
     at::parallel_for(0, queries_, 1, [&](int64_t begin, int64_t end) {
       Workspace<T> work(s_);
       for (int64_t number = begin; number < end; ++number) {
-        position_.activate(first_ + number, 0, s_.hidden, work.activation.data());
-        position_.convolve_activation(work.activation.data(), work.convolved.data());
+        position_.convolve_window(first_ + number, work.activation.data, work.convolved.data);
         for (int64_t head = 0; head < s_.heads; ++head)
-          compute_log_phi(Norm<T>{
-              work.convolved.data() + head * s_.stride, position_.norm_weight[head], position_.norm_bias[head],
-              position_.eps, normalized_.data() + row(head, number), log_phi_.data() + row(head, number),
-              &inverse_deviation_[head * queries_ + number], s_.height, s_.width, s_.pitch});
+          position_.compute_log_phi(
+              head, work.convolved.data, normalized_.data + row(head, number), log_phi_.data + row(head, number),
+              inverse_deviation_.data + head * band_ + number);
       }
     });
   }
@@ -551,42 +676,42 @@ class Backward {
     const int64_t d = s_.head_dims, blocks = divide_up(queries_, kQueries);
     T* grad_query = grad_.query.template mutable_data_ptr<T>();
     at::parallel_for(0, s_.heads * blocks, 1, [&](int64_t begin, int64_t end) {
+      Workspace<T> work(s_);
       for (int64_t task = begin; task < end; ++task) {
         const int64_t head = task / blocks, start = task % blocks * kQueries;
         const int64_t queries = std::min(kQueries, queries_ - start), place = row(head, start);
-        const int64_t token = s_.token(image, head, first_ + start), keys = s_.token(image, head, 0);
-        const Tensor key = matrix(key_ + keys * d, s_.tokens, d, d);
-        Tensor logits = matrix(weights_.data() + place, queries, s_.tokens, s_.tokens);
-        Tensor grad = matrix(grad_logits_.data() + place, queries, s_.tokens, s_.tokens);
-        Tensor grad_query_matrix = matrix(grad_query + token * d, queries, d, d);
-        at::mm_out(logits, matrix(query_ + token * d, queries, d, d), key.t());
-        at::mm_out(
-            grad, matrix(grad_output_ + token * d, queries, d, d), matrix(value_ + keys * d, s_.tokens, d, d).t());
+        const int64_t token = s_.token(image, head, first_ + start);
+        std::copy_n(query_ + token * d, queries * d, work.query.data);
+        multiply_keys(s_, work.query.data, queries, plane_of<T>(key_blocks_, image, head), weights_.data + place);
+        std::copy_n(grad_output_ + token * d, queries * d, work.query.data);
+        multiply_keys(s_, work.query.data, queries, plane_of<T>(value_blocks_, image, head), grad_logits_.data + place);
         compute_grad_softmax(GradSoftmax<T>{
-            log_phi_.data() + place, logsumexp_ + token, weights_.data() + place, grad_logits_.data() + place,
-            grad_log_phi_.data() + place, queries, s_.tokens});
-        at::mm_out(grad_query_matrix, grad, key);
+            log_phi_.data + place, logsumexp_ + token, weights_.data + place, grad_logits_.data + place,
+            grad_log_phi_.data + place, queries, s_.tokens, s_.key_stride});
+        sum_tokens(s_, grad_logits_.data + place, queries, plane_of<T>(key_rows_, image, head), work.sums.data);
+        for (int64_t number = 0; number < queries; ++number)
+          std::copy_n(work.sums.data + number * s_.padded_dims, d, grad_query + (token + number) * d);
       }
     });
   }
 
   // What the band adds to the gradients of keys and values.
   void add_key_value_gradients(int64_t image) {
-    const int64_t d = s_.head_dims, ranges = divide_up(s_.tokens, kKeys);
-    T* grad_key = grad_.key.template mutable_data_ptr<T>();
-    T* grad_value = grad_.value.template mutable_data_ptr<T>();
+    const int64_t ranges = divide_up(s_.tokens, kKeys);
+    T *grad_key = grad_key_.mutable_data_ptr<T>(), *grad_value = grad_value_.mutable_data_ptr<T>();
     at::parallel_for(0, s_.heads * ranges, 1, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t head = task / ranges, start = task % ranges * kKeys;
-        const int64_t keys = std::min(kKeys, s_.tokens - start), place = row(head, 0) + start;
-        const int64_t token = s_.token(image, head, start) * d, queries = s_.token(image, head, first_) * d;
-        Tensor key = matrix(grad_key + token, keys, d, d), value = matrix(grad_value + token, keys, d, d);
-        at::addmm_out(
-            key, key, matrix(grad_logits_.data() + place, queries_, keys, s_.tokens).t(),
-            matrix(query_ + queries, queries_, d, d));
-        at::addmm_out(
-            value, value, matrix(weights_.data() + place, queries_, keys, s_.tokens).t(),
-            matrix(grad_output_ + queries, queries_, d, d));
+        const int64_t rows = round_up(std::min(kKeys, s_.tokens - start), kGroup), place = row(head, 0) + start;
+        const int64_t target = image * grad_key_.stride(0) + head * grad_key_.stride(1) + start * s_.padded_dims;
+        const auto add = [&](const T* weights, const Tensor& tokens, T* sums) {
+          const T* first = plane_of<T>(tokens, image, head) + first_ * s_.padded_dims;
+          multiply(Product<T>{
+              weights + place, 1, s_.key_stride, first, s_.padded_dims, kColumns, sums + target, s_.padded_dims, rows,
+              queries_, s_.padded_dims, true});
+        };
+        add(grad_logits_.data, query_rows_, grad_key);
+        add(weights_.data, grad_output_rows_, grad_value);
       }
     });
   }
@@ -600,10 +725,10 @@ class Backward {
         for (int64_t head = 0; head < s_.heads; ++head) {
           const int64_t place = row(head, number), sum = head * s_.tokens + first_ + number;
           compute_grad_norm(GradNorm<T>{
-              grad_log_phi_.data() + place, normalized_.data() + place, position_.norm_weight[head],
-              position_.norm_bias[head], inverse_deviation_[head * queries_ + number], log_phi_.data() + place,
-              grad_convolved(number) + head * s_.stride + s_.margin, grad_weight + sum, grad_bias + sum, s_.height,
-              s_.width, s_.pitch});
+              grad_log_phi_.data + place, normalized_.data + place, position_.norm_weight[head],
+              position_.norm_bias[head], inverse_deviation_.data[head * band_ + number], log_phi_.data + place,
+              grad_convolved(number, head) + s_.gradient_start, grad_weight + sum, grad_bias + sum, s_.height, s_.width,
+              s_.pitch});
         }
     });
   }
@@ -618,25 +743,26 @@ class Backward {
     T* grad_shift = grad_.shift.template mutable_data_ptr<T>();
     double* grad_weight = grad_weight_.mutable_data_ptr<double>();
     at::parallel_for(0, kSlices * s_.hidden_groups, 1, [&](int64_t begin, int64_t end) {
-      std::vector<T> activation(kGroup * s_.stride), grad_activation(kGroup * s_.stride), sums(weights * kLanes);
+      Buffer<T> activation(kGroup * s_.stride), grad_activation(kGroup * s_.stride), sums(weights * kLanes);
       for (int64_t task = begin; task < end; ++task) {
         const int64_t part = task / s_.hidden_groups, group = task % s_.hidden_groups;
         const int64_t start = group * kGroup, stop = std::min(start + kGroup, s_.hidden);
-        std::fill(sums.begin(), sums.end(), T(0));
+        sums.tensor.zero_();
         for (int64_t number = part * slice; number < std::min((part + 1) * slice, queries_); ++number) {
           const int64_t query = first_ + number;
-          position_.activate(query, start, stop, activation.data());
+          position_.activate(query, start, stop, activation.data);
           convolve(Convolution<T>{
-              grad_convolved(number), transposed_weight_.const_data_ptr<T>() + group * s_.heads * kTaps * kGroup,
-              grad_activation.data(), s_.heads, 1, s_.stride, s_.pitch, s_.window});
+              grad_convolved(number, 0) + s_.gradient_start - s_.margin,
+              transposed_weight_.const_data_ptr<T>() + group * s_.heads * kTaps * kGroup, grad_activation.data, s_.heads,
+              1, s_.stride, s_.pitch, s_.window});
           add_grad_weight(GradWeight<T>{
-              grad_convolved(number) + s_.margin, activation.data(), sums.data(), s_.head_groups, s_.stride, s_.pitch,
-              s_.convolved});
+              grad_convolved(number, 0) + s_.gradient_start, activation.data, sums.data, s_.head_groups, s_.stride,
+              s_.pitch, s_.convolved});
           for (int64_t channel = start; channel < stop; ++channel) {
             const int64_t place = channel * s_.tokens + s_.window_of(query), flat = (channel - start) * s_.stride;
             add_grad_plane(GradActivation<T>{
-                activation.data() + flat, grad_activation.data() + flat,
-                position_.plane + channel * s_.plane_stride + s_.window_start(query), inside_.data(),
+                activation.data + flat, grad_activation.data + flat,
+                position_.plane + channel * s_.plane_stride + s_.window_start(query), inside_.data,
                 position_.scale[place],
                 grad_plane + (part * s_.hidden + channel) * s_.plane_stride + s_.window_start(query),
                 grad_scale + place, grad_shift + place, s_.height + 2, s_.pitch, s_.plane_pitch});
@@ -644,23 +770,25 @@ class Backward {
         }
         for (int64_t index = 0; index < weights; ++index)
           for (int64_t lane = 0; lane < kLanes; ++lane)
-            grad_weight[task * weights + index] += sums[index * kLanes + lane];
+            grad_weight[task * weights + index] += sums.data[index * kLanes + lane];
       }
     });
   }
 
   const Sizes s_;
   const Position<T> position_;
-  const int64_t band_;  // queries of a band
-  const T *query_, *key_, *value_, *grad_output_, *logsumexp_;
+  const int64_t band_;  // queries of a band, whole blocks
+  const T *query_, *grad_output_, *logsumexp_;
+  const Tensor key_blocks_, value_blocks_, key_rows_, query_rows_, grad_output_rows_;
   const Tensor transposed_weight_;
-  std::vector<T> inside_;
-  // Of the band: (heads, queries, keys), (heads, queries) and (queries, head_groups * kGroup, stride). The gradients of
-  // the convolution's outputs begin after a margin of zeros, and end with one.
-  std::vector<T> normalized_, log_phi_, grad_log_phi_, weights_, grad_logits_, inverse_deviation_, grad_convolved_;
-  Tensor grad_plane_;                         // (slices, channels, plane_stride)
-  Tensor grad_weight_;                        // (slices, hidden_groups, head_groups, kGroup, 3, kGroup, 3)
-  Tensor grad_norm_weight_, grad_norm_bias_;  // (heads, H * W): of each query
+  const Buffer<T> inside_;
+  // Of the band: (heads, queries, key_stride), (heads, queries) and (queries, head_groups * kGroup, stride). The
+  // gradients of the convolution's outputs lie between zeros.
+  const Buffer<T> normalized_, log_phi_, grad_log_phi_, weights_, grad_logits_, inverse_deviation_, grad_convolved_;
+  const Tensor grad_plane_;                         // (slices, channels, plane_stride)
+  const Tensor grad_weight_;                        // (slices, hidden_groups, head_groups, kGroup, 3, kGroup, 3)
+  const Tensor grad_norm_weight_, grad_norm_bias_;  // (heads, H * W): of each query
+  const Tensor grad_key_, grad_value_;              // (B, heads, H * W and more, padded_dims)
   PeripheralInputs grad_;
   int64_t first_ = 0, queries_ = 0;  // the present band
 };
