@@ -368,14 +368,11 @@ BIOATTN_INLINE void add_grad_weight_body(const GradWeight<T> task) {
         T sum[kGroup * 3 * kLanes];
         std::memcpy(sum, sums, sizeof sum);
         for (int64_t k = first; k < end; k += kLanes) {
-          for (int64_t head = 0; head < kGroup; ++head) {
-            T factor[kLanes];
 #pragma omp simd
-            for (int64_t lane = 0; lane < kLanes; ++lane) factor[lane] = grad[head * task.stride + k + lane];
-            for (int64_t dx = 0; dx < 3; ++dx) {
-#pragma omp simd
-              for (int64_t lane = 0; lane < kLanes; ++lane)
-                sum[(head * 3 + dx) * kLanes + lane] += factor[lane] * input[k + dx + lane];
+          for (int64_t lane = 0; lane < kLanes; ++lane) {
+            for (int64_t head = 0; head < kGroup; ++head) {
+              const T factor = grad[head * task.stride + k + lane];
+              for (int64_t dx = 0; dx < 3; ++dx) sum[(head * 3 + dx) * kLanes + lane] += factor * input[k + dx + lane];
             }
           }
         }
