@@ -32,8 +32,8 @@ constexpr int64_t kSteps = 128;      // steps of a matrix product for which its 
 constexpr int64_t kTaps = 9;
 constexpr int64_t kLanes = 16;       // positions in a step of the other loops
 constexpr int64_t kChunk = 1024;     // positions for which the operands of weight gradients stay in the first-level cache
-constexpr int64_t kQueries = 16;     // queries of a block
-constexpr int64_t kBandPairs = 1 << 19;  // pairs of query and key, of all heads, in a band of the backward pass
+constexpr int64_t kQueries = 32;     // queries of a block
+constexpr int64_t kBandPairs = 1 << 20;  // pairs of query and key, of all heads, in a band of the backward pass
 constexpr int64_t kSlices = 4;       // parts of a band whose gradients of the plane are summed separately
 constexpr int64_t kKeys = 512;       // keys whose gradients are a task of their own
 
