@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..layers import DistanceEmbedding, PeripheralAttention
 from ..layers.peripheral_attention import KEY_MARGIN, PeripheralPosition
+from ..ops.peripheral_attention import attend
 from .sizes import Grid, integers, not_traced
 
 FORWARD = 'bioattn_mm.layers.PeripheralAttention.forward'
@@ -24,8 +25,8 @@ def peripheral_attention__forward(
     else:
         with not_traced():
             bias = self.position_bias(integers(x.shape[1:3]), distance_embedding)
-    output = self.attend(*self._query_key_value(x), bias)
-    return self.proj(output[..., : self.head_dims].transpose(1, 2).reshape(x.shape))
+    output = attend(*self._query_key_value(x), bias)
+    return self.proj(output.transpose(1, 2).reshape(x.shape))
 
 
 def log_phi_p(position: PeripheralPosition, distance_embedding: DistanceEmbedding, grid: Grid) -> Tensor:

@@ -6,8 +6,10 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from ..ops import peripheral_attention
+from ..ops.backends import choose_backend
+from ..ops.peripheral_attention import attend, log_phi, query_chunks, without_maximum
 from .arguments import head_dims_of, weight_and_bias
 from .attention_maps import AttentionMap, AttentionMaps, Grid, maps_of_product
 from .heads import merge_heads, split_heads
@@ -17,12 +19,8 @@ from .size_cache import SizeCache
 GRID_STEP = 2 / 13
 # Two 3 x 3 convolutions without padding need so many tokens beyond each side of the grid of keys.
 KEY_MARGIN = 2
-# Elements of the largest tensor of a chunk of queries; on a CPU a chunk fits into the cache.
-CHUNK_NUMEL = {'cpu': 2**20, 'cuda': 2**26}
 # Hidden channels of Phi_p for each head.
 HIDDEN_RATIO = 4
-# The fused attention kernels of GPUs need heads whose width is a multiple of this.
-HEAD_ALIGNMENT = 8
 
 
 class DistanceEmbedding(nn.Module):
@@ -117,38 +115,18 @@ class PeripheralPosition(nn.Module):
             columns: Columns of the queries, the same.
 
         Returns:
-            (heads, queries, H * W), float32 or float64. The maximum over each query's keys is subtracted: softmax
-            cancels it, and in half precision the largest weights, near 0, are then the most exact.
+            (heads, queries, H * W), float32 or float64. The maximum over each query's keys is subtracted
+            (`without_maximum`).
         """
-        log_phi = self.log_phi(hidden, rows, columns)
-        return log_phi - log_phi.detach().amax(-1, keepdim=True)
+        return without_maximum(self.log_phi(hidden, rows, columns))
 
     def log_phi(self, hidden: tuple[Tensor, Tensor, Tensor], rows: slice, columns: slice) -> Tensor:
         """log Phi_p as in `forward`, but without subtracting the maximum."""
-        plane, scale, shift = hidden
-        height, width = scale.shape[1:]
-        weight, bias = weight_and_bias(self.conv2)
-        norm_weight, norm_bias = weight_and_bias(self.norm2)
-        with torch.autocast(plane.device.type, enabled=False):
-            # The window of a query in row i starts at row H - 1 - i: windows are in the reverse order of queries.
-            top, left = height - rows.stop, width - columns.stop
-            bottom, right = height - rows.start, width - columns.start
-            windows = plane[:, top : bottom + height + 1, left : right + width + 1]
-            # (channels, rows, columns, H + 2, W + 2)
-            windows = windows.unfold(1, height + 2, 1).unfold(2, width + 2, 1)
-            scale, shift = (t[:, top:bottom, left:right, None, None] for t in (scale, shift))
-            # Reordered to (queries, channels, ...) before the arithmetic: convolutions are fastest on this layout.
-            windows, scale, shift = (
-                t.permute(1, 2, 0, 3, 4).contiguous().flatten(0, 1) for t in (windows, scale, shift)
-            )
-            x = F.conv2d(torch.addcmul(shift, scale, windows).relu_(), weight, bias)
-            # Not F.group_norm, which raises an error for a grid of a single token.
-            x = torch.group_norm(x, self.norm2.num_groups, norm_weight, norm_bias, self.norm2.eps)
-            return F.logsigmoid(x).flatten(2).transpose(0, 1).flip(1)
+        return log_phi(*hidden, *self.query_parameters(), self.norm2.eps, rows, columns)
 
-    def query_parameters(self) -> list[nn.Parameter]:
-        """The parameters that `forward` uses; it depends on nothing else but its arguments."""
-        return [*self.conv2.parameters(), *self.norm2.parameters()]
+    def query_parameters(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The parameters of what is computed for each query, in at least float32."""
+        return *weight_and_bias(self.conv2), *weight_and_bias(self.norm2)
 
 
 class PeripheralAttention(nn.Module):
@@ -158,15 +136,18 @@ class PeripheralAttention(nn.Module):
     sqrt(d))`, normalised to a sum of 1 over the keys. This is the softmax of `q k^T / sqrt(d) + log Phi_p`: log Phi_p
     is an additive mask of scaled dot-product attention, and neither factor can overflow or vanish.
 
-    log Phi_p depends on parameters and grid only. In eval mode it is cached for each grid. In training, log Phi_p and
-    attention are computed for one chunk of queries at a time, and computed again in the backward pass, so memory is
-    linear in the number of tokens.
+    log Phi_p and attention are computed for one block of queries at a time, and computed again in the backward pass,
+    so memory is linear in the number of tokens (`bioattn_mm.ops.peripheral_attention`).
+
+    log Phi_p depends on parameters and grid only. Where PyTorch computes it, as on a GPU, that takes several times as
+    long as the attention itself, so in eval mode it is cached for each grid. The compiled operator, which takes about
+    a third longer than the attention alone, computes it anew.
 
     Args:
         embed_dims: Width of the tokens.
         num_heads: Number of attention heads.
         cache_bytes: Memory limit of the cache in bytes. N tokens need heads * N * N numbers; a grid that needs more
-            than the limit is not cached but computed in chunks, as in training.
+            than the limit is not cached.
     """
 
     def __init__(self, embed_dims: int, num_heads: int, cache_bytes: int = 2**29) -> None:
@@ -182,12 +163,13 @@ class PeripheralAttention(nn.Module):
         """(B, H, W, C) to (B, H, W, C)."""
         grid = tuple(x.shape[1:3])
         query, key, value = self._query_key_value(x)
-        if self._is_kept(grid, query.dtype):
-            output = self.attend(query, key, value, self._kept_bias(grid, distance_embedding, query.dtype))
+        if self._is_kept(grid, query):
+            output = attend(query, key, value, self._kept_bias(grid, distance_embedding, query.dtype))
         else:
             hidden = self.position.hidden_plane(distance_embedding(grid))
-            output = _AttentionInChunks.apply(self, query, key, value, *hidden, *self.position.query_parameters())
-        return self.proj(merge_heads(output[..., : self.head_dims], x.shape))
+            parameters = self.position.query_parameters()
+            output = peripheral_attention(query, key, value, *hidden, *parameters, self.position.norm2.eps)
+        return self.proj(merge_heads(output, x.shape))
 
     def position_bias(
         self, grid: Grid, distance_embedding: DistanceEmbedding, dtype: torch.dtype | None = None
@@ -196,7 +178,7 @@ class PeripheralAttention(nn.Module):
         hidden = self.position.hidden_plane(distance_embedding(grid))
         num_tokens = grid[0] * grid[1]
         bias = hidden[0].new_empty(self.num_heads, num_tokens, num_tokens, dtype=dtype)
-        for queries, rows, columns in self.query_chunks(grid, batch=0, device=bias.device):
+        for queries, rows, columns in self._query_chunks(grid, bias.device):
             bias[:, queries] = self.position(hidden, rows, columns)
         return bias
 
@@ -215,7 +197,7 @@ class PeripheralAttention(nn.Module):
         grid = tuple(x.shape[1:3])
         query, key, _ = self._query_key_value(x)
         content = query[:, :, queries] @ key.transpose(-2, -1) * self.head_dims**-0.5
-        if self._is_kept(grid, query.dtype):
+        if self._is_kept(grid, query):
             bias = self._kept_bias(grid, distance_embedding, query.dtype)[:, queries]
         else:
             hidden = self.position.hidden_plane(distance_embedding(grid))
@@ -233,7 +215,7 @@ class PeripheralAttention(nn.Module):
             Indices of the queries in the row-major order of the grid, int64, and their Phi_p, from 0 to 1.
         """
         hidden = self.position.hidden_plane(distance_embedding(grid))
-        for queries, rows, columns in self.query_chunks(grid, batch=0, device=hidden[0].device):
+        for queries, rows, columns in self._query_chunks(grid, hidden[0].device):
             phi = self.position.log_phi(hidden, rows, columns).exp()[None]
             places = torch.arange(queries.start, queries.stop, device=phi.device)
             yield places, AttentionMap.of_grid(phi, grid)
@@ -243,91 +225,23 @@ class PeripheralAttention(nn.Module):
         return super().train(mode)
 
     def _query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, H, W, C) to three of (B, heads, H * W, d); d is padded with zeros to a multiple of `HEAD_ALIGNMENT`."""
-        padding = (0, -self.head_dims % HEAD_ALIGNMENT)
-        return tuple(F.pad(part, padding) for part in split_heads(self.qkv(x), 3, self.num_heads))
+        """(B, H, W, C) to three of (B, heads, H * W, d)."""
+        return split_heads(self.qkv(x), 3, self.num_heads)
 
-    def _is_kept(self, grid: Grid, dtype: torch.dtype) -> bool:
+    def _query_chunks(self, grid: Grid, device: torch.device) -> Iterator[tuple[slice, slice, slice]]:
+        """Chunks of queries to compute log Phi_p for, without attention."""
+        return query_chunks(grid, self.num_heads, HIDDEN_RATIO * self.num_heads, batch=0, device=device)
+
+    def _is_kept(self, grid: Grid, query: Tensor) -> bool:
         """Whether log Phi_p of a grid is cached in the present mode."""
-        num_bytes = self.num_heads * (grid[0] * grid[1]) ** 2 * dtype.itemsize
-        return self._position_biases.is_open(self) and num_bytes <= self._position_biases.max_bytes
+        num_bytes = self.num_heads * (grid[0] * grid[1]) ** 2 * query.dtype.itemsize
+        fits = self._position_biases.is_open(self) and num_bytes <= self._position_biases.max_bytes
+        return fits and choose_backend(query.device, None) == 'reference'
 
     def _kept_bias(self, grid: Grid, distance_embedding: DistanceEmbedding, dtype: torch.dtype) -> Tensor:
         """`position_bias`, from the cache if it is there."""
         compute = partial(self.position_bias, grid, distance_embedding, dtype)
         return self._position_biases.get(self, (grid, dtype), compute, shared=distance_embedding)
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-        """softmax(q k^T / sqrt(d) + bias) v with a bias (heads, queries, keys) that all images share."""
-        # The fused kernels need a batch axis in the bias.
-        return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=bias[None].to(query.dtype), scale=self.head_dims**-0.5
-        )
-
-    def query_chunks(self, grid: Grid, batch: int, device: torch.device) -> Iterator[tuple[slice, slice, slice]]:
-        """Divide the queries of a grid into chunks, whose largest tensor stays below `CHUNK_NUMEL`.
-
-        A chunk is a number of whole rows, or a part of one row, so its queries are consecutive in row-major order.
-
-        Yields:
-            The indices of a chunk's queries, their rows and their columns.
-        """
-        height, width = grid
-        keys = (height + 2) * (width + 2)
-        numel_per_query = self.num_heads * keys * max(HIDDEN_RATIO, batch)
-        size = max(1, CHUNK_NUMEL.get(device.type, CHUNK_NUMEL['cpu']) // numel_per_query)
-        for top in range(0, height, max(1, size // width)):
-            for left in range(0, width, min(width, size)):
-                bottom, right = min(top + max(1, size // width), height), min(left + size, width)
-                first = top * width + left
-                queries = slice(first, first + (bottom - top) * (right - left))
-                yield queries, slice(top, bottom), slice(left, right)
-
-
-class _AttentionInChunks(torch.autograd.Function):
-    """Attention in chunks of queries, which never has a tensor of all pairs of tokens, forward or backward.
-
-    The backward pass recomputes each chunk, as `torch.utils.checkpoint` would. That function leaves small tensors
-    between the large ones of a chunk, which keep the CPU's allocator from reusing the memory.
-    """
-
-    @staticmethod
-    def forward(
-        ctx, layer: PeripheralAttention, query: Tensor, key: Tensor, value: Tensor, *others: Tensor
-    ) -> Tensor:
-        """`others`: the results of `hidden_plane`, and `query_parameters`, which only autograd needs to see."""
-        hidden = others[:3]
-        ctx.layer = layer
-        ctx.save_for_backward(query, key, value, *hidden)
-        output = torch.empty_like(query)
-        for queries, rows, columns in layer.query_chunks(hidden[1].shape[1:], len(query), query.device):
-            bias = layer.position(hidden, rows, columns)
-            output[:, :, queries] = layer.attend(query[:, :, queries], key, value, bias)
-        return output
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        layer, needs_grad = ctx.layer, ctx.needs_input_grad[2:]
-        query, *others = (tensor.detach() for tensor in ctx.saved_tensors)
-        key, value, *hidden = (tensor.requires_grad_(need) for tensor, need in zip(others, needs_grad))
-        inputs = [key, value, *hidden, *layer.position.query_parameters()]
-        wanted = [tensor for tensor, need in zip(inputs, needs_grad) if need]
-
-        grad_query = torch.empty_like(query)
-        # Gradients are summed over all chunks, for which half precision is not exact enough.
-        sums = [torch.zeros_like(t, dtype=torch.promote_types(t.dtype, torch.float32)) for t in wanted]
-        for queries, rows, columns in layer.query_chunks(hidden[1].shape[1:], len(query), query.device):
-            with torch.enable_grad():
-                chunk = query[:, :, queries].requires_grad_()
-                output = layer.attend(chunk, key, value, layer.position(hidden, rows, columns))
-            grad_query[:, :, queries], *grads = torch.autograd.grad(
-                output, [chunk, *wanted], grad_output[:, :, queries]
-            )
-            for total, grad in zip(sums, grads):
-                total += grad
-        sums = iter(sums)
-        return None, grad_query, *(next(sums).to(t.dtype) if need else None for t, need in zip(inputs, needs_grad))
 
 
 def _window_mean(x: Tensor, window: tuple[int, int]) -> Tensor:

@@ -1,14 +1,15 @@
 """Operators: compiled for the CPU and for CUDA where that was possible, and in plain PyTorch everywhere.
 
 The layers of TransNeXt run `aggregated_attention`, `relative_bias_attention` and `log_cpb_table`, those of GAB for
-plain ViTs `relative_bias_attention`. `sliding_window_qk` and `sliding_window_av`
-are public operators to build other attention layers from, like those of `mmcv.ops`: no layer of this package uses
-them.
+plain ViTs `relative_bias_attention`, those of PerViT `peripheral_attention`. `sliding_window_qk` and
+`sliding_window_av` are public operators to build other attention layers from, like those of `mmcv.ops`: no layer of
+this package uses them.
 """
 
 from .aggregated_attention import aggregated_attention
 from .arguments import AggregatedAttentionInputs
 from .log_cpb import log_cpb_table
+from .peripheral_attention import peripheral_attention
 from .relative_bias_attention import relative_bias_attention
 from .sliding_window import sliding_window_av, sliding_window_qk
 
@@ -16,6 +17,7 @@ __all__ = [
     'AggregatedAttentionInputs',
     'aggregated_attention',
     'log_cpb_table',
+    'peripheral_attention',
     'relative_bias_attention',
     'sliding_window_av',
     'sliding_window_qk',

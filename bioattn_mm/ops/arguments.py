@@ -34,9 +34,14 @@ def check_tokens(name: str, tokens: Tensor) -> None:
     """Raise a `ValueError` unless `tokens` are (B, H, W, heads, d) in a dtype of the operators."""
     if tokens.dim() != 5:
         raise ValueError(f'{name} must be (B, H, W, heads, d), got shape {tuple(tokens.shape)}')
-    if tokens.dtype not in DTYPES:
+    check_dtype(name, tokens)
+
+
+def check_dtype(name: str, tensor: Tensor) -> None:
+    """Raise a `ValueError` unless a tensor has a dtype of the operators."""
+    if tensor.dtype not in DTYPES:
         accepted = ', '.join(str(dtype).removeprefix('torch.') for dtype in DTYPES)
-        raise ValueError(f'{name} must be one of {accepted}, got {str(tokens.dtype).removeprefix("torch.")}')
+        raise ValueError(f'{name} must be one of {accepted}, got {str(tensor.dtype).removeprefix("torch.")}')
 
 
 def check_offsets(name: str, tensor: Tensor, shape: str) -> int:
@@ -56,10 +61,10 @@ def check_fits(
 ) -> None:
     """Raise a `ValueError` unless a tensor has a shape, and fits the first argument of the operator, named `to`.
 
-    It must have the device of the first argument, and its dtype after autocast or else `dtype`.
+    It must have the device of the first argument, and its dtype after autocast, or else `dtype` as it is.
     """
     check_shape(name, tensor, shape, to, first)
-    if autocast_dtype(tensor) != (dtype or autocast_dtype(first)):
+    if tensor.dtype != dtype if dtype else autocast_dtype(tensor) != autocast_dtype(first):
         raise ValueError(f'{name} must be {dtype or first.dtype} to fit {to}, got {tensor.dtype}')
 
 

@@ -25,7 +25,7 @@ struct PeripheralInputs {
     return apply([&](const auto&... inputs) { return PeripheralInputs{function(inputs)...}; });
   }
 
-  Tensor query, key, value;       // (B, heads, H * W, d), the queries scaled
+  Tensor query, key, value;       // (B, heads, H * W, d)
   Tensor plane;                   // (channels, 2 H + 1, 2 W + 1)
   Tensor scale, shift;            // (channels, H, W)
   Tensor conv_weight, conv_bias;  // (heads, channels, 3, 3), (heads)

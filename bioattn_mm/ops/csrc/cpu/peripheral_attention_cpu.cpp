@@ -15,6 +15,7 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -60,6 +61,7 @@ struct Sizes {
         gradient_start(round_up(margin, kLanes)),
         stride(round_up(window, kColumns) + gradient_start + kLanes),
         padded_dims(round_up(head_dims, kHalfColumns)),
+        logit_scale(1 / std::sqrt(static_cast<double>(head_dims))),
         key_blocks(divide_up(tokens, kColumns)),
         key_stride(key_blocks * kColumns + kLanes) {}
 
@@ -82,6 +84,7 @@ struct Sizes {
   int64_t gradient_start;     // where a gradient begins that has a margin of zeros before it, in whole vectors
   int64_t stride;             // numbers of a channel in the flat arrays, margin included
   int64_t padded_dims;        // columns of matrices of tokens
+  double logit_scale;         // of the products of queries and keys
   // Numbers of a row with a number for each key: whole blocks of keys, and some more, because rows at a distance of a
   // power of two would share the same places of the cache.
   int64_t key_blocks, key_stride;
@@ -532,6 +535,12 @@ void sum_tokens(const Sizes& s, const T* weights, int64_t number, const T* token
       s.tokens, s.padded_dims, false});
 }
 
+// target = factor * source
+template <typename T>
+void scale_to(T* target, const T* source, int64_t size, T factor) {
+  for (int64_t k = 0; k < size; ++k) target[k] = factor * source[k];
+}
+
 // What a thread needs for one query and for one block of queries.
 template <typename T>
 struct Workspace {
@@ -568,15 +577,15 @@ void forward(const PeripheralInputs& inputs, double eps, Tensor& output, Tensor&
       for (int64_t image = 0; image < s.batch; ++image) {
         for (int64_t head = 0; head < s.heads; ++head) {
           const int64_t d = s.head_dims, token = s.token(image, head, first);
-          std::copy_n(query_data + token * d, queries * d, work.query.data);
+          scale_to(work.query.data, query_data + token * d, queries * d, T(s.logit_scale));
           multiply_keys(s, work.query.data, queries, plane_of<T>(keys, image, head), logits.data);
           compute_softmax(Softmax<T>{
               log_phi.data + head * kQueries * s.key_stride, logits.data, scale.data, logsumexp_data + token, queries,
               s.tokens, s.key_stride});
           sum_tokens(s, logits.data, queries, plane_of<T>(values, image, head), work.sums.data);
           for (int64_t number = 0; number < queries; ++number)
-            for (int64_t c = 0; c < d; ++c)
-              output_data[(token + number) * d + c] = work.sums.data[number * s.padded_dims + c] * scale.data[number];
+            scale_to(
+                output_data + (token + number) * d, work.sums.data + number * s.padded_dims, d, scale.data[number]);
         }
       }
     }
@@ -599,7 +608,7 @@ class Backward {
         key_blocks_(blocks_of(inputs.key, s_)),
         value_blocks_(blocks_of(inputs.value, s_)),
         key_rows_(rows_of(inputs.key, s_)),
-        query_rows_(rows_of(inputs.query, s_)),
+        query_rows_(rows_of(at::mul(inputs.query, s_.logit_scale), s_)),
         grad_output_rows_(rows_of(grad_output, s_)),
         // From the gradients of the outputs to those of the inputs: inputs and outputs change places, and directions.
         transposed_weight_(grouped_weights(inputs.conv_weight.flatten(2).flip({2}).transpose(0, 1))),
@@ -678,7 +687,7 @@ class Backward {
         const int64_t head = task / blocks, start = task % blocks * kQueries;
         const int64_t queries = std::min(kQueries, queries_ - start), place = row(head, start);
         const int64_t token = s_.token(image, head, first_ + start);
-        std::copy_n(query_ + token * d, queries * d, work.query.data);
+        scale_to(work.query.data, query_ + token * d, queries * d, T(s_.logit_scale));
         multiply_keys(s_, work.query.data, queries, plane_of<T>(key_blocks_, image, head), weights_.data + place);
         std::copy_n(grad_output_ + token * d, queries * d, work.query.data);
         multiply_keys(s_, work.query.data, queries, plane_of<T>(value_blocks_, image, head), grad_logits_.data + place);
@@ -687,7 +696,7 @@ class Backward {
             grad_log_phi_.data + place, queries, s_.tokens, s_.key_stride});
         sum_tokens(s_, grad_logits_.data + place, queries, plane_of<T>(key_rows_, image, head), work.sums.data);
         for (int64_t number = 0; number < queries; ++number)
-          std::copy_n(work.sums.data + number * s_.padded_dims, d, grad_query + (token + number) * d);
+          scale_to(grad_query + (token + number) * d, work.sums.data + number * s_.padded_dims, d, T(s_.logit_scale));
       }
     });
   }

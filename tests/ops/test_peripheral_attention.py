@@ -1,0 +1,272 @@
+"""Peripheral attention against its formula, written out query by query."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bioattn_mm.ops import peripheral_attention
+from bioattn_mm.ops.peripheral_attention import CHUNK_NUMEL, PeripheralAttentionInputs, query_chunks
+from tests.ops.conftest import check_any_number_of_threads, needs_library
+
+TOKENS = ('query', 'key', 'value')
+
+
+def make_arguments(
+    batch: int = 2,
+    grid: tuple[int, int] = (3, 4),
+    heads: int = 2,
+    head_dims: int = 3,
+    channels: int = 5,
+    dtype: torch.dtype = torch.float64,
+) -> dict[str, torch.Tensor]:
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, dtype=dtype)
+
+    height, width = grid
+    tokens = (batch, heads, height * width, head_dims)
+    return dict(
+        query=random(*tokens),
+        key=random(*tokens),
+        value=random(*tokens),
+        plane=random(channels, 2 * height + 1, 2 * width + 1),
+        scale=random(channels, height, width),
+        shift=random(channels, height, width),
+        conv_weight=random(heads, channels, 3, 3),
+        conv_bias=random(heads),
+        norm_weight=random(heads),
+        norm_bias=random(heads),
+    )
+
+
+def written_out(arguments: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Equations 5 to 8 of the paper for one query at a time."""
+    x = PeripheralAttentionInputs(**arguments)
+    _, height, width = x.scale.shape
+    output = []
+    for i in range(height):
+        for j in range(width):
+            top, left = height - 1 - i, width - 1 - j
+            window = x.plane[:, top : top + height + 2, left : left + width + 2]
+            hidden = (window * x.scale[:, top, left, None, None] + x.shift[:, top, left, None, None]).clamp(min=0)
+            phi = F.conv2d(hidden[None], x.conv_weight, x.conv_bias)[0].flatten(1)
+            phi = (phi - phi.mean(1, keepdim=True)) / (phi.var(1, correction=0, keepdim=True) + 1e-5).sqrt()
+            phi = torch.sigmoid(phi * x.norm_weight[:, None] + x.norm_bias[:, None])
+            logits = torch.einsum('bhd,bhkd->bhk', x.query[:, :, i * width + j], x.key) / x.query.shape[-1] ** 0.5
+            weights = logits.softmax(-1) * phi
+            output.append(torch.einsum('bhk,bhkd->bhd', weights / weights.sum(-1, keepdim=True), x.value))
+    return torch.stack(output, dim=2)
+
+
+@pytest.mark.parametrize(
+    'sizes',
+    [
+        dict(),
+        dict(grid=(1, 1), batch=1),
+        dict(grid=(1, 7)),
+        dict(grid=(7, 1), channels=1, heads=1, head_dims=1),
+        dict(grid=(5, 15), heads=6, channels=8, head_dims=33),
+    ],
+    ids=str,
+)
+def test_equals_the_formula(sizes: dict, backend: str) -> None:
+    arguments = make_arguments(**sizes)
+    output = peripheral_attention(**arguments, backend=backend)
+    torch.testing.assert_close(output, written_out(arguments), rtol=1e-9, atol=1e-9)
+
+
+@needs_library
+@pytest.mark.parametrize(
+    'sizes',
+    [
+        # Several bands and several chunks of a matrix product, none whole.
+        dict(grid=(20, 31), heads=4, channels=16, head_dims=70, batch=1),
+        dict(grid=(6, 67), heads=5, channels=6, head_dims=32),
+        dict(grid=(9, 3), heads=12, channels=48, head_dims=8),
+        dict(batch=0),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+def test_backends_agree_in_values_and_gradients(sizes: dict, dtype: torch.dtype) -> None:
+    arguments = make_arguments(**sizes, dtype=dtype)
+    results = {}
+    for backend in ('reference', 'cpu'):
+        inputs = {name: tensor.clone().requires_grad_() for name, tensor in arguments.items()}
+        output = peripheral_attention(**inputs, backend=backend)
+        weights = torch.linspace(-1, 1, output.numel(), dtype=dtype).view(output.shape)
+        (output * weights).sum().backward()
+        # The exact gradient of conv_bias is zero, the rest is rounding.
+        gradients = {name: tensor.grad for name, tensor in inputs.items() if name != 'conv_bias'}
+        results[backend] = dict(output=output, **gradients)
+    for name, want in results['reference'].items():
+        tolerance = (1e-9 if dtype == torch.float64 else 1e-4) * want.abs().max().item() if want.numel() else 0
+        torch.testing.assert_close(results['cpu'][name], want, rtol=0, atol=tolerance, msg=lambda m: f'{name}: {m}')  # noqa: B023
+
+
+def test_gradients(backend: str) -> None:
+    arguments = make_arguments(grid=(2, 3))
+    inputs = [tensor.requires_grad_() for tensor in arguments.values()]
+    assert torch.autograd.gradcheck(lambda *tensors: peripheral_attention(*tensors, backend=backend), inputs)
+
+
+@pytest.mark.parametrize('numel', [1, 1000])
+def test_chunks_of_queries_give_the_same(numel: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = make_arguments(grid=(5, 6))
+    results = []
+    for limit in (2**20, numel):
+        monkeypatch.setitem(CHUNK_NUMEL, 'cpu', limit)
+        inputs = {name: tensor.clone().requires_grad_() for name, tensor in arguments.items()}
+        output = peripheral_attention(**inputs, backend='reference')
+        output.square().sum().backward()
+        results.append([output, *(tensor.grad for tensor in inputs.values())])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize('numel', [1, 700, 5000, 10**9])
+@pytest.mark.parametrize('grid', [(4, 6), (1, 9), (9, 1)])
+def test_chunks_are_the_tokens_in_order(
+    grid: tuple[int, int], numel: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CHUNK_NUMEL, 'cpu', numel)
+    tokens = torch.arange(grid[0] * grid[1]).view(grid)
+    chunks = list(query_chunks(grid, heads=2, channels=8, batch=1, device=torch.device('cpu')))
+    for queries, rows, columns in chunks:
+        assert tokens[rows, columns].flatten().tolist() == list(range(queries.start, queries.stop))
+    assert [i for queries, _, _ in chunks for i in range(queries.start, queries.stop)] == tokens.flatten().tolist()
+
+
+@needs_library
+def test_backward_is_the_same_for_any_number_of_threads() -> None:
+    arguments = make_arguments(grid=(23, 30), heads=4, channels=16, head_dims=24, dtype=torch.float32)
+
+    def run() -> list[torch.Tensor]:
+        inputs = {name: tensor.clone().requires_grad_() for name, tensor in arguments.items()}
+        output = peripheral_attention(**inputs, backend='cpu')
+        output.square().sum().backward()
+        return [output, *(tensor.grad for tensor in inputs.values())]
+
+    check_any_number_of_threads(run)
+
+
+@needs_library
+def test_operator_is_registered_as_torch_expects() -> None:
+    inputs = [tensor.requires_grad_() for tensor in make_arguments(dtype=torch.float32).values()]
+    # Schema, autograd registration, fake tensors, and AOT dispatch with dynamic shapes.
+    torch.library.opcheck(torch.ops.bioattn_mm.peripheral_attention.default, (*inputs, 1e-5))
+
+
+@needs_library
+def test_compiles_into_one_graph_and_exports() -> None:
+    class Module(torch.nn.Module):
+        def forward(self, **arguments: torch.Tensor) -> torch.Tensor:
+            return peripheral_attention(**arguments)
+
+    arguments = make_arguments(dtype=torch.float32)
+    want = peripheral_attention(**arguments)
+    compiled = torch.compile(Module(), fullgraph=True, backend='aot_eager')
+    torch.testing.assert_close(compiled(**arguments), want)
+    exported = torch.export.export(Module(), (), arguments)
+    torch.testing.assert_close(exported.module()(**arguments), want)
+
+
+@needs_library
+def test_no_second_derivative() -> None:
+    arguments = make_arguments(batch=1)
+    query = arguments['query'].requires_grad_()
+    (gradient,) = torch.autograd.grad(peripheral_attention(**arguments).square().sum(), query, create_graph=True)
+    with pytest.raises(RuntimeError, match='peripheral_attention_backward'):
+        gradient.sum().backward()
+
+
+def test_nan_propagates_and_goes_no_further(backend: str) -> None:
+    arguments = make_arguments(dtype=torch.float32)
+    arguments['query'][0, 1, 5, 2] = float('nan')
+    output = peripheral_attention(**arguments, backend=backend)
+    assert output[0, 1, 5].isnan().all()
+    assert output.isnan().sum() == output.shape[-1]
+
+
+def test_non_contiguous_arguments(backend: str) -> None:
+    arguments = make_arguments()
+    want = peripheral_attention(**arguments, backend=backend)
+    strided = {name: t.transpose(0, -1).contiguous().transpose(0, -1) for name, t in arguments.items()}
+    assert not strided['key'].is_contiguous()
+    torch.testing.assert_close(peripheral_attention(**strided, backend=backend), want)
+
+
+def half_of(arguments: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    return {name: tensor.to(dtype) if name in TOKENS else tensor for name, tensor in arguments.items()}
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype, backend: str) -> None:
+    half = half_of(make_arguments(dtype=torch.float32, grid=(5, 9), head_dims=24), dtype)
+    exact = peripheral_attention(**{name: tensor.double() for name, tensor in half.items()})
+    inputs = {name: tensor.requires_grad_() for name, tensor in half.items()}
+    output = peripheral_attention(**inputs, backend=backend)
+    assert output.dtype == dtype
+    if backend == 'cpu':  # the only rounding is that of the output itself
+        torch.testing.assert_close(output, exact.to(dtype))
+    else:
+        torch.testing.assert_close(output, exact.to(dtype), rtol=0, atol=0.05)
+    output.float().sum().backward()
+    assert all(tensor.grad.dtype == tensor.dtype for tensor in inputs.values())
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_autocast_casts_the_tokens(dtype: torch.dtype, backend: str) -> None:
+    arguments = make_arguments(dtype=torch.float32)
+    arguments['value'] = arguments['value'].to(dtype)
+    inputs = {name: tensor.requires_grad_() for name, tensor in arguments.items()}
+    with torch.autocast('cpu', dtype):
+        output = peripheral_attention(**inputs, backend=backend)
+    assert output.dtype == dtype
+    torch.testing.assert_close(output, peripheral_attention(**half_of(arguments, dtype), backend=backend))
+    output.float().sum().backward()
+    assert all(tensor.grad.dtype == tensor.dtype for tensor in inputs.values())
+
+
+def test_autocast_leaves_float64_alone(backend: str) -> None:
+    arguments = make_arguments()
+    want = peripheral_attention(**arguments, backend=backend)
+    with torch.autocast('cpu', torch.bfloat16):
+        output = peripheral_attention(**arguments, backend=backend)
+    assert output.dtype == torch.float64
+    assert torch.equal(output, want)
+
+
+def test_empty_batch(backend: str) -> None:
+    assert peripheral_attention(**make_arguments(batch=0), backend=backend).shape == (0, 2, 12, 3)
+
+
+def test_extreme_logits_stay_finite(backend: str) -> None:
+    arguments = make_arguments(dtype=torch.float32)
+    arguments['query'] *= 1e4
+    arguments['norm_bias'] -= 1000  # the sigmoid itself is 0
+    inputs = {name: tensor.requires_grad_() for name, tensor in arguments.items()}
+    output = peripheral_attention(**inputs, backend=backend)
+    output.sum().backward()
+    assert output.isfinite().all()
+    assert all(tensor.grad.isfinite().all() for tensor in inputs.values())
+
+
+@pytest.mark.parametrize(
+    ('name', 'wrong', 'message'),
+    [
+        ('query', torch.zeros(2, 12, 3), r'query must be \(B, heads, H \* W, d\), got shape \(2, 12, 3\)'),
+        ('query', torch.zeros(2, 2, 12, 3).int(), 'query must be one of float16, bfloat16, .*, got int32'),
+        ('scale', torch.zeros(5, 12), r'scale must be \(channels, H, W\), got shape \(5, 12\)'),
+        ('scale', torch.zeros(5, 3, 5), 'scale is for a grid of 3 x 5 tokens, but query has 12'),
+        ('key', torch.zeros(2, 2, 11, 3), r'key must have shape \(2, 2, 12, 3\).*got \(2, 2, 11, 3\)'),
+        ('plane', torch.zeros(5, 7, 7), r'plane must have shape \(5, 7, 9\).*got \(5, 7, 7\)'),
+        ('conv_weight', torch.zeros(2, 4, 3, 3), r'conv_weight must have shape \(2, 5, 3, 3\)'),
+        ('norm_bias', torch.zeros(3), r'norm_bias must have shape \(2,\)'),
+        ('value', torch.zeros(2, 2, 12, 3, device='meta'), 'value is on meta, but query is on cpu'),
+        ('key', torch.zeros(2, 2, 12, 3).half(), 'key must be torch.float64 to fit query, got torch.float16'),
+        ('shift', torch.zeros(5, 3, 4), 'shift must be torch.float64 to fit query, got torch.float32'),
+    ],
+)
+def test_arguments_that_do_not_fit(name: str, wrong: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        peripheral_attention(**{**make_arguments(), name: wrong})
