@@ -77,6 +77,13 @@ def relative_bias_attention(query: Shape, *_, **__) -> int:
     return 2 * 2 * math.prod(query) * height * width
 
 
+def peripheral_attention(
+    query: Shape, key: Shape, value: Shape, plane: Shape, scale: Shape, shift: Shape, conv_weight: Shape, *_, **__
+) -> int:
+    tokens = query[2]
+    return 2 * 2 * math.prod(query) * tokens + 2 * tokens**2 * math.prod(conv_weight)
+
+
 def sliding_window_qk(query: Shape, key: Shape, bias: Shape, **_) -> int:
     return 2 * math.prod(query) * bias[1]
 
@@ -131,6 +138,8 @@ if LIBRARY_IS_LOADED:
         torch.ops.bioattn_mm.aggregated_attention_forward: aggregated_attention,
         torch.ops.bioattn_mm.relative_bias_attention: relative_bias_attention,
         torch.ops.bioattn_mm.relative_bias_attention_forward: relative_bias_attention,
+        torch.ops.bioattn_mm.peripheral_attention: peripheral_attention,
+        torch.ops.bioattn_mm.peripheral_attention_forward: peripheral_attention,
         torch.ops.bioattn_mm.sliding_window_qk: sliding_window_qk,
         torch.ops.bioattn_mm.sliding_window_av: sliding_window_av,
         torch.ops.bioattn_mm.log_cpb_table: log_cpb_table,

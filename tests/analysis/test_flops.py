@@ -22,6 +22,7 @@ from bioattn_mm.layers import (
     SparseReconstructionAttention,
 )
 from bioattn_mm.ops import sliding_window_av, sliding_window_qk
+from bioattn_mm.ops.backends import choose_backend
 
 H, W, C, HEADS = 8, 10, 16, 2
 N = H * W
@@ -111,9 +112,12 @@ def test_gated_positional_attention() -> None:
     assert first == later == N * 4 * C**2 + 2 * N**2 * C + C * N * W + C * N * H
 
 
-@pytest.mark.parametrize('kept', [True, False])
-def test_peripheral_attention(kept: bool) -> None:
-    layer = PeripheralAttention(C, HEADS, cache_bytes=2**29 if kept else 0)
+@pytest.mark.parametrize('backend', ['', 'reference'], ids=['compiled', 'reference'])
+@pytest.mark.parametrize('cache_bytes', [2**29, 0])
+def test_peripheral_attention(backend: str, cache_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
+    kept = cache_bytes > 0 and choose_backend(X.device, None) == 'reference'
+    layer = PeripheralAttention(C, HEADS, cache_bytes)
     first, later = twice(layer, X, DistanceEmbedding(HEADS))
     hidden = 4 * HEADS
     distances = (2 * H + 3) * (2 * W + 3) * hidden

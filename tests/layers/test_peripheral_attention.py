@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from bioattn_mm.layers import DistanceEmbedding, PeripheralAttention
-from bioattn_mm.layers import peripheral_attention as implementation
+from tests.ops.conftest import needs_library
 
 Grid = tuple[int, int]
 GRIDS = [(4, 4), (3, 7), (5, 2), (1, 6), (1, 1)]
@@ -55,10 +55,16 @@ def written_out(layer: PeripheralAttention, x: torch.Tensor, embedding: Distance
     return layer.proj(output.transpose(1, 2).reshape(x.shape))
 
 
+@pytest.fixture
+def in_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where there is no compiled operator: log Phi_p is cached in eval mode."""
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', 'reference')
+
+
 @pytest.mark.parametrize('grid', GRIDS)
-@pytest.mark.parametrize('chunk_numel', [1, 1000, 2**20], ids=['query', 'few', 'all'])
-def test_is_the_formula_written_out(grid: Grid, chunk_numel: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(implementation.CHUNK_NUMEL, 'cpu', chunk_numel)
+@pytest.mark.parametrize('backend', ['reference', pytest.param('cpu', marks=needs_library)])
+def test_is_the_formula_written_out(grid: Grid, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
     layer, embedding = make_layers()
     x = torch.randn(3, *grid, 12, dtype=torch.float64, requires_grad=True)
     output, want = layer(x, embedding), written_out(layer, x, embedding)
@@ -72,13 +78,22 @@ def test_is_the_formula_written_out(grid: Grid, chunk_numel: int, monkeypatch: p
 
 @pytest.mark.parametrize('grid', GRIDS)
 @torch.no_grad()
-def test_cached_bias_gives_the_same_output(grid: Grid) -> None:
+def test_cached_bias_gives_the_same_output(grid: Grid, in_pytorch: None) -> None:
     layer, embedding = make_layers()
     x = torch.randn(2, *grid, 12, dtype=torch.float64)
     layer.eval()
     for _ in range(2):
         torch.testing.assert_close(layer(x, embedding), written_out(layer, x, embedding))
     assert len(layer._position_biases) == 1
+
+
+@needs_library
+@torch.no_grad()
+def test_compiled_operator_keeps_nothing() -> None:
+    layer, embedding = make_layers()
+    x = torch.randn(2, 5, 3, 12, dtype=torch.float64)
+    torch.testing.assert_close(layer.eval()(x, embedding), written_out(layer, x, embedding))
+    assert len(layer._position_biases) == 0
 
 
 @torch.no_grad()
@@ -94,18 +109,6 @@ def test_gradcheck() -> None:
     x = torch.randn(1, 3, 2, 2, dtype=torch.float64, requires_grad=True)
     # gradcheck perturbs its inputs in place, so the layer's own parameters can be among them.
     assert torch.autograd.gradcheck(lambda x, *_: layer(x, embedding), (x, *layer.parameters()))
-
-
-@pytest.mark.parametrize('chunk_numel', [1, 700, 5000, 10**9])
-@pytest.mark.parametrize('grid', [(4, 6), (1, 9), (9, 1)])
-def test_chunks_are_the_tokens_in_order(grid: Grid, chunk_numel: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(implementation.CHUNK_NUMEL, 'cpu', chunk_numel)
-    layer, _ = make_layers()
-    tokens = torch.arange(grid[0] * grid[1]).view(grid)
-    chunks = list(layer.query_chunks(grid, 1, torch.device('cpu')))
-    for queries, rows, columns in chunks:
-        assert tokens[rows, columns].flatten().tolist() == list(range(queries.start, queries.stop))
-    assert [i for queries, _, _ in chunks for i in range(queries.start, queries.stop)] == tokens.flatten().tolist()
 
 
 def test_frozen_position_gets_no_gradient() -> None:
@@ -148,7 +151,7 @@ def test_bfloat16_computes_phi_p_in_float32(mode: str) -> None:
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[PeripheralAttention, DistanceEmbedding, list]:
+def counted(monkeypatch: pytest.MonkeyPatch, in_pytorch: None) -> tuple[PeripheralAttention, DistanceEmbedding, list]:
     """Layers in eval mode, and a list that gets an entry whenever log Phi_p of all pairs is computed."""
     layer, embedding = make_layers()
     computed = []

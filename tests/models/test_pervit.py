@@ -19,15 +19,17 @@ def save_release(path, variant: str) -> str:
 
 
 @pytest.mark.parametrize('name', parity.vectors('pervit'))
-def test_matches_the_recorded_features(name: str, tmp_path) -> None:
+@pytest.mark.parametrize('backend', ['', 'reference'], ids=['compiled', 'reference'])
+def test_matches_the_recorded_features(name: str, backend: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
     vector = parity.read_vector(name)
     backbone = PerViT(
         vector['variant'],
         init_cfg=dict(type='Pretrained', checkpoint=save_release(tmp_path / 'release.pth', vector['variant'])),
     )
     backbone.init_weights()
-    parity.check_features(backbone.eval(), name)  # in chunks
-    with torch.no_grad():
+    parity.check_features(backbone.eval(), name)
+    with torch.no_grad():  # the reference caches log Phi_p
         parity.check_features(backbone, name)
 
 
@@ -66,7 +68,8 @@ def test_random_initialisation_keeps_the_norms() -> None:
 
 
 @torch.no_grad()
-def test_memory_kept_is_shared_out_among_the_blocks() -> None:
+def test_memory_kept_is_shared_out_among_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', 'reference')
     image = torch.randn(1, 3, 64, 64)
     kept = PerViT(SMALL, cache_mebibytes=1).eval()
     computed = PerViT(SMALL, cache_mebibytes=0).eval()

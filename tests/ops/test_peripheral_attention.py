@@ -125,9 +125,7 @@ def test_chunks_of_queries_give_the_same(numel: int, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize('numel', [1, 700, 5000, 10**9])
 @pytest.mark.parametrize('grid', [(4, 6), (1, 9), (9, 1)])
-def test_chunks_are_the_tokens_in_order(
-    grid: tuple[int, int], numel: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_are_the_tokens_in_order(grid: tuple[int, int], numel: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CHUNK_NUMEL, 'cpu', numel)
     tokens = torch.arange(grid[0] * grid[1]).view(grid)
     chunks = list(query_chunks(grid, heads=2, channels=8, batch=1, device=torch.device('cpu')))
