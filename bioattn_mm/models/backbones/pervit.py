@@ -66,8 +66,9 @@ class PerViT(PlainBackbone):
             (B, C).
         drop_path_rate: Stochastic depth of the last block; it rises linearly from 0.
         cache_mebibytes: Memory for the position-based attention of sizes met before, in eval mode, all blocks
-            together. A size takes 4 * blocks * heads * tokens^2 bytes (half of it in half precision), 3 GiB for
-            'tiny' at 1024 x 1024 pixels; one that does not fit is computed anew every time.
+            together, where PyTorch computes it: on a GPU, or without the compiled operators. A size takes 4 * blocks
+            * heads * tokens^2 bytes (half of it in half precision), 3 GiB for 'tiny' at 1024 x 1024 pixels; one that
+            does not fit is computed anew every time.
         with_cp: Recompute each block's activations in the backward pass to save memory.
         frozen_stages: Blocks up to and including this one are frozen, and the stem and the distance embedding with
             them; -1 freezes none.
