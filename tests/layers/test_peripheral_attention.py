@@ -104,6 +104,17 @@ def test_position_bias_is_log_phi_p_minus_its_maximum() -> None:
     torch.testing.assert_close(bias, want - want.amax(-1, keepdim=True))
 
 
+@needs_library
+@torch.no_grad()
+def test_compiles_whole() -> None:
+    torch.compiler.reset()
+    layer, embedding = make_layers()
+    compiled = torch.compile(layer, backend='aot_eager', fullgraph=True)
+    for grid in ((4, 6), (5, 3)):  # the second one is compiled for any size
+        x = torch.randn(2, *grid, 12, dtype=torch.float64)
+        torch.testing.assert_close(compiled(x, embedding), layer(x, embedding))
+
+
 def test_gradcheck() -> None:
     layer, embedding = make_layers(embed_dims=2, num_heads=1)
     x = torch.randn(1, 3, 2, 2, dtype=torch.float64, requires_grad=True)
