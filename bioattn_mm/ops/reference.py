@@ -61,12 +61,12 @@ def aggregated_attention_reference(*tensors: Tensor) -> Tensor:
     inputs = inputs._replace(key=_pad(inputs.key, window_size), value=_pad(inputs.value, window_size))
 
     batch, height, width, heads, _ = inputs.query.shape
-    rows_per_chunk = height
+    rows_per_chunk = max(1, height)
     if not torch.is_grad_enabled():
         weights_per_row = batch * width * heads * (window_size**2 + inputs.pooled_key.shape[1:3].numel())
-        rows_per_chunk = min(height, max(1, MAX_WEIGHTS_PER_CHUNK // max(1, weights_per_row)))
+        rows_per_chunk = min(rows_per_chunk, max(1, MAX_WEIGHTS_PER_CHUNK // max(1, weights_per_row)))
     output = []
-    for top in range(0, height, rows_per_chunk):
+    for top in range(0, max(1, height), rows_per_chunk):
         rows = slice(top, top + rows_per_chunk)
         rows_with_margin = slice(top, top + rows_per_chunk + window_size - 1)
         chunk = inputs._replace(

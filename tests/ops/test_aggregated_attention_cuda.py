@@ -1,6 +1,8 @@
 """The CUDA kernels of aggregated attention: on a GPU if there is one, and their source compiled for the CPU."""
 
+import re
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -9,44 +11,64 @@ from torch.autograd.function import FunctionCtx
 from bioattn_mm.ops import aggregated_attention
 from bioattn_mm.ops.reference import aggregated_attention_reference
 from tests.ops.conftest import needs_cuda
-from tests.ops.cuda_on_cpu import CSRC, HERE, load_cuda_on_cpu
+from tests.ops.cuda_on_cpu import CSRC, HERE, CUDAOnCPU, barriers_in
 from tests.ops.test_aggregated_attention import FLOATING, make_arguments
 
 Kernels = tuple[Callable[..., torch.Tensor], str]
+SOURCES = [CSRC / 'cuda' / f'aggregated_attention_{part}.cu' for part in ('forward', 'backward')]
 
 
 class OnCPU(torch.autograd.Function):
     """The CUDA kernels, run on the CPU."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, *inputs: torch.Tensor) -> torch.Tensor:
-        output, logsumexp = torch.ops.bioattn_mm_cuda_on_cpu.aggregated_attention_forward(inputs)
-        ctx.save_for_backward(*inputs, output, logsumexp)
-        return output
+    def forward(ctx: FunctionCtx, emulation: CUDAOnCPU, *inputs: torch.Tensor) -> torch.Tensor:
+        results = emulation.operators.aggregated_attention_forward(inputs, any(ctx.needs_input_grad))
+        ctx.emulation = emulation
+        ctx.save_for_backward(*inputs, *results)
+        return results[0]
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        *inputs, output, logsumexp = ctx.saved_tensors
-        operator = torch.ops.bioattn_mm_cuda_on_cpu.aggregated_attention_backward
-        gradients = list(operator(grad.contiguous(), inputs, output, logsumexp))
+        *inputs, output, logsumexp, rounding = ctx.saved_tensors
+        operator = ctx.emulation.operators.aggregated_attention_backward
+        gradients = list(operator(grad, inputs, output, logsumexp, rounding))
         gradients.insert(-1, None)  # of pooled_bias_rows, the last input but one
-        return tuple(gradients)
+        return None, *gradients
 
 
 @pytest.fixture(scope='session')
-def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    library = tmp_path_factory.mktemp('cuda_on_cpu') / 'aggregated_attention.so'
-    sources = [CSRC / 'cuda' / f'aggregated_attention_{part}.cu' for part in ('forward', 'backward')]
-    load_cuda_on_cpu([*sources, HERE / 'aggregated_attention.cpp'], library)
-    return OnCPU.apply, 'cpu'
+def tensor_cores(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
+    """The kernels for compute capability 8.0 and later, on the CPU."""
+    folder = tmp_path_factory.mktemp('tensor_cores')
+    return CUDAOnCPU('tensor_cores_on_cpu', [*SOURCES, HERE / 'aggregated_attention.cpp'], folder)
 
 
-@pytest.fixture(params=['cuda on cpu', pytest.param('cuda', marks=needs_cuda)])
+@pytest.fixture(scope='session')
+def plain_arithmetic(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
+    """The kernels for earlier GPUs, on the CPU."""
+    folder, sources = tmp_path_factory.mktemp('plain_arithmetic'), [*SOURCES, HERE / 'aggregated_attention.cpp']
+    return CUDAOnCPU('plain_arithmetic_on_cpu', sources, folder, tensor_cores=False)
+
+
+def on_cpu(emulation: CUDAOnCPU) -> Kernels:
+    emulation.draw_order()
+    return partial(OnCPU.apply, emulation), 'cpu'
+
+
+@pytest.fixture(
+    params=[
+        'tensor cores on cpu',
+        # By default test_cuda_on_cpu.py tests the one function that is different in it.
+        pytest.param('plain arithmetic on cpu', marks=pytest.mark.every_kernel),
+        pytest.param('cuda', marks=needs_cuda),
+    ]
+)
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     """The operator, and the device it runs on."""
-    if request.param == 'cuda on cpu':
-        return request.getfixturevalue('cuda_on_cpu')
-    return lambda *inputs: aggregated_attention(*inputs, backend='cuda'), 'cuda'
+    if request.param == 'cuda':
+        return lambda *inputs: aggregated_attention(*inputs, backend='cuda'), 'cuda'
+    return on_cpu(request.getfixturevalue(request.param.removesuffix(' on cpu').replace(' ', '_')))
 
 
 def to_device(arguments: dict[str, torch.Tensor], device: str) -> list[torch.Tensor]:
@@ -80,24 +102,24 @@ SIZES = [
     dict(window_size=5, channels=32),
     dict(window_size=7, channels=40),
     dict(window_size=9, channels=64),
+    dict(window_size=1, channels=48),
+    dict(grid=(18, 9), pooled_grid=(17, 11), channels=56, heads=1, batch=1),
     dict(grid=(1, 1), pooled_grid=(1, 1)),
     dict(batch=0),
+    dict(grid=(0, 7)),
+    dict(grid=(5, 0)),
+    dict(pooled_grid=(0, 3)),
 ]
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 
 
 @pytest.mark.parametrize('sizes', SIZES, ids=str)
-def test_float32(kernels: Kernels, sizes: dict) -> None:
-    check_against_the_reference(kernels, make_arguments(**sizes, dtype=torch.float32), 1e-5)
-
-
-@pytest.mark.parametrize('sizes', [SIZES[1], SIZES[6]], ids=str)
-# Gradients of the logits are small differences of numbers that carry the rounding of the output.
-@pytest.mark.parametrize(('dtype', 'tolerance'), [(torch.float16, 1e-2), (torch.bfloat16, 5e-2)])
-def test_half_precision(kernels: Kernels, sizes: dict, dtype: torch.dtype, tolerance: float) -> None:
+@pytest.mark.parametrize('dtype', TOLERANCE, ids=str)
+def test_values_and_gradients(kernels: Kernels, sizes: dict, dtype: torch.dtype) -> None:
     arguments = make_arguments(**sizes, dtype=torch.float32)
-    arguments['query'] /= arguments['query'].shape[-1] ** 0.5
-    half = {name: t.to(dtype) if t.is_floating_point() else t for name, t in arguments.items()}
-    check_against_the_reference(kernels, half, tolerance)
+    arguments['query'] /= max(arguments['query'].shape[-1], 1) ** 0.5
+    rounded = {name: t.to(dtype) if t.is_floating_point() else t for name, t in arguments.items()}
+    check_against_the_reference(kernels, rounded, TOLERANCE[dtype])
 
 
 def test_half_precision_sums_in_float32(kernels: Kernels) -> None:
@@ -139,10 +161,125 @@ def test_nan_propagates_and_goes_no_further(kernels: Kernels) -> None:
 
 def test_the_same_twice(kernels: Kernels) -> None:
     operator, device = kernels
-    arguments = make_arguments(grid=(17, 19), pooled_grid=(5, 9), dtype=torch.float32)
-    inputs = to_device(arguments, device)
-    first, second = (values_and_gradients(operator, inputs) for _ in range(2))
+    inputs = to_device(make_arguments(grid=(9, 10), pooled_grid=(5, 9), dtype=torch.float32), device)
+    first = values_and_gradients(operator, inputs)
+    if isinstance(operator, partial):  # the emulation, with another order of the threads
+        operator.args[0].draw_order()
+    second = values_and_gradients(operator, inputs)
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def test_sums_over_many_keys_are_not_biased(kernels: Kernels) -> None:
+    # Tensor cores round every sum toward zero: 1764 weights of a softmax would sum to 1 - 2e-5.
+    operator, device = kernels
+    arguments = make_arguments(batch=1, grid=(2, 3), pooled_grid=(42, 42), heads=1, dtype=torch.float32)
+    arguments['value'].fill_(1)
+    arguments['pooled_value'].fill_(1)
+    arguments['token_weights'].zero_()
+    output = operator(*to_device(arguments, device))[0, 0, 1].cpu()  # a window row is outside, and has no weight
+    torch.testing.assert_close(output, torch.ones_like(output), rtol=0, atol=1e-6)
+    check_against_the_reference(
+        kernels, make_arguments(batch=1, grid=(2, 3), pooled_grid=(42, 42), heads=1, dtype=torch.float32), 5e-6
+    )
+
+
+def test_rounding_of_the_output_does_not_reach_the_gradients(kernels: Kernels) -> None:
+    # Large token weights make a large output, whose rounding is large beside the gradients of the softmax.
+    arguments = make_arguments(channels=24, dtype=torch.float32)
+    arguments['token_weights'] *= 30
+    half = {name: t.half() if t.is_floating_point() else t for name, t in arguments.items()}
+    operator, device = kernels
+    inputs = to_device(half, device)
+    exact = [t.double() if t.is_floating_point() else t for t in inputs]
+    wanted = values_and_gradients(aggregated_attention_reference, exact)
+    for name, result, want in zip(['output', *FLOATING], values_and_gradients(operator, inputs), wanted, strict=True):
+        error = (result.double() - want).abs().max() / want.abs().max()
+        assert error < 2e-3, f'{name}: {error}'
+
+
+@pytest.mark.parametrize('dtype', TOLERANCE, ids=str)
+def test_views_that_begin_anywhere(kernels: Kernels, dtype: torch.dtype) -> None:
+    # Kernels load several channels at once, from addresses that are multiples of so many bytes.
+    operator, device = kernels
+    arguments = {n: t.to(dtype) if t.is_floating_point() else t for n, t in make_arguments().items()}
+    inputs = to_device(arguments, device)
+    shifted = [torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape) for t in inputs]
+    assert all(t.is_contiguous() and t.storage_offset() == 1 for t in shifted)
+    results = values_and_gradients_of_views(operator, shifted)
+    for result, want in zip(results, values_and_gradients(operator, inputs), strict=True):
+        assert torch.equal(result, want)
+
+
+def values_and_gradients_of_views(
+    operator: Callable[..., torch.Tensor], inputs: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """As `values_and_gradients`, without copies of the inputs, and with a gradient that is a view, too."""
+    inputs = [t.detach().requires_grad_(t.is_floating_point()) for t in inputs]
+    output = operator(*inputs)
+    weights = torch.linspace(-1, 1, output.numel(), device=output.device).to(output.dtype)
+    weights = torch.cat([weights.new_zeros(1), weights])[1:].view_as(output)
+    return [output.detach(), *torch.autograd.grad(output, [t for t in inputs if t.requires_grad], weights)]
+
+
+def test_strided_arguments(kernels: Kernels) -> None:
+    operator, device = kernels
+    inputs = to_device(make_arguments(dtype=torch.float32), device)
+    strided = [t.transpose(0, -1).contiguous().transpose(0, -1) for t in inputs]
+    assert not strided[0].is_contiguous()
+    for result, want in zip(
+        values_and_gradients_of_views(operator, strided), values_and_gradients(operator, inputs), strict=True
+    ):
+        assert torch.equal(result, want)
+
+
+@pytest.mark.parametrize('row', [-1, 4, 2**40])
+def test_rows_outside_of_the_bias(tensor_cores: CUDAOnCPU, row: int) -> None:
+    # Only in the emulation: on a GPU an assertion in a kernel ends the process's use of it.
+    operator, _ = on_cpu(tensor_cores)
+    arguments = make_arguments(dtype=torch.float32)
+    arguments['pooled_bias_rows'][3, 1] = row
+    with pytest.raises(RuntimeError, match='pooled_bias_rows has a row that pooled_bias has not'):
+        operator(*arguments.values())
+
+
+# Sums over the queries in two splits of two chunks and of one: a block then stages queries more than once.
+SEVERAL_CHUNKS = dict(batch=1, grid=(6, 9), pooled_grid=(1400, 1))
+
+
+@pytest.mark.every_kernel
+def test_several_chunks_in_a_split(kernels: Kernels) -> None:
+    check_against_the_reference(kernels, make_arguments(**SEVERAL_CHUNKS, dtype=torch.float32), 1e-5)
+
+
+@pytest.mark.every_kernel
+def test_every_barrier_is_needed(tensor_cores: CUDAOnCPU) -> None:
+    kernels = on_cpu(tensor_cores)
+    sizes = [SIZES[1] | dict(grid=(9, 10)), SEVERAL_CHUNKS]
+    places = barriers_in(*SOURCES)
+    assert len(places) >= 11
+    missed = []
+    for place in places:
+        with tensor_cores.without_barrier(place):
+            for each in sizes:
+                arguments = make_arguments(**each, dtype=torch.float32)
+                try:
+                    check_against_the_reference(kernels, arguments, 1e-5)
+                except RuntimeError as error:
+                    assert 'without a barrier' in str(error) or 'uninitialised' in str(error)
+                    break
+            else:
+                missed.append(place)
+    assert not missed
+
+
+def test_every_instruction_of_the_tensor_cores(tensor_cores: CUDAOnCPU) -> None:
+    kernels = on_cpu(tensor_cores)
+    for dtype, tolerance in TOLERANCE.items():
+        arguments = make_arguments(batch=1, channels=24, dtype=dtype)
+        check_against_the_reference(kernels, arguments, tolerance)
+    instructions = set(re.findall(r'mma\.sync[\w.]+', (CSRC / 'cuda' / 'device.cuh').read_text()))
+    assert len(instructions) == 5
+    assert set(tensor_cores.operators.executed_instructions()) == instructions
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch.autograd.function import FunctionCtx
 
 from bioattn_mm.ops import aggregated_attention, sliding_window_av, sliding_window_qk
 from tests.ops.conftest import check_any_number_of_threads, needs_cuda, needs_library
-from tests.ops.cuda_on_cpu import CSRC, HERE, load_cuda_on_cpu
+from tests.ops.cuda_on_cpu import CSRC, HERE, CUDAOnCPU
 
 QK = ('query', 'key', 'bias')
 AV = ('weights', 'value')
@@ -31,11 +31,11 @@ class QKOnCPU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, *inputs: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(*inputs[:2])
-        return torch.ops.bioattn_mm_cuda_on_cpu.sliding_window_qk(*inputs)
+        return torch.ops.sliding_window_on_cpu.sliding_window_qk(*inputs)
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.ops.bioattn_mm_cuda_on_cpu.sliding_window_qk_backward(grad, *ctx.saved_tensors)
+        return torch.ops.sliding_window_on_cpu.sliding_window_qk_backward(grad, *ctx.saved_tensors)
 
 
 class AVOnCPU(torch.autograd.Function):
@@ -44,18 +44,17 @@ class AVOnCPU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, *inputs: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(*inputs)
-        return torch.ops.bioattn_mm_cuda_on_cpu.sliding_window_av(*inputs)
+        return torch.ops.sliding_window_on_cpu.sliding_window_av(*inputs)
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.ops.bioattn_mm_cuda_on_cpu.sliding_window_av_backward(grad, *ctx.saved_tensors)
+        return torch.ops.sliding_window_on_cpu.sliding_window_av_backward(grad, *ctx.saved_tensors)
 
 
 @pytest.fixture(scope='session')
-def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Operators:
-    library = tmp_path_factory.mktemp('cuda_on_cpu') / 'sliding_window.so'
-    load_cuda_on_cpu([CSRC / 'cuda' / 'sliding_window_cuda.cu', HERE / 'sliding_window.cpp'], library)
-    return Operators(QKOnCPU.apply, AVOnCPU.apply)
+def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
+    sources = [CSRC / 'cuda' / 'sliding_window_cuda.cu', HERE / 'sliding_window.cpp']
+    return CUDAOnCPU('sliding_window_on_cpu', sources, tmp_path_factory.mktemp('sliding_window'))
 
 
 @pytest.fixture(
@@ -70,7 +69,8 @@ def operators(request: pytest.FixtureRequest) -> Operators:
     """Every backend, and the CUDA kernels' source on the CPU."""
     name = request.param
     if name == 'cuda on cpu':
-        return request.getfixturevalue('cuda_on_cpu')
+        request.getfixturevalue('cuda_on_cpu').draw_order()
+        return Operators(QKOnCPU.apply, AVOnCPU.apply)
     device = 'cuda' if name == 'cuda' else 'cpu'
     return Operators(partial(sliding_window_qk, backend=name), partial(sliding_window_av, backend=name), device)
 

@@ -28,8 +28,8 @@ struct SeparateArguments;
 template <size_t... i>
 struct SeparateArguments<std::index_sequence<i...>> {
   using Whole = Tensor(Argument<i>...);
-  using ForwardPass = Forward(Argument<i>...);
-  using BackwardPass = Gradients(const Tensor&, Argument<i>..., const Tensor&, const Tensor&);
+  using ForwardPass = RoundedForward(Argument<i>...);
+  using BackwardPass = Gradients(const Tensor&, Argument<i>..., const Tensor&, const Tensor&, const Tensor&);
 
   // Wraps a function of `Inputs`.
   template <auto function>
@@ -39,23 +39,31 @@ struct SeparateArguments<std::index_sequence<i...>> {
 
   template <auto function>
   static Gradients backward(
-      const Tensor& grad_output, Argument<i>... inputs, const Tensor& output, const Tensor& logsumexp) {
-    return to_gradients(function(grad_output, Inputs{inputs...}, output, logsumexp));
+      const Tensor& grad_output, Argument<i>... inputs, const Tensor& output, const Tensor& logsumexp,
+      const Tensor& rounding) {
+    return to_gradients(function(grad_output, Inputs{inputs...}, output, logsumexp, rounding));
   }
 };
 using Separate = SeparateArguments<std::make_index_sequence<9>>;
+
+// Room for the rounding of the output.
+Tensor empty_rounding(const Tensor& query) {
+  return at::isReducedFloatingType(query.scalar_type()) ? shaped_like(query) : at::empty({0}, query.options());
+}
 
 // On the CPU half precision is a format of storage: what is computed is float32.
 Tensor at_least_float(const Tensor& tensor) {
   return (at::isReducedFloatingType(tensor.scalar_type()) ? tensor.to(at::kFloat) : tensor).contiguous();
 }
 
-Forward forward_cpu(const Inputs& inputs) {
+RoundedForward forward_cpu(const Inputs& inputs, bool) {
   auto [output, logsumexp] = aggregated_attention_forward_cpu(inputs.map(at_least_float));
-  return {output.to(inputs.query.scalar_type()), logsumexp};
+  // The backward pass of the CPU does not read it, but all devices have the same shapes.
+  return {output.to(inputs.query.scalar_type()), logsumexp, empty_rounding(inputs.query)};
 }
 
-Inputs backward_cpu(const Tensor& grad_output, const Inputs& inputs, const Tensor&, const Tensor& logsumexp) {
+Inputs backward_cpu(
+    const Tensor& grad_output, const Inputs& inputs, const Tensor&, const Tensor& logsumexp, const Tensor&) {
   const Inputs gradients =
       aggregated_attention_backward_cpu(at_least_float(grad_output), inputs.map(at_least_float), logsumexp);
   return gradients.map([&](const Tensor& gradient) {
@@ -63,24 +71,14 @@ Inputs backward_cpu(const Tensor& grad_output, const Inputs& inputs, const Tenso
   });
 }
 
-#ifdef BIOATTN_WITH_CUDA
-Tensor contiguous(const Tensor& tensor) { return tensor.contiguous(); }
-
-Forward forward_cuda(const Inputs& inputs) { return aggregated_attention_forward_cuda(inputs.map(contiguous)); }
-
-Inputs backward_cuda(
-    const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp) {
-  return aggregated_attention_backward_cuda(grad_output.contiguous(), inputs.map(contiguous), output, logsumexp);
-}
-#endif
-
-Forward forward_meta(const Inputs& inputs) {
+RoundedForward forward_meta(const Inputs& inputs, bool) {
   const Tensor& query = inputs.query;
   const auto dtype = at::isReducedFloatingType(query.scalar_type()) ? at::kFloat : query.scalar_type();
-  return {shaped_like(query), at::empty_symint(query.sym_sizes().slice(0, 4), query.options().dtype(dtype))};
+  const Tensor logsumexp = at::empty_symint(query.sym_sizes().slice(0, 4), query.options().dtype(dtype));
+  return {shaped_like(query), logsumexp, empty_rounding(query)};
 }
 
-Inputs backward_meta(const Tensor&, const Inputs& inputs, const Tensor&, const Tensor&) {
+Inputs backward_meta(const Tensor&, const Inputs& inputs, const Tensor&, const Tensor&, const Tensor&) {
   return inputs.map(shaped_like);
 }
 
@@ -89,15 +87,18 @@ Tensor call(const Inputs& inputs) {
   return inputs.apply([](const auto&... tensors) { return op.call(tensors...); });
 }
 
-Forward call_forward(const Inputs& inputs) {
+RoundedForward call_forward(const Inputs& inputs) {
   static const auto op = find_operator<Separate::ForwardPass>("bioattn_mm::aggregated_attention_forward");
   return inputs.apply([](const auto&... tensors) { return op.call(tensors...); });
 }
 
 Gradients call_backward(
-    const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp) {
+    const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp,
+    const Tensor& rounding) {
   static const auto op = find_operator<Separate::BackwardPass>("bioattn_mm::aggregated_attention_backward");
-  return inputs.apply([&](const auto&... tensors) { return op.call(grad_output, tensors..., output, logsumexp); });
+  return inputs.apply([&](const auto&... tensors) {
+    return op.call(grad_output, tensors..., output, logsumexp, rounding);
+  });
 }
 
 // The attention weights are not saved: the backward pass computes them again from the inputs and the logsumexp. It
@@ -106,8 +107,8 @@ struct AggregatedAttention : torch::autograd::Function<AggregatedAttention> {
   template <typename... Tensors>
   static Tensor forward(AutogradContext* context, const Tensors&... inputs) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    auto [output, logsumexp] = call_forward(Inputs{inputs...});
-    context->save_for_backward({inputs..., output, logsumexp});
+    auto [output, logsumexp, rounding] = call_forward(Inputs{inputs...});
+    context->save_for_backward({inputs..., output, logsumexp, rounding});
     return output;
   }
 
@@ -115,17 +116,29 @@ struct AggregatedAttention : torch::autograd::Function<AggregatedAttention> {
     const auto saved = context->get_saved_variables();
     variable_list gradients = std::apply(
         [](const auto&... tensors) { return variable_list{tensors...}; },
-        call_backward(grad_outputs[0], inputs_from(saved), saved[9], saved[10]));
+        call_backward(grad_outputs[0], inputs_from(saved), saved[9], saved[10], saved[11]));
     gradients.insert(gradients.end() - 1, Tensor());  // of pooled_bias_rows, the last input but one
     return gradients;
   }
 };
 
 Tensor with_autograd(const Inputs& inputs) {
+  if (!at::GradMode::is_enabled()) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    return call(inputs);
+  }
   return inputs.apply([](const auto&... tensors) { return AggregatedAttention::apply(tensors...); });
 }
 
-Tensor without_autograd(const Inputs& inputs) { return std::get<0>(call_forward(inputs)); }
+template <auto forward>
+Tensor without_autograd(const Inputs& inputs) {
+  return std::get<0>(forward(inputs, /*for_backward=*/false));
+}
+
+template <auto forward>
+RoundedForward for_backward(const Inputs& inputs) {
+  return forward(inputs, /*for_backward=*/true);
+}
 
 template <c10::DeviceType device>
 Tensor with_autocast(const Inputs& inputs) {
@@ -140,23 +153,25 @@ TORCH_LIBRARY_FRAGMENT(bioattn_mm, library) {
   const std::string gradients = "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)";
   const auto define = [&](const std::string& schema) { library.def(schema.c_str()); };
   define("aggregated_attention(" + inputs + ") -> Tensor");
-  define("aggregated_attention_forward(" + inputs + ") -> (Tensor, Tensor)");
+  define("aggregated_attention_forward(" + inputs + ") -> (Tensor, Tensor, Tensor)");
   define(
-      "aggregated_attention_backward(Tensor grad_output, " + inputs + ", Tensor output, Tensor logsumexp) -> " +
-      gradients);
+      "aggregated_attention_backward(Tensor grad_output, " + inputs +
+      ", Tensor output, Tensor logsumexp, Tensor rounding) -> " + gradients);
 }
 
 template <auto forward, auto backward>
 void register_kernels(torch::Library& library) {
-  library.impl("aggregated_attention", Separate::call<without_autograd>);
-  library.impl("aggregated_attention_forward", Separate::call<forward>);
+  library.impl("aggregated_attention", Separate::call<without_autograd<forward>>);
+  library.impl("aggregated_attention_forward", Separate::call<for_backward<forward>>);
   library.impl("aggregated_attention_backward", Separate::backward<backward>);
 }
 
 TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) { register_kernels<forward_cpu, backward_cpu>(library); }
 TORCH_LIBRARY_IMPL(bioattn_mm, Meta, library) { register_kernels<forward_meta, backward_meta>(library); }
 #ifdef BIOATTN_WITH_CUDA
-TORCH_LIBRARY_IMPL(bioattn_mm, CUDA, library) { register_kernels<forward_cuda, backward_cuda>(library); }
+TORCH_LIBRARY_IMPL(bioattn_mm, CUDA, library) { 
+  register_kernels<aggregated_attention_forward_cuda, aggregated_attention_backward_cuda>(library);
+}
 #endif
 
 TORCH_LIBRARY_IMPL(bioattn_mm, Autograd, library) {

@@ -111,13 +111,20 @@ struct Sizes : WindowSizes<Integer> {
 // for half precision.
 using Forward = std::tuple<Tensor, Tensor>;
 
-// The kernels. All tensors are contiguous; the backward pass gives the gradients of the inputs.
+// The same, and for half precision what rounding took from the output: an output and its rounding together are exact
+// enough for the mean of the gradients of a query's weights, which the backward pass takes from them. Where nothing is
+// rounded it has no elements.
+using RoundedForward = std::tuple<Tensor, Tensor, Tensor>;
+
+// The kernels on the CPU. All tensors are contiguous; the backward pass gives the gradients of the inputs.
 Forward aggregated_attention_forward_cpu(const Inputs& inputs);
 Inputs aggregated_attention_backward_cpu(const Tensor& grad_output, const Inputs& inputs, const Tensor& logsumexp);
 
-// At most 9 x 9 tokens in a window and 64 channels in a head, a multiple of 8; no float64.
-Forward aggregated_attention_forward_cuda(const Inputs& inputs);
+// The kernels on CUDA, for tensors of any strides: at most 9 x 9 tokens in a window and 64 channels in a head, a
+// multiple of 8; no float64. `for_backward` says whether the rounding is needed.
+RoundedForward aggregated_attention_forward_cuda(const Inputs& inputs, bool for_backward);
 Inputs aggregated_attention_backward_cuda(
-    const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp);
+    const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp,
+    const Tensor& rounding);
 
 }  // namespace bioattn_mm

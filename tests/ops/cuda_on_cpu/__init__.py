@@ -1,9 +1,21 @@
-"""The CUDA kernels' own source, compiled for the CPU: every thread is a fiber (cuda_runtime.h)."""
+"""The CUDA kernels' own source, compiled for the CPU, with a check of every step.
+
+- Threads are fibers, which run in random order between barriers (fibers.h).
+- Every access of shared memory is checked for races, for what nobody has written, for the end of the memory and for
+  alignment; shared memory and new tensors begin as NaN, and tensors lie between pages that must not be touched (memory.h).
+- The instructions of the tensor cores follow the PTX ISA, and round toward zero as the hardware does (ptx.h).
+
+The first fault ends the kernel with a `RuntimeError` that names the line.
+"""
 
 import os
+import random
+import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -12,26 +24,100 @@ from torch.utils.cpp_extension import include_paths
 
 HERE = Path(__file__).parent
 CSRC = Path(__file__).parents[3] / 'bioattn_mm' / 'ops' / 'csrc'
+# Seed of the order of the threads in all tests; by default another one in each run.
+SEED_VARIABLE = 'BIOATTN_MM_THREADS_SEED'
+
+# The kernels: all that they do with memory is checked. Lines are named in faults.
+CHECKED = ('-fsanitize=thread,alignment', '-fno-builtin-memcpy', '-O1', '-g1')
 
 
-def load_cuda_on_cpu(sources: Sequence[Path], out: Path) -> None:
-    """Compile CUDA and C++ sources into the shared library `out` and load it; without a compiler, skip the test.
+class CUDAOnCPU:
+    """A library of kernels, loaded: `operators` has its operators.
 
-    Headers of this folder take the place of CUDA's, and of those of `csrc` that have the same name.
+    Args:
+        name: Of the library and of its operators, `torch.ops.<name>`.
+        sources: CUDA files, which are checked, and C++ files of operators.
+        folder: Where to compile.
+        tensor_cores: Compile the branch for compute capability 8.0 and later, or that for earlier ones.
     """
-    compiler = os.environ.get('CXX', 'g++')
-    if not shutil.which(compiler):
-        pytest.skip(f'there is no {compiler} to compile the CUDA kernels for the CPU')
-    libraries, abi = Path(torch.__file__).parent / 'lib', int(torch.compiled_with_cxx11_abi())
-    command = [
-        compiler,
-        *('-std=c++17', '-O1', '-fPIC', '-shared', f'-D_GLIBCXX_USE_CXX11_ABI={abi}'),
-        *(f'-I{folder}' for folder in (HERE, CSRC)),
-        *(f'-isystem{folder}' for folder in include_paths()),
-        *('-x', 'c++', *map(str, sources), '-x', 'none'),
-        *(f'-L{libraries}', '-lc10', '-ltorch_cpu', '-o', str(out)),
+
+    def __init__(self, name: str, sources: Sequence[Path], folder: Path, tensor_cores: bool = True) -> None:
+        compiler = os.environ.get('CXX', 'g++')
+        if not shutil.which(compiler):
+            pytest.skip(f'there is no {compiler} to compile the CUDA kernels for the CPU')
+        translated = folder / 'csrc'
+        shutil.copytree(CSRC, translated, dirs_exist_ok=True)
+        for header in translated.rglob('*.cuh'):
+            header.write_text(with_calls_for_ptx(header.read_text()))
+        compile_one = [
+            *(compiler, '-std=c++17', '-fPIC', '-fno-gnu-unique'),
+            f'-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}',
+            *(f'-isystem{path}' for path in include_paths()),
+        ]
+        objects = list(runtime(str(folder.parent), *compile_one))
+        for source in sources:
+            flags = ['-O2']
+            if source.suffix == '.cu':
+                kernels, source = source.read_text(), folder / source.name
+                source.write_text(with_calls_for_ptx(kernels))
+                flags = [*CHECKED, '-x', 'c++']
+            objects.append(str(folder / f'{name}_{source.stem}.o'))
+            # Headers of this folder take the place of CUDA's, and of those of `csrc` that have the same name.
+            flags += [f'-I{HERE}', f'-I{translated}', f'-DNAMESPACE={name}']
+            flags += ['-DBIOATTN_TENSOR_CORES'] if tensor_cores else []
+            run([*compile_one, *flags, '-c', str(source), '-o', objects[-1]])
+        libraries, library = Path(torch.__file__).parent / 'lib', folder / f'{name}.so'
+        link = [compiler, '-shared', '-Wl,-Bsymbolic', *objects, f'-L{libraries}', '-lc10', '-ltorch_cpu', '-ldl']
+        run([*link, '-o', str(library)])
+        torch.ops.load_library(library)
+        self.operators = getattr(torch.ops, name)
+
+    def draw_order(self) -> None:
+        """Draw the order of the threads, and at which end tensors meet a guard page; pytest shows the seed."""
+        seed = int(os.environ.get(SEED_VARIABLE, random.SystemRandom().randrange(2**31)))
+        print(f'order of the threads: {SEED_VARIABLE}={seed}')
+        self.operators.set_seed(seed)
+
+    @contextmanager
+    def without_barrier(self, place: str) -> Iterator[None]:
+        """Leave out the barrier at a place such as 'file.cu:12'."""
+        self.operators.leave_out_barrier(place)
+        yield
+        self.operators.leave_out_barrier('')
+
+
+@lru_cache
+def runtime(folder: str, *compile_one: str) -> tuple[str, ...]:
+    """Object files of the emulation itself, which all libraries of a test run share."""
+    objects = []
+    for part in ('fibers', 'memory', 'ptx'):
+        objects.append(f'{folder}/{part}.o')
+        run([*compile_one, '-O2', f'-I{HERE}', '-c', str(HERE / f'{part}.cpp'), '-o', objects[-1]])
+    return tuple(objects)
+
+
+def with_calls_for_ptx(source: str) -> str:
+    """`asm volatile("..." : outputs : inputs)` as a call of `ptx` (ptx.h), on the same lines."""
+
+    def call(match: re.Match) -> str:
+        text, *operands = re.split(r':(?=\s*")', match[1])
+        lists = ', '.join(re.sub(r'"[+=]?\w"\(', 'cuda_on_cpu::operand(', part) for part in operands)
+        return f'cuda_on_cpu::ptx({text}, {{{lists}}});'
+
+    return re.sub(r'asm volatile\((.*?)\);', call, source, flags=re.DOTALL)
+
+
+def barriers_in(*sources: Path) -> list[str]:
+    """Places of the barriers of kernels, such as 'file.cu:12'."""
+    return [
+        f'{source.name}:{number}'
+        for source in sources
+        for number, line in enumerate(source.read_text().splitlines(), 1)
+        if re.search(r'__sync(threads|warp)\(\);', line)
     ]
+
+
+def run(command: Sequence[str]) -> None:
     process = subprocess.run(command, capture_output=True, text=True)
     if process.returncode:
         raise RuntimeError(f'{" ".join(command)}\n{process.stderr}')
-    torch.ops.load_library(out)

@@ -2,12 +2,24 @@
 
 #include "sliding_window.h"
 
-#include <torch/library.h>
+#include "control.h"
 
-TORCH_LIBRARY_FRAGMENT(bioattn_mm_cuda_on_cpu, library) {
-  using Kernels = bioattn_mm::SlidingWindow<bioattn_mm::window_products_cuda, bioattn_mm::window_sums_cuda>;
-  library.def("sliding_window_qk", Kernels::qk);
-  library.def("sliding_window_qk_backward", Kernels::qk_backward);
-  library.def("sliding_window_av", Kernels::av);
-  library.def("sliding_window_av_backward", Kernels::av_backward);
+using Kernels = bioattn_mm::SlidingWindow<bioattn_mm::window_products_cuda, bioattn_mm::window_sums_cuda>;
+
+// `function` of copies of the tensors, between guard pages.
+template <auto function>
+struct Guarded;
+
+template <typename Result, typename... Tensors, Result (*function)(Tensors...)>
+struct Guarded<function> {
+  static Result call(Tensors... tensors) {
+    return cuda_on_cpu::guarded([&] { return function(cuda_on_cpu::copy(tensors)...); });
+  }
+};
+
+TORCH_LIBRARY_FRAGMENT(NAMESPACE, library) {
+  library.def("sliding_window_qk", Guarded<&Kernels::qk>::call);
+  library.def("sliding_window_qk_backward", Guarded<&Kernels::qk_backward>::call);
+  library.def("sliding_window_av", Guarded<&Kernels::av>::call);
+  library.def("sliding_window_av_backward", Guarded<&Kernels::av_backward>::call);
 }

@@ -178,7 +178,8 @@ struct PooledBias {
     if (exists && (first || tile.v == 0)) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int row = p.pooled_bias_rows[place.row[r] * p.pooled_height + tile.u];
+        const int64_t row = p.pooled_bias_rows[place.row[r] * p.pooled_height + tile.u];
+        BIOATTN_KERNEL_ASSERT(0 <= row && row < p.bias_rows, "pooled_bias_rows has a row that pooled_bias has not");
         rows[r] = p.pooled_bias + p.bias(place.head, row, clamp(place.column, p.width - 1));
       }
     }
@@ -204,6 +205,13 @@ __device__ __forceinline__ void for_windows(const Arguments<T>& p, const Place& 
       function(i, j, p.inside(i, j), offsets);
     }
   }
+}
+
+// A tensor as the kernels read it: contiguous and, where it is a view of memory that begins elsewhere, aligned for the
+// widest loads. PyTorch's own allocations are.
+inline Tensor for_kernels(const Tensor& tensor) {
+  const Tensor contiguous = tensor.contiguous();
+  return reinterpret_cast<uintptr_t>(contiguous.const_data_ptr()) % 16 ? contiguous.clone() : contiguous;
 }
 
 // Calls function(std::integral_constant<int, kGroups>()) with the smallest compiled number of groups of eight channels

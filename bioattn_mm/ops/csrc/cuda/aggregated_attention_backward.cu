@@ -28,7 +28,7 @@ constexpr int kTiles = 4, kStaged = kTiles * kTile;  // rows in shared memory at
 // What the backward pass reads and writes.
 template <typename T>
 struct BackwardArguments : Arguments<T> {
-  const T *grad_output, *output;
+  const T *grad_output, *output, *rounding;  // `rounding` is null for float32
   const float* logsumexp;
   float* mean;  // (B, H, W, heads), written by query_kernel
   MutablePointers<T> grad;
@@ -98,9 +98,12 @@ __global__ void __launch_bounds__(kThreads) query_kernel(BackwardArguments<T> p,
     // grad_output . output is the mean of the gradients, plus the part of the token weights, which is subtracted.
     float sum = 0;
 #pragma unroll
-    for (int c = 0; c < kGroups; ++c)
-      if (kTile * c < p.channels)
-        sum += dot(grad[c][r], load_pair(p.output + token[r] * p.channels + kTile * c + 2 * t));
+    for (int c = 0; c < kGroups; ++c) {
+      if (kTile * c >= p.channels) continue;
+      const int64_t channel = token[r] * p.channels + kTile * c + 2 * t;
+      sum += dot(grad[c][r], load_pair(p.output + channel));
+      if constexpr (sizeof(T) == 2) sum += dot(grad[c][r], load_pair(p.rounding + channel));
+    }
     for (int o = t; o < p.offsets; o += 4)
       sum -= static_cast<float>(p.token_weights[token[r] * p.offsets + o]) * own_grads[r][o];
     own_mean[r] = quad_sum(sum);
@@ -167,7 +170,7 @@ __global__ void __launch_bounds__(kThreads) query_kernel(BackwardArguments<T> p,
     }
 #pragma unroll
     for (int c = 0; c < kGroups; ++c)
-      multiply_add_steps<kTiles>(sums[c], grad_logits, [&](int n) { return transposed_keys.factor(n * kTile, c, g, t); });
+      add_product<kTiles>(sums[c], grad_logits, [&](int n) { return transposed_keys.factor(n * kTile, c, g, t); });
   }
   store_rows(p.grad.query, sums, place.token, place.inside, p.channels, t);
 }
@@ -304,9 +307,9 @@ __global__ void __launch_bounds__(kThreads) pooled_kernel(
     }
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) {
-      multiply_add_steps<kTiles>(
+      add_product<kTiles>(
           value_sums[c], weights, [&](int n) { return transposed_grads.factor(n * kTile, c, g, t); });
-      multiply_add_steps<kTiles>(
+      add_product<kTiles>(
           key_sums[c], grad_logits, [&](int n) { return transposed_queries.factor(n * kTile, c, g, t); });
     }
   }
@@ -384,8 +387,12 @@ constexpr int64_t kPooledBlocks = 1024;
 }  // namespace
 
 Inputs aggregated_attention_backward_cuda(
-    const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp) {
-  const DeviceGuard guard(inputs.query.device());
+    const Tensor& any_grad_output, const Inputs& any_inputs, const Tensor& any_output, const Tensor& any_logsumexp,
+    const Tensor& any_rounding) {
+  const DeviceGuard guard(any_inputs.query.device());
+  const Inputs inputs = any_inputs.map(for_kernels);
+  const Tensor grad_output = for_kernels(any_grad_output), output = for_kernels(any_output);
+  const Tensor logsumexp = for_kernels(any_logsumexp), rounding = for_kernels(any_rounding);
   const Sizes<int64_t> s(inputs);
   Inputs grad;
   grad.query = at::empty_like(inputs.query);
@@ -404,7 +411,7 @@ Inputs aggregated_attention_backward_cuda(
     using T = decltype(zero);
     const BackwardArguments<T> p{
         Arguments<T>(inputs), grad_output.const_data_ptr<T>(), output.const_data_ptr<T>(),
-        logsumexp.const_data_ptr<float>(), mean.mutable_data_ptr<float>(), pointers_to<MutablePointers<T>>(grad)};
+        sizeof(T) == 2 ? rounding.const_data_ptr<T>() : nullptr, logsumexp.const_data_ptr<float>(), mean.mutable_data_ptr<float>(), pointers_to<MutablePointers<T>>(grad)};
     for_channels(p.channels, [&](auto groups) {
       constexpr int kGroups = decltype(groups)::value;
       constexpr size_t rows = Rows<kStaged, kGroups, T>::kSize * sizeof(T);
@@ -424,7 +431,9 @@ Inputs aggregated_attention_backward_cuda(
       launch(window_kernel<kGroups, T>, over_image, kThreads, 0, p);
 
       const int64_t key_blocks = (p.tiles() + 2 * kWarps - 1) / (2 * kWarps);
-      const int64_t chunks = (s.height * ((s.width + kTile - 1) / kTile) + kTiles - 1) / kTiles;
+      // At least one, so that the sums over an image without tokens are written: zeros.
+      const int64_t query_tiles = s.height * ((s.width + kTile - 1) / kTile);
+      const int64_t chunks = std::max<int64_t>((query_tiles + kTiles - 1) / kTiles, 1);
       const int64_t blocks = key_blocks * s.heads * s.batch;
       const int64_t wanted = std::clamp(kPooledBlocks / std::max<int64_t>(blocks, 1), int64_t(1), chunks);
       const int64_t chunks_in_split = (chunks + wanted - 1) / wanted;

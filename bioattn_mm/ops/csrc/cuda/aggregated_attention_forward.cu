@@ -14,7 +14,8 @@ constexpr int kWarps = 8, kThreads = kWarps * kLanes;
 constexpr int kTiles = 8, kKeys = kTiles * kTile;  // pooled keys in shared memory at a time
 
 template <int kGroups, typename T>
-__global__ void __launch_bounds__(kThreads, kGroups <= 4 ? 2 : 1) forward_kernel(Arguments<T> p, T* output, float* logsumexp) {
+__global__ void __launch_bounds__(kThreads, kGroups <= 4 ? 2 : 1) forward_kernel(
+    Arguments<T> p, T* output, float* logsumexp, T* rounding) {
   char* const shared_memory = block_memory();
   const Rows<kKeys, kGroups, T> keys{reinterpret_cast<T*>(shared_memory)};
   const TransposedRows<kKeys, kGroups, T> values{keys.data + keys.kSize};
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(kThreads, kGroups <= 4 ? 2 : 1) forward_kernel
     }
 #pragma unroll
     for (int c = 0; c < kGroups; ++c)
-      multiply_add_steps<kTiles>(sums[c], weights, [&](int n) { return values.factor(n * kTile, c, g, t); });
+      add_product<kTiles>(sums[c], weights, [&](int n) { return values.factor(n * kTile, c, g, t); });
   }
   __syncthreads();
 
@@ -132,17 +133,28 @@ __global__ void __launch_bounds__(kThreads, kGroups <= 4 ? 2 : 1) forward_kernel
     }
   });
   store_rows(output, sums, place.token, place.inside, p.channels, t);
+  if (rounding != nullptr) {
+#pragma unroll
+    for (int c = 0; c < kGroups; ++c) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) sums[c][k] -= static_cast<float>(static_cast<T>(sums[c][k]));
+    }
+    store_rows(rounding, sums, place.token, place.inside, p.channels, t);
+  }
 }
 
 }  // namespace
 
-Forward aggregated_attention_forward_cuda(const Inputs& inputs) {
-  const DeviceGuard guard(inputs.query.device());
+RoundedForward aggregated_attention_forward_cuda(const Inputs& any_inputs, bool for_backward) {
+  const DeviceGuard guard(any_inputs.query.device());
+  const Inputs inputs = any_inputs.map(for_kernels);
   const int64_t offsets = inputs.window_bias.size(1);
   TORCH_CHECK_VALUE(
       offsets <= kMaxWindow * kMaxWindow, "aggregated_attention on CUDA takes windows of 3, 5, 7 and 9, got ", offsets,
       " window offsets");
   Tensor output = at::empty_like(inputs.query);
+  const bool rounds = for_backward && at::isReducedFloatingType(inputs.query.scalar_type());
+  Tensor rounding = rounds ? at::empty_like(inputs.query) : at::empty({0}, inputs.query.options());
   Tensor logsumexp = at::empty(inputs.query.sizes().slice(0, 4), inputs.query.options().dtype(at::kFloat));
   for_dtype(inputs.query.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
@@ -153,10 +165,11 @@ Forward aggregated_attention_forward_cuda(const Inputs& inputs) {
       const size_t window = kWarps * kWarpQueries * p.offsets * sizeof(float);
       launch(
           forward_kernel<kGroups, T>, blocks_over_image(p, kWarps), kThreads, std::max(staged, window), p,
-          output.mutable_data_ptr<T>(), logsumexp.mutable_data_ptr<float>());
+          output.mutable_data_ptr<T>(), logsumexp.mutable_data_ptr<float>(),
+          rounds ? rounding.mutable_data_ptr<T>() : nullptr);
     });
   });
-  return {output, logsumexp};
+  return {output, logsumexp, rounding};
 }
 
 }  // namespace bioattn_mm

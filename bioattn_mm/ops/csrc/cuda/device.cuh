@@ -59,23 +59,29 @@ __device__ __forceinline__ float quad_max(float x) {
 
 __device__ __forceinline__ float exponential(float x) { return exp2f(x * 1.44269504f); }
 
+// Defined on the command line, too, where the kernels are compiled for something else than a GPU.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#define BIOATTN_TENSOR_CORES
+#endif
+
+#ifdef BIOATTN_TENSOR_CORES
 
 template <typename T>
 __device__ __forceinline__ uint32_t bits(const Pair<T>& pair) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// c (16 x 8) += a (16 x 8) b (8 x 8) on the tensor cores.
+// c (16 x 8) += a (16 x 8) b (8 x 8) on the tensor cores. Volatile, because all lanes must execute it together: the
+// compiler must not move it into a branch that some of them do not take.
 __device__ __forceinline__ void multiply_add(float (&c)[4], const Pair<c10::Half> (&a)[2], const Pair<c10::Half>& b) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(b)));
 }
 
 __device__ __forceinline__ void multiply_add(
     float (&c)[4], const Pair<c10::BFloat16> (&a)[2], const Pair<c10::BFloat16>& b) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(b)));
 }
@@ -84,7 +90,7 @@ __device__ __forceinline__ void multiply_add(
 __device__ __forceinline__ void multiply_add(
     float (&c)[4], const Pair<c10::Half> (&a)[2], const Pair<c10::Half> (&next_a)[2], const Pair<c10::Half>& b,
     const Pair<c10::Half>& next_b) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(next_a[0])), "r"(bits(next_a[1])), "r"(bits(b)),
@@ -94,20 +100,22 @@ __device__ __forceinline__ void multiply_add(
 __device__ __forceinline__ void multiply_add(
     float (&c)[4], const Pair<c10::BFloat16> (&a)[2], const Pair<c10::BFloat16> (&next_a)[2],
     const Pair<c10::BFloat16>& b, const Pair<c10::BFloat16>& next_b) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(next_a[0])), "r"(bits(next_a[1])), "r"(bits(b)),
         "r"(bits(next_b)));
 }
 
-// float32 as two tf32 parts each: three products keep all but about 2^-21 of the result. The tensor core counts the
-// summed dimension t, t + 4; here these are the neighbours 2t, 2t + 1 in both factors, which is the same sum.
+// float32 as two tf32 parts each: three products keep all but about 2^-22 of the result. The high part is rounded to
+// nearest, ties away from zero: the tensor core itself cuts bits off, which would make every product a little smaller.
+// A NaN may lose its bits in the high part, and stays in the low one. The tensor core counts the summed dimension t,
+// t + 4; here these are the neighbours 2t, 2t + 1 in both factors, which is the same sum.
 __device__ __forceinline__ void multiply_add(float (&c)[4], const Pair<float> (&a)[2], const Pair<float>& b) {
-  const auto high = [](float x) { return __float_as_uint(x) & 0xffffe000u; };
+  const auto high = [](float x) { return (__float_as_uint(x) + 0x1000u) & 0xffffe000u; };
   const auto low = [&](float x) { return __float_as_uint(x - __uint_as_float(high(x))); };
   const auto product = [&](const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
@@ -146,7 +154,7 @@ __device__ __noinline__ void multiply_add(float (&c)[4], const Pair<T> (&a)[2], 
 template <int kSteps, typename T, typename Right>
 __device__ __forceinline__ void multiply_add_steps(float (&c)[4], const Pair<T> (&a)[kSteps][2], const Right& b) {
   int step = 0;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#ifdef BIOATTN_TENSOR_CORES
   if constexpr (sizeof(T) == 2) {
 #pragma unroll
     for (; step + 1 < kSteps; step += 2) multiply_add(c, a[step], a[step + 1], b(step), b(step + 1));
@@ -154,6 +162,20 @@ __device__ __forceinline__ void multiply_add_steps(float (&c)[4], const Pair<T> 
 #endif
 #pragma unroll
   for (; step < kSteps; ++step) multiply_add(c, a[step], b(step));
+}
+
+// One of many products that add up to `sums`. Tensor cores round every sum toward zero: over hundreds of products that
+// is more than float32 should lose. There each product is summed by itself, and added with rounding to nearest.
+template <int kSteps, typename T, typename Right>
+__device__ __forceinline__ void add_product(float (&sums)[4], const Pair<T> (&a)[kSteps][2], const Right& b) {
+  if constexpr (sizeof(T) == 2) {
+    multiply_add_steps<kSteps>(sums, a, b);
+  } else {
+    float product[4] = {};
+    multiply_add_steps<kSteps>(product, a, b);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) sums[k] += product[k];
+  }
 }
 
 }  // namespace bioattn_mm

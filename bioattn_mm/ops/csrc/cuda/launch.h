@@ -1,6 +1,8 @@
 // Launching a kernel on PyTorch's current stream.
 #pragma once
 
+#include <torch/headeronly/macros/Macros.h>
+
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -8,6 +10,9 @@
 #include <cuda_runtime.h>
 
 namespace bioattn_mm {
+
+// Ends the kernel, and every later use of the device, with an error that PyTorch reports at the next synchronisation.
+#define BIOATTN_KERNEL_ASSERT(condition, message) CUDA_KERNEL_ASSERT_MSG(condition, message)
 
 // Makes the device of a tensor the current one while it lives.
 using DeviceGuard = c10::cuda::OptionalCUDAGuard;

@@ -1,5 +1,7 @@
-// Stands in for the header of the same name: runs a kernel with the fibers of cuda_runtime.h.
+// Stands in for the header of the same name: runs a kernel with the fibers of fibers.h.
 #pragma once
+
+#include "memory.h"
 
 #include <c10/core/Device.h>
 #include <c10/util/Exception.h>
@@ -9,19 +11,20 @@
 
 namespace bioattn_mm {
 
-constexpr size_t kSharedBytes = 48 << 10;  // what every GPU gives without asking
+#define BIOATTN_KERNEL_ASSERT(condition, message) \
+  if (!(condition)) cuda_on_cpu::fail(message)
 
 struct DeviceGuard {
   explicit DeviceGuard(std::optional<c10::Device>) {}
 };
 
-__attribute__((weak, aligned(16))) char shared_memory[kSharedBytes];
-
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 blocks, int threads, size_t shared_bytes, const Arguments&... arguments) {
-  TORCH_CHECK(shared_bytes <= kSharedBytes, shared_bytes, " bytes of shared memory");
+  TORCH_CHECK(shared_bytes <= cuda_on_cpu::kSharedBytes, shared_bytes, " bytes of shared memory");
+  TORCH_CHECK(blocks.y < 1 << 16 && blocks.z < 1 << 16, "too many blocks: ", blocks.y, " and ", blocks.z);
   if (blocks.x == 0 || blocks.y == 0 || blocks.z == 0) return;
-  cuda_on_cpu::run(blocks, threads, [&] { kernel(arguments...); });
+  cuda_on_cpu::set_shared_bytes(shared_bytes);
+  cuda_on_cpu::run(blocks.x, blocks.y, blocks.z, threads, [&] { kernel(arguments...); });
 }
 
 }  // namespace bioattn_mm

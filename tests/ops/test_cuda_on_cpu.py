@@ -1,0 +1,99 @@
+"""The emulation of CUDA that the tests of the kernels rely on: it finds the faults that it says it finds."""
+
+import pytest
+import torch
+
+from tests.ops.cuda_on_cpu import HERE, CUDAOnCPU, with_calls_for_ptx
+
+
+@pytest.fixture(scope='module')
+def emulation(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
+    return CUDAOnCPU('faults_on_cpu', [HERE / 'faults.cu'], tmp_path_factory.mktemp('faults'))
+
+
+def test_no_fault(emulation: CUDAOnCPU) -> None:
+    emulation.draw_order()
+    assert emulation.operators.run('without_fault').tolist() == list(range(63, -1, -1))
+
+
+@pytest.mark.parametrize(
+    ('fault', 'seed', 'message'),
+    [
+        (
+            'read_before_the_barrier',
+            0,
+            r'reads what thread \d+ writes .* without a barrier.*faults.cu:\d+|uninitialised',
+        ),
+        ('read_after_the_barrier_of_the_warp', 0, r'reads what thread \d+ writes .* without a barrier|uninitialised'),
+        ('read_after_a_shuffle', 0, r'reads what thread \d+ writes .* without a barrier'),
+        ('write_what_others_read', 0, r'writes what a thread of warp \d reads without a barrier|reads what'),
+        ('write_twice', 0, r'writes what thread \d+ writes .* without a barrier in between'),
+        ('read_what_nobody_wrote', 0, 'reads uninitialised byte'),
+        ('write_beyond_shared_memory', 0, 'writes beyond the end, at byte 256 of shared memory'),
+        ('write_behind_a_tensor', 0, 'reads or writes outside of a tensor'),
+        ('write_before_a_tensor', 1, 'reads or writes outside of a tensor'),
+        ('load_unaligned', 0, r'not aligned for the type that is accessed, faults.cu:\d+'),
+        ('barrier_that_half_the_threads_reach', 0, '32 threads wait for others that never come'),
+        ('unknown_instruction', 0, 'no emulation of the PTX instruction mma.sync.aligned.m8n8k4'),
+    ],
+)
+def test_a_fault(emulation: CUDAOnCPU, fault: str, seed: int, message: str) -> None:
+    emulation.operators.set_seed(seed)
+    with pytest.raises(RuntimeError, match=message):
+        emulation.operators.run(fault)
+
+
+def test_barriers_can_be_left_out(emulation: CUDAOnCPU) -> None:
+    source = (HERE / 'faults.cu').read_text().splitlines()
+    line = next(number for number, text in enumerate(source, 1) if '__syncthreads' in text)
+    with emulation.without_barrier(f'faults.cu:{line}'), pytest.raises(RuntimeError, match='without a barrier|unini'):
+        emulation.operators.run('without_fault')
+    assert emulation.operators.run('without_fault').sum() == 63 * 32
+
+
+def test_tensors_begin_as_nan(emulation: CUDAOnCPU) -> None:
+    emulation.operators.set_seed(0)
+    with pytest.raises(RuntimeError, match='outside'):
+        emulation.operators.run('write_behind_a_tensor')
+    # Nothing of the guard pages stays behind.
+    assert torch.zeros(3).tolist() == [0, 0, 0]
+
+
+@pytest.fixture(scope='module')
+def plain_arithmetic(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
+    folder = tmp_path_factory.mktemp('plain_faults')
+    return CUDAOnCPU('plain_faults_on_cpu', [HERE / 'faults.cu'], folder, tensor_cores=False)
+
+
+@pytest.mark.parametrize('branch', ['emulation', 'plain_arithmetic'])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_matrix_product_of_a_warp(branch: str, dtype: torch.dtype, request: pytest.FixtureRequest) -> None:
+    emulation = request.getfixturevalue(branch)
+    emulation.draw_order()
+    a, b, c = torch.randn(16, 24).to(dtype), torch.randn(24, 8).to(dtype), torch.randn(16, 8)
+    product = emulation.operators.product(a, b, c)
+    torch.testing.assert_close(product.double(), c.double() + a.double() @ b.double(), rtol=0, atol=1e-5)
+    executed = emulation.operators.executed_instructions()
+    name = dict(float32='tf32', float16='f16', bfloat16='bf16')[str(dtype).removeprefix('torch.')]
+    assert any(f'.{name}.' in instruction for instruction in executed) == (branch == 'emulation')
+
+
+def test_matrix_product_keeps_nan_and_infinity(emulation: CUDAOnCPU) -> None:
+    a, b, c = torch.ones(16, 24), torch.ones(24, 8), torch.zeros(16, 8)
+    a[2, 3], a[5, 7] = float('nan'), -float('nan')
+    product = emulation.operators.product(a, b, c)
+    assert product.isnan().nonzero()[:, 0].unique().tolist() == [2, 5]
+    assert (product[6:] == 24).all()
+
+
+def test_ptx_becomes_a_call_on_the_same_lines() -> None:
+    source = 'asm volatile("a {%0}, {%1};"\n    : "+f"(c[0])\n    : "r"(bits(a[0])), "r"(b));'
+    call = with_calls_for_ptx(source)
+    assert (
+        call.split()
+        == (
+            'cuda_on_cpu::ptx("a {%0}, {%1};" , { cuda_on_cpu::operand(c[0]) , '
+            'cuda_on_cpu::operand(bits(a[0])), cuda_on_cpu::operand(b)});'
+        ).split()
+    )
+    assert call.count('\n') == source.count('\n')
