@@ -16,8 +16,9 @@ import torch
 from measure import Measurement, make_parser, measure, print_header, print_row, time_text
 from torch import Tensor
 
-from bioattn_mm.ops import AggregatedAttentionInputs, aggregated_attention, sliding_window_av, sliding_window_qk
+from bioattn_mm.ops import AggregatedAttentionInputs, aggregated_attention
 from bioattn_mm.ops.backends import HOW_TO_BUILD, available_backends
+from bioattn_mm.ops.baselines import unfused_attention
 
 # (stride of the tokens, heads, stride of the pooled grid in tokens); the fourth stage has no window.
 STAGES = {1: (4, 3, 8), 2: (8, 6, 4), 3: (16, 12, 2)}
@@ -103,25 +104,6 @@ def compare(
         memory = f'{unfused.mebibytes / fused.mebibytes:.1f}x' if fused.mebibytes else ''
         cells = (time_text(floor), fused, unfused, reference, *(f'{ratio:.1f}x' for ratio in ratios), memory)
         print_row(pixels, stage, dtype, name, *cells)
-
-
-def unfused_attention(*tensors: Tensor, backend: str) -> Tensor:
-    """`aggregated_attention` in one operator for each step: all weights exist at once."""
-    inputs = AggregatedAttentionInputs(*tensors)
-    batch, height, width, heads, _ = inputs.query.shape
-    window_logits = sliding_window_qk(inputs.query, inputs.key, inputs.window_bias, WINDOW_SIZE, backend)
-    # (B, heads, N, d) @ (B, heads, d, P)
-    pooled_logits = inputs.query.flatten(1, 2).transpose(1, 2) @ inputs.pooled_key.flatten(1, 2).permute(0, 2, 3, 1)
-    bias = inputs.pooled_bias.index_select(1, inputs.pooled_bias_rows.flatten())
-    bias = bias.unflatten(1, inputs.pooled_bias_rows.shape)
-    pooled_logits = pooled_logits + bias.transpose(2, 3).reshape(heads, height * width, -1)
-    window_logits = window_logits.flatten(1, 2).transpose(1, 2)
-    weights = torch.cat([window_logits, pooled_logits], dim=-1).softmax(dim=-1)
-    window_weights, pooled_weights = weights.split([WINDOW_SIZE**2, pooled_logits.shape[-1]], dim=-1)
-    window_weights = window_weights.transpose(1, 2).unflatten(1, (height, width)) + inputs.token_weights
-    pooled_sums = pooled_weights @ inputs.pooled_value.flatten(1, 2).transpose(1, 2)
-    pooled_sums = pooled_sums.transpose(1, 2).unflatten(1, (height, width))
-    return sliding_window_av(window_weights, inputs.value, backend) + pooled_sums
 
 
 def make_inputs(args: argparse.Namespace, pixels: str, stage: int, dtype: str) -> AggregatedAttentionInputs:

@@ -133,7 +133,7 @@ FORMULAS = {
 }
 if LIBRARY_IS_LOADED:
     FORMULAS |= {
-        # Inference mode dispatches to the first of two, autograd to the second.
+        # Without gradients PyTorch dispatches to the first of two, with them to the second.
         torch.ops.bioattn_mm.aggregated_attention: aggregated_attention,
         torch.ops.bioattn_mm.aggregated_attention_forward: aggregated_attention,
         torch.ops.bioattn_mm.relative_bias_attention: relative_bias_attention,

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .arguments import AggregatedAttentionInputs, check_fits, check_offsets, check_tokens
+from .arguments import AggregatedAttentionInputs, autocast_dtype, check_fits, check_offsets, check_tokens
 from .backends import choose_backend
 from .reference import aggregated_attention_reference
 
@@ -30,7 +30,9 @@ def aggregated_attention(
         output = (A_window' + token_weights) V_window + A_pool' V_pool      (' marks the two parts of A)
 
     Values outside of the image count as zero. All floating-point arguments have one dtype; autocast casts them to its
-    own, as for a matrix product, except float64. Half-precision inputs are multiplied and summed in float32.
+    own, as for a matrix product, except float64. Half-precision inputs are multiplied and summed in float32. On the
+    CPU nothing but the results is rounded; on CUDA, for the tensor cores, also the weights of the pooled keys and the
+    gradients of their logits are.
 
     The pooled bias has one row of biases for each distinct vertical offset between a query row and a pooled row,
     not for each pair of them: between a grid of H rows and its average pooling there are about 2 H such offsets.
@@ -45,7 +47,8 @@ def aggregated_attention(
         pooled_value: Values of the pooled grid, (B, Ph, Pw, heads, d).
         window_bias: Learned bias of each window offset, (heads, k * k) with k odd; row-major from the top left.
         pooled_bias: Position bias of the pooled keys, (heads, R, W, Pw).
-        pooled_bias_rows: Row of `pooled_bias` for each pair of query row and pooled row, int64 (H, Ph).
+        pooled_bias_rows: Row of `pooled_bias` for each pair of query row and pooled row, int64 (H, Ph). Others than
+            0 to R - 1 raise an error; on CUDA it is an assertion in the kernel, as in PyTorch's own indexing.
         token_weights: Added to the window weights after the softmax, (B, H, W, heads, k * k).
         backend: 'cpu' or 'cuda' (fused, C++; on CUDA d = 8, 16, ... 64, k <= 9, no float64), or 'reference' (PyTorch,
             any device). By default the environment variable BIOATTN_MM_BACKEND, or else the fastest that supports the
@@ -61,18 +64,24 @@ def aggregated_attention(
         query, key, value, pooled_key, pooled_value, window_bias, pooled_bias, pooled_bias_rows, token_weights
     )
     _check(inputs)
-    if backend is None and query.is_cuda and not _fits_cuda(inputs):
-        backend = 'reference'
-    if choose_backend(query.device, backend) == 'reference':
+    if choose_backend(query.device, backend, _unsupported(inputs)) == 'reference':
         return aggregated_attention_reference(*inputs)
     return torch.ops.bioattn_mm.aggregated_attention(*inputs)
 
 
-def _fits_cuda(inputs: AggregatedAttentionInputs) -> bool:
-    """Whether the CUDA kernels support the dtype, channels and window (csrc/cuda/aggregated_attention.cuh)."""
-    channels = inputs.query.shape[-1]
-    supports_sizes = channels % 8 == 0 and channels <= 64 and inputs.window_bias.shape[1] <= 9 * 9
-    return supports_sizes and inputs.query.dtype != torch.float64
+def _unsupported(inputs: AggregatedAttentionInputs) -> str | None:
+    """Why the CUDA kernels do not take the arguments (csrc/cuda/aggregated_attention.cuh); None if they do."""
+    query, offsets = inputs.query, inputs.window_bias.shape[1]
+    if not query.is_cuda:
+        return None
+    channels, dtype = query.shape[-1], autocast_dtype(query)
+    if dtype == torch.float64:
+        return 'aggregated_attention on CUDA takes float32, float16 and bfloat16, got float64'
+    if channels % 8 or not 0 < channels <= 64:
+        return f'aggregated_attention on CUDA takes 8, 16, ... 64 channels a head, got {channels}'
+    if offsets > 9 * 9:
+        return f'aggregated_attention on CUDA takes windows of 3, 5, 7 and 9, got {offsets} window offsets'
+    return None
 
 
 def _check(inputs: AggregatedAttentionInputs) -> None:

@@ -1,6 +1,9 @@
 """Which implementation of an operator runs: that of the compiled library, if it was built, or PyTorch's."""
 
+import functools
 import os
+import re
+import sys
 import warnings
 from pathlib import Path
 
@@ -35,24 +38,80 @@ LIBRARY_IS_LOADED = WHY_NOT_LOADED is None
 CUDA_ARCHITECTURES = torch.ops.bioattn_mm.cuda_architectures() if LIBRARY_IS_LOADED else ''
 
 
+def capabilities_of(architectures: str) -> list[tuple[int, int]]:
+    """Ranges of compute capabilities, as 10 * major + minor, that operators run on which were compiled for a list.
+
+    Code for 8.0 runs on 8.0 to 8.9, with PTX (8.0+PTX) on everything from 8.0 on, and code for 9.0a on 9.0 alone.
+    Other names, such as Hopper, are taken to mean everything.
+    """
+    ranges = []
+    for name in architectures.split():
+        match = re.fullmatch(r'(\d+)\.(\d)([af]?)(\+PTX)?', name)
+        if not match:
+            return [(0, sys.maxsize)]
+        major, minor, kind, ptx = match.groups()
+        first = 10 * int(major) + int(minor)
+        last = first if kind == 'a' else sys.maxsize if ptx and not kind else 10 * int(major) + 9
+        ranges.append((first, last))
+    return ranges
+
+
+CUDA_CAPABILITIES = capabilities_of(CUDA_ARCHITECTURES)
+
+
+def why_not_compiled(device: torch.device) -> str | None:
+    """Why no compiled operators run on a device; None where they do."""
+    if device.type == 'cpu':
+        return WHY_NOT_LOADED
+    if device.type != 'cuda':
+        return f'there are no compiled operators for {device.type}'
+    if not CUDA_ARCHITECTURES:
+        return WHY_NOT_LOADED or 'the operators were compiled without CUDA'
+    if torch.cuda.is_available():  # else the device is one of fake tensors, or this is a question about any GPU
+        gpu = torch.cuda.get_device_properties(device)
+        capability = 10 * gpu.major + gpu.minor
+        if not any(first <= capability <= last for first, last in CUDA_CAPABILITIES):
+            return (
+                f'the operators were compiled for compute capability {CUDA_ARCHITECTURES}, and {gpu.name} has '
+                f'{gpu.major}.{gpu.minor}'
+            )
+    return None
+
+
 def available_backends(device: torch.device) -> list[str]:
     """Names of the backends that run on `device`, the fastest first."""
-    compiled = dict(cpu=LIBRARY_IS_LOADED, cuda=bool(CUDA_ARCHITECTURES))
-    return [device.type, 'reference'] if compiled.get(device.type) else ['reference']
+    return ['reference'] if why_not_compiled(device) else [device.type, 'reference']
 
 
-def choose_backend(device: torch.device, backend: str | None) -> str:
+def choose_backend(device: torch.device, backend: str | None, unsupported: str | None = None) -> str:
     """The backend asked for, by argument or environment variable, or else the fastest for the device.
 
+    Where nobody asked for one, and a GPU has to run the PyTorch formulas, a warning says so, once for each reason.
+
+    Args:
+        device: Where the tensors are.
+        backend: The operator's argument of that name.
+        unsupported: Why the compiled operator does not take its other arguments, if it does not.
+
     Raises:
-        ValueError: The backend asked for does not exist, was not built, or does not run on the device.
+        ValueError: The backend asked for does not exist, was not built, or does not run on the device or with the
+            arguments.
     """
+    missing = why_not_compiled(device)
+    asked = backend or os.environ.get(ENVIRONMENT_VARIABLE)
+    if not asked:
+        if device.type == 'cuda' and (missing or unsupported) and not torch.compiler.is_compiling():
+            _warn_once(f'{missing}; {HOW_TO_BUILD}' if missing else unsupported)
+        return 'reference' if missing or unsupported else device.type
     available = available_backends(device)
-    backend = backend or os.environ.get(ENVIRONMENT_VARIABLE)
-    if not backend:
-        return available[0]
-    if backend not in available:
-        compiled = CUDA_ARCHITECTURES if device.type == 'cuda' else LIBRARY_IS_LOADED
-        hint = '' if compiled else f'; the operators were not compiled for it, {HOW_TO_BUILD}'
-        raise ValueError(f'no backend {backend!r} for {device.type}: expected one of {", ".join(available)}{hint}')
-    return backend
+    if asked not in available:
+        hint = f'; {missing}, {HOW_TO_BUILD}' if missing else ''
+        raise ValueError(f'no backend {asked!r} for {device.type}: expected one of {", ".join(available)}{hint}')
+    if unsupported and asked != 'reference':
+        raise ValueError(f'the backend {asked!r} cannot run: {unsupported}; the backend reference can')
+    return asked
+
+
+@functools.cache
+def _warn_once(reason: str) -> None:
+    warnings.warn(f'attention on this GPU runs in PyTorch, slower: {reason}', stacklevel=3)

@@ -4,6 +4,7 @@
 
 #include "dispatch.h"
 
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -51,12 +52,20 @@ Tensor empty_rounding(const Tensor& query) {
   return at::isReducedFloatingType(query.scalar_type()) ? shaped_like(query) : at::empty({0}, query.options());
 }
 
+RoundedForward forward_meta(const Inputs& inputs, bool) {
+  const Tensor& query = inputs.query;
+  const auto dtype = at::isReducedFloatingType(query.scalar_type()) ? at::kFloat : query.scalar_type();
+  const Tensor logsumexp = at::empty_symint(query.sym_sizes().slice(0, 4), query.options().dtype(dtype));
+  return {shaped_like(query), logsumexp, empty_rounding(query)};
+}
+
 // On the CPU half precision is a format of storage: what is computed is float32.
 Tensor at_least_float(const Tensor& tensor) {
   return (at::isReducedFloatingType(tensor.scalar_type()) ? tensor.to(at::kFloat) : tensor).contiguous();
 }
 
-RoundedForward forward_cpu(const Inputs& inputs, bool) {
+RoundedForward forward_cpu(const Inputs& inputs, bool for_backward) {
+  if (inputs.query.numel() == 0) return forward_meta(inputs, for_backward);  // nothing to compute
   auto [output, logsumexp] = aggregated_attention_forward_cpu(inputs.map(at_least_float));
   // The backward pass of the CPU does not read it, but all devices have the same shapes.
   return {output.to(inputs.query.scalar_type()), logsumexp, empty_rounding(inputs.query)};
@@ -64,18 +73,12 @@ RoundedForward forward_cpu(const Inputs& inputs, bool) {
 
 Inputs backward_cpu(
     const Tensor& grad_output, const Inputs& inputs, const Tensor&, const Tensor& logsumexp, const Tensor&) {
+  if (inputs.query.numel() == 0) return inputs.map([](const Tensor& input) { return at::zeros_like(input); });
   const Inputs gradients =
       aggregated_attention_backward_cpu(at_least_float(grad_output), inputs.map(at_least_float), logsumexp);
   return gradients.map([&](const Tensor& gradient) {
     return gradient.defined() ? gradient.to(inputs.query.scalar_type()) : gradient;
   });
-}
-
-RoundedForward forward_meta(const Inputs& inputs, bool) {
-  const Tensor& query = inputs.query;
-  const auto dtype = at::isReducedFloatingType(query.scalar_type()) ? at::kFloat : query.scalar_type();
-  const Tensor logsumexp = at::empty_symint(query.sym_sizes().slice(0, 4), query.options().dtype(dtype));
-  return {shaped_like(query), logsumexp, empty_rounding(query)};
 }
 
 Inputs backward_meta(const Tensor&, const Inputs& inputs, const Tensor&, const Tensor&, const Tensor&) {

@@ -2,7 +2,8 @@
 
 - Threads are fibers, which run in random order between barriers (fibers.h).
 - Every access of shared memory is checked for races, for what nobody has written, for the end of the memory and for
-  alignment; shared memory and new tensors begin as NaN, and tensors lie between pages that must not be touched (memory.h).
+  alignment; shared memory and new tensors begin as NaN, and tensors lie between pages that must not be touched
+  (memory.h).
 - The instructions of the tensor cores follow the PTX ISA, and round toward zero as the hardware does (ptx.h).
 
 The first fault ends the kernel with a `RuntimeError` that names the line.

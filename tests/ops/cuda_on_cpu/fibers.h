@@ -10,8 +10,9 @@ namespace cuda_on_cpu {
 
 constexpr int kLanes = 32, kMaxThreads = 256, kMaxWarps = kMaxThreads / kLanes;
 
-// Until when the memory accesses of a thread are ordered: those of different intervals are, for all threads of a block,
-// and those of the same interval but different warp steps for the threads of a warp. Numbers are never used again.
+// When a thread accesses memory. An interval ends at each barrier of the block, which orders the accesses of all its
+// threads; a warp step ends at each barrier of the warp, which orders those of its lanes. Numbers of intervals are not
+// used again in later blocks.
 struct Time {
   uint64_t interval = 0;
   uint32_t warp_step = 0;
@@ -43,8 +44,8 @@ void meet_warp();
 struct Slot {
   float numbers[12];
 };
-// Gives `mine` to the others; when all have done so, returns the slots of the warp's lanes. Lanes have two slots in turn,
-// so that the next data cannot overtake these: the slot of a lane is [2 * lane].
+// Gives `mine` to the others; when all have done so, returns the slots of the warp's lanes. Lanes have two slots in
+// turn, so that the next data cannot overtake these: the slot of a lane is [2 * lane].
 const Slot* exchange(const Slot& mine);
 
 // Draws the order of the threads from another seed.

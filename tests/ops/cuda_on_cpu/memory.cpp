@@ -71,7 +71,8 @@ void access(const void* begin, size_t size, bool write, const void* address) {
   if (offset >= sizeof shared_memory || !current_thread()) return;
   const Thread& me = *current_thread();
   const uint32_t lane = 1u << me.number % kLanes;
-  if (offset + size > shared_bytes) fail_at(write ? "writes beyond the end, at" : "reads beyond the end, at", offset, address);
+  if (offset + size > shared_bytes)
+    fail_at(write ? "writes beyond the end, at" : "reads beyond the end, at", offset, address);
   for (size_t i = offset; i < offset + size; ++i) {
     Byte& byte = bytes[i];
     if (byte.writer != me.number && unordered(byte.writer / kLanes, byte.written))
@@ -159,24 +160,27 @@ GuardPages::~GuardPages() { c10::SetCPUAllocator(previous_, /*priority=*/1); }
 }  // namespace cuda_on_cpu
 
 // What -fsanitize=thread calls before an access.
-#define BIOATTN_ACCESS(bytes)                                                                                      \
-  void __tsan_read##bytes(void* p) { cuda_on_cpu::access(p, bytes, false, __builtin_return_address(0)); }           \
-  void __tsan_write##bytes(void* p) { cuda_on_cpu::access(p, bytes, true, __builtin_return_address(0)); }           \
-  void __tsan_unaligned_read##bytes(void* p) { cuda_on_cpu::access(p, bytes, false, __builtin_return_address(0)); } \
-  void __tsan_unaligned_write##bytes(void* p) { cuda_on_cpu::access(p, bytes, true, __builtin_return_address(0)); }
+#define BIOATTN_FUNCTION(name, bytes, write) \
+  void __tsan_##name##bytes(void* p) { cuda_on_cpu::access(p, bytes, write, __builtin_return_address(0)); }
+#define BIOATTN_ACCESS(bytes)                   \
+  BIOATTN_FUNCTION(read, bytes, false)           \
+  BIOATTN_FUNCTION(write, bytes, true)           \
+  BIOATTN_FUNCTION(unaligned_read, bytes, false) \
+  BIOATTN_FUNCTION(unaligned_write, bytes, true)
 
 // The kernels have no atomic operations; the host code around them, reference counts.
-#define BIOATTN_ATOMIC(bits, T)                                                                       \
-  T __tsan_atomic##bits##_load(const volatile T* p, int) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); } \
-  void __tsan_atomic##bits##_store(volatile T* p, T x, int) { __atomic_store_n(p, x, __ATOMIC_SEQ_CST); } \
-  T __tsan_atomic##bits##_exchange(volatile T* p, T x, int) { return __atomic_exchange_n(p, x, __ATOMIC_SEQ_CST); } \
-  T __tsan_atomic##bits##_fetch_add(volatile T* p, T x, int) { return __atomic_fetch_add(p, x, __ATOMIC_SEQ_CST); } \
-  T __tsan_atomic##bits##_fetch_sub(volatile T* p, T x, int) { return __atomic_fetch_sub(p, x, __ATOMIC_SEQ_CST); } \
-  int __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* expected, T x, int, int) {                    \
-    return __atomic_compare_exchange_n(p, expected, x, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                  \
-  }                                                                                                                 \
-  int __tsan_atomic##bits##_compare_exchange_weak(volatile T* p, T* expected, T x, int, int) {                      \
-    return __atomic_compare_exchange_n(p, expected, x, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                   \
+constexpr int kOrder = __ATOMIC_SEQ_CST;
+#define BIOATTN_ATOMIC(bits, T)                                                                             \
+  T __tsan_atomic##bits##_load(const volatile T* p, int) { return __atomic_load_n(p, kOrder); }             \
+  void __tsan_atomic##bits##_store(volatile T* p, T x, int) { __atomic_store_n(p, x, kOrder); }             \
+  T __tsan_atomic##bits##_exchange(volatile T* p, T x, int) { return __atomic_exchange_n(p, x, kOrder); }   \
+  T __tsan_atomic##bits##_fetch_add(volatile T* p, T x, int) { return __atomic_fetch_add(p, x, kOrder); }   \
+  T __tsan_atomic##bits##_fetch_sub(volatile T* p, T x, int) { return __atomic_fetch_sub(p, x, kOrder); }   \
+  int __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* expected, T x, int, int) {            \
+    return __atomic_compare_exchange_n(p, expected, x, false, kOrder, kOrder);                              \
+  }                                                                                                         \
+  int __tsan_atomic##bits##_compare_exchange_weak(volatile T* p, T* expected, T x, int, int) {              \
+    return __atomic_compare_exchange_n(p, expected, x, true, kOrder, kOrder);                               \
   }
 
 extern "C" {

@@ -1,6 +1,6 @@
 // The memory of the kernels: shared memory whose every access is checked, and tensors between pages that nobody may
 // touch, filled with NaN. Kernels are compiled with -fsanitize=thread,alignment, which calls functions of memory.cpp
-// at every access; the libraries of these sanitizers are not linked.
+// before every access and at every one that is not aligned; the libraries of these sanitizers are not linked.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -28,8 +28,8 @@ class SegmentationFaults {
   ~SegmentationFaults();
 };
 
-// While it lives, PyTorch's tensors on the CPU lie between guard pages: they touch the one behind them or, as asked for,
-// the one before them, and begin as NaN.
+// While it lives, PyTorch's tensors on the CPU lie between guard pages: they touch the one behind them or, as asked
+// for, the one before them, and begin as NaN.
 class GuardPages {
  public:
   explicit GuardPages(bool at_the_end);

@@ -411,7 +411,8 @@ Inputs aggregated_attention_backward_cuda(
     using T = decltype(zero);
     const BackwardArguments<T> p{
         Arguments<T>(inputs), grad_output.const_data_ptr<T>(), output.const_data_ptr<T>(),
-        sizeof(T) == 2 ? rounding.const_data_ptr<T>() : nullptr, logsumexp.const_data_ptr<float>(), mean.mutable_data_ptr<float>(), pointers_to<MutablePointers<T>>(grad)};
+        sizeof(T) == 2 ? rounding.const_data_ptr<T>() : nullptr, logsumexp.const_data_ptr<float>(),
+        mean.mutable_data_ptr<float>(), pointers_to<MutablePointers<T>>(grad)};
     for_channels(p.channels, [&](auto groups) {
       constexpr int kGroups = decltype(groups)::value;
       constexpr size_t rows = Rows<kStaged, kGroups, T>::kSize * sizeof(T);

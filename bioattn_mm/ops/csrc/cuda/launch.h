@@ -1,11 +1,10 @@
 // Launching a kernel on PyTorch's current stream.
 #pragma once
 
-#include <torch/headeronly/macros/Macros.h>
-
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/macros/Macros.h>
 
 #include <cuda_runtime.h>
 

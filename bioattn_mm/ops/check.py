@@ -1,0 +1,340 @@
+"""`python -m bioattn_mm.ops --check`: the operators of this machine against their formulas, and how fast they are.
+
+The formulas run in float64 on the same device. What comes out is a report in Markdown, to paste into an issue.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch import Tensor
+from torch.utils.benchmark import Timer
+
+from .aggregated_attention import aggregated_attention
+from .backends import available_backends
+from .baselines import flex_aggregated_attention, unfused_attention
+from .log_cpb import log_cpb_table
+from .sliding_window import sliding_window_av, sliding_window_qk
+
+# Largest error of a result, as a fraction of its largest value.
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
+SECONDS_TO_TIME = 0.2  # for each time, at least
+
+Sizes = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator to check: a row of `OPERATORS`.
+
+    Args:
+        run: The operator; it takes its tensors and `backend`.
+        make: Its tensors for some sizes, random in float32 on the CPU.
+        sizes: What is checked.
+        timed: Name and sizes of what is timed, on the CPU and on a GPU.
+        dtypes: What is checked of these on the CPU, and on a GPU.
+        others: Other functions of the same tensors, by the name of their column, which are timed beside it; or, in
+            `others_on_cuda`, functions that make one from the tensors.
+    """
+
+    run: Callable[..., Tensor]
+    make: Callable[..., list[Tensor]]
+    sizes: Sequence[Sizes]
+    timed: dict[str, tuple[str, Sizes]]
+    dtypes: dict[str, Sequence[torch.dtype]]
+    others: dict[str, Callable[..., Tensor]] = field(default_factory=dict)
+    others_on_cuda: dict[str, Callable[..., Callable[..., Tensor]]] = field(default_factory=dict)
+
+
+def make_aggregated_attention(
+    batch: int = 2,
+    grid: tuple[int, int] = (5, 7),
+    pooled_grid: tuple[int, int] = (2, 3),
+    heads: int = 2,
+    channels: int = 8,
+    window_size: int = 3,
+) -> list[Tensor]:
+    tokens, pooled = (batch, *grid, heads), (batch, *pooled_grid, heads)
+    bias_rows = grid[0] + pooled_grid[0]
+    rows = torch.arange(grid[0])[:, None] + torch.arange(pooled_grid[0])
+    return [
+        torch.randn(*tokens, channels) / channels**0.5,
+        torch.randn(*tokens, channels),
+        torch.randn(*tokens, channels),
+        torch.randn(*pooled, channels),
+        torch.randn(*pooled, channels),
+        torch.randn(heads, window_size**2),
+        torch.randn(heads, bias_rows, grid[1], pooled_grid[1]),
+        rows,
+        torch.randn(*tokens, window_size**2),
+    ]
+
+
+def make_window(
+    last: str, batch: int = 2, grid: tuple[int, int] = (5, 7), heads: int = 2, channels: int = 8, window_size: int = 3
+) -> list[Tensor]:
+    """Query, key and bias of `sliding_window_qk`, or weights and value of `sliding_window_av`."""
+    tokens = (batch, *grid, heads)
+    if last == 'bias':
+        query, key = (torch.randn(*tokens, channels) for _ in range(2))
+        return [query / channels**0.5, key, torch.randn(heads, window_size**2)]
+    return [torch.randn(*tokens, window_size**2), torch.randn(*tokens, channels)]
+
+
+def make_log_cpb_table(rows: int = 9, columns: int = 14, hidden: int = 16, heads: int = 3) -> list[Tensor]:
+    vertical, horizontal = torch.randn(rows, hidden), torch.randn(columns, hidden)
+    return [vertical, horizontal, torch.randn(heads, hidden) / hidden**0.5, torch.randn(heads)]
+
+
+WINDOW_SIZES = [
+    dict(),
+    dict(window_size=1, channels=48),
+    dict(window_size=5, channels=32),
+    dict(window_size=7, channels=40, grid=(8, 9)),
+    dict(window_size=9, channels=64, grid=(3, 14)),
+    dict(batch=1, grid=(3, 70), heads=1),
+    dict(batch=1, grid=(56, 56), heads=3, channels=24),
+    dict(batch=0),
+    dict(grid=(0, 7)),
+]
+WINDOW_TIMED = {
+    'cpu': ('TransNeXt-Tiny, stage 1 at 224 x 224', dict(batch=1, grid=(56, 56), heads=3, channels=24)),
+    'cuda': ('TransNeXt-Tiny, stage 1 at 512 x 512, 8 images', dict(batch=8, grid=(128, 128), heads=3, channels=24)),
+}
+HALF = (torch.float16, torch.bfloat16)
+WINDOW_DTYPES = {'cpu': (torch.float32, torch.float64, *HALF), 'cuda': (torch.float32, torch.float64, *HALF)}
+
+OPERATORS = {
+    'aggregated_attention': Operator(
+        run=aggregated_attention,
+        make=make_aggregated_attention,
+        sizes=[
+            dict(),
+            dict(grid=(17, 19), pooled_grid=(5, 9), channels=24),
+            dict(grid=(3, 70), pooled_grid=(1, 40), heads=1),
+            dict(grid=(4, 5), pooled_grid=(9, 8), channels=16),
+            dict(window_size=1, channels=48),
+            dict(window_size=5, channels=32),
+            dict(window_size=7, channels=40),
+            dict(window_size=9, channels=64),
+            dict(batch=1, grid=(2, 3), pooled_grid=(42, 42), heads=1),
+            dict(batch=32, grid=(6, 9), heads=16),
+            dict(batch=1, grid=(56, 56), pooled_grid=(7, 7), heads=3, channels=24),
+            dict(batch=1, grid=(32, 32), pooled_grid=(16, 16), heads=12, channels=24),
+            dict(grid=(1, 1), pooled_grid=(1, 1)),
+            dict(batch=0),
+            dict(grid=(0, 7)),
+        ],
+        timed={
+            device: (name, sizes | dict(pooled_grid=(7, 7) if device == 'cpu' else (16, 16)))
+            for device, (name, sizes) in WINDOW_TIMED.items()
+        },
+        dtypes={'cpu': (torch.float32, torch.float64, *HALF), 'cuda': (torch.float32, *HALF)},
+        others={'unfused': unfused_attention},
+        others_on_cuda={'FlexAttention': flex_aggregated_attention},
+    ),
+    'sliding_window_qk': Operator(
+        run=sliding_window_qk,
+        make=partial(make_window, 'bias'),
+        sizes=WINDOW_SIZES,
+        timed=WINDOW_TIMED,
+        dtypes=WINDOW_DTYPES,
+    ),
+    'sliding_window_av': Operator(
+        run=sliding_window_av,
+        make=partial(make_window, 'value'),
+        sizes=WINDOW_SIZES,
+        timed=WINDOW_TIMED,
+        dtypes=WINDOW_DTYPES,
+    ),
+    'log_cpb_table': Operator(
+        run=log_cpb_table,
+        make=make_log_cpb_table,
+        sizes=[dict(), dict(rows=1, columns=1), dict(rows=63, columns=32 * 7, hidden=512)],
+        timed={
+            'cpu': ('stage 1 at 224 x 224', dict(rows=105, columns=56 * 7, hidden=512)),
+            'cuda': ('stage 1 at 512 x 512', dict(rows=249, columns=128 * 16, hidden=512)),
+        },
+        dtypes={'cpu': (torch.float32, torch.float64), 'cuda': (torch.float32, torch.float64)},
+    ),
+}
+
+
+def check(device: str, operators: Sequence[str], times: bool = True) -> bool:
+    """Print the report; whether everything agreed."""
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    columns = (TextColumn('{task.description}'), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    start = time.perf_counter()
+    cases = [
+        (name, dtype, sizes)
+        for name in operators
+        for dtype in OPERATORS[name].dtypes[device]
+        for sizes in OPERATORS[name].sizes
+    ]
+    to_time = [(name, dtype) for name in operators for dtype in OPERATORS[name].dtypes[device] if times]
+    to_time = [
+        (name, dtype) for name, dtype in to_time if dtype != torch.float64 and (device == 'cuda' or dtype not in HALF)
+    ]
+    backend = available_backends(torch.device(device))[0]
+    failures = 0
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        step = partial(progress.advance, progress.add_task('checking', total=len(cases) + 2 * len(to_time)))
+        console.print(f'Values and gradients of the backend `{backend}` against the formulas in float64:\n')
+        print_row(console, 'operator', 'dtype', 'sizes', 'output', 'gradients', 'allowed', 'the same twice', '')
+        print_row(console, *['---'] * 8)
+        for name, dtype, sizes in cases:
+            agrees, cells = compare(OPERATORS[name], device, backend, dtype, sizes)
+            failures += not agrees
+            text = ', '.join(f'{key} {value}' for key, value in sizes.items()) or 'defaults'
+            print_row(console, name, name_of(dtype), text, *cells, 'ok' if agrees else '**DIFFERENT**')
+            step()
+        if times:
+            bandwidth = copy_bandwidth(device)
+            console.print(
+                f'\nCopies: {bandwidth / 1e9:.3g} GB/s, read and written. Times, each the median of several:\n'
+            )
+            header = ('operator', 'sizes', 'dtype', 'pass', 'time', 'GB/s', 'of copies', 'formulas', 'others')
+            print_row(console, *header)
+            print_row(console, *['---'] * len(header))
+            for name, dtype in to_time:
+                for row in time_operator(name, device, backend, dtype, bandwidth):
+                    print_row(console, *row)
+                    step()
+    seconds = time.perf_counter() - start
+    result = f'{failures} of {len(cases)} DIFFERENT' if failures else f'all {len(cases)} agree'
+    console.print(f'\n{result}; {seconds:.0f} s')
+    return failures == 0
+
+
+def print_row(console: Console, *cells: object) -> None:
+    """A row of a table in Markdown."""
+    console.print(f'| {" | ".join(map(str, cells))} |')
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix('torch.')
+
+
+def compare(
+    operator: Operator, device: str, backend: str, dtype: torch.dtype, sizes: Sizes
+) -> tuple[bool, tuple[str, str, str, str]]:
+    """Whether an operator agrees with its formula, and twice with itself; and the cells that say how far.
+
+    Errors are fractions of the largest value of each result.
+    """
+    tolerance = TOLERANCE[dtype]
+    try:
+        torch.manual_seed(0)
+        inputs = [t.to(device, dtype if t.is_floating_point() else None) for t in operator.make(**sizes)]
+        exact = [t.double() if t.is_floating_point() else t for t in inputs]
+        first, second = (values_and_gradients(partial(operator.run, backend=backend), inputs) for _ in range(2))
+        wanted = values_and_gradients(partial(operator.run, backend='reference'), exact)
+        errors = [relative_error(result, want) for result, want in zip(first, wanted, strict=True)]
+    except Exception as error:  # of any kind: it belongs into the report
+        message = (str(error).splitlines() or [''])[0].replace('|', '/')
+        return False, (f'{type(error).__name__}: {message}', '', f'{tolerance:.0e}', '')
+    repeats = all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+    dtypes_fit = all(result.dtype == dtype for result in first)
+    agrees = repeats and dtypes_fit and all(error <= tolerance for error in errors)
+    cells = (f'{errors[0]:.1e}', f'{max(errors[1:]):.1e}', f'{tolerance:.0e}', 'yes' if repeats else '**no**')
+    return agrees, cells
+
+
+def values_and_gradients(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """The output, and the gradients of its sum with weights from -1 to 1."""
+    inputs = [t.detach().clone().requires_grad_(t.is_floating_point()) for t in inputs]
+    output = function(*inputs)
+    weights = torch.linspace(-1, 1, output.numel(), device=output.device).view_as(output)
+    weights = weights.bfloat16().to(output.dtype)  # the same numbers in every dtype
+    gradients = torch.autograd.grad(output, [t for t in inputs if t.requires_grad], weights)
+    return [output.detach(), *gradients]
+
+
+def relative_error(result: Tensor, want: Tensor) -> float:
+    """Largest difference, as a fraction of the largest finite value; inf for a NaN or another shape."""
+    if result.shape != want.shape:
+        return float('inf')
+    if not want.numel():
+        return 0.0
+    scale = want.abs().nan_to_num(posinf=0).max().clamp(min=1e-30)
+    difference = torch.where(result == want, 0, (result.double() - want).abs() / scale)
+    return difference.nan_to_num(nan=float('inf')).max().item()
+
+
+def time_operator(
+    name: str, device: str, backend: str, dtype: torch.dtype, bandwidth: float
+) -> Iterator[tuple[str, ...]]:
+    """The cells of an operator's forward pass, and those of forward and backward."""
+    operator = OPERATORS[name]
+    described, sizes = operator.timed[device]
+    inputs = [t.to(device, dtype if t.is_floating_point() else None) for t in operator.make(**sizes)]
+    leaves = [t for t in inputs if t.is_floating_point()]
+    functions = {
+        'ours': partial(operator.run, backend=backend),
+        'formulas': partial(operator.run, backend='reference'),
+        **operator.others,
+    }
+    failed = {}
+    for column, make in operator.others_on_cuda.items() if device == 'cuda' else ():
+        try:
+            functions[column] = make(*inputs)
+        except Exception as error:
+            failed[column] = type(error).__name__
+    with torch.no_grad():
+        output = operator.run(*inputs, backend=backend)
+    read, written = sum(t.nbytes for t in inputs), output.nbytes
+    gradient = torch.ones_like(output)
+    # The backward pass reads the inputs and the output's gradient, and writes the inputs' gradients.
+    for title, trains, moved in (
+        ('forward', False, read + written),
+        ('forward + backward', True, 3 * read + 2 * written),
+    ):
+        for tensor in leaves:
+            tensor.requires_grad_(trains)
+        seconds = {}
+        for column, function in functions.items():
+            step = (
+                partial(training_step, function, inputs, leaves, gradient) if trains else partial(function, *inputs)
+            )
+            try:
+                seconds[column] = time_of(step)
+            except Exception as error:
+                failed[column] = type(error).__name__
+        ours = seconds.pop('ours', float('nan'))
+        formulas = seconds.pop('formulas', float('nan'))
+        others = [f'{column} {time_text(value)}, {value / ours:.1f}x' for column, value in seconds.items()]
+        others += [f'{column}: {error}' for column, error in failed.items()]
+        yield (
+            *(name, described, name_of(dtype), title, time_text(ours), f'{moved / ours / 1e9:.3g}'),
+            f'{moved / ours / bandwidth:.0%}',
+            f'{time_text(formulas)}, {formulas / ours:.1f}x',
+            '; '.join(others),
+        )
+
+
+def training_step(
+    function: Callable[..., Tensor], inputs: Sequence[Tensor], leaves: Sequence[Tensor], gradient: Tensor
+) -> None:
+    torch.autograd.grad(function(*inputs), leaves, gradient)
+
+
+def time_of(step: Callable[[], object]) -> float:
+    """Seconds of a call, the median of many."""
+    timer = Timer('step()', globals=dict(step=step), num_threads=torch.get_num_threads())
+    return timer.blocked_autorange(min_run_time=SECONDS_TO_TIME).median
+
+
+def time_text(seconds: float) -> str:
+    """Such as '31.2 ms'."""
+    return f'{1e3 * seconds:.3g} ms'
+
+
+def copy_bandwidth(device: str) -> float:
+    """Bytes a second, read and written, of a copy that is larger than any cache."""
+    source = torch.zeros(2**28, dtype=torch.uint8, device=device)
+    target = torch.zeros_like(source)
+    return 2 * source.nbytes / time_of(partial(target.copy_, source))

@@ -1,0 +1,96 @@
+"""`python -m bioattn_mm.ops --check`, and what it compares the operators with."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bioattn_mm import ops
+from bioattn_mm.ops import aggregated_attention, check
+from bioattn_mm.ops.__main__ import main
+from bioattn_mm.ops.baselines import flex_aggregated_attention, unfused_attention
+from bioattn_mm.ops.check import OPERATORS
+from tests.ops.conftest import needs_library
+from tests.ops.test_aggregated_attention import make_arguments
+
+CPU = ['--check', '--device', 'cpu', '--operators']
+
+
+def exit_code(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as exit:
+        main(arguments)
+    return exit.value.code
+
+
+def test_every_operator_is_checked() -> None:
+    assert set(OPERATORS) == {name for name in ops.__all__ if name != 'AggregatedAttentionInputs'}
+
+
+@needs_library
+def test_report(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, 'SECONDS_TO_TIME', 1e-3)
+    monkeypatch.setattr(check, 'copy_bandwidth', lambda device: 1e10)
+    table = OPERATORS['log_cpb_table']
+    small = replace(table, sizes=[dict(), dict(rows=1)], timed={'cpu': ('small', dict())})
+    monkeypatch.setitem(OPERATORS, 'log_cpb_table', small)
+    assert exit_code(*CPU, 'log_cpb_table') == 0
+    report = capsys.readouterr().out
+    assert report.count('| log_cpb_table | float32 |') == report.count('| log_cpb_table | float64 |') == 2
+    assert report.count('| yes | ok |') == 4
+    assert '| log_cpb_table | small | float32 | forward + backward |' in report
+    assert 'all 4 agree' in report
+
+
+@needs_library
+def test_aggregated_attention_of_the_cpu(capsys: pytest.CaptureFixture) -> None:
+    assert exit_code(*CPU, 'aggregated_attention', '--no-times') == 0
+    assert 'all 60 agree' in capsys.readouterr().out
+
+
+@needs_library
+@pytest.mark.parametrize('fault', ['wrong', 'not the same twice', 'raises', 'wrong dtype'])
+def test_a_difference(fault: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = OPERATORS['log_cpb_table']
+
+    def run(*inputs: torch.Tensor, backend: str) -> torch.Tensor:
+        table = right.run(*inputs, backend=backend)
+        if backend == 'reference':
+            return table
+        if fault == 'raises':
+            raise RuntimeError('no kernel image\nfor this device')
+        if fault == 'wrong dtype':
+            return table.double()
+        return table * (1 + 1e-3 if fault == 'wrong' else 1 + 1e-6 * torch.rand(()))
+
+    dtypes = {'cpu': (torch.float32,)}
+    monkeypatch.setitem(OPERATORS, 'log_cpb_table', replace(right, run=run, sizes=[dict()], dtypes=dtypes))
+    assert exit_code(*CPU, 'log_cpb_table', '--no-times') == 1
+    report = capsys.readouterr().out
+    assert '| **DIFFERENT** |' in report
+    assert '1 of 1 DIFFERENT' in report
+    assert ('| **no** |' in report) == (fault == 'not the same twice')
+    assert ('RuntimeError: no kernel image |' in report) == (fault == 'raises')
+
+
+def test_nothing_to_check(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('bioattn_mm.ops.backends.CUDA_ARCHITECTURES', '')
+    assert exit_code('--check', '--device', 'cuda') == 2
+    assert 'nothing to check on cuda: ' in capsys.readouterr().err
+
+
+def test_errors_count_infinity_and_nan() -> None:
+    want = torch.tensor([1.0, 4.0, float('-inf')])
+    assert check.relative_error(want.clone(), want) == 0
+    assert check.relative_error(torch.tensor([1.0, 3.0, float('-inf')]), want) == 0.25
+    assert check.relative_error(torch.tensor([1.0, 4.0, 0.0]), want) > 1e30
+    assert check.relative_error(torch.tensor([1.0, float('nan'), float('-inf')]), want) > 1e30
+
+
+@pytest.mark.parametrize('sizes', [dict(), dict(grid=(9, 6), pooled_grid=(3, 2), window_size=5)], ids=str)
+def test_baselines_compute_the_same(sizes: dict) -> None:
+    arguments = list(make_arguments(**sizes, dtype=torch.float32).values())
+    want = aggregated_attention(*arguments, backend='reference')
+    torch.testing.assert_close(unfused_attention(*arguments), want, rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        flex = flex_aggregated_attention(*arguments, compiled=False)
+        torch.testing.assert_close(flex(*arguments), want, rtol=1e-5, atol=1e-5)
