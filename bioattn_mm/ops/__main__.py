@@ -21,6 +21,8 @@ from .check import OPERATORS, check
 def main(arguments: Sequence[str] | None = None) -> None:
     args, parser = parse(arguments)
     if args.check:
+        if args.device == 'cuda' and not torch.cuda.is_available():
+            parser.error('nothing to check on cuda: PyTorch finds no GPU')
         why_not = why_not_compiled(torch.device(args.device))
         if why_not:
             parser.error(f'nothing to check on {args.device}: {why_not}; {HOW_TO_BUILD}')

@@ -36,7 +36,7 @@ class Operator:
         make: Its tensors for some sizes, random in float32 on the CPU.
         sizes: What is checked.
         timed: Name and sizes of what is timed, on the CPU and on a GPU.
-        dtypes: What is checked of these on the CPU, and on a GPU.
+        dtypes: What is checked on the CPU, and on a GPU; no entry for a device that it is not compiled for.
         others: Other functions of the same tensors, by the name of their column, which are timed beside it; or, in
             `others_on_cuda`, functions that make one from the tensors.
     """
@@ -172,10 +172,10 @@ def check(device: str, operators: Sequence[str], times: bool = True) -> bool:
     cases = [
         (name, dtype, sizes)
         for name in operators
-        for dtype in OPERATORS[name].dtypes[device]
+        for dtype in OPERATORS[name].dtypes.get(device, ())
         for sizes in OPERATORS[name].sizes
     ]
-    to_time = [(name, dtype) for name in operators for dtype in OPERATORS[name].dtypes[device] if times]
+    to_time = [(name, dtype) for name in operators for dtype in OPERATORS[name].dtypes.get(device, ()) if times]
     to_time = [
         (name, dtype) for name, dtype in to_time if dtype != torch.float64 and (device == 'cuda' or dtype not in HALF)
     ]

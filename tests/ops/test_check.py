@@ -73,9 +73,12 @@ def test_a_difference(fault: str, capsys: pytest.CaptureFixture, monkeypatch: py
 
 
 def test_nothing_to_check(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('bioattn_mm.ops.backends.CUDA_ARCHITECTURES', '')
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
     assert exit_code('--check', '--device', 'cuda') == 2
-    assert 'nothing to check on cuda: ' in capsys.readouterr().err
+    assert 'nothing to check on cuda: PyTorch finds no GPU' in capsys.readouterr().err
+    monkeypatch.setattr('bioattn_mm.ops.backends.WHY_NOT_LOADED', 'they were left out')
+    assert exit_code('--check', '--device', 'cpu') == 2
+    assert 'nothing to check on cpu: they were left out; to build them: ' in capsys.readouterr().err
 
 
 def test_errors_count_infinity_and_nan() -> None:
