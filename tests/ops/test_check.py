@@ -44,9 +44,13 @@ def test_report(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) 
 
 
 @needs_library
-def test_aggregated_attention_of_the_cpu(capsys: pytest.CaptureFixture) -> None:
+def test_aggregated_attention_of_the_cpu(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The continuous integration runs the command with all sizes.
+    table = OPERATORS['aggregated_attention']
+    small = [sizes for sizes in table.sizes if sizes.get('batch', 2) <= 2 and sizes.get('heads', 2) <= 2]
+    monkeypatch.setitem(OPERATORS, 'aggregated_attention', replace(table, sizes=small))
     assert exit_code(*CPU, 'aggregated_attention', '--no-times') == 0
-    assert 'all 60 agree' in capsys.readouterr().out
+    assert f'all {4 * len(small)} agree' in capsys.readouterr().out
 
 
 @needs_library
