@@ -18,10 +18,12 @@ from .aggregated_attention import aggregated_attention
 from .backends import available_backends
 from .baselines import flex_aggregated_attention, unfused_attention
 from .log_cpb import log_cpb_table
+from .relative_bias_attention import relative_bias_attention
 from .sliding_window import sliding_window_av, sliding_window_qk
 
 # Largest error of a result, as a fraction of its largest value.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
+SMALLEST_SCALE = 0.1
 SECONDS_TO_TIME = 0.2  # for each time, at least
 
 Sizes = dict[str, object]
@@ -39,6 +41,7 @@ class Operator:
         dtypes: What is checked on the CPU, and on a GPU; no entry for a device that it is not compiled for.
         others: Other functions of the same tensors, by the name of their column, which are timed beside it; or, in
             `others_on_cuda`, functions that make one from the tensors.
+        full_precision: Places of those tensors that are float32 where the others are of half precision.
     """
 
     run: Callable[..., Tensor]
@@ -48,6 +51,15 @@ class Operator:
     dtypes: dict[str, Sequence[torch.dtype]]
     others: dict[str, Callable[..., Tensor]] = field(default_factory=dict)
     others_on_cuda: dict[str, Callable[..., Callable[..., Tensor]]] = field(default_factory=dict)
+    full_precision: Sequence[int] = ()
+
+    def inputs(self, sizes: Sizes, device: str, dtype: torch.dtype) -> list[Tensor]:
+        """The operator's tensors on a device, in a dtype."""
+        full = torch.promote_types(dtype, torch.float32)
+        return [
+            t.to(device, (full if place in self.full_precision else dtype) if t.is_floating_point() else None)
+            for place, t in enumerate(self.make(**sizes))
+        ]
 
 
 def make_aggregated_attention(
@@ -83,6 +95,13 @@ def make_window(
         query, key = (torch.randn(*tokens, channels) for _ in range(2))
         return [query / channels**0.5, key, torch.randn(heads, window_size**2)]
     return [torch.randn(*tokens, window_size**2), torch.randn(*tokens, channels)]
+
+
+def make_relative_bias_attention(
+    batch: int = 2, grid: tuple[int, int] = (5, 7), heads: int = 2, channels: int = 8
+) -> list[Tensor]:
+    query, key, value = (torch.randn(batch, *grid, heads, channels) for _ in range(3))
+    return [query, key, value, torch.randn(heads, 2 * grid[0] - 1, 2 * grid[1] - 1)]
 
 
 def make_log_cpb_table(rows: int = 9, columns: int = 14, hidden: int = 16, heads: int = 3) -> list[Tensor]:
@@ -150,6 +169,24 @@ OPERATORS = {
         sizes=WINDOW_SIZES,
         timed=WINDOW_TIMED,
         dtypes=WINDOW_DTYPES,
+    ),
+    'relative_bias_attention': Operator(
+        run=relative_bias_attention,
+        make=make_relative_bias_attention,
+        sizes=[
+            dict(),
+            dict(grid=(1, 1)),
+            dict(grid=(17, 19), channels=24),
+            dict(batch=1, grid=(14, 14), heads=6, channels=64),
+            dict(batch=0),
+        ],
+        timed={
+            'cpu': ('ViT-small at 224 x 224', dict(batch=1, grid=(14, 14), heads=6, channels=64)),
+            'cuda': ('ViT-small at 512 x 512, 8 images', dict(batch=8, grid=(32, 32), heads=6, channels=64)),
+        },
+        dtypes={'cpu': (torch.float32, torch.float64, *HALF), 'cuda': (torch.float32, torch.float64, *HALF)},
+        others_on_cuda={'FlexAttention': lambda *tensors: partial(relative_bias_attention, backend='flex')},
+        full_precision=(3,),
     ),
     'log_cpb_table': Operator(
         run=log_cpb_table,
@@ -229,7 +266,7 @@ def compare(
     tolerance = TOLERANCE[dtype]
     try:
         torch.manual_seed(0)
-        inputs = [t.to(device, dtype if t.is_floating_point() else None) for t in operator.make(**sizes)]
+        inputs = operator.inputs(sizes, device, dtype)
         exact = [t.double() if t.is_floating_point() else t for t in inputs]
         first, second = (values_and_gradients(partial(operator.run, backend=backend), inputs) for _ in range(2))
         wanted = values_and_gradients(partial(operator.run, backend='reference'), exact)
@@ -238,7 +275,8 @@ def compare(
         message = (str(error).splitlines() or [''])[0].replace('|', '/')
         return False, (f'{type(error).__name__}: {message}', '', f'{tolerance:.0e}', '')
     repeats = all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
-    dtypes_fit = all(result.dtype == dtype for result in first)
+    expected = [dtype, *(t.dtype for t in inputs if t.is_floating_point())]
+    dtypes_fit = [result.dtype for result in first] == expected
     agrees = repeats and dtypes_fit and all(error <= tolerance for error in errors)
     cells = (f'{errors[0]:.1e}', f'{max(errors[1:]):.1e}', f'{tolerance:.0e}', 'yes' if repeats else '**no**')
     return agrees, cells
@@ -255,12 +293,16 @@ def values_and_gradients(function: Callable[..., Tensor], inputs: Sequence[Tenso
 
 
 def relative_error(result: Tensor, want: Tensor) -> float:
-    """Largest difference, as a fraction of the largest finite value; inf for a NaN or another shape."""
+    """Largest difference, as a fraction of the largest finite value; inf for a NaN or another shape.
+
+    Where all values are small, as the gradients of a softmax over one key are zero, it is a fraction of
+    `SMALLEST_SCALE`: the inputs are around 1.
+    """
     if result.shape != want.shape:
         return float('inf')
     if not want.numel():
         return 0.0
-    scale = want.abs().nan_to_num(posinf=0).max().clamp(min=1e-30)
+    scale = want.abs().nan_to_num(posinf=0).max().clamp(min=SMALLEST_SCALE)
     difference = torch.where(result == want, 0, (result.double() - want).abs() / scale)
     return difference.nan_to_num(nan=float('inf')).max().item()
 
@@ -271,7 +313,7 @@ def time_operator(
     """The cells of an operator's forward pass, and those of forward and backward."""
     operator = OPERATORS[name]
     described, sizes = operator.timed[device]
-    inputs = [t.to(device, dtype if t.is_floating_point() else None) for t in operator.make(**sizes)]
+    inputs = operator.inputs(sizes, device, dtype)
     leaves = [t for t in inputs if t.is_floating_point()]
     functions = {
         'ours': partial(operator.run, backend=backend),

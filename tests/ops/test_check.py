@@ -92,6 +92,7 @@ def test_errors_count_infinity_and_nan() -> None:
     assert check.relative_error(want.clone(), want) == 0
     assert check.relative_error(torch.tensor([1.0, 3.0, float('-inf')]), want) == 0.25
     assert check.relative_error(torch.tensor([1.0, 4.0, 0.0]), want) > 1e30
+    assert check.relative_error(torch.tensor([1e-7]), torch.zeros(1)) == pytest.approx(1e-6)
     assert check.relative_error(torch.tensor([1.0, float('nan'), float('-inf')]), want) > 1e30
 
 
