@@ -18,6 +18,7 @@ from .aggregated_attention import aggregated_attention
 from .backends import available_backends
 from .baselines import flex_aggregated_attention, unfused_attention
 from .log_cpb import log_cpb_table
+from .peripheral_attention import peripheral_attention
 from .relative_bias_attention import relative_bias_attention
 from .sliding_window import sliding_window_av, sliding_window_qk
 
@@ -104,6 +105,25 @@ def make_relative_bias_attention(
     return [query, key, value, torch.randn(heads, 2 * grid[0] - 1, 2 * grid[1] - 1)]
 
 
+def make_peripheral_attention(
+    batch: int = 2, grid: tuple[int, int] = (5, 7), heads: int = 4, channels: int = 8
+) -> list[Tensor]:
+    query, key, value = (torch.randn(batch, heads, grid[0] * grid[1], channels) for _ in range(3))
+    hidden = 4 * heads
+    return [
+        query,
+        key,
+        value,
+        torch.randn(hidden, 2 * grid[0] + 1, 2 * grid[1] + 1),
+        torch.randn(hidden, *grid),
+        torch.randn(hidden, *grid),
+        torch.randn(heads, hidden, 3, 3) / (9 * hidden) ** 0.5,
+        torch.randn(heads),
+        torch.randn(heads),
+        torch.randn(heads),
+    ]
+
+
 def make_log_cpb_table(rows: int = 9, columns: int = 14, hidden: int = 16, heads: int = 3) -> list[Tensor]:
     vertical, horizontal = torch.randn(rows, hidden), torch.randn(columns, hidden)
     return [vertical, horizontal, torch.randn(heads, hidden) / hidden**0.5, torch.randn(heads)]
@@ -187,6 +207,20 @@ OPERATORS = {
         dtypes={'cpu': (torch.float32, torch.float64, *HALF), 'cuda': (torch.float32, torch.float64, *HALF)},
         others_on_cuda={'FlexAttention': lambda *tensors: partial(relative_bias_attention, backend='flex')},
         full_precision=(3,),
+    ),
+    'peripheral_attention': Operator(
+        run=peripheral_attention,
+        make=make_peripheral_attention,
+        sizes=[
+            dict(),
+            dict(grid=(2, 3), heads=3),
+            dict(grid=(9, 4), heads=8, channels=16),
+            dict(batch=1, grid=(14, 14), channels=32),
+            dict(batch=0),
+        ],
+        timed={'cpu': ('PerViT-Tiny at 224 x 224', dict(batch=1, grid=(14, 14), channels=32))},
+        dtypes={'cpu': (torch.float32, torch.float64, *HALF)},
+        full_precision=range(3, 10),
     ),
     'log_cpb_table': Operator(
         run=log_cpb_table,
