@@ -52,6 +52,12 @@ class Block:
     def __str__(self) -> str:
         return f'{self.page}: {self.name}'
 
+    @property
+    def file(self) -> str | None:
+        """The file that a block of Python shows, if its first line names one: '# mask_rcnn.py'."""
+        match = re.match(r'# ([\w/]+\.py)\n', self.text)
+        return match and match[1]
+
     def lines(self) -> list[str]:
         """The lines of a block of bash without comments; a line that goes on in the next is one with it."""
         lines = (re.sub(r'(^|\s)#.*', '', line).strip() for line in self.text.replace('\\\n', ' ').splitlines())

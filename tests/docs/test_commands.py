@@ -198,6 +198,7 @@ CHECKS: dict[str, Callable[[list[str], pytest.MonkeyPatch], None]] = {
             'apt',
             'apt-get',
             'cd',
+            'cp',
             'git',
             'mim',
             'mkdir',

@@ -1,0 +1,229 @@
+"""A folder in which the commands of a page run, as on the machine of a reader who has a checkout and the data.
+
+The checkout's folders are linked; miniatures lie where the real data do. Files that a command names and that nothing
+has written are made when it comes: images, own data, checkpoints. Nothing is downloaded: in the caches of mmengine
+and huggingface_hub lie files laid out like the authors', with made-up values.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import torch
+from mmdet.datasets import CocoDataset
+from mmengine.config import Config
+from mmseg.datasets import ADE20KDataset
+from PIL import Image
+
+from bioattn_mm.cli.installed import find_config
+
+from .. import parity
+from ..models.test_classifiers import released_file
+from ..own_folders import draw, write_coco_folder, write_images
+from ..tools import test_convert_checkpoint as released
+from ..tools.random_weights import random_checkpoint
+from ..tools.small_images import small_training
+from ..tools.user_folder import make_user_folder
+from .blocks import ROOT
+
+# Which tool a line runs, and with which config.
+TRAINS, TESTS = r'\b(train(\.py|\.sh)?|dry-run) ', r'\btest(\.py|\.sh)? '
+EXPORTS, TRIES_SIZES = r'\bexport(\.py)? ', r'\bbenchmark_extrapolation\.py '
+CONFIG = r'[\w/.-]*(upernet|mask_rcnn|dino|mask2former|in1k)[\w-]*(?!.*\.pth)(\.py)?(?= |$)'
+MINUTES = 10  # that one command may take
+
+# Heads of random weights score every box below the threshold.
+SMALL_MODEL = {'mask_rcnn': ['model.test_cfg.rcnn.score_thr=0.0', 'model.test_cfg.rcnn.max_per_img=10']}
+NUM_TTA_SCALES = {'mask_rcnn': 3, 'dino': 3, 'upernet': 6, 'mask2former': 6}
+
+
+def without_workers(*modes: str) -> list[str]:
+    return [f'{mode}_dataloader.{key}' for mode in modes for key in ('num_workers=0', 'persistent_workers=False')]
+
+
+def few_images(mode: str) -> list[str]:
+    """Options for two small images in a 'val' or 'test' dataloader."""
+    dataset = f'{mode}_dataloader.dataset'
+    return [f'{dataset}.indices=2', f'{dataset}.pipeline.1.scale=(128,96)', *without_workers(mode)]
+
+
+def additions(line: str) -> list[str]:
+    """What is put behind a command to make it short: the one rule for every command of every page.
+
+    Trainings take two iterations, or an epoch of four images; tests take two images. Images are small, except those
+    of classifiers. Of options that are given twice the tools take the last, and `--cfg-options` adds up.
+    """
+    config = find_config_in(line)
+    kind = re.search(CONFIG, line)[1] if config else None
+    words, options = [], []
+    if re.search(TRAINS, line) and config:
+        by_iteration = '--mini' in line or kind in ('upernet', 'mask2former') and '--epochs' not in line
+        length = 4 if '--resume' in line else 2
+        options = without_workers('train', 'val')
+        if by_iteration:
+            checkpoints = 'default_hooks.checkpoint.interval=2'
+            options += [f'train_cfg.max_iters={length}', 'train_cfg.val_interval=2', checkpoints]
+        else:
+            options += ['train_cfg.max_epochs=1', 'train_dataloader.dataset.indices=4']
+        if kind == 'in1k':
+            options += ['train_dataloader.batch_size=2', 'val_dataloader.dataset.indices=2']
+        elif '--mini' not in line:
+            options += [*small_training(config), *few_images('val')]
+        words = ['--epochs', '1'] if '--epochs' in line else []
+    elif re.search(TESTS, line):
+        options = ['test_dataloader.dataset.indices=2'] if kind == 'in1k' else few_images('test')
+        if '--tta' in line:
+            scales = range(NUM_TTA_SCALES[kind])
+            options += [f'tta_pipeline.1.transforms.0.{index}.scale=({96 + 16 * index},96)' for index in scales]
+    elif re.search(EXPORTS, line):
+        options = ['test_dataloader.dataset.indices=2']
+    elif re.search(TRIES_SIZES, line):
+        words, options = ['--sizes', '64', '96'], ['test_dataloader.dataset.indices=2']
+    return [*words, *(['--cfg-options', *options, *SMALL_MODEL.get(kind, ())] if options else [])]
+
+
+def find_config_in(line: str) -> str | None:
+    """The config of a detector, segmentor or classifier that a line names."""
+    config = re.search(CONFIG, line)
+    return config and config[0]
+
+
+class Place:
+    """The folder of one page.
+
+    Args:
+        folder: A new folder.
+        workplace: A folder with the miniatures in data/mini.
+        kept: Folder for what is made once for all pages.
+    """
+
+    def __init__(self, folder: Path, workplace: Path, kept: Path) -> None:
+        self.folder, self.kept = folder, kept
+        make_user_folder(folder, workplace)
+        (folder / 'data/mini').symlink_to(workplace / 'data/mini')
+        for name in ('tools', 'benchmarks', 'docs'):
+            (folder / name).symlink_to(ROOT / name)
+        (folder / '.venv').symlink_to(sys.prefix)
+        bioattn = '-c "from bioattn_mm.cli.main import main; main()"'
+        for name, arguments in dict(python='', bioattn=bioattn).items():
+            script = folder / 'bin' / name
+            script.parent.mkdir(exist_ok=True)
+            script.write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
+            script.chmod(0o755)
+        self.environment = {
+            **os.environ,
+            'PATH': os.pathsep.join([str(folder / 'bin'), str(Path(sys.executable).parent), os.environ['PATH']]),
+            'PYTHON': sys.executable,
+            'TORCH_HOME': str(kept / 'torch'),
+            'HF_HUB_CACHE': str(kept / 'hub'),
+            'HF_HUB_OFFLINE': '1',
+            'https_proxy': 'http://127.0.0.1:9',
+            'MPLBACKEND': 'Agg',
+        }
+
+    def run_line(self, line: str) -> str:
+        """Run a line of bash, made short by `additions`; return what it printed."""
+        self.provide(line)
+        if re.search(TRAINS, line) and '--mini' not in line and find_config_in(line):
+            self._provide_weights_of(find_config_in(line))
+        return self._run('bash', '-euo', 'pipefail', '-c', f'{line} {shlex.join(additions(line))}')
+
+    def run_python(self, code: str) -> str:
+        """Run Python in a new interpreter; return what it printed."""
+        self.provide(code)
+        return self._run(sys.executable, '-c', code)
+
+    def _run(self, *words: str) -> str:
+        process = subprocess.run(
+            words, cwd=self.folder, env=self.environment, timeout=60 * MINUTES, capture_output=True, text=True
+        )
+        assert process.returncode == 0, f'{words[-1]}\n{process.stdout[-1000:]}\n{process.stderr[-3000:]}'
+        return process.stdout
+
+    def provide(self, text: str) -> None:
+        """Make the files that a line or some code names, where they are not there."""
+        for pattern, make in READERS_FILES.items():
+            for match in re.finditer(pattern, text):
+                path = self.folder / match[0]
+                if not path.exists():
+                    make(path)
+        for match in re.finditer(r'work_dirs/(\w+/[\w-]+?)(_mini)?/(iter|epoch)_\d+\.pth', text):
+            self.provide_checkpoint(match[0], f'configs/{match[1]}.py')
+        for match in re.finditer(r'hf://([\w-]+/[\w-]+)(?:@\w+)?/([\w.-]+)', text):
+            self._provide_file_of_hub(*match.groups())
+
+    def provide_checkpoint(self, name: str, config: str) -> None:
+        """The checkpoint of a whole training: what the shortened one wrote, else random weights."""
+        path = self.folder / name
+        if path.exists():
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written = sorted(path.parent.glob('*_[0-9].pth'))
+        made = self.kept / f'{Path(config).stem}.pth'
+        if not written and not made.exists():
+            random_checkpoint(made, str(ROOT / config))
+        path.symlink_to(written[-1] if written else made)
+
+    def _provide_weights_of(self, config: str) -> None:
+        """The file that a config starts from, where mmengine looks for it before it downloads it."""
+        own = self.folder / config
+        config = str(own) if own.is_file() else find_config(config)
+        init_cfg = Config.fromfile(config).model.backbone.get('init_cfg') or {}
+        url = init_cfg.get('checkpoint', '')
+        path = self.kept / 'torch/hub/checkpoints' / url.split('/')[-1]
+        if url.startswith('https://') and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            authors_classifier(path)
+
+    def _provide_file_of_hub(self, repository: str, name: str) -> None:
+        """A file in the cache of huggingface_hub."""
+        folder = self.kept / 'hub' / f'models--{repository.replace("/", "--")}'
+        path = folder / 'snapshots' / HUB_COMMIT / name
+        if not path.exists():
+            path.parent.mkdir(parents=True)
+            (folder / 'refs').mkdir()
+            (folder / 'refs/main').write_text(HUB_COMMIT)
+            authors_model(path) if re.search('coco|ade20k', name) else authors_classifier(path)
+
+
+HUB_COMMIT = '0' * 40
+
+
+def authors_classifier(path: Path) -> None:
+    """A file of ImageNet weights, by the authors' name for it."""
+    released_file(path, re.match(r'(transnext|convit|pervit)_[a-z]+', path.name)[0])
+
+
+def authors_model(path: Path) -> None:
+    """A whole detector or segmentor of TransNeXt's authors, by their name for it."""
+    head, variant = re.match(r'(mask_rcnn|dino|upernet|mask2former)\w*?_transnext_([a-z]+)', path.name).groups()
+    weights = {name: torch.rand(shape) for name, shape in getattr(released, head)(released.CHANNELS[variant]).items()}
+    backbone = parity.released_state_dict(f'transnext_{variant}')
+    weights.update({f'backbone.{name}': value for name, value in backbone.items()})
+    classes = (CocoDataset if 'coco' in path.name else ADE20KDataset).METAINFO['classes']
+    torch.save(dict(state_dict=weights, meta=dict(CLASSES=classes)), path)
+
+
+def video(path: Path) -> None:
+    """A folder with a video of three frames."""
+    path.mkdir()
+    size = (96, 64)
+    writer = cv2.VideoWriter(str(path / 'street.mp4'), cv2.VideoWriter_fourcc(*'mp4v'), 5, size)
+    for seed in range(3):
+        writer.write(cv2.resize(draw(seed)[0], size))
+    writer.release()
+
+
+# What a reader has, by patterns of its name.
+READERS_FILES = {
+    r'\bstreet\.jpg': lambda path: Image.fromarray(draw(600)[0]).save(path),
+    r'\b(holiday|new_images)\b': lambda path: write_images(path, range(500, 502)),
+    r'\bclips\b': video,
+    r'\bparts\b': lambda path: write_coco_folder(path, range(24)),
+    r'(?<![\w/])(transnext|convit|pervit)_[a-z]+(_224_1k)?\.pth': authors_classifier,
+    r'(?<![\w/])(mask_rcnn|upernet)_transnext_\w+\.pth': authors_model,
+}

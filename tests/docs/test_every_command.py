@@ -1,0 +1,204 @@
+"""Every block of README.md and docs/ runs, in the order of its page, in a folder as a reader has it.
+
+The table below has a row for each block: how it is run, or why it is not. `make test-docs` runs them all.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from .blocks import ROOT, pages, read_blocks
+from .place import Place
+
+# What stands for the words of the pages that a reader replaces, and the checkpoints that a page does not make.
+WORDS = {r'\bCONFIG\b': 'configs/transnext/upernet_micro_ade20k.py', r'\bCHECKPOINT\b': 'upernet_micro.pth'}
+CHECKPOINTS = {
+    'upernet_micro.pth': 'configs/transnext/upernet_micro_ade20k.py',
+    'upernet_tiny.pth': 'configs/transnext/upernet_tiny_ade20k.py',
+    'mask_rcnn_tiny.pth': 'configs/transnext/mask_rcnn_tiny_coco.py',
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A block that runs: bash line by line with what `place.additions` puts behind it, Python as it stands.
+
+    Attributes:
+        words: Patterns in the block and what stands for them, besides `WORDS`.
+        but: What is in lines that are left out, and why they are.
+        given: Files that are there before, besides those that `Place.provide` makes: keys of `CHECKPOINTS`, or names
+            that it knows.
+        alone: In a folder of its own instead of that of the blocks above.
+    """
+
+    words: dict[str, str] = field(default_factory=dict)
+    but: dict[str, str] = field(default_factory=dict)
+    given: tuple[str, ...] = ()
+    alone: bool = False
+
+
+@dataclass(frozen=True)
+class RunBy:
+    """A block that a test of its own runs, which looks at what comes of it: the file of that test."""
+
+    test: str
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """A block that does not run, and why."""
+
+    reason: str
+
+
+Row = Run | RunBy | NotRun
+
+INSTALLS = NotRun('it installs packages, as .ci/run and tests/package/check.sh do')
+SETS_UP = {'make setup': 'it installs packages, as .ci/run does'}
+CI = NotRun('.ci/run does it')
+# Two processes in place of eight.
+TWO = {r'\b8\b': '2'}
+
+# A page's blocks by the heading above them; the second block under a heading is 'HEADING, 2'. A row that stands for a
+# whole page is for all of its blocks.
+TABLE: dict[str, Row | dict[str, Row]] = {
+    'README.md': {
+        'Install': Run(but=SETS_UP),
+        "Predict with the authors' weights": Run(),
+        "Predict with the authors' weights, 2": Run(
+            given=('hf://DaiShiResearch/transnext-tiny-224-1k/transnext_tiny_224_1k.pth',)
+        ),
+        'Train on your own data': Run(),
+        'Two commands': CI,
+    },
+    'docs/adding_a_backbone.md': RunBy('tests/toy/test_toy_vit.py'),
+    'docs/export.md': {'Export': Run(but=SETS_UP)},
+    'docs/get_started.md': {
+        'Install': Run(but=SETS_UP),
+        'Install, 2': INSTALLS,
+        'Install, 3': INSTALLS,
+        'Two commands': CI,
+        'Commands and configs': Run(),
+        'mim': NotRun('openmim is not installed; tests/package reads what it reads'),
+    },
+    'docs/multi_gpu.md': {
+        'Multi-GPU and faults': Run(
+            words={r'(?<=ade20k.py )CHECKPOINT': 'upernet_tiny.pth', **TWO},
+            but={'NNODES=2': 'two machines', 'GPUS=16': 'Slurm; tests/tools/test_distributed.py has a stand-in'},
+        ),
+        'Multi-GPU and faults, 2': Run(),
+        'Models too large for one GPU': Run(
+            words={'upernet_base': 'upernet_micro', **TWO},
+            but={'deepspeed': 'DeepSpeed is not installed; tests/engine/test_strategies.py'},
+        ),
+    },
+    'docs/openmmlab.md': {
+        'Any config': Run(),
+        'Any config, 2': Run(),
+        'Any config, 3': Run(),
+        'Inference': Run(given=('mask_rcnn_tiny.pth',)),
+        'Their scripts': Run(
+            words={'--nproc_per_node 8': '--nproc_per_node 2'},
+            but={'browse_dataset': 'it opens windows; tests/hosts runs it without'},
+        ),
+    },
+    'docs/operators.md': {
+        'Operators and backends': Run(),
+        'Operators and backends, 2': NotRun('it takes minutes and nvcc; .ci/run does it where there is one'),
+        'Backends': Run(),
+    },
+    'docs/own_data.md': RunBy('tests/tools/test_own_data_page.py'),
+    'docs/position_bias.md': {
+        'TransNeXt': Run(words={r'(?<=\w.py )CHECKPOINT': 'upernet_tiny.pth'}),
+        'TransNeXt, 2': Run(),
+    },
+    'docs/predict.md': {
+        'Predict': Run(but={'exported': 'docs/export.md does it'}),
+        'Predict, 2': Run(given=('work_dirs/transnext/upernet_tiny_ade20k_mini/iter_200.pth',)),
+        "The authors' weights": Run(),
+        'In Python': Run(),
+        'A page in the browser': NotRun('it serves until Ctrl-C; tests/page/test_page.py starts it'),
+    },
+    'docs/three_ways.md': RunBy('tests/test_three_ways.py'),
+    'docs/training.md': {
+        'Train and test': Run(),
+        'Train and test, 2': Run(),
+        'Weights': Run(alone=True),
+        'ImageNet': Run(words={'--test-set r': '--test-set val'}),
+        'ImageNet, 2': Run(alone=True),
+    },
+    'docs/troubleshooting.md': {'Colab': NotRun('it is for a machine of Colab')},
+}
+
+BLOCKS = {(block.page, block.name): block for page in pages() for block in read_blocks(page)}
+ROWS = {
+    (page, name): row
+    for page, rows in TABLE.items()
+    for name, row in (rows.items() if isinstance(rows, dict) else ((name, rows) for of, name in BLOCKS if of == page))
+}
+
+
+def test_the_table_has_a_row_for_every_block() -> None:
+    assert not [str(block) for key, block in BLOCKS.items() if key not in ROWS], 'blocks without a row'
+    assert not [': '.join(key) for key in ROWS if key not in BLOCKS], 'rows without a block'
+    assert set(TABLE) == {page for page, _ in BLOCKS}, 'pages without blocks'
+
+
+def test_blocks_that_are_run_elsewhere_are() -> None:
+    for (page, _), row in ROWS.items():
+        if isinstance(row, RunBy):
+            assert Path(page).name in (ROOT / row.test).read_text(), f'{row.test} does not read {page}'
+
+
+def test_what_a_row_says_of_its_block_is_in_it() -> None:
+    for (page, name), row in ROWS.items():
+        if isinstance(row, Run):
+            block = BLOCKS[page, name]
+            lines = block.lines()
+            absent = [word for word in row.words if not re.search(word, block.text)]
+            absent += [part for part in row.but if not any(part in line for line in lines)]
+            assert not absent, f'{block}: {absent}'
+
+
+@pytest.fixture(scope='module')
+def place_of(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Place]:
+    """The folder of a page, one for all of its blocks but those that run alone."""
+    kept = tmp_path_factory.mktemp('kept')
+
+    @cache
+    def make(name: str) -> Place:
+        return Place(tmp_path_factory.mktemp(re.sub(r'\W+', '_', name)), workplace, kept)
+
+    return lambda page, name: make(page + name * ROWS[page, name].alone)
+
+
+def with_words(text: str, row: Run) -> str:
+    """What stands for the words that the reader replaces."""
+    for word, stand_in in {**row.words, **WORDS}.items():
+        text = re.sub(word, stand_in, text)
+    return text
+
+
+@pytest.mark.every_command
+@pytest.mark.parametrize(('page', 'name'), [key for key, row in ROWS.items() if isinstance(row, Run)])
+def test_every_command(page: str, name: str, place_of: Callable[[str, str], Place]) -> None:
+    place, block, row = place_of(page, name), BLOCKS[page, name], ROWS[page, name]
+    place.provide(' '.join(row.given))
+    for path, config in CHECKPOINTS.items():
+        if path in row.given or path in with_words(block.text, row) and path not in block.text:
+            place.provide_checkpoint(path, config)
+    if block.language == 'bash':
+        for line in block.lines():
+            if not any(part in line for part in row.but):
+                print(place.run_line(with_words(line, row)))
+    elif block.file:
+        (place.folder / block.file).write_text(block.text)
+    else:
+        # The page's earlier Python has run in the same interpreter.
+        python = [key for key in BLOCKS if key[0] == page and BLOCKS[key].language == 'python']
+        python = [BLOCKS[key].text for key in python[: python.index((page, name)) + 1] if not BLOCKS[key].file]
+        print(place.run_python(with_words('\n'.join(python), row)))
