@@ -47,7 +47,7 @@ using Inputs = InputsOf<Tensor, Tensor>;
 using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 inline Gradients to_gradients(const Inputs& g) {
-  return {g.query,        g.key,         g.value,       g.pooled_key,
+  return {g.query, g.key, g.value, g.pooled_key,
           g.pooled_value, g.window_bias, g.pooled_bias, g.token_weights};
 }
 

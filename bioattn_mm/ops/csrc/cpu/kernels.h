@@ -17,8 +17,8 @@
 
 // Defines `name` for float and double by the template `name_body`. Templates cannot have clones, functions can; they
 // inline the body, which so is compiled for each clone.
-#define BIOATTN_CLONE(name, Arguments)                                                     \
-  BIOATTN_CLONES void name(const Arguments<float>& arguments) { name##_body(arguments); }  \
+#define BIOATTN_CLONE(name, Arguments)                                                    \
+  BIOATTN_CLONES void name(const Arguments<float>& arguments) { name##_body(arguments); } \
   BIOATTN_CLONES void name(const Arguments<double>& arguments) { name##_body(arguments); }
 
 namespace bioattn_mm {
