@@ -30,8 +30,7 @@ FOLDERS = tuple(
 OPTIONS_OF_OTHERS = {
     'pip': ['--no-build-isolation', '--no-deps', '--extra-index-url'],
     'mkdocs': ['--strict'],
-    'docker': ['--gpus', '--shm-size', '--user'],
-    'make': [],
+    'docker': ['--build-arg', '--gpus', '--shm-size', '--user'],
 }
 
 
@@ -173,8 +172,14 @@ def check_pip(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_docker(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    # `expand` has found the Dockerfile after -f.
-    assert words[0] in ('build', 'run'), f'docker {words[0]}'
+    """`expand` has found the Dockerfile after -f; what runs in a container is a command like the others."""
+    images = [f'bioattn_mm:{path.suffix[1:]}' for path in (ROOT / 'docker').iterdir()]
+    image = [index for index, word in enumerate(words) if word.startswith('bioattn_mm:')]
+    assert image and words[image[0]] in images, f'expected one of {images}'
+    if words[0] == 'run':
+        check(Command(words[image[0] + 1 :]), monkeypatch)
+    else:
+        assert words[0] == 'build', f'docker {words[0]}'
 
 
 def check_torchrun(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +292,7 @@ def test_tools_and_options_in_the_text_exist(page: str) -> None:
             elif match[1] == 'py':
                 known = options(words[0])
         elif words[:1] == ['bioattn'] and len(words) > 1:
-            if words[1] not in {*bioattn_command.find_tools(), *bioattn_command.OPTIONS, '--help', 'COMMAND'}:
+            if words[1] not in {*bioattn_command.find_tools(), *bioattn_command.OPTIONS, '--help', 'COMMAND', '...'}:
                 failures.append(f'{code}: bioattn has no command {words[1]}')
         elif not words or not words[0].startswith('--'):
             continue

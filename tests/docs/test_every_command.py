@@ -60,6 +60,7 @@ Row = Run | RunBy | NotRun
 INSTALLS = NotRun('it installs packages, as .ci/run and tests/package/check.sh do')
 SETS_UP = {'make setup': 'it installs packages, as .ci/run does'}
 CI = NotRun('.ci/run does it')
+NOT_HERE = NotRun('it needs Docker; tests/package/test_docker.py reads the Dockerfiles')
 # Two processes in place of eight.
 TWO = {r'\b8\b': '2'}
 
@@ -76,6 +77,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
         'Two commands': CI,
     },
     'docs/adding_a_backbone.md': RunBy('tests/toy/test_toy_vit.py'),
+    'docs/docker.md': NOT_HERE,
     'docs/export.md': {'Export': Run(but=SETS_UP)},
     'docs/get_started.md': {
         'Install': Run(but=SETS_UP),
