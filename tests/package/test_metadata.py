@@ -16,7 +16,8 @@ from bioattn_mm.cli.installed import EXTRAS
 tomllib = pytest.importorskip('tomllib', reason='from Python 3.11')
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
+PYPROJECT = tomllib.loads((ROOT / 'pyproject.toml').read_text())
+PROJECT = PYPROJECT['project']
 # What requirements/*.txt install for the development of the package itself.
 DEVELOPMENT = ('build.txt', 'lint.txt', 'test.txt', 'deploy-no-deps.txt')
 # Files whose extra is not pinned: deepspeed compiles for the machine, and is installed by those who want it.
@@ -57,6 +58,23 @@ def test_requirements_pin_what_the_package_asks_for() -> None:
     for name in set(asked) - NOT_PINNED:
         pin = {**test_pins, **pinned}[name]
         assert asked[name].specifier.contains(str(pin.specifier).removeprefix('==')), f'{asked[name]}, pinned {pin}'
+
+
+def test_every_package_is_pinned_once() -> None:
+    names = [canonicalize_name(pin.name) for path in (ROOT / 'requirements').glob('*.txt') for pin in pins(path)]
+    assert not {name for name in names if names.count(name) > 1}
+
+
+def test_what_builds_the_package_is_pinned_and_documented() -> None:
+    pinned = {pin.name: str(pin.specifier).removeprefix('==') for pin in pins(ROOT / 'requirements/build.txt')}
+    asked = {requirement.name: requirement for requirement in map(Requirement, PYPROJECT['build-system']['requires'])}
+    assert set(asked) <= set(pinned) and all(asked[name].specifier.contains(pinned[name]) for name in asked)
+    # Without build isolation one installs them oneself.
+    for page in ('README.md', 'docs/get_started.md', 'docs/troubleshooting.md'):
+        (line, *others) = re.findall(r"pip install (.*'setuptools.*?' wheel)", (ROOT / page).read_text())
+        named = {requirement.name: requirement for requirement in map(Requirement, line.replace("'", '').split())}
+        assert not others and set(named) - {'torch'} == set(pinned), page
+        assert all(named[name].specifier == asked[name].specifier for name in asked), page
 
 
 def test_all_holds_every_extra_for_any_machine() -> None:
