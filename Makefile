@@ -19,13 +19,14 @@ JOBS ?= 2
 THREADS ?= $(shell n=$$(( $$(nproc) / $(JOBS) )); echo $$(( n > 0 ? n : 1 )))
 PYTEST = OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test test-all test-package test-bounds dry-run-all gallery docs lint clean
+.PHONY: help setup demo test test-all test-docs test-package test-bounds dry-run-all gallery docs lint clean
 
 help:
 	@echo 'make setup   environment in .venv (a few minutes the first time); EXTRA=deploy adds what tools/export.py needs,'
 	@echo "             EXTRA=demo what tools/demo.py and its tests need, EXTRA='deploy demo' both"
 	@echo 'make demo    train and test $(CONFIG) on miniature data; CONFIG=... for another'
 	@echo 'make test    the test suite; make test-all trains and tests every config, too (hours)'
+	@echo 'make test-docs   every command of README.md and docs/, made short (half an hour)'
 	@echo 'make dry-run-all   the first training step of every config at full size (hours on a CPU)'
 	@echo 'make test-package   installs wheel and sdist into empty environments, trains and predicts there'
 	@echo 'make test-bounds    the lowest versions that pyproject.toml allows, and each Python that is found (hours)'
@@ -75,7 +76,10 @@ test: setup
 	$(PYTEST) $(PYTEST_ARGS)
 
 test-all: setup
-	$(PYTEST) -m 'not dry_run' $(PYTEST_ARGS)
+	$(PYTEST) -m 'not dry_run and not every_command' $(PYTEST_ARGS)
+
+test-docs: setup $(VENV)/.ready-deploy
+	$(BIN)/python -m pytest -m every_command tests/docs/test_every_command.py $(PYTEST_ARGS)
 
 test-package: setup
 	tests/package/check.sh $(BIN)/python
@@ -103,6 +107,7 @@ lint: setup
 	$(BIN)/pip install --quiet -r requirements/lint.txt
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.cu' '*.cuh' '*.h')
 
 clean:
 	rm -rf $(VENV) data/mini site

@@ -1,4 +1,4 @@
-"""The code blocks of README.md and docs/, and the commands in those of bash."""
+"""The code blocks of README.md, CONTRIBUTING.md and docs/, and the commands in those of bash."""
 
 import re
 import shlex
@@ -88,8 +88,12 @@ def _command(words: list[str]) -> Command:
 
 
 def pages() -> list[str]:
-    """README.md and all pages of docs/, seen from the repository."""
-    return ['README.md', *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob('docs/**/*.md'))]
+    """README.md, CONTRIBUTING.md and all pages of docs/, seen from the repository."""
+    return [
+        'README.md',
+        'CONTRIBUTING.md',
+        *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob('docs/**/*.md')),
+    ]
 
 
 def read_blocks(page: str, text: str | None = None) -> list[Block]:

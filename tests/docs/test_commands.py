@@ -4,7 +4,6 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
-from fnmatch import fnmatch
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -22,10 +21,10 @@ from .blocks import ROOT, Block, Command, inline_code, pages, read_blocks
 PAGES = [*pages(), *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob('configs/*/README.md'))]
 # Words that the reader replaces: CONFIG, WORK_DIR.
 PLACEHOLDER = re.compile(r'[A-Z][A-Z_]+')
-# Paths that begin so are in the repository, and not a user's.
-FOLDERS = tuple(
-    f'{path.name}/' for path in ROOT.iterdir() if path.is_dir() and path.name not in ('data', 'work_dirs')
-)
+# Paths that begin so are in the repository, and not a reader's.
+FOLDERS = ('benchmarks/', 'bioattn_mm/', 'configs/', 'docker/', 'docs/', 'requirements/', 'tests/', 'tools/')
+# Configs that the pages show.
+SHOWN = {block.file for page in pages() for block in read_blocks(page) if block.language == 'python' and block.file}
 # Options in the running text that are of other programs than the tools.
 OPTIONS_OF_OTHERS = {
     'pip': ['--no-build-isolation', '--no-deps', '--extra-index-url'],
@@ -69,11 +68,9 @@ def parse(path: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_config(name: str) -> None:
-    """A config is one of the repository, a word to replace, or a file that a training or the user has written."""
-    theirs = (
-        PLACEHOLDER.fullmatch(name) or name.startswith('work_dirs/') or ('/' not in name and name.endswith('.py'))
-    )
-    assert theirs or Path(find_config(name)).is_file(), f'there is no config {name}'
+    """A config is one of the repository, one that a training has written or a page shows, or a word to replace."""
+    of_the_reader = PLACEHOLDER.fullmatch(name) or name.startswith('work_dirs/') or name in SHOWN
+    assert of_the_reader or Path(find_config(name)).is_file(), f'there is no config {name}'
 
 
 def expand(words: list[str]) -> list[str]:
@@ -90,47 +87,44 @@ def expand(words: list[str]) -> list[str]:
 
 
 def check_python(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    while words and words[0] in ('-u', '-s'):
-        words = words[1:]
-    if words[:1] == ['-m']:
+    if words[0] == '-m':
         check_module(*words[1:])
-    elif words and words[0].startswith('tools/'):
+    elif words[0].startswith('tools/'):
         parse(words[0], words[1:], monkeypatch)
     else:
-        # A script of benchmarks/ or docs/, which `expand` has found; `...` for any.
-        assert words == ['...'] or words[0].startswith(FOLDERS) or words[0] == '-c', f'what is {words[0]}?'
+        # `expand` has found scripts of the repository.
+        assert words[0].startswith(FOLDERS) or words[0] in ('-c', 'setup.py', '...'), f'what is {words[0]}?'
 
 
 def check_module(name: str, *words: str) -> None:
-    """`python -m`: of this package, or another that the tests import."""
+    """`python -m NAME`: the package itself, which runs a script of another, a module of it, or pytest."""
     if name == 'bioattn_mm':
-        script = Path(words[0])
-        found = [folder for folder in (ROOT, *map(Path, sys.path)) if (folder / script).is_file()]
-        assert found or fnmatch(words[0], '[!.]*.py'), f'there is no {script}'
-        if len(script.parts) > 1:
-            assert found, f'there is no {script}'
+        folders = (ROOT, *map(Path, sys.path))
+        assert any((folder / words[0]).is_file() for folder in folders), f'there is no {words[0]}'
     elif name.startswith('bioattn_mm.'):
-        path = ROOT / name.replace('.', '/')
-        assert path.with_suffix('.py').is_file() or (path / '__main__.py').is_file(), f'there is no module {name}'
+        assert (ROOT / name.replace('.', '/') / '__main__.py').is_file(), f'there is no module {name}'
     else:
-        assert name in ('pytest', 'pip', 'venv', 'http.server'), f'what is {name}?'
+        assert name == 'pytest', f'what is {name}?'
 
 
-def check_launcher(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """tools/*.sh: the rest goes to tools/train.py or tools/test.py."""
-    name = Path(words[0]).name
-    number, script = {'dist_train.sh': (1, 'train'), 'dist_test.sh': (2, 'test'), 'slurm_train.sh': (3, 'train')}[
-        name
-    ]
-    fixed, rest = words[1:][:number], words[1:][number:]
-    if name == 'slurm_train.sh':
-        fixed = fixed[2:]
-        if rest and not rest[0].startswith('-'):
-            rest = ['--work-dir', *rest]
-    else:
-        assert re.fullmatch(r'[1-9]\d*|GPUS', rest[0]), f'{rest[0]} processes'
-        rest = rest[1:]
-    parse(f'tools/{script}.py', [*fixed, *rest], monkeypatch)
+# The scripts of several processes: the place of the config, how many words come before the arguments of the tool, and
+# the tool.
+LAUNCHERS = {
+    'tools/dist_train.sh': (0, 2, 'tools/train.py'),
+    'tools/dist_test.sh': (0, 3, 'tools/test.py'),
+    'tools/slurm_train.sh': (2, 3, 'tools/train.py'),
+}
+
+
+def check_launcher(script: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    place, number, path = LAUNCHERS[script]
+    own, rest = words[place:number], words[number:]
+    if script != 'tools/slurm_train.sh':
+        processes = own.pop()
+        assert re.fullmatch(r'[1-9]\d*|GPUS', processes), f'{processes} processes'
+    elif rest and not rest[0].startswith('-'):
+        rest = ['--work-dir', *rest]
+    parse(path, [*own, *rest], monkeypatch)
 
 
 def check_bioattn(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,12 +177,7 @@ def check_docker(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_torchrun(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    if '-m' in words:
-        check_module(*words[words.index('-m') + 1 :])
-
-
-def no_check(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program of which nothing is known here."""
+    check_module(*words[words.index('-m') + 1 :])
 
 
 CHECKS: dict[str, Callable[[list[str], pytest.MonkeyPatch], None]] = {
@@ -198,34 +187,18 @@ CHECKS: dict[str, Callable[[list[str], pytest.MonkeyPatch], None]] = {
     'pip': check_pip,
     'python': check_python,
     'torchrun': check_torchrun,
-    **dict.fromkeys(
-        (
-            'apt',
-            'apt-get',
-            'cd',
-            'cp',
-            'git',
-            'mim',
-            'mkdir',
-            'pre-commit',
-            'source',
-            'sudo',
-            'tensorboard',
-            'unzip',
-            'wget',
-        ),
-        no_check,
-    ),
 }
+# Programs whose arguments are not looked at, except for files of the repository.
+OTHERS = ('cd', 'cp', 'git', 'mim', 'pre-commit', 'source')
 
 
 def check(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     if not command.words:  # variables alone
         return
     program, *words = expand(command.words)
-    if program.startswith('tools/') and program.endswith('.sh'):
-        check_launcher([program, *words], monkeypatch)
-    else:
+    if program in LAUNCHERS:
+        check_launcher(program, words, monkeypatch)
+    elif program not in OTHERS:
         assert program in CHECKS, f'no check for the program {program}: add it to CHECKS'
         CHECKS[program](words, monkeypatch)
 
@@ -276,28 +249,48 @@ def options(path: str) -> set[str]:
     return set(re.findall(r'--[a-z][\w-]*', text.getvalue()))
 
 
+@cache
+def all_options() -> set[str]:
+    """The options of all tools, and those of other programs."""
+    tools = [path.relative_to(ROOT).as_posix() for path in ROOT.glob('tools/**/*.py')]
+    return set().union(*OPTIONS_OF_OTHERS.values(), *map(options, tools))
+
+
+def unknown(code: str) -> list[str]:
+    """What does not exist of a tool, a command of `bioattn` or an option in the running text."""
+    program, *words = code.removeprefix('python ').split()
+    known = all_options()
+    if re.fullmatch(r'tools/[\w/]+\.(py|sh)', program):
+        if not (ROOT / program).is_file():
+            return [program]
+        if program.endswith('.py'):
+            known = options(program)
+    elif program == 'bioattn':
+        commands = {*bioattn_command.find_tools(), *bioattn_command.OPTIONS, 'COMMAND', '...'}
+        return [word for word in words[:1] if word not in commands and not word.startswith('-')]
+    elif not program.startswith('--'):
+        return []
+    return [option for option in re.findall(r'(?<!\S)--[a-z][\w-]*', code) if option not in known]
+
+
 @pytest.mark.parametrize('page', PAGES)
 def test_tools_and_options_in_the_text_exist(page: str) -> None:
-    tools = {path.relative_to(ROOT).as_posix() for path in (ROOT / 'tools').rglob('*.py')}
-    everywhere = {option for path in tools for option in options(path)}
-    everywhere.update(option for of_one in OPTIONS_OF_OTHERS.values() for option in of_one)
-    failures = []
-    for code in inline_code(page):
-        words = code.split()
-        words = words[1:] if words[0] == 'python' else words
-        known = everywhere
-        if words and (match := re.fullmatch(r'tools/[\w/]+\.(py|sh)', words[0])):
-            if not (ROOT / words[0]).is_file():
-                failures.append(f'{code}: there is no {words[0]}')
-            elif match[1] == 'py':
-                known = options(words[0])
-        elif words[:1] == ['bioattn'] and len(words) > 1:
-            if words[1] not in {*bioattn_command.find_tools(), *bioattn_command.OPTIONS, '--help', 'COMMAND', '...'}:
-                failures.append(f'{code}: bioattn has no command {words[1]}')
-        elif not words or not words[0].startswith('--'):
-            continue
-        for word in words:
-            option = re.match(r'--[a-z][\w-]*|', word)[0]
-            if option and option not in known:
-                failures.append(f'{code}: there is no option {option}')
-    assert not failures, '\n'.join(failures)
+    assert not {code: unknown(code) for code in inline_code(page) if code.strip() and unknown(code)}
+
+
+@pytest.mark.parametrize(
+    ('code', 'expected'),
+    [
+        ('--mini', []),
+        ('--no-such', ['--no-such']),
+        ('tools/test.py --bias-mode', []),
+        ('tools/test.py --no-such', ['--no-such']),
+        ('tools/test.py --lr', ['--lr']),
+        ('python tools/none.py', ['tools/none.py']),
+        ('bioattn dry-run ...', []),
+        ('bioattn none', ['none']),
+        ('make --no-such', []),
+    ],
+)
+def test_what_is_unknown(code: str, expected: list[str]) -> None:
+    assert unknown(code) == expected

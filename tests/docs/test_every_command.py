@@ -76,6 +76,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
         'Train on your own data': Run(),
         'Two commands': CI,
     },
+    'CONTRIBUTING.md': {'Set up': INSTALLS, 'Tests': CI},
     'docs/adding_a_backbone.md': RunBy('tests/toy/test_toy_vit.py'),
     'docs/docker.md': NOT_HERE,
     'docs/export.md': {'Export': Run(but=SETS_UP)},
