@@ -8,9 +8,10 @@ and huggingface_hub lie files laid out like the authors', with made-up values.
 import os
 import re
 import shlex
-import subprocess
+import signal
 import sys
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import cv2
 import torch
@@ -31,9 +32,9 @@ from ..tools.user_folder import make_user_folder
 from .blocks import ROOT
 
 # Which tool a line runs, and with which config.
-TRAINS, TESTS = r'\b(train(\.py|\.sh)?|dry-run) ', r'\btest(\.py|\.sh)? '
+TRAINS, TESTS = r'(\b|_)(train(\.py|\.sh)?|dry-run) ', r'(\b|_)test(\.py|\.sh)? '
 EXPORTS, TRIES_SIZES = r'\bexport(\.py)? ', r'\bbenchmark_extrapolation\.py '
-CONFIG = r'[\w/.-]*(upernet|mask_rcnn|dino|mask2former|in1k)[\w-]*(?!.*\.pth)(\.py)?(?= |$)'
+CONFIG = re.compile(r'[\w./-]*?(?P<kind>upernet|mask_rcnn|dino|mask2former|in1k)[\w-]*(\.py)?')
 MINUTES = 10  # that one command may take
 
 # Heads of random weights score every box below the threshold.
@@ -58,7 +59,7 @@ def additions(line: str) -> list[str]:
     of classifiers. Of options that are given twice the tools take the last, and `--cfg-options` adds up.
     """
     config = find_config_in(line)
-    kind = re.search(CONFIG, line)[1] if config else None
+    kind = config and config['kind']
     words, options = [], []
     if re.search(TRAINS, line) and config:
         by_iteration = '--mini' in line or kind in ('upernet', 'mask2former') and '--epochs' not in line
@@ -72,7 +73,7 @@ def additions(line: str) -> list[str]:
         if kind == 'in1k':
             options += ['train_dataloader.batch_size=2', 'val_dataloader.dataset.indices=2']
         elif '--mini' not in line:
-            options += [*small_training(config), *few_images('val')]
+            options += [*small_training(config[0]), *few_images('val')]
         words = ['--epochs', '1'] if '--epochs' in line else []
     elif re.search(TESTS, line):
         options = ['test_dataloader.dataset.indices=2'] if kind == 'in1k' else few_images('test')
@@ -86,10 +87,9 @@ def additions(line: str) -> list[str]:
     return [*words, *(['--cfg-options', *options, *SMALL_MODEL.get(kind, ())] if options else [])]
 
 
-def find_config_in(line: str) -> str | None:
-    """The config of a detector, segmentor or classifier that a line names."""
-    config = re.search(CONFIG, line)
-    return config and config[0]
+def find_config_in(line: str) -> re.Match | None:
+    """The config of a detector, segmentor or classifier that a line names, and its kind."""
+    return next(filter(None, map(CONFIG.fullmatch, shlex.split(line))), None)
 
 
 class Place:
@@ -128,8 +128,9 @@ class Place:
     def run_line(self, line: str) -> str:
         """Run a line of bash, made short by `additions`; return what it printed."""
         self.provide(line)
-        if re.search(TRAINS, line) and '--mini' not in line and find_config_in(line):
-            self._provide_weights_of(find_config_in(line))
+        config = find_config_in(line)
+        if config and re.search(TRAINS, line) and '--mini' not in line:
+            self._provide_weights_of(config[0])
         return self._run('bash', '-euo', 'pipefail', '-c', f'{line} {shlex.join(additions(line))}')
 
     def run_python(self, code: str) -> str:
@@ -138,11 +139,16 @@ class Place:
         return self._run(sys.executable, '-c', code)
 
     def _run(self, *words: str) -> str:
-        process = subprocess.run(
-            words, cwd=self.folder, env=self.environment, timeout=60 * MINUTES, capture_output=True, text=True
+        process = Popen(
+            words, cwd=self.folder, env=self.environment, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True
         )
-        assert process.returncode == 0, f'{words[-1]}\n{process.stdout[-1000:]}\n{process.stderr[-3000:]}'
-        return process.stdout
+        try:
+            out, errors = process.communicate(timeout=60 * MINUTES)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # with the processes that it has started
+            raise
+        assert process.returncode == 0, f'{words[-1]}\n{out[-1000:]}\n{errors[-6000:]}'
+        return out
 
     def provide(self, text: str) -> None:
         """Make the files that a line or some code names, where they are not there."""

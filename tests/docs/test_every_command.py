@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from .blocks import ROOT, pages, read_blocks
-from .place import Place
+from .place import Place, additions
 
 # What stands for the words of the pages that a reader replaces, and the checkpoints that a page does not make.
 WORDS = {r'\bCONFIG\b': 'configs/transnext/upernet_micro_ade20k.py', r'\bCHECKPOINT\b': 'upernet_micro.pth'}
@@ -102,7 +102,6 @@ TABLE: dict[str, Row | dict[str, Row]] = {
     'docs/openmmlab.md': {
         'Any config': Run(),
         'Any config, 2': Run(),
-        'Any config, 3': Run(),
         'Inference': Run(given=('mask_rcnn_tiny.pth',)),
         'Their scripts': Run(
             words={'--nproc_per_node 8': '--nproc_per_node 2'},
@@ -145,6 +144,9 @@ ROWS = {
 }
 
 
+RUN = [key for key, row in ROWS.items() if isinstance(row, Run) and key in BLOCKS]
+
+
 def test_the_table_has_a_row_for_every_block() -> None:
     assert not [str(block) for key, block in BLOCKS.items() if key not in ROWS], 'blocks without a row'
     assert not [': '.join(key) for key in ROWS if key not in BLOCKS], 'rows without a block'
@@ -158,13 +160,32 @@ def test_blocks_that_are_run_elsewhere_are() -> None:
 
 
 def test_what_a_row_says_of_its_block_is_in_it() -> None:
-    for (page, name), row in ROWS.items():
-        if isinstance(row, Run):
-            block = BLOCKS[page, name]
-            lines = block.lines()
-            absent = [word for word in row.words if not re.search(word, block.text)]
-            absent += [part for part in row.but if not any(part in line for line in lines)]
-            assert not absent, f'{block}: {absent}'
+    for key in RUN:
+        row, block = ROWS[key], BLOCKS[key]
+        absent = [word for word in row.words if not re.search(word, block.text)]
+        absent += [part for part in row.but if not any(part in line for line in block.lines())]
+        assert not absent, f'{block}: {absent}'
+
+
+def with_words(text: str, row: Run) -> str:
+    """What stands for the words that the reader replaces."""
+    for word, stand_in in {**row.words, **WORDS}.items():
+        text = re.sub(word, stand_in, text)
+    return text
+
+
+def lines_of(key: tuple[str, str]) -> list[str]:
+    """The lines of a block of bash that run."""
+    row, block = ROWS[key], BLOCKS[key]
+    lines = block.lines() if block.language == 'bash' else []
+    return [with_words(line, row) for line in lines if not any(part in line for part in row.but)]
+
+
+def test_every_training_is_made_short() -> None:
+    trainings = [line for key in RUN for line in lines_of(key) if re.search('train|dry-run', line)]
+    assert len(trainings) > 10
+    for line in trainings:
+        assert re.search(r'train_cfg.max_(iters=[24]|epochs=1)\b', ' '.join(additions(line))), line
 
 
 @pytest.fixture(scope='module')
@@ -179,15 +200,8 @@ def place_of(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Calla
     return lambda page, name: make(page + name * ROWS[page, name].alone)
 
 
-def with_words(text: str, row: Run) -> str:
-    """What stands for the words that the reader replaces."""
-    for word, stand_in in {**row.words, **WORDS}.items():
-        text = re.sub(word, stand_in, text)
-    return text
-
-
 @pytest.mark.every_command
-@pytest.mark.parametrize(('page', 'name'), [key for key, row in ROWS.items() if isinstance(row, Run)])
+@pytest.mark.parametrize(('page', 'name'), RUN)
 def test_every_command(page: str, name: str, place_of: Callable[[str, str], Place]) -> None:
     place, block, row = place_of(page, name), BLOCKS[page, name], ROWS[page, name]
     place.provide(' '.join(row.given))
@@ -195,9 +209,8 @@ def test_every_command(page: str, name: str, place_of: Callable[[str, str], Plac
         if path in row.given or path in with_words(block.text, row) and path not in block.text:
             place.provide_checkpoint(path, config)
     if block.language == 'bash':
-        for line in block.lines():
-            if not any(part in line for part in row.but):
-                print(place.run_line(with_words(line, row)))
+        for line in lines_of((page, name)):
+            print(place.run_line(line))
     elif block.file:
         (place.folder / block.file).write_text(block.text)
     else:
