@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import sys
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -139,8 +140,13 @@ class Place:
         return self._run(sys.executable, '-c', code)
 
     def _run(self, *words: str) -> str:
+        with socket.socket() as free:
+            free.bind(('', 0))
+            port = str(free.getsockname()[1])
+        # For tools/*.sh and for torchrun.
+        environment = {**self.environment, 'PORT': port, 'PET_MASTER_PORT': port}
         process = Popen(
-            words, cwd=self.folder, env=self.environment, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True
+            words, cwd=self.folder, env=environment, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True
         )
         try:
             out, errors = process.communicate(timeout=60 * MINUTES)
