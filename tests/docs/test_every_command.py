@@ -1,4 +1,4 @@
-"""Every block of README.md and docs/ runs, in the order of its page, in a folder as a reader has it.
+"""Every block of README.md, CONTRIBUTING.md and docs/ runs, in the order of its page, in a folder as a reader has it.
 
 The table below has a row for each block: how it is run, or why it is not. `make test-docs` runs them all.
 """
@@ -59,7 +59,9 @@ Row = Run | RunBy | NotRun
 
 INSTALLS = NotRun('it installs packages, as .ci/run and tests/package/check.sh do')
 SETS_UP = {'make setup': 'it installs packages, as .ci/run does'}
-CI = NotRun('.ci/run does it')
+MAKES = NotRun(
+    'make installs first, as .ci/run does; make demo trains and tests as the first block of docs/training.md'
+)
 NOT_HERE = NotRun('it needs Docker; tests/package/test_docker.py reads the Dockerfiles')
 # Two processes in place of eight.
 TWO = {r'\b8\b': '2'}
@@ -74,9 +76,9 @@ TABLE: dict[str, Row | dict[str, Row]] = {
             given=('hf://DaiShiResearch/transnext-tiny-224-1k/transnext_tiny_224_1k.pth',)
         ),
         'Train on your own data': Run(),
-        'Two commands': CI,
+        'Two commands': MAKES,
     },
-    'CONTRIBUTING.md': {'Set up': INSTALLS, 'Tests': CI},
+    'CONTRIBUTING.md': {'Set up': INSTALLS, 'Tests': NotRun('it is the test suite')},
     'docs/adding_a_backbone.md': RunBy('tests/toy/test_toy_vit.py'),
     'docs/docker.md': NOT_HERE,
     'docs/export.md': {'Export': Run(but=SETS_UP)},
@@ -84,7 +86,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
         'Install': Run(but=SETS_UP),
         'Install, 2': INSTALLS,
         'Install, 3': INSTALLS,
-        'Two commands': CI,
+        'Two commands': MAKES,
         'Commands and configs': Run(),
         'mim': NotRun('openmim is not installed; tests/package reads what it reads'),
     },
@@ -130,7 +132,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
         'Train and test': Run(),
         'Train and test, 2': Run(),
         'Weights': Run(alone=True),
-        'ImageNet': Run(words={'--test-set r': '--test-set val'}),
+        'ImageNet': Run(words={'--test-set r': '--test-set val'}),  # of ImageNet-R there is no miniature
         'ImageNet, 2': Run(alone=True),
     },
     'docs/troubleshooting.md': {'Colab': NotRun('it is for a machine of Colab')},
@@ -142,8 +144,6 @@ ROWS = {
     for page, rows in TABLE.items()
     for name, row in (rows.items() if isinstance(rows, dict) else ((name, rows) for of, name in BLOCKS if of == page))
 }
-
-
 RUN = [key for key, row in ROWS.items() if isinstance(row, Run) and key in BLOCKS]
 
 
