@@ -106,8 +106,10 @@ TABLE: dict[str, Row | dict[str, Row]] = {
         'Any config, 2': Run(),
         'Inference': Run(given=('mask_rcnn_tiny.pth',)),
         'Their scripts': Run(
-            words={'--nproc_per_node 8': '--nproc_per_node 2'},
-            but={'browse_dataset': 'it opens windows; tests/hosts runs it without'},
+            but={
+                'browse_dataset': 'it opens windows; tests/hosts runs it without',
+                'torchrun': 'mmengine itself takes a GPU for each process; our tools do not',
+            },
         ),
     },
     'docs/operators.md': {
