@@ -179,6 +179,8 @@ class Place:
         if not written and not made.exists():
             random_checkpoint(made, str(ROOT / config))
         path.symlink_to(written[-1] if written else made)
+        if not written:
+            (path.parent / 'last_checkpoint').write_text(str(path))  # as mmengine does
 
     def _provide_weights_of(self, config: str) -> None:
         """The file that a config starts from, where mmengine looks for it before it downloads it."""
