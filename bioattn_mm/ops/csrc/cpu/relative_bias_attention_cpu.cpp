@@ -222,7 +222,10 @@ void forward(
         at::mm_out(weights, queries_matrix, key.matrix(image, head, first, keys).t());
         compute_weights(ForwardBlock<T>{
             {logits.data(), planes.data(), tile.queries(), first, keys, tile.rows, s.width, s.plane},
-            highest.data(), sum.data(), tile_output.data(), s.channels});
+            highest.data(),
+            sum.data(),
+            tile_output.data(),
+            s.channels});
         at::addmm_out(output_matrix, output_matrix, weights, value.matrix(image, head, first, keys));
       }
       for_queries(s, tile, [&](int64_t number, int64_t token) {
@@ -286,7 +289,10 @@ void backward(
           at::mm_out(grad_weights, grad_output_matrix, value.matrix(image, head, first, keys).t());
           compute_gradients(BackwardBlock<T>{
               {logits.data(), planes.data(), tile.queries(), first, keys, tile.rows, s.width, s.plane},
-              tile_logsumexp.data(), mean.data(), grad_logits.data(), grad_planes.data()});
+              tile_logsumexp.data(),
+              mean.data(),
+              grad_logits.data(),
+              grad_planes.data()});
           const int64_t place = (task * s.tokens + first) * s.channels;
           Tensor grad_key = matrix(grad.key + place, keys, s.channels);
           Tensor grad_value = matrix(grad.value + place, keys, s.channels);
