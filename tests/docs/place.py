@@ -15,6 +15,7 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 
 import cv2
+import timm
 import torch
 from mmdet.datasets import CocoDataset
 from mmengine.config import Config
@@ -35,6 +36,7 @@ from .blocks import ROOT
 # Which tool a line runs, and with which config.
 TRAINS, TESTS = r'(\b|_)(train(\.py|\.sh)?|dry-run) ', r'(\b|_)test(\.py|\.sh)? '
 EXPORTS, TRIES_SIZES = r'\bexport(\.py)? ', r'\bbenchmark_extrapolation\.py '
+READS_IMAGES, CORRUPTS = r'\b(erf|locality)\.py ', r'\brobustness\.py '
 CONFIG = re.compile(r'[\w./-]*?(?P<kind>upernet|mask_rcnn|dino|mask2former|in1k)[\w-]*(\.py)?')
 MINUTES = 10  # that one command may take
 
@@ -81,7 +83,9 @@ def additions(line: str) -> list[str]:
         if '--tta' in line:
             scales = range(NUM_TTA_SCALES[kind])
             options += [f'tta_pipeline.1.transforms.0.{index}.scale=({96 + 16 * index},96)' for index in scales]
-    elif re.search(EXPORTS, line):
+    elif re.search(READS_IMAGES, line):
+        words = ['--max-images', '2']
+    elif re.search(f'{EXPORTS}|{CORRUPTS}', line):
         options = ['test_dataloader.dataset.indices=2']
     elif re.search(TRIES_SIZES, line):
         words, options = ['--sizes', '64', '96'], ['test_dataloader.dataset.indices=2']
@@ -209,7 +213,7 @@ HUB_COMMIT = '0' * 40
 
 def authors_classifier(path: Path) -> None:
     """A file of ImageNet weights, by the authors' name for it."""
-    released_file(path, re.match(r'(transnext|convit|pervit)_[a-z]+', path.name)[0])
+    released_file(path, path.stem.removesuffix('_224_1k'))
 
 
 def authors_model(path: Path) -> None:
@@ -238,6 +242,7 @@ READERS_FILES = {
     r'\b(holiday|new_images)\b': lambda path: write_images(path, range(500, 502)),
     r'\bclips\b': video,
     r'\bparts\b': lambda path: write_coco_folder(path, range(24)),
-    r'(?<![\w/])(transnext|convit|pervit)_[a-z]+(_224_1k)?\.pth': authors_classifier,
+    r'(?<![\w/])(transnext|convit|pervit|vars_rvt)_\w+\.pth': authors_classifier,
+    r'(?<![\w/])vit_relpos_\w+\.pth': lambda path: torch.save(timm.create_model(path.stem).state_dict(), path),
     r'(?<![\w/])(mask_rcnn|upernet)_transnext_\w+\.pth': authors_model,
 }

@@ -82,6 +82,19 @@ TABLE: dict[str, Row | dict[str, Row]] = {
     'docs/adding_a_backbone.md': RunBy('tests/toy/test_toy_vit.py'),
     'docs/docker.md': NOT_HERE,
     'docs/export.md': {'Export': Run(but=SETS_UP)},
+    'docs/gallery.md': {
+        'The models': Run(),
+        'What a pixel attends to': Run(),
+        'Effective receptive field': Run(),
+        'Locality': Run(),
+        'Fit position bias': Run(),
+        'Position biases of TransNeXt against the input size': Run(),
+        'Training log': Run(),
+        'Confusion matrix': Run(),
+        'Robustness': Run(),
+        'Costs of models': Run(),
+        'The data that a training sees': Run(),
+    },
     'docs/get_started.md': {
         'Install': Run(but=SETS_UP),
         'Install, 2': INSTALLS,
@@ -128,6 +141,10 @@ TABLE: dict[str, Row | dict[str, Row]] = {
         "The authors' weights": Run(),
         'In Python': Run(),
         'A page in the browser': NotRun('it serves until Ctrl-C; tests/page/test_page.py starts it'),
+    },
+    **{
+        f'docs/systems/{system}.md': {'The idea': Run(), 'The idea, 2': Run()}
+        for system in ('convit', 'gab', 'pervit', 'transnext', 'vars')
     },
     'docs/three_ways.md': RunBy('tests/test_three_ways.py'),
     'docs/training.md': {
