@@ -10,20 +10,11 @@ import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from ..ops import AggregatedAttentionInputs, aggregated_attention, relative_bias_attention
+from ..ops import CosineAttentionInputs, cosine_attention, relative_bias_attention, unit_vectors
 from ..ops.chunked_attention import attention_in_chunks
 from .arguments import full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps, Grid
 from .log_cpb import LogCPB, cell_centres
-
-
-def unit_vectors(x: Tensor) -> Tensor:
-    """Divide the last axis by its l2 norm, or by 1e-6 if the norm is smaller, so that zeros stay zero.
-
-    It is computed in float32, because squares of small numbers are 0 in float16. The gradient at zero is 1e6: a
-    backbone must not turn the padding of an image into exact zeros.
-    """
-    return F.normalize(full_precision(x), dim=-1, eps=1e-6).to(x.dtype)
 
 
 class ScaledCosineQuery(nn.Module):
@@ -98,7 +89,7 @@ class AggregatedAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
-        output = aggregated_attention(*self._inputs(x))
+        output = cosine_attention(*self._inputs(x))
         return self.proj(output.flatten(-2))
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
@@ -113,7 +104,7 @@ class AggregatedAttention(nn.Module):
             tokens', which are added to those of the window.
         """
         grid = tuple(x.shape[1:3])
-        inputs = self._inputs(x)
+        inputs = self._inputs(x).normalised()
         row, column = queries // grid[1], queries % grid[1]
         reach = torch.arange(self.window_size, device=x.device) - self.window_size // 2
         rows, columns = row[:, None] + reach, column[:, None] + reach  # (queries, k)
@@ -141,51 +132,30 @@ class AggregatedAttention(nn.Module):
             'learnable tokens': AttentionMap(token_weights.unflatten(-1, window), rows, columns),
         }
 
-    def _inputs(self, x: Tensor) -> AggregatedAttentionInputs:
-        """The arguments of the operator `aggregated_attention`."""
+    def _inputs(self, x: Tensor) -> CosineAttentionInputs:
+        """The arguments of the operator `cosine_attention`."""
         grid = tuple(x.shape[1:3])
         pooled_grid = self.pooled_grid(grid)
-
-        unit_query = unit_vectors(self.q(x).unflatten(-1, (self.num_heads, -1)))
-        log_length = self._log_number_of_keys(grid, pooled_grid, x.device).to(unit_query.dtype)
-        token_weights = torch.einsum('bhwnd,ndk->bhwnk', unit_query, self.learnable_tokens) + self.learnable_bias
-
         pooled = F.gelu(self.pool_proj(x.permute(0, 3, 1, 2)))
         pooled = self.pool_norm(F.adaptive_avg_pool2d(pooled, pooled_grid).permute(0, 2, 3, 1))
-        pooled_bias, pooled_bias_rows = self.position_bias(grid, pooled_grid)
-        key, value = self._key_value(x)
-        pooled_key, pooled_value = self._key_value(pooled)
-        return AggregatedAttentionInputs(
-            query=self.scale(unit_query, log_length),
-            key=key,
-            value=value,
-            pooled_key=pooled_key,
-            pooled_value=pooled_value,
-            window_bias=self.window_bias,
-            pooled_bias=pooled_bias.to(x.dtype),
+        pooled_bias, pooled_bias_rows, pooled_bias_columns = self.position_bias.table(grid, pooled_grid)
+        return CosineAttentionInputs(
+            query=self.q(x).unflatten(-1, (self.num_heads, -1)),
+            key_value=self.kv(x).unflatten(-1, (2, self.num_heads, -1)),
+            pooled_key_value=self.kv(pooled).unflatten(-1, (2, self.num_heads, -1)),
+            scale=F.softplus(full_precision(self.scale.temperature)).flatten(),
+            query_embedding=full_precision(self.scale.query_embedding),
+            window_bias=full_precision(self.window_bias),
+            pooled_bias=pooled_bias,
             pooled_bias_rows=pooled_bias_rows,
-            token_weights=token_weights,
+            pooled_bias_columns=pooled_bias_columns,
+            tokens=full_precision(self.learnable_tokens),
+            token_bias=full_precision(self.learnable_bias),
         )
 
     def pooled_grid(self, grid: Grid) -> Grid:
         """Pooled grid (height, width) for a token grid (height, width)."""
         return self.pool_size or tuple(max(1, length // self.sr_ratio) for length in grid)
-
-    def _key_value(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Project tokens or pooled tokens to l2-normalised keys and to values: (B, H, W, heads, d) each."""
-        key, value = self.kv(x).unflatten(-1, (2, self.num_heads, -1)).unbind(-3)
-        return unit_vectors(key), value
-
-    def _log_number_of_keys(self, grid: Grid, pooled_grid: Grid, device: torch.device) -> Tensor:
-        """Log of the keys of each query, the window's tokens inside the grid plus the pooled tokens: (H, W, 1, 1)."""
-
-        def num_inside(length: int) -> Tensor:
-            position = torch.arange(length, device=device)
-            margin = self.window_size // 2
-            return (position + margin).clamp(max=length - 1) - (position - margin).clamp(min=0) + 1
-
-        number = torch.outer(num_inside(grid[0]), num_inside(grid[1])) + pooled_grid[0] * pooled_grid[1]
-        return number.log()[:, :, None, None]
 
 
 class LengthScaledAttention(nn.Module):

@@ -64,15 +64,29 @@ class LogCPB(nn.Module):
             `bias`, float32 or float64 (heads, R, W, Pw), and `rows`, int64 (H, Ph): the bias between query (i, j)
             and pooled token (u, v) is `bias[:, rows[i, u], j, v]`.
         """
+        table, rows, columns = self.table(grid, pooled_grid)
+        return table.index_select(2, columns.flatten()).unflatten(2, columns.shape), rows
+
+    def table(self, grid: Grid, pooled_grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
+        """The same bias before it is spread over pairs of columns.
+
+        Returns:
+            `table`, float32 or float64 (heads, R, C), `rows`, int64 (H, Ph), and `columns`, int64 (W, Pw): the bias
+            between query (i, j) and pooled token (u, v) is `table[:, rows[i, u], columns[j, v]]`.
+        """
         resize = self.bias_mode == 'interpolate'
         grids = (self.train_grid, self.train_pooled_grid) if resize else (grid, pooled_grid)
         table = self._kept_table(*grids)
         rows, columns = (_offset_index(*lengths, table.device) for lengths in zip(*grids))
+        if grids == (grid, pooled_grid):
+            return table, rows, columns
         bias = table.index_select(2, columns.flatten()).unflatten(2, columns.shape)
-        if grids != (grid, pooled_grid):
-            bias = _resize(bias, rows, grid, pooled_grid)
-            rows = torch.arange(bias.shape[1], device=bias.device).view(grid[0], pooled_grid[0])
-        return bias, rows
+        bias = _resize(bias, rows, grid, pooled_grid)
+        rows, columns = (
+            torch.arange(length * pooled_length, device=bias.device).view(length, pooled_length)
+            for length, pooled_length in zip(grid, pooled_grid)
+        )
+        return bias.flatten(2), rows, columns
 
     def of_offsets(self, grid: Grid) -> Tensor | None:
         """Bias of all offsets between two tokens of `grid`, where the pooled tokens are the tokens themselves.

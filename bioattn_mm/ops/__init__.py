@@ -8,6 +8,7 @@ this package uses them.
 
 from .aggregated_attention import aggregated_attention
 from .arguments import AggregatedAttentionInputs
+from .cosine_attention import CosineAttentionInputs, cosine_attention, unit_vectors
 from .log_cpb import log_cpb_table
 from .peripheral_attention import peripheral_attention
 from .relative_bias_attention import relative_bias_attention
@@ -15,10 +16,13 @@ from .sliding_window import sliding_window_av, sliding_window_qk
 
 __all__ = [
     'AggregatedAttentionInputs',
+    'CosineAttentionInputs',
     'aggregated_attention',
+    'cosine_attention',
     'log_cpb_table',
     'peripheral_attention',
     'relative_bias_attention',
     'sliding_window_av',
     'sliding_window_qk',
+    'unit_vectors',
 ]

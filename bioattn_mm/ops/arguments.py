@@ -57,7 +57,12 @@ def check_offsets(name: str, tensor: Tensor, shape: str) -> int:
 
 
 def check_fits(
-    name: str, tensor: Tensor, shape: tuple[int, ...], to: str, first: Tensor, dtype: torch.dtype | None = None
+    name: str,
+    tensor: Tensor,
+    shape: tuple[int, ...],
+    to: str,
+    first: Tensor,
+    dtype: torch.dtype | None = None,
 ) -> None:
     """Raise a `ValueError` unless a tensor has a shape, and fits the first argument of the operator, named `to`.
 

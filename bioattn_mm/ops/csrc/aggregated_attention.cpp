@@ -4,6 +4,8 @@
 
 #include "dispatch.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -64,21 +66,49 @@ Tensor at_least_float(const Tensor& tensor) {
   return (at::isReducedFloatingType(tensor.scalar_type()) ? tensor.to(at::kFloat) : tensor).contiguous();
 }
 
+CpuInputs inputs_of_cpu(const Inputs& inputs) {
+  const Inputs dense = inputs.map([](const Tensor& input) { return input.contiguous(); });
+  const int64_t width = inputs.pooled_bias.size(2), pooled_width = inputs.pooled_bias.size(3);
+  CpuInputs cpu;
+  cpu.query = dense.query, cpu.key = dense.key, cpu.value = dense.value;
+  cpu.pooled_key = dense.pooled_key, cpu.pooled_value = dense.pooled_value;
+  cpu.window_bias = at_least_float(inputs.window_bias);
+  cpu.pooled_bias = at_least_float(inputs.pooled_bias).flatten(2);
+  cpu.pooled_bias_rows = dense.pooled_bias_rows;
+  cpu.pooled_bias_columns = at::arange(width * pooled_width, dense.pooled_bias_rows.options()).view({width, pooled_width});
+  cpu.token_weights = dense.token_weights;
+  return cpu;
+}
+
 RoundedForward forward_cpu(const Inputs& inputs, bool for_backward) {
   if (inputs.query.numel() == 0) return forward_meta(inputs, for_backward);  // nothing to compute
-  auto [output, logsumexp] = aggregated_attention_forward_cpu(inputs.map(at_least_float));
-  // The backward pass of the CPU does not read it, but all devices have the same shapes.
-  return {output.to(inputs.query.scalar_type()), logsumexp, empty_rounding(inputs.query)};
+  auto [output, logsumexp] = attention_forward_cpu(inputs_of_cpu(inputs));
+  // The backward pass of the CPU does not read the rounding, but all devices have the same shapes.
+  return {output, logsumexp.permute({0, 2, 3, 1}).contiguous(), empty_rounding(inputs.query)};
 }
 
 Inputs backward_cpu(
     const Tensor& grad_output, const Inputs& inputs, const Tensor&, const Tensor& logsumexp, const Tensor&) {
   if (inputs.query.numel() == 0) return inputs.map([](const Tensor& input) { return at::zeros_like(input); });
-  const Inputs gradients =
-      aggregated_attention_backward_cpu(at_least_float(grad_output), inputs.map(at_least_float), logsumexp);
-  return gradients.map([&](const Tensor& gradient) {
-    return gradient.defined() ? gradient.to(inputs.query.scalar_type()) : gradient;
-  });
+  const CpuInputs cpu = inputs_of_cpu(inputs);
+  CpuInputs gradients;
+  gradients.query = at::empty_like(cpu.query), gradients.key = at::empty_like(cpu.key);
+  gradients.value = at::empty_like(cpu.value), gradients.pooled_key = at::empty_like(cpu.pooled_key);
+  gradients.pooled_value = at::empty_like(cpu.pooled_value), gradients.pooled_bias = at::empty_like(cpu.pooled_bias);
+  gradients.token_weights = at::empty_like(cpu.token_weights);
+  attention_backward_cpu(
+      grad_output.contiguous(), cpu, logsumexp.permute({0, 3, 1, 2}).contiguous(), gradients);
+  const auto dtype = inputs.query.scalar_type();
+  return {
+      gradients.query,
+      gradients.key,
+      gradients.value,
+      gradients.pooled_key,
+      gradients.pooled_value,
+      gradients.window_bias.to(dtype),
+      gradients.pooled_bias.view(inputs.pooled_bias.sizes()).to(dtype),
+      Tensor(),
+      gradients.token_weights};
 }
 
 Inputs backward_meta(const Tensor&, const Inputs& inputs, const Tensor&, const Tensor&, const Tensor&) {

@@ -116,9 +116,26 @@ using Forward = std::tuple<Tensor, Tensor>;
 // rounded it has no elements.
 using RoundedForward = std::tuple<Tensor, Tensor, Tensor>;
 
-// The kernels on the CPU. All tensors are contiguous; the backward pass gives the gradients of the inputs.
-Forward aggregated_attention_forward_cpu(const Inputs& inputs);
-Inputs aggregated_attention_backward_cpu(const Tensor& grad_output, const Inputs& inputs, const Tensor& logsumexp);
+// What the CPU computes, for the operators aggregated_attention and cosine_attention. Tokens are (B, H, W, heads, d)
+// with any distance between columns, in one dtype; parameters are contiguous, float32 or for float64 tokens float64.
+struct CpuInputs {
+  Tensor query, key, value;
+  Tensor pooled_key, pooled_value;
+  Tensor window_bias;          // (heads, k * k)
+  Tensor pooled_bias;          // (heads, R, C)
+  Tensor pooled_bias_rows;     // (H, Ph), int64
+  Tensor pooled_bias_columns;  // (W, Pw), int64
+  // Either the token weights, (B, H, W, heads, k * k), or what they and the scaled queries are computed from, with
+  // queries and keys that are not unit vectors yet.
+  Tensor token_weights;
+  Tensor scale, query_embedding, tokens, token_bias;  // (heads), (heads, d), (heads, d, k * k), (heads, k * k)
+};
+
+// The output is contiguous, logsumexp (B, heads, H, W). The backward pass writes the gradients of the tokens and of
+// pooled_bias to tensors that are given, and adds those of the other parameters.
+Forward attention_forward_cpu(const CpuInputs& inputs);
+void attention_backward_cpu(
+    const Tensor& grad_output, const CpuInputs& inputs, const Tensor& logsumexp, CpuInputs& gradients);
 
 // The kernels on CUDA, for tensors of any strides: at most 9 x 9 tokens in a window and 64 channels in a head, a
 // multiple of 8; no float64. `for_backward` says whether the rounding is needed.

@@ -1,21 +1,17 @@
-// Aggregated attention on the CPU, fused: attention weights exist for one tile of queries at a time.
+// Aggregated attention on the CPU, fused: attention weights exist for one group of queries at a time.
 //
-// The pooled part of a tile is two small matrix products (in the BLAS of PyTorch); the window part reads keys and
-// values where they lie in memory. In the backward pass a task owns one head and one block of columns, and with them
-// all gradients of the position bias that it adds to: sums have the same order for any number of threads.
+// The steps for a group are in aggregated_attention_lanes.h; here are the loops over groups, and the copies between
+// tokens in memory and planes of channels. In the first part of the backward pass a task owns one head and one block of
+// columns, and in the second the keys of some rows: sums have the same order for any number of threads.
 
 #include "../aggregated_attention.h"
-#include "kernels.h"
+#include "aggregated_attention_lanes.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <limits>
@@ -24,396 +20,591 @@
 namespace bioattn_mm {
 namespace {
 
-constexpr int64_t kTileColumns = 32;
-constexpr int64_t kTileQueries = 256;
-constexpr int64_t kTileWeights = 1 << 16;  // the pooled weights of a tile stay in the second-level cache
+BIOATTN_CLONE(make_unit, UnitVectors)
+BIOATTN_CLONE(scale_queries, ScaledQueries)
+BIOATTN_CLONE(attend, Group)
+BIOATTN_CLONE(differentiate, GradientGroup)
+BIOATTN_CLONE(differentiate_query, QueryGradient)
+BIOATTN_CLONE(gather_gradients, WindowGradients)
+BIOATTN_CLONE(differentiate_unit, UnitGradient)
 
-// Queries of one head and image in a rectangle of rows and columns; `bottom` and `right` are not in it.
+constexpr int64_t kTileColumns = 32, kTileRows = 16;
+
+int64_t divide_up(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
+int64_t round_up(int64_t value, int64_t multiple) { return divide_up(value, multiple) * multiple; }
+
+template <typename T>
+struct SizesOf : WindowSizes<int64_t> {
+  explicit SizesOf(const CpuInputs& inputs)
+      : WindowSizes<int64_t>(inputs.query, inputs.window_bias.size(1)),
+        margin(window / 2),
+        pooled_height(inputs.pooled_key.size(1)),
+        pooled_width(inputs.pooled_key.size(2)),
+        pooled(pooled_height * pooled_width),
+        pooled_blocks(divide_up(pooled, kBlock)),
+        padded_pooled(pooled_blocks * kBlock),
+        padded_channels(round_up(channels, kBlock)),
+        row_channels(round_up(channels, kLanes<T>)),
+        columns(std::min(round_up(width, kLanes<T>), kTileColumns)),
+        column_blocks(divide_up(width, columns)),
+        row_blocks(divide_up(height, kTileRows)),
+        halo_columns(round_up(columns + 2 * margin, kLanes<T>)),
+        padded_width(column_blocks * columns + 2 * margin),
+        planes(batch * heads) {}
+
+  int64_t margin;
+  int64_t pooled_height, pooled_width, pooled, pooled_blocks, padded_pooled;
+  int64_t padded_channels, row_channels;          // of a token: in blocks, and in whole vectors
+  int64_t columns, column_blocks, row_blocks;     // of a tile
+  int64_t halo_columns;                           // of a tile and the windows around it
+  int64_t padded_width;                           // of the image with a margin
+  int64_t planes;                                 // pairs of an image and a head
+};
+
+// The bias of each pooled key for neighbouring queries is contiguous: in the table as it is, if the next query has the
+// next offset; else in a copy (heads, R, Pw, columns).
+template <typename T>
+struct PooledBias {
+  PooledBias(const CpuInputs& inputs, const SizesOf<T>& s)
+      : heads(s.heads),
+        rows(inputs.pooled_bias.size(1)),
+        table_columns(inputs.pooled_bias.size(2)),
+        starts(s.pooled_width),
+        index(inputs.pooled_bias_columns.template const_data_ptr<int64_t>()) {
+    in_table = true;
+    for (int64_t k = s.pooled_width; k < s.width * s.pooled_width; ++k)
+      in_table = in_table && index[k] == index[k - s.pooled_width] + 1;
+    width = round_up(s.width, kLanes<T>);
+    for (int64_t v = 0; v < s.pooled_width; ++v) starts[v] = in_table ? index[v] : v * width;
+    row_stride = in_table ? table_columns : s.pooled_width * width;
+    head_stride = rows * row_stride;
+    // Groups at the right edge of the image read a vector beyond the last row at most.
+    const T* table = inputs.pooled_bias.template const_data_ptr<T>();
+    data.assign(heads * head_stride + kLanes<T>, T(0));
+    if (in_table) {
+      std::copy_n(table, heads * head_stride, data.data());
+      return;
+    }
+    at::parallel_for(0, heads * rows, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row)
+        for (int64_t v = 0; v < s.pooled_width; ++v)
+          for (int64_t j = 0; j < s.width; ++j)
+            data[row * row_stride + v * width + j] = table[row * table_columns + index[j * s.pooled_width + v]];
+    });
+  }
+
+  // Adds up gradients with the layout of `data`, one for each block of columns.
+  void reduce(const T* gradients, int64_t blocks, const SizesOf<T>& s, T* grad_table) const {
+    const int64_t block_stride = heads * head_stride + kLanes<T>;
+    at::parallel_for(0, heads * rows, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        T* target = grad_table + row * table_columns;
+        std::fill_n(target, table_columns, T(0));
+        for (int64_t block = 0; block < blocks; ++block) {
+          const T* source = gradients + block * block_stride + row * row_stride;
+          if (in_table) {
+            for (int64_t column = 0; column < table_columns; ++column) target[column] += source[column];
+          } else {
+            for (int64_t v = 0; v < s.pooled_width; ++v)
+              for (int64_t j = 0; j < s.width; ++j) target[index[j * s.pooled_width + v]] += source[v * width + j];
+          }
+        }
+      }
+    });
+  }
+
+  int64_t heads, rows, table_columns, row_stride, head_stride, width;
+  bool in_table;
+  std::vector<int64_t> starts;  // of each pooled column, for the first query of a row
+  const int64_t* index;
+  std::vector<T> data;
+};
+
+// Copies of the pooled keys and values of all images and heads, the columns of the pooled grid one after the other:
+// rows of channels, and blocks of kBlock keys with the channels one after the other.
+template <typename T>
+struct PooledTokens {
+  explicit PooledTokens(const SizesOf<T>& s)
+      : size(s.padded_pooled * s.padded_channels), rows(s.planes * size), blocks(s.planes * size),
+        inverse_norms(s.planes * s.padded_pooled) {}
+
+  int64_t size;
+  std::vector<T> rows, blocks, inverse_norms;
+};
+
+// A row of planes (d, stride) for each row of a window; of the last rows that were loaded.
+template <typename T>
+struct RowsOfPlanes {
+  RowsOfPlanes(int64_t window, int64_t channels, int64_t stride)
+      : window(window), size(channels * stride), planes(window * size), inverse_norms(stride), rows(window) {}
+
+  T* operator[](int64_t row) { return planes.data() + row % window * size; }
+
+  // Points to what is in the window of a row, from a column on.
+  const T* const* around(int64_t row, int64_t height, int64_t column) {
+    for (int64_t dy = 0; dy < window; ++dy) {
+      const int64_t y = row - window / 2 + dy;
+      rows[dy] = 0 <= y && y < height ? (*this)[y] + column : nullptr;
+    }
+    return rows.data();
+  }
+
+  int64_t window, size;
+  std::vector<T> planes, inverse_norms;
+  std::vector<const T*> rows;
+};
+
+// Tokens (B, H, W, heads, d) in memory; there may be others between two columns.
+template <typename Data>
+struct Tokens {
+  explicit Tokens(const Tensor& tensor)
+      : data(tensor.defined() ? static_cast<Data*>(tensor.data_ptr()) : nullptr),
+        row_stride(data ? tensor.stride(1) : 0),
+        column_stride(data ? tensor.stride(2) : 0),
+        image_stride(data ? tensor.stride(0) : 0),
+        size(data ? tensor.size(4) : 0) {}
+
+  Data* at(int64_t image, int64_t head, int64_t row, int64_t column) const {
+    return data + image * image_stride + row * row_stride + column * column_stride + head * size;
+  }
+
+  Data* data;
+  int64_t row_stride, column_stride, image_stride, size;
+};
+
+// Copies `number` columns of a row from `first` on to planes, with zeros outside of the image.
+template <typename Data, typename T>
+void load_planes(
+    const Tokens<Data>& tokens, int64_t image, int64_t head, int64_t row, int64_t first, int64_t number, int64_t width,
+    T* planes) {
+  const int64_t left = std::clamp(-first, int64_t(0), number), right = std::clamp(width - first, left, number);
+  for (int64_t c = 0; c < tokens.size; ++c) {
+    std::fill(planes + c * number, planes + c * number + left, T(0));
+    std::fill(planes + c * number + right, planes + (c + 1) * number, T(0));
+  }
+  for (int64_t lane = left; lane < right; ++lane) {
+    const Data* source = tokens.at(image, head, row, first + lane);
+    for (int64_t c = 0; c < tokens.size; ++c) planes[c * number + lane] = static_cast<T>(source[c]);
+  }
+}
+
+// Copies the lanes of a group from planes to tokens.
+template <typename Data, typename T>
+void store_planes(
+    const T* planes, const Tokens<Data>& tokens, int64_t image, int64_t head, int64_t row, int64_t first, int64_t width) {
+  for (int64_t lane = 0; lane < std::min(kLanes<T>, width - first); ++lane) {
+    Data* target = tokens.at(image, head, row, first + lane);
+    for (int64_t c = 0; c < tokens.size; ++c) target[c] = static_cast<Data>(planes[c * kLanes<T> + lane]);
+  }
+}
+
+template <typename Data, typename T>
+struct Attention {
+  explicit Attention(const CpuInputs& inputs)
+      : s(inputs),
+        cosine(inputs.scale.defined()),
+        query(inputs.query), key(inputs.key), value(inputs.value), pooled_key(inputs.pooled_key),
+        pooled_value(inputs.pooled_value), token_weights(inputs.token_weights),
+        bias(inputs, s),
+        bias_rows(inputs.pooled_bias_rows.template const_data_ptr<int64_t>()),
+        window_bias(inputs.window_bias.template const_data_ptr<T>()),
+        keys(s), values(s),
+        log_numbers((s.window + 1) * (s.window + 1)),
+        no_bias(kLanes<T>, -std::numeric_limits<T>::infinity()) {
+    if (cosine) {
+      scale = inputs.scale.template const_data_ptr<T>();
+      query_embedding = inputs.query_embedding.template const_data_ptr<T>();
+      tokens = inputs.tokens.template const_data_ptr<T>();
+      token_bias = inputs.token_bias.template const_data_ptr<T>();
+    }
+    for (int64_t rows = 0; rows <= s.window; ++rows)
+      for (int64_t columns = 0; columns <= s.window; ++columns)
+        log_numbers[rows * (s.window + 1) + columns] = std::log(static_cast<T>(rows * columns + s.pooled));
+    at::parallel_for(0, s.planes, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t plane = begin; plane < end; ++plane) {
+        copy_pooled(pooled_key, plane, cosine, keys);
+        copy_pooled(pooled_value, plane, false, values);
+      }
+    });
+  }
+
+  void copy_pooled(const Tokens<const Data>& source, int64_t plane, bool unit, PooledTokens<T>& target) {
+    for (int64_t p = 0; p < s.pooled; ++p) {
+      const Data* token = source.at(plane / s.heads, plane % s.heads, p % s.pooled_height, p / s.pooled_height);
+      T* row = target.rows.data() + plane * target.size + p * s.padded_channels;
+      T* block = target.blocks.data() + plane * target.size + p / kBlock * kBlock * s.channels + p % kBlock;
+      T squares = 0;
+      for (int64_t c = 0; c < s.channels; ++c) {
+        row[c] = static_cast<T>(token[c]);
+        squares += row[c] * row[c];
+      }
+      const T inverse = unit ? 1 / std::max(std::sqrt(squares), T(kSmallestNorm)) : T(1);
+      target.inverse_norms[plane * s.padded_pooled + p] = inverse;
+      for (int64_t c = 0; c < s.channels; ++c) {
+        row[c] *= inverse;
+        block[c * kBlock] = row[c];
+      }
+    }
+  }
+
+  // Tokens of a row inside of the image that are in the window of position `i`.
+  int64_t inside(int64_t i, int64_t length) const {
+    return std::min(i + s.margin, length - 1) - std::max(i - s.margin, int64_t(0)) + 1;
+  }
+
+  SizesOf<T> s;
+  bool cosine;  // queries and keys are to be normalised, and the queries to be scaled
+  Tokens<const Data> query, key, value, pooled_key, pooled_value, token_weights;
+  PooledBias<T> bias;
+  const int64_t* bias_rows;
+  const T *window_bias, *scale = nullptr, *query_embedding = nullptr, *tokens = nullptr, *token_bias = nullptr;
+  PooledTokens<T> keys, values;
+  std::vector<T> log_numbers, no_bias;
+};
+
+// The queries of some columns of a row.
+template <typename Data, typename T>
+struct QueryPlanes {
+  QueryPlanes(const Attention<Data, T>& a, int64_t stride)
+      : a(a), stride(stride), unit(a.s.channels * stride), scaled(a.s.channels * stride), inverse_norms(stride),
+        factors(stride), log_lengths(stride) {}
+
+  // Writes the scaled queries to `target`, if it is given.
+  void load(int64_t image, int64_t head, int64_t row, int64_t first, T* target) {
+    if (!a.cosine) return load_planes(a.query, image, head, row, first, stride, a.s.width, target);
+    load_planes(a.query, image, head, row, first, stride, a.s.width, unit.data());
+    make_unit(UnitVectors<T>{unit.data(), inverse_norms.data(), a.s.channels, stride});
+    const T* log_numbers = a.log_numbers.data() + a.inside(row, a.s.height) * (a.s.window + 1);
+    for (int64_t lane = 0; lane < stride; ++lane) {
+      const int64_t column = first + lane;
+      const bool in_image = 0 <= column && column < a.s.width;
+      log_lengths[lane] = in_image ? log_numbers[a.inside(column, a.s.width)] : T(0);
+      factors[lane] = a.scale[head] * log_lengths[lane];
+    }
+    scale_queries(ScaledQueries<T>{
+        unit.data(), a.query_embedding + head * a.s.channels, factors.data(), target, a.s.channels, stride});
+  }
+
+  const Attention<Data, T>& a;
+  int64_t stride;
+  std::vector<T> unit, scaled, inverse_norms, factors, log_lengths;
+};
+
+// Buffers for one tile of rows and columns, and the loops over its groups; each thread has its own.
+template <typename Data, typename T>
 struct Tile {
-  int64_t queries() const { return (bottom - top) * (right - left); }
+  explicit Tile(const Attention<Data, T>& a)
+      : a(a), queries(a, a.s.columns), keys(a.s.window, a.s.channels, a.s.halo_columns),
+        values(a.s.window, a.s.channels, a.s.halo_columns), outside(a.s.window * kLanes<T>),
+        pooled_bias(a.s.padded_pooled, a.no_bias.data()), pooled(a.s.padded_pooled * kLanes<T>),
+        window(a.s.offsets * kLanes<T>), token_weights(window), output(a.s.padded_channels * kLanes<T>),
+        logsumexp(kLanes<T>) {}
 
-  int64_t image, head, top, bottom, left, right;
-};
-
-// How images are cut into tiles.
-struct Tiling {
-  explicit Tiling(const Sizes<int64_t>& sizes) : s(sizes), columns(std::min(s.width, kTileColumns)) {
-    const int64_t queries = std::clamp(kTileWeights / s.pooled, int64_t(16), kTileQueries);
-    rows = std::clamp(queries / columns, int64_t(1), s.height);
-    row_blocks = (s.height + rows - 1) / rows;
-    column_blocks = (s.width + columns - 1) / columns;
-  }
-
-  Tile tile(int64_t image, int64_t head, int64_t row_block, int64_t column_block) const {
-    const int64_t top = row_block * rows, left = column_block * columns;
-    return {image, head, top, std::min(s.height, top + rows), left, std::min(s.width, left + columns)};
-  }
-
-  const Sizes<int64_t>& s;
-  int64_t columns, rows;  // of a tile
-  int64_t column_blocks, row_blocks;
-};
-
-// Buffers for one tile; each thread has its own.
-template <typename T>
-struct Workspace {
-  Workspace(const Sizes<int64_t>& s, int64_t queries, bool backward)
-      : query(queries * s.channels),
-        output(queries * s.channels),
-        pooled_weights(queries * s.pooled),
-        window_weights(queries * s.offsets),
-        scale(queries),
-        grad_query(backward ? queries * s.channels : 0),
-        grad_pooled(backward ? queries * s.pooled : 0) {}
-
-  std::vector<T> query, output, pooled_weights, window_weights, scale, grad_query, grad_pooled;
-};
-
-// A tile of queries and what its weights are computed from. Loops take tasks by value, which keeps members in registers.
-template <typename T>
-struct Task {
-  int64_t token(int64_t i, int64_t j) const { return s.token(tile.image, tile.head, i, j); }
-
-  Pointers<T> p;
-  Sizes<int64_t> s;
-  Tile tile;
-  Workspace<T>& work;
-};
-
-template <typename T>
-struct ForwardTask : Task<T> {
-  T *output, *logsumexp;
-};
-
-// What the backward pass reads and writes.
-template <typename T>
-struct BackwardData {
-  const T *grad_output, *logsumexp;
-  MutablePointers<T> grad;
-  T* grad_window;     // gradients of the window logits, (B, H, W, heads, k * k)
-  T* window_factors;  // weights of the window values with the token weights, (B, H, W, heads, k * k)
-};
-
-template <typename T>
-struct BackwardTask : Task<T> {
-  BackwardData<T> data;
-};
-
-// The keys and values of one row of an image.
-template <typename T>
-struct RowTask {
-  Pointers<T> p;
-  Sizes<int64_t> s;
-  BackwardData<T> data;
-  int64_t image, row;
-};
-
-// Adds the position bias to the pooled logits of a tile and computes its window logits.
-template <typename T>
-BIOATTN_INLINE void compute_logits_body(const Task<T> task) {
-  const auto& s = task.s;
-  const auto& tile = task.tile;
-  const T* query = task.work.query.data();
-  T* pooled = task.work.pooled_weights.data();
-  T* window = task.work.window_weights.data();
-  for (int64_t i = tile.top; i < tile.bottom; ++i) {
-    for (int64_t j = tile.left; j < tile.right; ++j) {
-      for (int64_t u = 0; u < s.pooled_height; ++u) {
-        const int64_t row = task.p.pooled_bias_rows[i * s.pooled_height + u];
-        add_scaled(
-            pooled + u * s.pooled_width, T(1), task.p.pooled_bias + s.bias(tile.head, row, j), s.pooled_width);
+  // Calls compute(group, row, column) for the groups of queries in some rows of a block of columns.
+  template <typename LoadRow, typename Compute>
+  void for_groups(
+      int64_t plane, int64_t top, int64_t bottom, int64_t block, const LoadRow& load_row, const Compute& compute) {
+    const auto& s = a.s;
+    const int64_t image = plane / s.heads, head = plane % s.heads, left = block * s.columns;
+    const int64_t right = std::min(left + s.columns, s.width);
+    int64_t next = std::max(top - s.margin, int64_t(0));
+    for (int64_t row = top; row < bottom; ++row) {
+      for (; next <= std::min(row + s.margin, s.height - 1); ++next) {
+        load_planes(a.key, image, head, next, left - s.margin, s.halo_columns, s.width, keys[next]);
+        if (a.cosine)
+          make_unit(UnitVectors<T>{keys[next], keys.inverse_norms.data(), s.channels, s.halo_columns});
+        load_planes(a.value, image, head, next, left - s.margin, s.halo_columns, s.width, values[next]);
       }
-      for_window(s, i, j, [&](int64_t offset, int64_t y, int64_t x) {
-        const T* key = task.p.key + task.token(y, x) * s.channels;
-        window[offset] = dot(query, key, s.channels) + task.p.window_bias[tile.head * s.offsets + offset];
-      });
-      query += s.channels;
-      pooled += s.pooled;
-      window += s.offsets;
+      queries.load(image, head, row, left, queries.scaled.data());
+      load_row(row);
+      for (int64_t column = left; column < right; column += kLanes<T>)
+        compute(group(plane, row, left, column), row, column);
     }
   }
-}
 
-// Turns the logits of a tile into exponentials; their sum is kept as its inverse, `scale`, and its logarithm.
-template <typename T>
-BIOATTN_INLINE void compute_softmax_body(const ForwardTask<T> task) {
-  const auto& s = task.s;
-  T* pooled = task.work.pooled_weights.data();
-  T* window = task.work.window_weights.data();
-  T* scale = task.work.scale.data();
-  for (int64_t i = task.tile.top; i < task.tile.bottom; ++i) {
-    for (int64_t j = task.tile.left; j < task.tile.right; ++j) {
-      T highest = maximum(pooled, s.pooled, -std::numeric_limits<T>::infinity());
-      for_window(s, i, j, [&](int64_t offset, int64_t, int64_t) { highest = std::max(highest, window[offset]); });
-      T sum = exponentiate(pooled, s.pooled, highest);
-      for_window(s, i, j, [&](int64_t offset, int64_t, int64_t) {
-        window[offset] = exponential(window[offset] - highest);
-        sum += window[offset];
-      });
-      *scale++ = 1 / sum;
-      task.logsumexp[task.token(i, j)] = highest + std::log(sum);
-      pooled += s.pooled;
-      window += s.offsets;
-    }
-  }
-}
-
-// Normalises the sums of the pooled values of a tile, adds those of the window, and writes the output.
-template <typename T>
-BIOATTN_INLINE void write_output_body(const ForwardTask<T> task) {
-  const auto& s = task.s;
-  const T* pooled_sum = task.work.output.data();
-  const T* window = task.work.window_weights.data();
-  const T* scale = task.work.scale.data();
-  for (int64_t i = task.tile.top; i < task.tile.bottom; ++i) {
-    for (int64_t j = task.tile.left; j < task.tile.right; ++j) {
-      const int64_t token = task.token(i, j);
-      T* sum = task.output + token * s.channels;
-      for (int64_t c = 0; c < s.channels; ++c) sum[c] = pooled_sum[c] * *scale;
-      for_window(s, i, j, [&](int64_t offset, int64_t y, int64_t x) {
-        const T weight = window[offset] * *scale + task.p.token_weights[token * s.offsets + offset];
-        add_scaled(sum, weight, task.p.value + task.token(y, x) * s.channels, s.channels);
-      });
-      pooled_sum += s.channels;
-      window += s.offsets;
-      ++scale;
-    }
-  }
-}
-
-// Gradients of the logits of a tile. At the start the workspace holds the logits, grad_output in `output` and the
-// products of grad_output and the pooled values in `grad_pooled`. At the end it holds the weights of the pooled keys in
-// `pooled_weights`, the gradients of their logits in `grad_pooled`, and the window's part of the queries' gradient in
-// `grad_query`. The gradients of token weights and position bias, grad_window and window_factors are written.
-template <typename T>
-BIOATTN_INLINE void compute_gradients_body(const BackwardTask<T> task) {
-  const auto& s = task.s;
-  const auto& tile = task.tile;
-  const auto& data = task.data;
-  const T* grad_output = task.work.output.data();
-  T* pooled = task.work.pooled_weights.data();
-  T* window = task.work.window_weights.data();
-  T* grad_query = task.work.grad_query.data();
-  T* grad_pooled = task.work.grad_pooled.data();
-  for (int64_t i = tile.top; i < tile.bottom; ++i) {
-    for (int64_t j = tile.left; j < tile.right; ++j) {
-      const int64_t token = task.token(i, j);
-      T* grad_tokens = data.grad.token_weights + token * s.offsets;  // also the gradient of the window weights
-      const T shift = data.logsumexp[token];
-      exponentiate(pooled, s.pooled, shift);
-      // The gradient of a logit is weight * (gradient of the weight - mean of these under the weights).
-      T mean = dot(pooled, grad_pooled, s.pooled);
-      for_window(s, i, j, [&](int64_t offset, int64_t y, int64_t x) {
-        window[offset] = exponential(window[offset] - shift);
-        grad_tokens[offset] = dot(grad_output, task.p.value + task.token(y, x) * s.channels, s.channels);
-        mean += window[offset] * grad_tokens[offset];
-      });
-#pragma omp simd
-      for (int64_t k = 0; k < s.pooled; ++k) grad_pooled[k] = pooled[k] * (grad_pooled[k] - mean);
-      for (int64_t u = 0; u < s.pooled_height; ++u) {
-        const int64_t row = task.p.pooled_bias_rows[i * s.pooled_height + u];
-        T* grad_bias = data.grad.pooled_bias + s.bias(tile.head, row, j);
-        add_scaled(grad_bias, T(1), grad_pooled + u * s.pooled_width, s.pooled_width);
+  Group<T> group(int64_t plane, int64_t row, int64_t left, int64_t column) {
+    const auto& s = a.s;
+    const int64_t head = plane % s.heads, place = column - left;
+    for (int64_t dx = 0; dx < s.window; ++dx)
+      for (int64_t lane = 0; lane < kLanes<T>; ++lane) {
+        const int64_t x = column + lane + dx - s.margin;
+        outside[dx * kLanes<T> + lane] = 0 <= x && x < s.width ? T(0) : -std::numeric_limits<T>::infinity();
       }
-      std::fill_n(grad_query, s.channels, T(0));
-      for_window(s, i, j, [&](int64_t offset, int64_t y, int64_t x) {
-        const int64_t place = token * s.offsets + offset;
-        data.grad_window[place] = window[offset] * (grad_tokens[offset] - mean);
-        data.window_factors[place] = window[offset] + task.p.token_weights[place];
-        add_scaled(grad_query, data.grad_window[place], task.p.key + task.token(y, x) * s.channels, s.channels);
-      });
-      grad_output += s.channels;
-      grad_query += s.channels;
-      pooled += s.pooled;
-      grad_pooled += s.pooled;
-      window += s.offsets;
+    const T* bias = a.bias.data.data() + head * a.bias.head_stride + column;
+    for (int64_t v = 0, p = 0; v < s.pooled_width; ++v)
+      for (int64_t u = 0; u < s.pooled_height; ++u, ++p)
+        pooled_bias[p] = bias + a.bias_rows[row * s.pooled_height + u] * a.bias.row_stride + a.bias.starts[v];
+    if (!a.cosine) {
+      const int64_t image = plane / s.heads;
+      load_planes(a.token_weights, image, head, row, column, kLanes<T>, s.width, token_weights.data());
     }
-  }
-}
-
-// Gradients of the keys and values of a row: each token gathers from the queries in whose windows it is.
-template <typename T>
-BIOATTN_INLINE void gather_key_value_gradients_body(const RowTask<T> task) {
-  const auto& s = task.s;
-  const auto& data = task.data;
-  for (int64_t j = 0; j < s.width; ++j) {
-    for (int64_t head = 0; head < s.heads; ++head) {
-      const int64_t token = s.token(task.image, head, task.row, j) * s.channels;
-      for_window(s, task.row, j, [&](int64_t offset, int64_t y, int64_t x) {
-        const int64_t query = s.token(task.image, head, y, x);
-        // In the window of that query, this token has the opposite offset.
-        const int64_t place = query * s.offsets + s.offsets - 1 - offset;
-        add_scaled(data.grad.key + token, data.grad_window[place], task.p.query + query * s.channels, s.channels);
-        add_scaled(
-            data.grad.value + token, data.window_factors[place], data.grad_output + query * s.channels, s.channels);
-      });
-    }
-  }
-}
-
-BIOATTN_CLONE(compute_logits, Task)
-BIOATTN_CLONE(compute_softmax, ForwardTask)
-BIOATTN_CLONE(write_output, ForwardTask)
-BIOATTN_CLONE(compute_gradients, BackwardTask)
-BIOATTN_CLONE(gather_key_value_gradients, RowTask)
-
-// A matrix over memory of the inputs or of a workspace.
-template <typename T>
-Tensor matrix(const T* data, int64_t rows, int64_t columns, int64_t stride) {
-  return at::from_blob(
-      const_cast<T*>(data), {rows, columns}, {stride, 1}, at::TensorOptions(c10::CppTypeToScalarType<T>::value));
-}
-
-// The matrices of a tile's pooled part; `output` is (queries, d), as the queries are.
-template <typename T>
-struct Matrices {
-  explicit Matrices(const Task<T>& task) {
-    const auto& s = task.s;
-    const int64_t queries = task.tile.queries();
-    const int64_t pooled = s.pooled_token(task.tile.image, task.tile.head, 0, 0) * s.channels;
-    query = matrix(task.work.query.data(), queries, s.channels, s.channels);
-    output = matrix(task.work.output.data(), queries, s.channels, s.channels);
-    weights = matrix(task.work.pooled_weights.data(), queries, s.pooled, s.pooled);
-    key = matrix(task.p.pooled_key + pooled, s.pooled, s.channels, s.heads * s.channels);
-    value = matrix(task.p.pooled_value + pooled, s.pooled, s.channels, s.heads * s.channels);
+    return {
+        s.channels, s.offsets, s.window, s.pooled_blocks, s.columns, s.halo_columns,
+        queries.scaled.data() + place, queries.unit.data() + place,
+        keys.around(row, s.height, place), values.around(row, s.height, place), outside.data(), pooled_bias.data(),
+        a.keys.blocks.data() + plane * a.keys.size, a.values.rows.data() + plane * a.values.size,
+        a.window_bias + head * s.offsets, a.cosine ? a.tokens + head * s.channels * s.offsets : nullptr,
+        a.cosine ? a.token_bias + head * s.offsets : nullptr, pooled.data(), window.data(), token_weights.data(),
+        output.data(), logsumexp.data()};
   }
 
-  Tensor query, output, weights, key, value;
+  const Attention<Data, T>& a;
+  QueryPlanes<Data, T> queries;
+  RowsOfPlanes<T> keys, values;
+  std::vector<T> outside;
+  std::vector<const T*> pooled_bias;
+  std::vector<T> pooled, window, token_weights, output, logsumexp;
 };
 
-// Copies the queries of a tile, or other tokens in their places, to `target`.
-template <typename T>
-void gather(const Task<T>& task, const T* source, T* target) {
-  for (int64_t i = task.tile.top; i < task.tile.bottom; ++i)
-    for (int64_t j = task.tile.left; j < task.tile.right; ++j, target += task.s.channels)
-      std::copy_n(source + task.token(i, j) * task.s.channels, task.s.channels, target);
+// First of `number` queries of a row in (B, heads, H, W).
+template <typename T, typename Sizes>
+T* in_plane(T* data, const Sizes& s, int64_t plane, int64_t row, int64_t column) {
+  return data + (plane * s.height + row) * s.width + column;
 }
 
-// Fills the workspace with the queries and all logits of a tile.
-template <typename T>
-void compute_all_logits(const Task<T>& task, Matrices<T>& m) {
-  gather(task, task.p.query, task.work.query.data());
-  at::mm_out(m.weights, m.query, m.key.t());
-  compute_logits(task);
-}
-
-template <typename T>
-void forward(const Inputs& inputs, Tensor& output, Tensor& logsumexp) {
-  const Sizes<int64_t> s(inputs);
-  const auto p = pointers_to<Pointers<T>>(inputs);
-  const Tiling tiling(s);
-  const int64_t columns = tiling.column_blocks, rows = tiling.row_blocks;
-  T* output_data = output.mutable_data_ptr<T>();
+template <typename Data, typename T>
+void forward(const CpuInputs& inputs, const Tensor& output, const Tensor& logsumexp) {
+  const Attention<Data, T> a(inputs);
+  const auto& s = a.s;
+  const Tokens<Data> target(output);
   T* logsumexp_data = logsumexp.mutable_data_ptr<T>();
-  at::parallel_for(0, s.batch * s.heads * rows * columns, 1, [&](int64_t begin, int64_t end) {
-    Workspace<T> work(s, tiling.rows * tiling.columns, false);
+  at::parallel_for(0, s.planes * s.row_blocks * s.column_blocks, 1, [&](int64_t begin, int64_t end) {
+    Tile<Data, T> tile(a);
     for (int64_t number = begin; number < end; ++number) {
-      const int64_t plane = number / columns / rows;  // image and head
-      const Tile tile = tiling.tile(plane / s.heads, plane % s.heads, number / columns % rows, number % columns);
-      const ForwardTask<T> task{{p, s, tile, work}, output_data, logsumexp_data};
-      Matrices<T> m(task);
-      compute_all_logits(task, m);
-      compute_softmax(task);
-      at::mm_out(m.output, m.weights, m.value);
-      write_output(task);
+      const int64_t plane = number / s.column_blocks / s.row_blocks, block = number % s.column_blocks;
+      const int64_t top = number / s.column_blocks % s.row_blocks * kTileRows;
+      const auto compute = [&](const Group<T>& group, int64_t row, int64_t column) {
+        attend(group);
+        store_planes(tile.output.data(), target, plane / s.heads, plane % s.heads, row, column, s.width);
+        std::copy_n(
+            tile.logsumexp.data(), std::min(kLanes<T>, s.width - column),
+            in_plane(logsumexp_data, s, plane, row, column));
+      };
+      tile.for_groups(plane, top, std::min(top + kTileRows, s.height), block, [](int64_t) {}, compute);
     }
   });
 }
 
+// Sums of a task over the lanes, for the gradients of the parameters of its head.
 template <typename T>
-Inputs backward(const Tensor& grad_output, const Inputs& inputs, const Tensor& logsumexp) {
-  const Sizes<int64_t> s(inputs);
-  const auto p = pointers_to<Pointers<T>>(inputs);
-  const Tiling tiling(s);
-  const int64_t columns = tiling.column_blocks;
+struct ParameterSums {
+  explicit ParameterSums(const SizesOf<T>& s)
+      : s(s), embedding(s.channels * kLanes<T>), scale(kLanes<T>), window_bias(s.offsets * kLanes<T>),
+        tokens(s.channels * s.offsets * kLanes<T>), token_bias(window_bias) {}
 
-  Inputs grad;
-  grad.query = at::empty_like(inputs.query);
-  grad.key = at::zeros_like(inputs.key);
-  grad.value = at::zeros_like(inputs.value);
-  grad.pooled_bias = at::zeros_like(inputs.pooled_bias);
-  grad.token_weights = at::zeros_like(inputs.token_weights);
-  const Tensor grad_window = at::zeros_like(inputs.token_weights), window_factors = at::zeros_like(grad_window);
-  // One sum for each block of columns; they are added up in order at the end.
-  const std::vector<int64_t> pooled_sizes{columns, s.batch, s.heads, s.pooled, s.channels};
-  const Tensor pooled_key_sums = at::zeros(pooled_sizes, inputs.query.options());
-  const Tensor pooled_value_sums = at::zeros_like(pooled_key_sums);
-  const T* pooled_key_data = pooled_key_sums.mutable_data_ptr<T>();
-  const T* pooled_value_data = pooled_value_sums.mutable_data_ptr<T>();
+  // Calls function(sums over the lanes, their number) for each parameter, in the order of `gradients_of`.
+  template <typename Function>
+  void for_each(const Function& function) {
+    for (std::vector<T>* lanes : {&window_bias, &scale, &embedding, &tokens, &token_bias}) {
+      const int64_t number = lanes->size() / kLanes<T>;
+      for (int64_t k = 0; k < number; ++k) {
+        T sum = 0;
+        for (int64_t lane = 0; lane < kLanes<T>; ++lane) sum += (*lanes)[k * kLanes<T> + lane];
+        (*lanes)[k] = sum;
+      }
+      function(lanes->data(), number);
+    }
+  }
+  static int64_t number(const SizesOf<T>& s) { return s.offsets + 1 + s.channels + s.channels * s.offsets + s.offsets; }
 
-  const BackwardData<T> data{
-      grad_output.const_data_ptr<T>(), logsumexp.const_data_ptr<T>(), pointers_to<MutablePointers<T>>(grad),
-      grad_window.mutable_data_ptr<T>(), window_factors.mutable_data_ptr<T>()};
-  at::parallel_for(0, s.heads * columns, 1, [&](int64_t begin, int64_t end) {
-    Workspace<T> work(s, tiling.rows * tiling.columns, true);
+  const SizesOf<T>& s;
+  std::vector<T> embedding, scale, window_bias, tokens, token_bias;
+};
+
+template <typename Data, typename T>
+void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& logsumexp, CpuInputs& grad) {
+  const Attention<Data, T> a(inputs);
+  const auto& s = a.s;
+  const Tokens<const Data> grad_tokens_of(grad_output);
+  const Tokens<Data> grad_query(grad.query), grad_key(grad.key), grad_value(grad.value);
+  const Tokens<Data> grad_token_weights(grad.token_weights);
+  const T* logsumexp_data = logsumexp.const_data_ptr<T>();
+
+  // Gradients of the window logits and weights of the window values: rows (offsets, padded_width) for each row of a plane.
+  const int64_t window_row = s.offsets * s.padded_width;
+  const Tensor window_data = at::zeros({2, s.planes, s.height, window_row}, logsumexp.options());
+  T* grad_window_data = window_data.mutable_data_ptr<T>();
+  T* factors_data = grad_window_data + s.planes * s.height * window_row;
+  // Where tasks of one head add to the same sums, each has its own; they are added up in order at the end.
+  const int64_t bias_size = s.heads * a.bias.head_stride + kLanes<T>, bias_blocks = a.bias.in_table ? s.column_blocks : 1;
+  const Tensor bias_sums = at::zeros({bias_blocks, bias_size}, logsumexp.options());
+  const int64_t pooled_size = s.padded_pooled * s.row_channels, block_size = s.planes * pooled_size;
+  const Tensor pooled_sums = at::zeros({2, s.column_blocks, block_size}, logsumexp.options());
+  const int64_t parameters = ParameterSums<T>::number(s);
+  const Tensor parameter_sums = at::zeros({s.column_blocks, s.heads, parameters}, logsumexp.options());
+  T* bias_sums_data = bias_sums.mutable_data_ptr<T>();
+  T* pooled_sums_data = pooled_sums.mutable_data_ptr<T>();
+  T* parameter_data = parameter_sums.mutable_data_ptr<T>();
+
+  at::parallel_for(0, s.heads * s.column_blocks, 1, [&](int64_t begin, int64_t end) {
+    Tile<Data, T> tile(a);
+    std::vector<T> grad_planes(s.channels * s.columns), rows[2], grad_window(s.offsets * kLanes<T>);
+    rows[0].resize(kLanes<T> * s.row_channels), rows[1] = rows[0];
+    std::vector<T> grad_pooled(tile.pooled), grad_tokens(grad_window), nowhere(kLanes<T>);
+    std::vector<T*> grad_bias(s.padded_pooled, nowhere.data());
     for (int64_t number = begin; number < end; ++number) {
-      const int64_t head = number / columns, block = number % columns;
+      const int64_t head = number / s.column_blocks, block = number % s.column_blocks, left = block * s.columns;
+      ParameterSums<T> sums(s);
       for (int64_t image = 0; image < s.batch; ++image) {
-        const int64_t sums = ((block * s.batch + image) * s.heads + head) * s.pooled * s.channels;
-        Tensor pooled_key_sum = matrix(pooled_key_data + sums, s.pooled, s.channels, s.channels);
-        Tensor pooled_value_sum = matrix(pooled_value_data + sums, s.pooled, s.channels, s.channels);
-        for (int64_t row_block = 0; row_block < tiling.row_blocks; ++row_block) {
-          const Tile tile = tiling.tile(image, head, row_block, block);
-          const BackwardTask<T> task{{p, s, tile, work}, data};
-          Matrices<T> m(task);
-          Tensor grad_weights = matrix(work.grad_pooled.data(), tile.queries(), s.pooled, s.pooled);
-          gather(task, data.grad_output, work.output.data());
-          at::mm_out(grad_weights, m.output, m.value.t());
-          compute_all_logits(task, m);
-          compute_gradients(task);
-          at::addmm_out(pooled_value_sum, pooled_value_sum, m.weights.t(), m.output);
-          at::addmm_out(pooled_key_sum, pooled_key_sum, grad_weights.t(), m.query);
-          // The gradient of the queries is the window's part and the pooled part, for which `output` has room by now.
-          at::mm_out(m.output, grad_weights, m.key);
-          const T *window_part = work.grad_query.data(), *pooled_part = work.output.data();
-          for (int64_t i = tile.top; i < tile.bottom; ++i)
-            for (int64_t j = tile.left; j < tile.right; ++j) {
-              T* target = data.grad.query + task.token(i, j) * s.channels;
-              for (int64_t c = 0; c < s.channels; ++c) target[c] = *window_part++ + *pooled_part++;
+        const int64_t plane = image * s.heads + head;
+        T* pooled_key_sums = pooled_sums_data + block * block_size + plane * pooled_size;
+        const auto load_row = [&](int64_t row) {
+          load_planes(grad_tokens_of, image, head, row, left, s.columns, s.width, grad_planes.data());
+        };
+        const auto compute = [&](const Group<T>& group, int64_t row, int64_t column) {
+          const int64_t place = column - left, valid = std::min(kLanes<T>, s.width - column);
+          std::copy_n(in_plane(logsumexp_data, s, plane, row, column), valid, tile.logsumexp.data());
+          std::fill(tile.logsumexp.begin() + valid, tile.logsumexp.end(), std::numeric_limits<T>::infinity());
+          for (int64_t lane = 0; lane < kLanes<T>; ++lane)
+            for (int64_t c = 0; c < s.channels; ++c) {
+              rows[0][lane * s.row_channels + c] = group.query[c * s.columns + lane];
+              rows[1][lane * s.row_channels + c] = grad_planes[c * s.columns + place + lane];
             }
+          T* bias_start = bias_sums_data + (a.bias.in_table ? block : 0) * bias_size;
+          for (int64_t p = 0; p < s.pooled; ++p) grad_bias[p] = bias_start + (tile.pooled_bias[p] - a.bias.data.data());
+          differentiate(GradientGroup<T>{
+              group, s.row_channels, grad_planes.data() + place, rows[0].data(), rows[1].data(),
+              a.values.blocks.data() + plane * a.values.size, a.keys.rows.data() + plane * a.keys.size, grad_bias.data(),
+              grad_pooled.data(), grad_window.data(), grad_tokens.data(), tile.output.data(), pooled_key_sums,
+              pooled_key_sums + s.column_blocks * block_size});
+          const int64_t window_place = (plane * s.height + row) * window_row + s.margin + column;
+          for (int64_t offset = 0; offset < s.offsets; ++offset) {
+            const int64_t target = window_place + offset * s.padded_width;
+            std::copy_n(&grad_window[offset * kLanes<T>], kLanes<T>, grad_window_data + target);
+            std::copy_n(&tile.window[offset * kLanes<T>], kLanes<T>, factors_data + target);
+            for (int64_t lane = 0; lane < valid; ++lane) {
+              sums.window_bias[offset * kLanes<T> + lane] += grad_window[offset * kLanes<T> + lane];
+              sums.token_bias[offset * kLanes<T> + lane] += grad_tokens[offset * kLanes<T> + lane];
+            }
+          }
+          if (a.cosine)
+            differentiate_query(QueryGradient<T>{
+                s.channels, s.offsets, s.columns, group.unit_query, tile.queries.inverse_norms.data() + place,
+                tile.queries.factors.data() + place, tile.queries.log_lengths.data() + place,
+                a.query_embedding + head * s.channels, group.tokens, grad_tokens.data(), tile.output.data(),
+                sums.embedding.data(), sums.scale.data(), sums.tokens.data()});
+          else
+            store_planes(grad_tokens.data(), grad_token_weights, image, head, row, column, s.width);
+          store_planes(tile.output.data(), grad_query, image, head, row, column, s.width);
+        };
+        tile.for_groups(plane, 0, s.height, block, load_row, compute);
+      }
+      T* target = parameter_data + (block * s.heads + head) * parameters;
+      sums.for_each([&](const T* values, int64_t size) { target = std::copy_n(values, size, target); });
+    }
+  });
+
+  at::parallel_for(0, s.planes * s.row_blocks * s.column_blocks, 1, [&](int64_t begin, int64_t end) {
+    QueryPlanes<Data, T> loader(a, s.halo_columns);
+    RowsOfPlanes<T> queries(s.window, s.channels, s.halo_columns), grad_outputs(queries);
+    std::vector<T> keys(s.channels * kLanes<T>), inverse_norms(kLanes<T>), gradients[2];
+    gradients[0].resize(keys.size()), gradients[1].resize(keys.size());
+    std::vector<const T*> grad_window(s.window), factors(s.window);
+    for (int64_t number = begin; number < end; ++number) {
+      const int64_t plane = number / s.column_blocks / s.row_blocks, block = number % s.column_blocks;
+      const int64_t top = number / s.column_blocks % s.row_blocks * kTileRows, left = block * s.columns;
+      const int64_t image = plane / s.heads, head = plane % s.heads;
+      int64_t next = std::max(top - s.margin, int64_t(0));
+      for (int64_t row = top; row < std::min(top + kTileRows, s.height); ++row) {
+        for (; next <= std::min(row + s.margin, s.height - 1); ++next) {
+          loader.load(image, head, next, left - s.margin, queries[next]);
+          load_planes(
+              grad_tokens_of, image, head, next, left - s.margin, s.halo_columns, s.width, grad_outputs[next]);
+        }
+        for (int64_t column = left; column < std::min(left + s.columns, s.width); column += kLanes<T>) {
+          for (int64_t dy = 0; dy < s.window; ++dy) {
+            const int64_t place = (plane * s.height + row - s.margin + dy) * window_row + column;
+            grad_window[dy] = grad_window_data + place, factors[dy] = factors_data + place;
+          }
+          gather_gradients(WindowGradients<T>{
+              s.channels, s.offsets, s.window, s.halo_columns, s.padded_width,
+              queries.around(row, s.height, column - left), grad_outputs.around(row, s.height, column - left),
+              grad_window.data(), factors.data(), gradients[0].data(), gradients[1].data()});
+          if (a.cosine) {
+            load_planes(a.key, image, head, row, column, kLanes<T>, s.width, keys.data());
+            make_unit(UnitVectors<T>{keys.data(), inverse_norms.data(), s.channels, kLanes<T>});
+            differentiate_unit(UnitGradient<T>{s.channels, keys.data(), inverse_norms.data(), gradients[0].data()});
+          }
+          store_planes(gradients[0].data(), grad_key, image, head, row, column, s.width);
+          store_planes(gradients[1].data(), grad_value, image, head, row, column, s.width);
         }
       }
     }
   });
-  at::parallel_for(0, s.batch * s.height, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row)
-      gather_key_value_gradients(RowTask<T>{p, s, data, row / s.height, row % s.height});
+
+  const Tokens<Data> grad_pooled_key(grad.pooled_key), grad_pooled_value(grad.pooled_value);
+  at::parallel_for(0, s.planes, 1, [&](int64_t begin, int64_t end) {
+    std::vector<T> sum[2] = {std::vector<T>(s.channels), std::vector<T>(s.channels)};
+    for (int64_t plane = begin; plane < end; ++plane)
+      for (int64_t p = 0; p < s.pooled; ++p) {
+        for (int64_t k = 0; k < 2; ++k) {
+          std::fill(sum[k].begin(), sum[k].end(), T(0));
+          for (int64_t block = 0; block < s.column_blocks; ++block) {
+            const int64_t place = (k * s.column_blocks + block) * block_size + plane * pooled_size;
+            for (int64_t c = 0; c < s.channels; ++c) sum[k][c] += pooled_sums_data[place + p * s.row_channels + c];
+          }
+        }
+        const int64_t image = plane / s.heads, head = plane % s.heads, u = p % s.pooled_height, v = p / s.pooled_height;
+        if (a.cosine) {
+          const T* unit = a.keys.rows.data() + plane * a.keys.size + p * s.padded_channels;
+          const T inverse = a.keys.inverse_norms[plane * s.padded_pooled + p];
+          T along = 0;
+          for (int64_t c = 0; c < s.channels; ++c) along += sum[0][c] * unit[c];
+          along = inverse < T(0.99999 / kSmallestNorm) ? along : T(0);
+          for (int64_t c = 0; c < s.channels; ++c) sum[0][c] = inverse * (sum[0][c] - unit[c] * along);
+        }
+        Data *key = grad_pooled_key.at(image, head, u, v), *value = grad_pooled_value.at(image, head, u, v);
+        for (int64_t c = 0; c < s.channels; ++c)
+          key[c] = static_cast<Data>(sum[0][c]), value[c] = static_cast<Data>(sum[1][c]);
+      }
   });
 
-  const auto to_pooled = [&](const Tensor& sums) {  // (blocks, B, heads, P, d) to (B, Ph, Pw, heads, d)
-    return sums.sum(0).transpose(1, 2).reshape({s.batch, s.pooled_height, s.pooled_width, s.heads, s.channels});
-  };
-  grad.pooled_key = to_pooled(pooled_key_sums);
-  grad.pooled_value = to_pooled(pooled_value_sums);
-  grad.window_bias = grad_window.sum({0, 1, 2});
-  return grad;
+  a.bias.reduce(bias_sums_data, bias_blocks, s, grad.pooled_bias.mutable_data_ptr<T>());
+  const auto sizes = std::vector<int64_t>{s.offsets, 1, s.channels, s.channels * s.offsets, s.offsets};
+  const auto parts = parameter_sums.sum(0).split_with_sizes(sizes, 1);
+  grad.window_bias = parts[0].contiguous();
+  if (!a.cosine) return;
+  grad.scale = parts[1].flatten().contiguous();
+  grad.query_embedding = parts[2].contiguous();
+  grad.tokens = parts[3].reshape({s.heads, s.channels, s.offsets}).contiguous();
+  grad.token_bias = parts[4].contiguous();
+}
+
+void check_index(const Tensor& index, int64_t size, const char* name, const char* of) {
+  const int64_t* first = index.const_data_ptr<int64_t>();
+  TORCH_CHECK_INDEX(
+      std::all_of(first, first + index.numel(), [&](int64_t k) { return 0 <= k && k < size; }), name, " must be 0 to ",
+      size - 1, ", the ", of, " of pooled_bias");
+}
+
+// Calls function(Data(), T()) with the dtype of the tokens and that of the arithmetic.
+template <typename Function>
+void for_dtypes(const Tensor& tokens, const Function& function) {
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, tokens.scalar_type(), "aggregated_attention", [&] {
+    function(scalar_t(), std::conditional_t<std::is_same_v<scalar_t, double>, double, float>());
+  });
 }
 
 }  // namespace
 
-Forward aggregated_attention_forward_cpu(const Inputs& inputs) {
-  // The only input whose values, not only its shape, decide where memory is read and written.
-  const Tensor& rows = inputs.pooled_bias_rows;
-  const int64_t* first = rows.const_data_ptr<int64_t>();
-  const int64_t bias_rows = inputs.pooled_bias.size(1);
-  TORCH_CHECK_INDEX(
-      std::all_of(first, first + rows.numel(), [&](int64_t row) { return 0 <= row && row < bias_rows; }),
-      "pooled_bias_rows must be 0 to ", bias_rows - 1, ", the rows of pooled_bias");
-  Tensor output = at::empty_like(inputs.query);
-  Tensor logsumexp = at::empty(inputs.query.sizes().slice(0, 4), inputs.query.options());
-  AT_DISPATCH_FLOATING_TYPES(inputs.query.scalar_type(), "aggregated_attention", [&] {
-    forward<scalar_t>(inputs, output, logsumexp);
+Forward attention_forward_cpu(const CpuInputs& inputs) {
+  // The only inputs whose values, not only their shape, decide where memory is read and written.
+  check_index(inputs.pooled_bias_rows, inputs.pooled_bias.size(1), "pooled_bias_rows", "rows");
+  check_index(inputs.pooled_bias_columns, inputs.pooled_bias.size(2), "pooled_bias_columns", "columns");
+  const auto& sizes = inputs.query.sizes();
+  Tensor output = at::empty(sizes, inputs.query.options());
+  Tensor logsumexp = at::empty({sizes[0], sizes[3], sizes[1], sizes[2]}, inputs.window_bias.options());
+  for_dtypes(inputs.query, [&](auto data, auto number) {
+    forward<decltype(data), decltype(number)>(inputs, output, logsumexp);
   });
   return {output, logsumexp};
 }
 
-Inputs aggregated_attention_backward_cpu(
-    const Tensor& grad_output, const Inputs& inputs, const Tensor& logsumexp) {
-  Inputs gradients;
-  AT_DISPATCH_FLOATING_TYPES(inputs.query.scalar_type(), "aggregated_attention_backward", [&] {
-    gradients = backward<scalar_t>(grad_output, inputs, logsumexp);
+void attention_backward_cpu(
+    const Tensor& grad_output, const CpuInputs& inputs, const Tensor& logsumexp, CpuInputs& gradients) {
+  for_dtypes(inputs.query, [&](auto data, auto number) {
+    backward<decltype(data), decltype(number)>(grad_output, inputs, logsumexp, gradients);
   });
-  return gradients;
 }
 
 }  // namespace bioattn_mm

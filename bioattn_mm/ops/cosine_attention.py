@@ -1,0 +1,165 @@
+"""Aggregated attention from the projections on: normalised and scaled queries, normalised keys, learnable tokens."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .aggregated_attention import aggregated_attention
+from .arguments import AggregatedAttentionInputs, check_fits, check_offsets, check_tokens
+from .backends import choose_backend
+
+
+class CosineAttentionInputs(NamedTuple):
+    """The tensors of `cosine_attention`, which documents them, in the order of its arguments."""
+
+    query: Tensor
+    key_value: Tensor
+    pooled_key_value: Tensor
+    scale: Tensor
+    query_embedding: Tensor
+    window_bias: Tensor
+    pooled_bias: Tensor
+    pooled_bias_rows: Tensor
+    pooled_bias_columns: Tensor
+    tokens: Tensor
+    token_bias: Tensor
+
+    def normalised(self) -> AggregatedAttentionInputs:
+        """The tensors that `aggregated_attention` takes."""
+        dtype, unit_query = self.query.dtype, unit_vectors(self.query)
+        key, value = self.key_value.unbind(3)
+        pooled_key, pooled_value = self.pooled_key_value.unbind(3)
+        scale = self.scale[:, None] * self._log_number_of_keys()
+        token_weights = torch.einsum('bhwnd,ndk->bhwnk', unit_query, self.tokens.to(dtype)) + self.token_bias
+        pooled_bias = self.pooled_bias.index_select(2, self.pooled_bias_columns.flatten())
+        return AggregatedAttentionInputs(
+            query=((unit_query + self.query_embedding) * scale).to(dtype),
+            key=unit_vectors(key),
+            value=value,
+            pooled_key=unit_vectors(pooled_key),
+            pooled_value=pooled_value,
+            window_bias=self.window_bias.to(dtype),
+            pooled_bias=pooled_bias.unflatten(2, self.pooled_bias_columns.shape).to(dtype),
+            pooled_bias_rows=self.pooled_bias_rows,
+            token_weights=token_weights.to(dtype),
+        )
+
+    def _log_number_of_keys(self) -> Tensor:
+        """Log of the keys of each query, the window's tokens inside the grid plus the pooled tokens: (H, W, 1, 1)."""
+        margin = round(self.window_bias.shape[1] ** 0.5) // 2
+
+        def num_inside(length: int) -> Tensor:
+            position = torch.arange(length, device=self.query.device)
+            return (position + margin).clamp(max=length - 1) - (position - margin).clamp(min=0) + 1
+
+        height, width = self.query.shape[1:3]
+        number = torch.outer(num_inside(height), num_inside(width)) + self.pooled_key_value.shape[1:3].numel()
+        return number.to(self.scale.dtype).log()[:, :, None, None]
+
+
+def unit_vectors(x: Tensor) -> Tensor:
+    """Divide the last axis by its l2 norm, or by 1e-6 if the norm is smaller, so that zeros stay zero.
+
+    It is computed in float32, because squares of small numbers are 0 in float16. The gradient at zero is 1e6: a
+    backbone must not turn the padding of an image into exact zeros.
+    """
+    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1, eps=1e-6).to(x.dtype)
+
+
+def cosine_attention(
+    query: Tensor,
+    key_value: Tensor,
+    pooled_key_value: Tensor,
+    scale: Tensor,
+    query_embedding: Tensor,
+    window_bias: Tensor,
+    pooled_bias: Tensor,
+    pooled_bias_rows: Tensor,
+    pooled_bias_columns: Tensor,
+    tokens: Tensor,
+    token_bias: Tensor,
+    backend: str | None = None,
+) -> Tensor:
+    """`aggregated_attention` of what TransNeXt's projections give (eq. 8 to 14).
+
+    For the query at row `i` and column `j`, with `n` keys, those of its window inside of the image and the pooled
+    ones, and with l2-normalised queries `q` and keys::
+
+        query = (q + query_embedding) scale log(n)
+        token_weights = q tokens + token_bias
+        pooled_bias[:, pooled_bias_rows[i, u], pooled_bias_columns[j, v]] is the bias of pooled key (u, v)
+
+    Projections may be float16, bfloat16, float32 or float64. The rest is float32, for float64 projections float64.
+
+    Args:
+        query: Projected queries, (B, H, W, heads, d).
+        key_value: Projected keys and values, (B, H, W, 2, heads, d).
+        pooled_key_value: The same of the pooled grid, (B, Ph, Pw, 2, heads, d).
+        scale: Factor of each head's queries, positive, (heads,).
+        query_embedding: (heads, d).
+        window_bias: Learned bias of each window offset, (heads, k * k) with k odd; row-major from the top left.
+        pooled_bias: Table of position biases, (heads, R, C).
+        pooled_bias_rows: Row of the table for each pair of query row and pooled row, int64 (H, Ph).
+        pooled_bias_columns: Column of the table for each pair of query column and pooled column, int64 (W, Pw).
+        tokens: Learnable tokens, (heads, d, k * k).
+        token_bias: (heads, k * k).
+        backend: 'cpu' (fused), or, by `aggregated_attention`, 'cuda' and 'reference'; by default as there.
+
+    Returns:
+        (B, H, W, heads, d) in the dtype of `query`.
+
+    Raises:
+        ValueError: The arguments do not fit each other, or the backend does not fit them.
+    """
+    inputs = CosineAttentionInputs(
+        query,
+        key_value,
+        pooled_key_value,
+        scale,
+        query_embedding,
+        window_bias,
+        pooled_bias,
+        pooled_bias_rows,
+        pooled_bias_columns,
+        tokens,
+        token_bias,
+    )
+    _check(inputs)
+    if choose_backend(query.device, backend) == 'cpu':
+        return torch.ops.bioattn_mm.cosine_attention(*inputs)
+    return aggregated_attention(*inputs.normalised(), backend=backend)
+
+
+def _check(inputs: CosineAttentionInputs) -> None:
+    """Raise a `ValueError` that names the first argument that does not fit the others."""
+    check_tokens('query', inputs.query)
+    batch, height, width, heads, channels = inputs.query.shape
+    offsets = check_offsets('window_bias', inputs.window_bias, '(heads, k * k)')
+    if inputs.pooled_key_value.dim() != 6:
+        shape = tuple(inputs.pooled_key_value.shape)
+        raise ValueError(f'pooled_key_value must be (B, Ph, Pw, 2, heads, d), got shape {shape}')
+    pooled_height, pooled_width = inputs.pooled_key_value.shape[1:3]
+    table = tuple(inputs.pooled_bias.shape[1:]) if inputs.pooled_bias.dim() == 3 else (-1, -1)
+    projections = dict(
+        key_value=(batch, height, width, 2, heads, channels),
+        pooled_key_value=(batch, pooled_height, pooled_width, 2, heads, channels),
+    )
+    indices = dict(pooled_bias_rows=(height, pooled_height), pooled_bias_columns=(width, pooled_width))
+    parameters = dict(
+        scale=(heads,),
+        query_embedding=(heads, channels),
+        window_bias=(heads, offsets),
+        pooled_bias=(heads, *table),
+        tokens=(heads, channels, offsets),
+        token_bias=(heads, offsets),
+    )
+    parameter_dtype = torch.promote_types(inputs.query.dtype, torch.float32)
+    for shapes, dtype in (
+        (projections, inputs.query.dtype),
+        (indices, torch.int64),
+        (parameters, parameter_dtype),
+    ):
+        for name, shape in shapes.items():
+            check_fits(name, getattr(inputs, name), shape, 'query', inputs.query, dtype)
