@@ -136,7 +136,8 @@ class AggregatedAttention(nn.Module):
         """The arguments of the operator `cosine_attention`."""
         grid = tuple(x.shape[1:3])
         pooled_grid = self.pooled_grid(grid)
-        pooled = F.gelu(self.pool_proj(x.permute(0, 3, 1, 2)))
+        # As a linear layer, a convolution with one weight for each pair of channels needs no other layout.
+        pooled = F.gelu(F.linear(x, self.pool_proj.weight.flatten(1), self.pool_proj.bias)).permute(0, 3, 1, 2)
         pooled = self.pool_norm(F.adaptive_avg_pool2d(pooled, pooled_grid).permute(0, 2, 3, 1))
         pooled_bias, pooled_bias_rows, pooled_bias_columns = self.position_bias.table(grid, pooled_grid)
         return CosineAttentionInputs(

@@ -1,7 +1,9 @@
 """Convolutional gated linear unit."""
 
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from ..ops import gated_convolution
+from .arguments import weight_and_bias
 
 
 class ConvGLU(nn.Module):
@@ -23,6 +25,4 @@ class ConvGLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
-        gate, features = self.fc1(x).chunk(2, dim=-1)
-        gate = self.dwconv(gate.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-        return self.fc2(F.gelu(gate) * features)
+        return self.fc2(gated_convolution(self.fc1(x), *weight_and_bias(self.dwconv)))

@@ -9,6 +9,7 @@ this package uses them.
 from .aggregated_attention import aggregated_attention
 from .arguments import AggregatedAttentionInputs
 from .cosine_attention import CosineAttentionInputs, cosine_attention, unit_vectors
+from .gated_convolution import gated_convolution, gated_convolution_reference
 from .log_cpb import log_cpb_table
 from .peripheral_attention import peripheral_attention
 from .relative_bias_attention import relative_bias_attention
@@ -19,6 +20,8 @@ __all__ = [
     'CosineAttentionInputs',
     'aggregated_attention',
     'cosine_attention',
+    'gated_convolution',
+    'gated_convolution_reference',
     'log_cpb_table',
     'peripheral_attention',
     'relative_bias_attention',

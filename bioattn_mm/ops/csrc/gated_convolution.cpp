@@ -1,0 +1,81 @@
+// The operator gated_convolution for PyTorch: schema, autograd, and kernels for CPU and tracing.
+
+#include "gated_convolution.h"
+
+#include "dispatch.h"
+
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+namespace bioattn_mm {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using Gradients = std::tuple<Tensor, Tensor, Tensor>;
+
+Tensor forward_cpu(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  return gated_convolution_forward_cpu(x.contiguous(), weight.contiguous(), bias.contiguous());
+}
+
+Gradients backward_cpu(const Tensor& grad_output, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  return gated_convolution_backward_cpu(
+      grad_output.contiguous(), x.contiguous(), weight.contiguous(), bias.contiguous());
+}
+
+Tensor forward_meta(const Tensor& x, const Tensor& weight, const Tensor&) {
+  return at::empty_symint({x.sym_size(0), x.sym_size(1), x.sym_size(2), weight.sym_size(0)}, x.options());
+}
+
+Gradients backward_meta(const Tensor&, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  return {shaped_like(x), shaped_like(weight), shaped_like(bias)};
+}
+
+// Only the inputs are saved: the backward pass computes the convolution again, which costs less than to read it.
+struct GatedConvolution : torch::autograd::Function<GatedConvolution> {
+  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    context->save_for_backward({x, weight, bias});
+    static const auto op = find_operator<decltype(forward_meta)>("bioattn_mm::gated_convolution");
+    return op.call(x, weight, bias);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grad_outputs) {
+    static const auto op = find_operator<decltype(backward_meta)>("bioattn_mm::gated_convolution_backward");
+    const auto saved = context->get_saved_variables();
+    auto [x, weight, bias] = op.call(grad_outputs[0], saved[0], saved[1], saved[2]);
+    return {x, weight, bias};
+  }
+};
+
+Tensor with_autograd(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  return GatedConvolution::apply(x, weight, bias);
+}
+
+TORCH_LIBRARY_FRAGMENT(bioattn_mm, library) {
+  library.def("gated_convolution(Tensor x, Tensor weight, Tensor bias) -> Tensor");
+  library.def(
+      "gated_convolution_backward(Tensor grad_output, Tensor x, Tensor weight, Tensor bias) -> "
+      "(Tensor, Tensor, Tensor)");
+}
+
+TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
+  library.impl("gated_convolution", forward_cpu);
+  library.impl("gated_convolution_backward", backward_cpu);
+}
+
+TORCH_LIBRARY_IMPL(bioattn_mm, Meta, library) {
+  library.impl("gated_convolution", forward_meta);
+  library.impl("gated_convolution_backward", backward_meta);
+}
+
+TORCH_LIBRARY_IMPL(bioattn_mm, Autograd, library) {
+  library.impl("gated_convolution", with_autograd);
+  // A second derivative raises an error instead of being silently zero.
+  library.impl("gated_convolution_backward", torch::autograd::autogradNotImplementedFallback());
+}
+
+}  // namespace
+}  // namespace bioattn_mm

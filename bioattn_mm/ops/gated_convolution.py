@@ -1,0 +1,40 @@
+"""The gate of ConvGLU: depth-wise convolution, GELU, product."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .arguments import check_fits
+from .backends import choose_backend
+
+
+def gated_convolution(x: Tensor, weight: Tensor, bias: Tensor, backend: str | None = None) -> Tensor:
+    """`GELU(convolution(a)) * b` with `a, b = x.chunk(2, -1)` and a depth-wise 3 x 3 convolution (TransNeXt, 3.4).
+
+    Args:
+        x: (B, H, W, 2 C), float16, bfloat16, float32 or float64.
+        weight: Weight of the convolution, (C, 1, 3, 3), float32 or for float64 `x` float64, as `bias`.
+        bias: (C,).
+        backend: 'cpu' (one pass over the tokens) or 'reference'; by default as for `aggregated_attention`.
+
+    Returns:
+        (B, H, W, C) in the dtype of `x`.
+
+    Raises:
+        ValueError: The arguments do not fit each other, or the backend does not fit them.
+    """
+    if x.dim() != 4 or x.shape[3] % 2:
+        raise ValueError(f'x must be (B, H, W, 2 C), got shape {tuple(x.shape)}')
+    channels, dtype = x.shape[3] // 2, torch.promote_types(x.dtype, torch.float32)
+    check_fits('weight', weight, (channels, 1, 3, 3), 'x', x, dtype, autocast=False)
+    check_fits('bias', bias, (channels,), 'x', x, dtype, autocast=False)
+    if choose_backend(x.device, backend) == 'cpu':
+        return torch.ops.bioattn_mm.gated_convolution(x, weight, bias)
+    return gated_convolution_reference(x, weight.to(x.dtype), bias.to(x.dtype))
+
+
+def gated_convolution_reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The same in PyTorch; `weight` and `bias` in the dtype of `x`, or under autocast in any."""
+    gate, features = x.chunk(2, dim=-1)
+    gate = F.conv2d(gate.permute(0, 3, 1, 2), weight, bias, padding=1, groups=weight.shape[0])
+    return F.gelu(gate.permute(0, 2, 3, 1)) * features
