@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bioattn_mm.layers import LogCPB
-from bioattn_mm.ops import AggregatedAttentionInputs
+from bioattn_mm.ops import CosineAttentionInputs, gated_convolution_reference
 
 Grid = tuple[int, int]
 
@@ -22,7 +22,9 @@ Grid = tuple[int, int]
 def dense_formulas() -> Iterator[None]:
     """Context in which TransNeXt runs by the formulas of this file."""
     with (
-        mock.patch('bioattn_mm.layers.aggregated_attention.aggregated_attention', unfolded_attention),
+        mock.patch('bioattn_mm.layers.aggregated_attention.cosine_attention', unfolded_attention),
+        mock.patch('bioattn_mm.layers.conv_glu.gated_convolution', gated_convolution_reference),
+        mock.patch.object(LogCPB, 'table', all_pairs_table),
         mock.patch.object(LogCPB, 'forward', all_pairs_bias),
     ):
         yield
@@ -30,7 +32,7 @@ def dense_formulas() -> Iterator[None]:
 
 def unfolded_attention(*tensors: Tensor) -> Tensor:
     """Aggregated attention; the k * k window keys and values of every query are copied side by side."""
-    inputs = AggregatedAttentionInputs(*tensors)
+    inputs = CosineAttentionInputs(*tensors).normalised()
     batch, height, width, heads, channels = inputs.query.shape
     window = round(inputs.window_bias.shape[1] ** 0.5)
 
@@ -79,6 +81,12 @@ def all_pairs_bias(layer: LogCPB, grid: Grid, pooled_grid: Grid) -> tuple[Tensor
     # (heads, N, P) to (heads, H * Ph, W, Pw), as the operator takes it.
     bias = bias.unflatten(1, grid).unflatten(3, pooled_grid).transpose(2, 3).flatten(1, 2)
     return bias, torch.arange(grid[0] * pooled_grid[0]).view(grid[0], pooled_grid[0])
+
+
+def all_pairs_table(layer: LogCPB, grid: Grid, pooled_grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
+    """The same as a table with a column for each pair of columns, as `LogCPB.table`."""
+    bias, rows = all_pairs_bias(layer, grid, pooled_grid)
+    return bias.flatten(2), rows, torch.arange(grid[1] * pooled_grid[1]).view(grid[1], pooled_grid[1])
 
 
 def forget_coordinates() -> None:

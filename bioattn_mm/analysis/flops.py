@@ -84,6 +84,17 @@ def peripheral_attention(
     return 2 * 2 * math.prod(query) * tokens + 2 * tokens**2 * math.prod(conv_weight)
 
 
+def cosine_attention(query: Shape, key_value: Shape, pooled_key_value: Shape, *parameters: Shape, **_) -> int:
+    window_bias = parameters[2]
+    learnable_tokens = 2 * math.prod(query) * window_bias[1]
+    attention = aggregated_attention(query, query, query, pooled_key_value, pooled_key_value, window_bias)
+    return attention + learnable_tokens
+
+
+def gated_convolution(x: Shape, weight: Shape, bias: Shape, **_) -> int:
+    return 2 * math.prod(x[:3]) * math.prod(weight)
+
+
 def sliding_window_qk(query: Shape, key: Shape, bias: Shape, **_) -> int:
     return 2 * math.prod(query) * bias[1]
 
@@ -140,6 +151,9 @@ if LIBRARY_IS_LOADED:
         torch.ops.bioattn_mm.relative_bias_attention_forward: relative_bias_attention,
         torch.ops.bioattn_mm.peripheral_attention: peripheral_attention,
         torch.ops.bioattn_mm.peripheral_attention_forward: peripheral_attention,
+        torch.ops.bioattn_mm.cosine_attention: cosine_attention,
+        torch.ops.bioattn_mm.cosine_attention_forward: cosine_attention,
+        torch.ops.bioattn_mm.gated_convolution: gated_convolution,
         torch.ops.bioattn_mm.sliding_window_qk: sliding_window_qk,
         torch.ops.bioattn_mm.sliding_window_av: sliding_window_av,
         torch.ops.bioattn_mm.log_cpb_table: log_cpb_table,

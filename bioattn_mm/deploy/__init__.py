@@ -8,6 +8,7 @@ layers and to functions of PyTorch and OpenMMLab, not to backbones. Exported gra
 from . import (
     adaptive_pooling,
     aggregated_attention,
+    conv_glu,
     gaussian_bias,
     log_cpb,
     onnx_exporter,
@@ -24,6 +25,7 @@ from . import (
 __all__ = [
     'adaptive_pooling',
     'aggregated_attention',
+    'conv_glu',
     'gaussian_bias',
     'log_cpb',
     'onnx_exporter',

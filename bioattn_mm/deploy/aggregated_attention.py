@@ -6,7 +6,7 @@ from mmdeploy.core import FUNCTION_REWRITER
 from torch import Tensor
 
 from ..layers import AggregatedAttention, LengthScaledAttention
-from ..layers.aggregated_attention import unit_vectors
+from ..ops import unit_vectors
 from .adaptive_pooling import averaging_matrices
 from .sizes import Grid, Length, at_least_one, from_sizes
 

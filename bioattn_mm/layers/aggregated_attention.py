@@ -11,6 +11,7 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from ..ops import CosineAttentionInputs, cosine_attention, relative_bias_attention, unit_vectors
+from ..ops.arguments import autocast_dtype
 from ..ops.chunked_attention import attention_in_chunks
 from .arguments import full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps, Grid
@@ -136,6 +137,7 @@ class AggregatedAttention(nn.Module):
         """The arguments of the operator `cosine_attention`."""
         grid = tuple(x.shape[1:3])
         pooled_grid = self.pooled_grid(grid)
+        x = x.to(autocast_dtype(x))  # once for all three projections
         # As a linear layer, a convolution with one weight for each pair of channels needs no other layout.
         pooled = F.gelu(F.linear(x, self.pool_proj.weight.flatten(1), self.pool_proj.bias)).permute(0, 3, 1, 2)
         pooled = self.pool_norm(F.adaptive_avg_pool2d(pooled, pooled_grid).permute(0, 2, 3, 1))

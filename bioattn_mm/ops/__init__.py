@@ -1,9 +1,9 @@
 """Operators: compiled for the CPU and for CUDA where that was possible, and in plain PyTorch everywhere.
 
-The layers of TransNeXt run `aggregated_attention`, `relative_bias_attention` and `log_cpb_table`, those of GAB for
-plain ViTs `relative_bias_attention`, those of PerViT `peripheral_attention`. `sliding_window_qk` and
-`sliding_window_av` are public operators to build other attention layers from, like those of `mmcv.ops`: no layer of
-this package uses them.
+The layers of TransNeXt run `cosine_attention`, which is `aggregated_attention` on CUDA, `relative_bias_attention`,
+`gated_convolution` and `log_cpb_table`, those of GAB for plain ViTs `relative_bias_attention`, those of PerViT
+`peripheral_attention`. `sliding_window_qk` and `sliding_window_av` are public operators to build other attention
+layers from, like those of `mmcv.ops`: no layer of this package uses them.
 """
 
 from .aggregated_attention import aggregated_attention

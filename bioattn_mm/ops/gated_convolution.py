@@ -15,7 +15,8 @@ def gated_convolution(x: Tensor, weight: Tensor, bias: Tensor, backend: str | No
         x: (B, H, W, 2 C), float16, bfloat16, float32 or float64.
         weight: Weight of the convolution, (C, 1, 3, 3), float32 or for float64 `x` float64, as `bias`.
         bias: (C,).
-        backend: 'cpu' (one pass over the tokens) or 'reference'; by default as for `aggregated_attention`.
+        backend: 'cpu' (one pass over the tokens; C a multiple of 16, no float16) or 'reference'. By default the
+            environment variable BIOATTN_MM_BACKEND, or else the fastest that supports the arguments.
 
     Returns:
         (B, H, W, C) in the dtype of `x`.
@@ -26,8 +27,10 @@ def gated_convolution(x: Tensor, weight: Tensor, bias: Tensor, backend: str | No
     if x.dim() != 4 or x.shape[3] % 2:
         raise ValueError(f'x must be (B, H, W, 2 C), got shape {tuple(x.shape)}')
     channels, dtype = x.shape[3] // 2, torch.promote_types(x.dtype, torch.float32)
-    check_fits('weight', weight, (channels, 1, 3, 3), 'x', x, dtype, autocast=False)
-    check_fits('bias', bias, (channels,), 'x', x, dtype, autocast=False)
+    check_fits('weight', weight, (channels, 1, 3, 3), 'x', x, dtype)
+    check_fits('bias', bias, (channels,), 'x', x, dtype)
+    if backend is None and (channels % 16 or x.dtype == torch.float16):
+        backend = 'reference'
     if choose_backend(x.device, backend) == 'cpu':
         return torch.ops.bioattn_mm.gated_convolution(x, weight, bias)
     return gated_convolution_reference(x, weight.to(x.dtype), bias.to(x.dtype))

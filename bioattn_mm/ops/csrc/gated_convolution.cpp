@@ -16,11 +16,21 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Gradients = std::tuple<Tensor, Tensor, Tensor>;
 
+constexpr int64_t kLanes = 16;
+
+void check(const Tensor& x, const Tensor& weight) {
+  TORCH_CHECK_VALUE(
+      weight.size(0) % kLanes == 0 && x.scalar_type() != at::kHalf, "gated_convolution on the CPU takes a multiple of ",
+      kLanes, " channels and no float16");
+}
+
 Tensor forward_cpu(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  check(x, weight);
   return gated_convolution_forward_cpu(x.contiguous(), weight.contiguous(), bias.contiguous());
 }
 
 Gradients backward_cpu(const Tensor& grad_output, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  check(x, weight);
   return gated_convolution_backward_cpu(
       grad_output.contiguous(), x.contiguous(), weight.contiguous(), bias.contiguous());
 }

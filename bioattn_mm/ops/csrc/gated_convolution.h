@@ -7,7 +7,7 @@
 
 namespace bioattn_mm {
 
-// x is (B, H, W, 2 C), weight (C, 1, 3, 3) and bias (C) are float32, for float64 x float64; all are contiguous.
+// x is (B, H, W, 2 C), no float16, with C a multiple of 16; weight (C, 1, 3, 3) and bias (C) are float32, for float64 x float64; all are contiguous.
 at::Tensor gated_convolution_forward_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 // The gradients of x, weight and bias.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> gated_convolution_backward_cpu(

@@ -83,17 +83,17 @@ struct Inside {
 template <int64_t kNumber, bool kTransposed, typename T, typename Data>
 BIOATTN_INLINE void add_convolution(
     Vector<T> (&sums)[kNumber], const T* weight, int64_t channels, const Data* source, int64_t stride,
-    int64_t row_stride, int64_t count, const Inside& inside) {
+    int64_t row_stride, const Inside& inside) {
 #pragma GCC unroll 3
   for (int64_t dy = 0; dy < 3; ++dy) {
     if (!inside.rows[dy]) continue;
 #pragma GCC unroll 3
     for (int64_t dx = 0; dx < 3; ++dx) {
       if (kNumber == 1 && !inside.columns[dx]) continue;
-      const Vector<T> factor = load_some(weight + (kTransposed ? 8 - 3 * dy - dx : 3 * dy + dx) * channels, count);
+      const Vector<T> factor = load(weight + (kTransposed ? 8 - 3 * dy - dx : 3 * dy + dx) * channels);
 #pragma GCC unroll 4
       for (int64_t k = 0; k < kNumber; ++k)
-        sums[k] += factor * load_some(source + (dy - 1) * row_stride + (k + dx - 1) * stride, count);
+        sums[k] += factor * load(source + (dy - 1) * row_stride + (k + dx - 1) * stride);
     }
   }
 }
@@ -102,7 +102,7 @@ BIOATTN_INLINE void add_convolution(
 template <int64_t kNumber, typename T, typename Data>
 BIOATTN_INLINE void add_to_weight_sums(
     T* sums, int64_t channels, const Vector<T> (&factors)[kNumber], const Data* source, int64_t stride,
-    int64_t row_stride, int64_t count, const Inside& inside) {
+    int64_t row_stride, const Inside& inside) {
 #pragma GCC unroll 3
   for (int64_t dy = 0; dy < 3; ++dy) {
     if (!inside.rows[dy]) continue;
@@ -110,11 +110,11 @@ BIOATTN_INLINE void add_to_weight_sums(
     for (int64_t dx = 0; dx < 3; ++dx) {
       if (kNumber == 1 && !inside.columns[dx]) continue;
       T* target = sums + (3 * dy + dx) * channels;
-      Vector<T> sum = load_some(target, count);
+      Vector<T> sum = load(target);
 #pragma GCC unroll 4
       for (int64_t k = 0; k < kNumber; ++k)
-        sum += factors[k] * load_some(source + (dy - 1) * row_stride + (k + dx - 1) * stride, count);
-      store_some(target, sum, count);
+        sum += factors[k] * load(source + (dy - 1) * row_stride + (k + dx - 1) * stride);
+      store(target, sum);
     }
   }
 }
@@ -127,16 +127,15 @@ struct Convolve {
     const Inside inside(t, i, j);
     const int64_t stride = 2 * t.channels, row_stride = t.width * stride, token = i * t.width + j;
     for (int64_t first = 0; first < t.channels; first += kLanes<T>) {
-      const int64_t count = std::min(kLanes<T>, t.channels - first);
       const Data* gate = t.x + token * stride + first;
       Vector<T> sums[kNumber];
-      for (int64_t k = 0; k < kNumber; ++k) sums[k] = load_some(t.bias + first, count);
-      add_convolution<kNumber, false, T>(sums, t.weight + first, t.channels, gate, stride, row_stride, count, inside);
+      for (int64_t k = 0; k < kNumber; ++k) sums[k] = load(t.bias + first);
+      add_convolution<kNumber, false, T>(sums, t.weight + first, t.channels, gate, stride, row_stride, inside);
       for (int64_t k = 0; k < kNumber; ++k) {
         Vector<T> cumulative, density;
         normal_distribution<T>(sums[k], cumulative, density);
-        const Vector<T> features = load_some(gate + k * stride + t.channels, count);
-        store_some(t.output + (token + k) * t.channels + first, sums[k] * cumulative * features, count);
+        const Vector<T> features = load(gate + k * stride + t.channels);
+        store(t.output + (token + k) * t.channels + first, sums[k] * cumulative * features);
       }
     }
   }
@@ -150,25 +149,24 @@ struct DifferentiateGate {
     const Inside inside(t, i, j);
     const int64_t stride = 2 * t.channels, row_stride = t.width * stride, token = i * t.width + j;
     for (int64_t first = 0; first < t.channels; first += kLanes<T>) {
-      const int64_t count = std::min(kLanes<T>, t.channels - first);
       const Data* gate = t.x + token * stride + first;
       Vector<T> sums[kNumber], gradients[kNumber];
-      for (int64_t k = 0; k < kNumber; ++k) sums[k] = load_some(t.bias + first, count);
-      add_convolution<kNumber, false, T>(sums, t.weight + first, t.channels, gate, stride, row_stride, count, inside);
+      for (int64_t k = 0; k < kNumber; ++k) sums[k] = load(t.bias + first);
+      add_convolution<kNumber, false, T>(sums, t.weight + first, t.channels, gate, stride, row_stride, inside);
       T* bias_sum = t.sums + kTaps * t.channels + first;
-      Vector<T> sum = load_some(bias_sum, count);
+      Vector<T> sum = load(bias_sum);
       for (int64_t k = 0; k < kNumber; ++k) {
         Vector<T> cumulative, density;
         normal_distribution<T>(sums[k], cumulative, density);
-        const Vector<T> gradient = load_some(t.grad_output + (token + k) * t.channels + first, count);
-        const Vector<T> features = load_some(gate + k * stride + t.channels, count);
-        store_some(t.grad_x + (token + k) * stride + t.channels + first, gradient * sums[k] * cumulative, count);
+        const Vector<T> gradient = load(t.grad_output + (token + k) * t.channels + first);
+        const Vector<T> features = load(gate + k * stride + t.channels);
+        store(t.grad_x + (token + k) * stride + t.channels + first, gradient * sums[k] * cumulative);
         gradients[k] = gradient * features * (cumulative + sums[k] * density);
-        store_some(t.new_grad_convolution + (token + k) * t.channels + first, gradients[k], count);
+        store(t.new_grad_convolution + (token + k) * t.channels + first, gradients[k]);
         sum += gradients[k];
       }
-      store_some(bias_sum, sum, count);
-      add_to_weight_sums<kNumber, T>(t.sums + first, t.channels, gradients, gate, stride, row_stride, count, inside);
+      store(bias_sum, sum);
+      add_to_weight_sums<kNumber, T>(t.sums + first, t.channels, gradients, gate, stride, row_stride, inside);
     }
   }
 };
@@ -181,12 +179,11 @@ struct ConvolveTransposed {
     const Inside inside(t, i, j);
     const int64_t token = i * t.width + j;
     for (int64_t first = 0; first < t.channels; first += kLanes<T>) {
-      const int64_t count = std::min(kLanes<T>, t.channels - first);
       Vector<T> sums[kNumber] = {};
       add_convolution<kNumber, true, T>(
           sums, t.weight + first, t.channels, t.grad_convolution + token * t.channels + first, t.channels,
-          t.width * t.channels, count, inside);
-      for (int64_t k = 0; k < kNumber; ++k) store_some(t.grad_x + (token + k) * 2 * t.channels + first, sums[k], count);
+          t.width * t.channels, inside);
+      for (int64_t k = 0; k < kNumber; ++k) store(t.grad_x + (token + k) * 2 * t.channels + first, sums[k]);
     }
   }
 };
@@ -209,8 +206,7 @@ BIOATTN_INLINE void for_tokens(const Tile<Data>& t) {
 #define CLONE_FOR_ALL(name, Step)                                                         \
   BIOATTN_CLONES void name(const Tile<float>& tile) { for_tokens<Step>(tile); }           \
   BIOATTN_CLONES void name(const Tile<double>& tile) { for_tokens<Step>(tile); }          \
-  BIOATTN_CLONES void name(const Tile<c10::BFloat16>& tile) { for_tokens<Step>(tile); }   \
-  BIOATTN_CLONES void name(const Tile<c10::Half>& tile) { for_tokens<Step>(tile); }
+  BIOATTN_CLONES void name(const Tile<c10::BFloat16>& tile) { for_tokens<Step>(tile); }
 
 CLONE_FOR_ALL(convolve, Convolve)
 CLONE_FOR_ALL(differentiate_gate, DifferentiateGate)
@@ -245,7 +241,7 @@ Tensor gated_convolution_forward_cpu(const Tensor& x, const Tensor& weight, cons
   const int64_t channels = weight.size(0);
   Tensor output = at::empty({x.size(0), x.size(1), x.size(2), channels}, x.options());
   const Tensor taps = weight.view({channels, kTaps}).t().contiguous();
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "gated_convolution", [&] {
+  AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, x.scalar_type(), "gated_convolution", [&] {
     using T = Number<scalar_t>;
     Tile<scalar_t> all{};
     all.x = x.const_data_ptr<scalar_t>(), all.output = output.mutable_data_ptr<scalar_t>();
@@ -263,7 +259,7 @@ std::tuple<Tensor, Tensor, Tensor> gated_convolution_backward_cpu(
   const Tensor taps = weight.view({channels, kTaps}).t().contiguous();
   // Each strip has its own sums; they are added up in order, so they are the same for any number of threads.
   const Tensor sums = at::zeros({strips, kTaps + 1, channels}, weight.options());
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "gated_convolution_backward", [&] {
+  AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, x.scalar_type(), "gated_convolution_backward", [&] {
     using T = Number<scalar_t>;
     Tile<scalar_t> all{};
     all.x = x.const_data_ptr<scalar_t>(), all.grad_output = grad_output.const_data_ptr<scalar_t>();

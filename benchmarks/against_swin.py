@@ -1,0 +1,106 @@
+#!/usr/bin/env python
+"""TransNeXt-T beside timm's Swin-T and ConvNeXt-T: time of a pass, and time per multiply-add, in one process.
+
+All are backbones with the features of four stages, batch 1, random weights. The models take turns; the fastest run of
+each counts. `--cpu-time` counts the seconds of the processor instead of the clock's, for a machine with other work.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import timm
+import torch
+from measure import make_parser, print_header, print_row, time_text
+from torch import Tensor, nn
+
+from bioattn_mm.analysis.flops import count_multiply_adds
+from bioattn_mm.models import TransNeXt
+
+REFERENCE = 'Swin-T'
+
+
+def main() -> None:
+    parser = make_parser(__doc__, repeats=5)
+    parser.add_argument('--sizes', nargs='+', default=['512x512', '800x1344'], help='height x width, in pixels')
+    parser.add_argument('--no-training', action='store_true', help='measure the forward pass only')
+    parser.add_argument(
+        '--parts', action='store_true', help='print the multiply-adds of each part of the models, too'
+    )
+    parser.add_argument('--cpu-time', action='store_true', help='seconds of the processor, of all threads')
+    args = parser.parse_args()
+
+    clock = time.process_time if args.cpu_time else time.perf_counter
+    seconds = 'processor' if args.cpu_time else 'clock'
+    threads = torch.get_num_threads()
+    print(f'batch 1, {args.device}, {threads} threads, fastest of {args.repeats}, seconds of the {seconds}\n')
+    print_header('input', 'pass', 'dtype', 'model', 'GMAC', 'time', f'to {REFERENCE}', 'per multiply-add')
+    for size in args.sizes:
+        height, width = map(int, size.split('x'))
+        image = torch.randn(1, 3, height, width, device=args.device)
+        models = {name: model.to(args.device) for name, model in make_models((height, width)).items()}
+        counts = {name: count_multiply_adds(model.eval(), image) for name, model in models.items()}
+        for dtype in (torch.float32, torch.bfloat16):
+            for training in (False,) if args.no_training else (False, True):
+                name = 'forward + backward' if training else 'forward'
+                best = measure(models, image, training, dtype, args, clock)
+                for model, took in best.items():
+                    ratio = took / best[REFERENCE]
+                    work = counts[model][''] / counts[REFERENCE]['']
+                    cells = (f'{counts[model][""] / 1e9:.1f}', time_text(took), f'{ratio:.2f}', f'{ratio / work:.2f}')
+                    print_row(f'{height} x {width}', name, str(dtype).removeprefix('torch.'), model, *cells)
+        if args.parts:
+            print_parts(counts)
+
+
+def make_models(size: tuple[int, int]) -> dict[str, nn.Module]:
+    swin = timm.create_model('swin_tiny_patch4_window7_224', features_only=True, img_size=size)
+    convnext = timm.create_model('convnext_tiny', features_only=True)
+    return {'TransNeXt-T': TransNeXt('tiny'), REFERENCE: swin, 'ConvNeXt-T': convnext}
+
+
+def measure(
+    models: dict[str, nn.Module],
+    image: Tensor,
+    training: bool,
+    dtype: torch.dtype,
+    args: argparse.Namespace,
+    clock: Callable[[], float],
+) -> dict[str, float]:
+    """Seconds of the fastest run of each model, after one that does not count."""
+    best = dict.fromkeys(models, float('inf'))
+    for repeat in range(args.repeats + 1):
+        for name, model in models.items():
+            model.train(training)
+            start = clock()
+            run(model, image, training, dtype)
+            if args.device == 'cuda':
+                torch.cuda.synchronize()
+            if repeat:
+                best[name] = min(best[name], clock() - start)
+    return best
+
+
+def run(model: nn.Module, image: Tensor, training: bool, dtype: torch.dtype) -> None:
+    half = torch.autocast(image.device.type, dtype) if dtype != torch.float32 else nullcontext()
+    with torch.set_grad_enabled(training):
+        model.zero_grad()
+        with half:
+            features = model(image)
+        if training:
+            sum(feature.float().mean() for feature in features).backward()
+
+
+def print_parts(counts: dict[str, dict[str, int]]) -> None:
+    """Multiply-adds of the children of each model's stages."""
+    print()
+    for model, parts in counts.items():
+        for name, count in sorted(parts.items()):
+            if 0 < name.count('.') <= 2 and count > counts[model][''] / 200:
+                print(f'- {model} {name}: {count / 1e9:.2f} GMAC')
+    print()
+
+
+if __name__ == '__main__':
+    main()
