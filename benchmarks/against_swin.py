@@ -2,7 +2,9 @@
 """TransNeXt-T beside timm's Swin-T and ConvNeXt-T: time of a pass, and time per multiply-add, in one process.
 
 All are backbones with the features of four stages, batch 1, random weights. The models take turns; the fastest run of
-each counts. `--cpu-time` counts the seconds of the processor instead of the clock's, for a machine with other work.
+each counts. "Products alone" are the linear layers and convolutions of the forward pass, without what is between them
+and without TransNeXt's operators: what remains when everything else is free. `--cpu-time` counts the seconds of the
+processor instead of the clock's, for a machine with other work.
 """
 
 import argparse
@@ -12,8 +14,10 @@ from contextlib import nullcontext
 
 import timm
 import torch
+import torch.nn.functional as F
 from measure import make_parser, print_header, print_row, time_text
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from bioattn_mm.analysis.flops import count_multiply_adds
 from bioattn_mm.models import TransNeXt
@@ -25,9 +29,6 @@ def main() -> None:
     parser = make_parser(__doc__, repeats=5)
     parser.add_argument('--sizes', nargs='+', default=['512x512', '800x1344'], help='height x width, in pixels')
     parser.add_argument('--no-training', action='store_true', help='measure the forward pass only')
-    parser.add_argument(
-        '--parts', action='store_true', help='print the multiply-adds of each part of the models, too'
-    )
     parser.add_argument('--cpu-time', action='store_true', help='seconds of the processor, of all threads')
     args = parser.parse_args()
 
@@ -35,7 +36,9 @@ def main() -> None:
     seconds = 'processor' if args.cpu_time else 'clock'
     threads = torch.get_num_threads()
     print(f'batch 1, {args.device}, {threads} threads, fastest of {args.repeats}, seconds of the {seconds}\n')
-    print_header('input', 'pass', 'dtype', 'model', 'GMAC', 'time', f'to {REFERENCE}', 'per multiply-add')
+    print_header(
+        'input', 'pass', 'dtype', 'model', 'GMAC', 'time', f'to {REFERENCE}', 'per multiply-add', 'products alone'
+    )
     for size in args.sizes:
         height, width = map(int, size.split('x'))
         image = torch.randn(1, 3, height, width, device=args.device)
@@ -49,9 +52,9 @@ def main() -> None:
                     ratio = took / best[REFERENCE]
                     work = counts[model][''] / counts[REFERENCE]['']
                     cells = (f'{counts[model][""] / 1e9:.1f}', time_text(took), f'{ratio:.2f}', f'{ratio / work:.2f}')
+                    alone = '' if training else time_text(products_alone(models[model], image, dtype, args, clock))
+                    cells = (*cells, alone)
                     print_row(f'{height} x {width}', name, str(dtype).removeprefix('torch.'), model, *cells)
-        if args.parts:
-            print_parts(counts)
 
 
 def make_models(size: tuple[int, int]) -> dict[str, nn.Module]:
@@ -92,14 +95,41 @@ def run(model: nn.Module, image: Tensor, training: bool, dtype: torch.dtype) -> 
             sum(feature.float().mean() for feature in features).backward()
 
 
-def print_parts(counts: dict[str, dict[str, int]]) -> None:
-    """Multiply-adds of the children of each model's stages."""
-    print()
-    for model, parts in counts.items():
-        for name, count in sorted(parts.items()):
-            if 0 < name.count('.') <= 2 and count > counts[model][''] / 200:
-                print(f'- {model} {name}: {count / 1e9:.2f} GMAC')
-    print()
+class Products(TorchFunctionMode):
+    """Context that records the calls of linear layers and convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple] = []
+
+    def __torch_function__(
+        self, function: Callable, types: list, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        if function in (F.linear, F.conv2d):
+            self.calls.append((function, args, kwargs or {}))
+        return function(*args, **kwargs or {})
+
+
+def products_alone(
+    model: nn.Module, image: Tensor, dtype: torch.dtype, args: argparse.Namespace, clock: Callable[[], float]
+) -> float:
+    """Seconds of the linear layers and convolutions of a forward pass, one after the other and nothing between."""
+    with torch.no_grad(), Products() as products:
+        model.eval()(image)
+    calls = [
+        (function, [x.to(dtype) if isinstance(x, Tensor) else x for x in inputs], options)
+        for function, inputs, options in products.calls
+    ]
+    best = float('inf')
+    for _ in range(args.repeats):
+        start = clock()
+        with torch.no_grad():
+            for function, inputs, options in calls:
+                function(*inputs, **options)
+        if args.device == 'cuda':
+            torch.cuda.synchronize()
+        best = min(best, clock() - start)
+    return best
 
 
 if __name__ == '__main__':
