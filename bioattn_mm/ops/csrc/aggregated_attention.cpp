@@ -202,7 +202,7 @@ void register_kernels(torch::Library& library) {
 TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) { register_kernels<forward_cpu, backward_cpu>(library); }
 TORCH_LIBRARY_IMPL(bioattn_mm, Meta, library) { register_kernels<forward_meta, backward_meta>(library); }
 #ifdef BIOATTN_WITH_CUDA
-TORCH_LIBRARY_IMPL(bioattn_mm, CUDA, library) { 
+TORCH_LIBRARY_IMPL(bioattn_mm, CUDA, library) {
   register_kernels<aggregated_attention_forward_cuda, aggregated_attention_backward_cuda>(library);
 }
 #endif

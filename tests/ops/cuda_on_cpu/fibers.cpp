@@ -34,7 +34,7 @@ struct Barrier {
 // Kept from one kernel to the next: stacks are large.
 struct Block {
   char* stacks = static_cast<char*>(
-      mmap(nullptr, kMaxThreads * kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+      mmap(nullptr, kMaxThreads* kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   std::vector<Fiber> fibers = std::vector<Fiber>(kMaxThreads);
   std::vector<Slot> slots = std::vector<Slot>(2 * kMaxThreads);
   std::vector<Barrier> warps = std::vector<Barrier>(kMaxWarps);

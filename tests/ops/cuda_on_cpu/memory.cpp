@@ -162,7 +162,7 @@ GuardPages::~GuardPages() { c10::SetCPUAllocator(previous_, /*priority=*/1); }
 // What -fsanitize=thread calls before an access.
 #define BIOATTN_FUNCTION(name, bytes, write) \
   void __tsan_##name##bytes(void* p) { cuda_on_cpu::access(p, bytes, write, __builtin_return_address(0)); }
-#define BIOATTN_ACCESS(bytes)                   \
+#define BIOATTN_ACCESS(bytes)                    \
   BIOATTN_FUNCTION(read, bytes, false)           \
   BIOATTN_FUNCTION(write, bytes, true)           \
   BIOATTN_FUNCTION(unaligned_read, bytes, false) \
@@ -170,17 +170,17 @@ GuardPages::~GuardPages() { c10::SetCPUAllocator(previous_, /*priority=*/1); }
 
 // The kernels have no atomic operations; the host code around them, reference counts.
 constexpr int kOrder = __ATOMIC_SEQ_CST;
-#define BIOATTN_ATOMIC(bits, T)                                                                             \
-  T __tsan_atomic##bits##_load(const volatile T* p, int) { return __atomic_load_n(p, kOrder); }             \
-  void __tsan_atomic##bits##_store(volatile T* p, T x, int) { __atomic_store_n(p, x, kOrder); }             \
-  T __tsan_atomic##bits##_exchange(volatile T* p, T x, int) { return __atomic_exchange_n(p, x, kOrder); }   \
-  T __tsan_atomic##bits##_fetch_add(volatile T* p, T x, int) { return __atomic_fetch_add(p, x, kOrder); }   \
-  T __tsan_atomic##bits##_fetch_sub(volatile T* p, T x, int) { return __atomic_fetch_sub(p, x, kOrder); }   \
-  int __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* expected, T x, int, int) {            \
-    return __atomic_compare_exchange_n(p, expected, x, false, kOrder, kOrder);                              \
-  }                                                                                                         \
-  int __tsan_atomic##bits##_compare_exchange_weak(volatile T* p, T* expected, T x, int, int) {              \
-    return __atomic_compare_exchange_n(p, expected, x, true, kOrder, kOrder);                               \
+#define BIOATTN_ATOMIC(bits, T)                                                                           \
+  T __tsan_atomic##bits##_load(const volatile T* p, int) { return __atomic_load_n(p, kOrder); }           \
+  void __tsan_atomic##bits##_store(volatile T* p, T x, int) { __atomic_store_n(p, x, kOrder); }           \
+  T __tsan_atomic##bits##_exchange(volatile T* p, T x, int) { return __atomic_exchange_n(p, x, kOrder); } \
+  T __tsan_atomic##bits##_fetch_add(volatile T* p, T x, int) { return __atomic_fetch_add(p, x, kOrder); } \
+  T __tsan_atomic##bits##_fetch_sub(volatile T* p, T x, int) { return __atomic_fetch_sub(p, x, kOrder); } \
+  int __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* expected, T x, int, int) {          \
+    return __atomic_compare_exchange_n(p, expected, x, false, kOrder, kOrder);                            \
+  }                                                                                                       \
+  int __tsan_atomic##bits##_compare_exchange_weak(volatile T* p, T* expected, T x, int, int) {            \
+    return __atomic_compare_exchange_n(p, expected, x, true, kOrder, kOrder);                             \
   }
 
 extern "C" {

@@ -29,14 +29,14 @@ namespace {
 // positions, or of a matrix.
 constexpr int64_t kGroup = 4, kColumns = 64;
 constexpr int64_t kHalfColumns = kColumns / 2;  // in the last columns of a matrix
-constexpr int64_t kSteps = 128;      // steps of a matrix product for which its second factor stays in the first-level cache
+constexpr int64_t kSteps = 128;                 // steps of a matrix product for which its second factor stays in the first-level cache
 constexpr int64_t kTaps = 9;
-constexpr int64_t kLanes = 16;       // positions in a step of the other loops
-constexpr int64_t kChunk = 1024;     // positions for which the operands of weight gradients stay in the first-level cache
-constexpr int64_t kQueries = 32;     // queries of a block
+constexpr int64_t kLanes = 16;           // positions in a step of the other loops
+constexpr int64_t kChunk = 1024;         // positions for which the operands of weight gradients stay in the first-level cache
+constexpr int64_t kQueries = 32;         // queries of a block
 constexpr int64_t kBandPairs = 1 << 20;  // pairs of query and key, of all heads, in a band of the backward pass
-constexpr int64_t kSlices = 4;       // parts of a band whose gradients of the plane are summed separately
-constexpr int64_t kKeys = 512;       // keys whose gradients are a task of their own
+constexpr int64_t kSlices = 4;           // parts of a band whose gradients of the plane are summed separately
+constexpr int64_t kKeys = 512;           // keys whose gradients are a task of their own
 
 int64_t divide_up(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
 int64_t round_up(int64_t value, int64_t multiple) { return divide_up(value, multiple) * multiple; }
@@ -264,8 +264,8 @@ template <typename T>
 struct GradNorm {
   const T *grad_log_phi, *normalized;  // (H * W)
   T weight, bias, inverse_deviation;
-  T* grad_logit;              // (H * W): gradient of the logarithm's sigmoid's argument
-  T* grad_convolved;          // flat
+  T* grad_logit;               // (H * W): gradient of the logarithm's sigmoid's argument
+  T* grad_convolved;           // flat
   T *grad_weight, *grad_bias;  // this query's part of them
   int64_t height, width, pitch;
 };
@@ -322,8 +322,8 @@ BIOATTN_INLINE void compute_softmax_body(const Softmax<T> task) {
 // Logits become weights, and gradients of the weights become those of the logits.
 template <typename T>
 struct GradSoftmax {
-  const T *log_phi, *logsumexp;      // (queries, keys), (queries)
-  T *logits, *grad, *grad_log_phi;   // (queries, keys)
+  const T *log_phi, *logsumexp;     // (queries, keys), (queries)
+  T *logits, *grad, *grad_log_phi;  // (queries, keys)
   int64_t queries, keys, stride;
 };
 

@@ -75,22 +75,23 @@ __device__ __forceinline__ uint32_t bits(const Pair<T>& pair) {
 // compiler must not move it into a branch that some of them do not take.
 __device__ __forceinline__ void multiply_add(float (&c)[4], const Pair<c10::Half> (&a)[2], const Pair<c10::Half>& b) {
   asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(b)));
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(b)));
 }
 
 __device__ __forceinline__ void multiply_add(
     float (&c)[4], const Pair<c10::BFloat16> (&a)[2], const Pair<c10::BFloat16>& b) {
   asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(b)));
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(b)));
 }
 
 // The same, a step of sixteen at once: twice the rate of two steps of eight.
 __device__ __forceinline__ void multiply_add(
     float (&c)[4], const Pair<c10::Half> (&a)[2], const Pair<c10::Half> (&next_a)[2], const Pair<c10::Half>& b,
     const Pair<c10::Half>& next_b) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(next_a[0])), "r"(bits(next_a[1])), "r"(bits(b)),
@@ -100,7 +101,8 @@ __device__ __forceinline__ void multiply_add(
 __device__ __forceinline__ void multiply_add(
     float (&c)[4], const Pair<c10::BFloat16> (&a)[2], const Pair<c10::BFloat16> (&next_a)[2],
     const Pair<c10::BFloat16>& b, const Pair<c10::BFloat16>& next_b) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(next_a[0])), "r"(bits(next_a[1])), "r"(bits(b)),
@@ -115,7 +117,8 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const Pair<float> (&
   const auto high = [](float x) { return (__float_as_uint(x) + 0x1000u) & 0xffffe000u; };
   const auto low = [&](float x) { return __float_as_uint(x - __uint_as_float(high(x))); };
   const auto product = [&](const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
