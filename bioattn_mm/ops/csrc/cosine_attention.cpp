@@ -57,8 +57,8 @@ CosineGradients backward_cpu(const Tensor& grad_output, const Tensor& logsumexp,
   grad.pooled_bias = contiguous_like(pooled_bias);
   attention_backward_cpu(grad_output.contiguous(), inputs_of_cpu(inputs...), logsumexp, grad);
   return {
-      grad.query,       grad_key_value,   grad_pooled_key_value, grad.scale,     grad.query_embedding,
-      grad.window_bias, grad.pooled_bias, grad.tokens,           grad.token_bias};
+      grad.query, grad_key_value, grad_pooled_key_value, grad.scale, grad.query_embedding,
+      grad.window_bias, grad.pooled_bias, grad.tokens, grad.token_bias};
 }
 
 template <typename... Tensors>
@@ -73,9 +73,9 @@ CosineGradients backward_meta(
     const Tensor& scale, const Tensor& query_embedding, const Tensor& window_bias, const Tensor& pooled_bias,
     const Tensor&, const Tensor&, const Tensor& tokens, const Tensor& token_bias) {
   return {
-      shaped_like(query),           shaped_like(key_value),   shaped_like(pooled_key_value),
-      shaped_like(scale),           shaped_like(query_embedding), shaped_like(window_bias),
-      shaped_like(pooled_bias),     shaped_like(tokens),      shaped_like(token_bias)};
+      shaped_like(query), shaped_like(key_value), shaped_like(pooled_key_value),
+      shaped_like(scale), shaped_like(query_embedding), shaped_like(window_bias),
+      shaped_like(pooled_bias), shaped_like(tokens), shaped_like(token_bias)};
 }
 
 // The operators as PyTorch calls them: eleven inputs, each an argument of its own.
@@ -101,8 +101,8 @@ struct CosineAttention : torch::autograd::Function<CosineAttention> {
     const auto s = context->get_saved_variables();
     const auto [query, key_value, pooled_key_value, scale, embedding, window_bias, pooled_bias, tokens, token_bias] =
         op.call(grad_outputs[0], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11]);
-    return {query,       key_value, pooled_key_value, scale,  embedding, window_bias,
-            pooled_bias, Tensor(),  Tensor(),         tokens, token_bias};
+    return {query, key_value, pooled_key_value, scale, embedding, window_bias,
+            pooled_bias, Tensor(), Tensor(), tokens, token_bias};
   }
 };
 

@@ -54,11 +54,11 @@ struct SizesOf : WindowSizes<int64_t> {
 
   int64_t margin;
   int64_t pooled_height, pooled_width, pooled, pooled_blocks, padded_pooled;
-  int64_t padded_channels, row_channels;          // of a token: in blocks, and in whole vectors
-  int64_t columns, column_blocks, row_blocks;     // of a tile
-  int64_t halo_columns;                           // of a tile and the windows around it
-  int64_t padded_width;                           // of the image with a margin
-  int64_t planes;                                 // pairs of an image and a head
+  int64_t padded_channels, row_channels;       // of a token: in blocks, and in whole vectors
+  int64_t columns, column_blocks, row_blocks;  // of a tile
+  int64_t halo_columns;                        // of a tile and the windows around it
+  int64_t padded_width;                        // of the image with a margin
+  int64_t planes;                              // pairs of an image and a head
 };
 
 // The bias of each pooled key for neighbouring queries is contiguous: in the table as it is, if the next query has the
@@ -125,8 +125,7 @@ struct PooledBias {
 template <typename T>
 struct PooledTokens {
   explicit PooledTokens(const SizesOf<T>& s)
-      : size(s.padded_pooled * s.padded_channels), rows(s.planes * size), blocks(s.planes * size),
-        inverse_norms(s.planes * s.padded_pooled) {}
+      : size(s.padded_pooled * s.padded_channels), rows(s.planes * size), blocks(s.planes * size), inverse_norms(s.planes * s.padded_pooled) {}
 
   int64_t size;
   std::vector<T> rows, blocks, inverse_norms;
@@ -208,12 +207,17 @@ struct Attention {
   explicit Attention(const CpuInputs& inputs)
       : s(inputs),
         cosine(inputs.scale.defined()),
-        query(inputs.query), key(inputs.key), value(inputs.value), pooled_key(inputs.pooled_key),
-        pooled_value(inputs.pooled_value), token_weights(inputs.token_weights),
+        query(inputs.query),
+        key(inputs.key),
+        value(inputs.value),
+        pooled_key(inputs.pooled_key),
+        pooled_value(inputs.pooled_value),
+        token_weights(inputs.token_weights),
         bias(inputs, s),
         bias_rows(inputs.pooled_bias_rows.template const_data_ptr<int64_t>()),
         window_bias(inputs.window_bias.template const_data_ptr<T>()),
-        keys(s), values(s),
+        keys(s),
+        values(s),
         log_numbers((s.window + 1) * (s.window + 1)),
         no_bias(kLanes<T>, -std::numeric_limits<T>::infinity()) {
     if (cosine) {
@@ -271,8 +275,7 @@ struct Attention {
 template <typename Data, typename T>
 struct QueryPlanes {
   QueryPlanes(const Attention<Data, T>& a, int64_t stride)
-      : a(a), stride(stride), unit(a.s.channels * stride), scaled(a.s.channels * stride), inverse_norms(stride),
-        factors(stride), log_lengths(stride) {}
+      : a(a), stride(stride), unit(a.s.channels * stride), scaled(a.s.channels * stride), inverse_norms(stride), factors(stride), log_lengths(stride) {}
 
   // Writes the scaled queries to `target`, if it is given.
   void load(int64_t image, int64_t head, int64_t row, int64_t first, T* target) {
@@ -299,11 +302,7 @@ struct QueryPlanes {
 template <typename Data, typename T>
 struct Tile {
   explicit Tile(const Attention<Data, T>& a)
-      : a(a), queries(a, a.s.columns), keys(a.s.window, a.s.channels, a.s.halo_columns),
-        values(a.s.window, a.s.channels, a.s.halo_columns), outside(a.s.window * kLanes<T>),
-        pooled_bias(a.s.padded_pooled, a.no_bias.data()), pooled(a.s.padded_pooled * kLanes<T>),
-        window(a.s.offsets * kLanes<T>), token_weights(window), output(a.s.padded_channels * kLanes<T>),
-        logsumexp(kLanes<T>) {}
+      : a(a), queries(a, a.s.columns), keys(a.s.window, a.s.channels, a.s.halo_columns), values(a.s.window, a.s.channels, a.s.halo_columns), outside(a.s.window * kLanes<T>), pooled_bias(a.s.padded_pooled, a.no_bias.data()), pooled(a.s.padded_pooled * kLanes<T>), window(a.s.offsets * kLanes<T>), token_weights(window), output(a.s.padded_channels * kLanes<T>), logsumexp(kLanes<T>) {}
 
   // Calls compute(group, row, column) for the groups of queries in some rows of a block of columns.
   template <typename LoadRow, typename Compute>
@@ -394,8 +393,7 @@ void forward(const CpuInputs& inputs, const Tensor& output, const Tensor& logsum
 template <typename T>
 struct ParameterSums {
   explicit ParameterSums(const SizesOf<T>& s)
-      : s(s), embedding(s.channels * kLanes<T>), scale(kLanes<T>), window_bias(s.offsets * kLanes<T>),
-        tokens(s.channels * s.offsets * kLanes<T>), token_bias(window_bias) {}
+      : s(s), embedding(s.channels * kLanes<T>), scale(kLanes<T>), window_bias(s.offsets * kLanes<T>), tokens(s.channels * s.offsets * kLanes<T>), token_bias(window_bias) {}
 
   // Calls function(sums over the lanes, their number) for each parameter, in the order of `gradients_of`.
   template <typename Function>

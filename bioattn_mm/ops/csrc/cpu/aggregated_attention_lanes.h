@@ -36,27 +36,27 @@ template <typename T>
 struct Group {
   int64_t channels, offsets, window, blocks;  // d, k * k, k, blocks of pooled keys
   int64_t query_stride, key_stride;
-  const T *query, *unit_query;         // planes with `query_stride`
-  const T* const* keys;                // (k) planes with `key_stride` of the window's rows, from the window's first
-  const T* const* values;              //     column of the first query; null outside of the image
-  const T* outside;                    // (k, lanes), -inf where a column of the window is outside of the image
-  const T* const* pooled_bias;         // (pooled keys) biases of the group's queries
-  const T *pooled_key, *pooled_value;  // blocks (d, kBlock) and rows (d padded to kBlock)
+  const T *query, *unit_query;                 // planes with `query_stride`
+  const T* const* keys;                        // (k) planes with `key_stride` of the window's rows, from the window's first
+  const T* const* values;                      //     column of the first query; null outside of the image
+  const T* outside;                            // (k, lanes), -inf where a column of the window is outside of the image
+  const T* const* pooled_bias;                 // (pooled keys) biases of the group's queries
+  const T *pooled_key, *pooled_value;          // blocks (d, kBlock) and rows (d padded to kBlock)
   const T *window_bias, *tokens, *token_bias;  // (k * k), (d, k * k), (k * k)
   T *pooled, *window_weights, *token_weights;  // (pooled keys, lanes), (k * k, lanes), (k * k, lanes): logits, then weights
-  T *output, *logsumexp;               // (d padded, lanes), (lanes)
+  T *output, *logsumexp;                       // (d padded, lanes), (lanes)
 };
 
 template <typename T>
 struct GradientGroup : Group<T> {
-  int64_t row_channels;                                         // d padded to whole vectors
-  const T* grad_output;                                         // planes with `query_stride`
-  const T *query_rows, *grad_output_rows;                       // (lanes, row_channels)
-  const T *pooled_value_blocks, *pooled_key_rows;               // blocks (d, kBlock) and rows (d padded to kBlock)
-  T* const* grad_pooled_bias;                                   // (pooled keys)
-  T *grad_pooled, *grad_window, *grad_tokens;                   // of the logits, and of the token weights
-  T* grad_query;                                                // (d padded, lanes)
-  T *pooled_key_sums, *pooled_value_sums;                       // (pooled keys, row_channels)
+  int64_t row_channels;                            // d padded to whole vectors
+  const T* grad_output;                            // planes with `query_stride`
+  const T *query_rows, *grad_output_rows;          // (lanes, row_channels)
+  const T *pooled_value_blocks, *pooled_key_rows;  // blocks (d, kBlock) and rows (d padded to kBlock)
+  T* const* grad_pooled_bias;                      // (pooled keys)
+  T *grad_pooled, *grad_window, *grad_tokens;      // of the logits, and of the token weights
+  T* grad_query;                                   // (d padded, lanes)
+  T *pooled_key_sums, *pooled_value_sums;          // (pooled keys, row_channels)
 };
 
 // The gradient of what UnitVectors and ScaledQueries compute, for the lanes of one group, and sums for that of the

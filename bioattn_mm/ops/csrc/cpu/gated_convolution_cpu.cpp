@@ -203,9 +203,9 @@ BIOATTN_INLINE void for_tokens(const Tile<Data>& t) {
   }
 }
 
-#define CLONE_FOR_ALL(name, Step)                                                         \
-  BIOATTN_CLONES void name(const Tile<float>& tile) { for_tokens<Step>(tile); }           \
-  BIOATTN_CLONES void name(const Tile<double>& tile) { for_tokens<Step>(tile); }          \
+#define CLONE_FOR_ALL(name, Step)                                                \
+  BIOATTN_CLONES void name(const Tile<float>& tile) { for_tokens<Step>(tile); }  \
+  BIOATTN_CLONES void name(const Tile<double>& tile) { for_tokens<Step>(tile); } \
   BIOATTN_CLONES void name(const Tile<c10::BFloat16>& tile) { for_tokens<Step>(tile); }
 
 CLONE_FOR_ALL(convolve, Convolve)
