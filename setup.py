@@ -37,7 +37,7 @@ def compiled_operators() -> dict:
     # The environment's ninja, also where the environment is not activated.
     os.environ['PATH'] = sysconfig.get_path('scripts') + os.pathsep + os.environ['PATH']
     csrc = ROOT / 'bioattn_mm' / 'ops' / 'csrc'
-    sources = [*csrc.glob('*.cpp'), *csrc.glob('cpu/*.cpp')]
+    sources = [csrc / 'operators.cpp', *csrc.glob('cpu/*.cpp')]
     # Floating-point exceptions and errno, which nothing here reads, would keep loops from being vectorised. Python
     # adds the flags that it was compiled with, often -g, and debug information takes half of the time.
     flags = dict(cxx=['-O3', '-g0', '-fopenmp', '-fno-math-errno', '-fno-trapping-math'])

@@ -11,6 +11,16 @@ import torch
 
 ENVIRONMENT_VARIABLE = 'BIOATTN_MM_BACKEND'
 LIBRARY = Path(__file__).with_name('_library.so')
+OPERATORS = (
+    'aggregated_attention',
+    'cosine_attention',
+    'gated_convolution',
+    'log_cpb_table',
+    'peripheral_attention',
+    'relative_bias_attention',
+    'sliding_window_av',
+    'sliding_window_qk',
+)
 HOW_TO_BUILD = (
     'to build them: pip install --no-build-isolation --no-deps --force-reinstall bioattn_mm, or -e . in a checkout '
     '(with torch, ninja and a C++ compiler; for CUDA with nvcc too, and with FORCE_CUDA=1 on a machine without a GPU)'
@@ -24,7 +34,9 @@ def _load_library() -> str | None:
     else:
         try:
             torch.ops.load_library(LIBRARY)
-            return None
+            if all(hasattr(torch.ops.bioattn_mm, name) for name in OPERATORS):
+                return None
+            reason = 'the compiled operators are those of another version of bioattn_mm'
         except OSError as error:
             reason = f'the compiled operators do not fit torch {torch.__version__} ({str(error).splitlines()[0]})'
     warnings.warn(f'{reason}: attention runs in PyTorch, slower; {HOW_TO_BUILD}', stacklevel=2)

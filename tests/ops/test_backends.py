@@ -127,3 +127,10 @@ def test_the_choice_is_made_while_a_graph_is_compiled() -> None:
 
     compiled = torch.compile(function, fullgraph=True, backend='eager')
     assert compiled(torch.zeros(2)).tolist() == 2 * [len('reference')]
+
+
+@pytest.mark.skipif(not backends.LIBRARY_IS_LOADED, reason='the operators are not compiled')
+def test_library_of_another_version(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(backends, 'OPERATORS', (*backends.OPERATORS, 'operator_of_tomorrow'))
+    with pytest.warns(UserWarning, match='those of another version of bioattn_mm.*to build them: pip install'):
+        assert 'another version' in backends._load_library()

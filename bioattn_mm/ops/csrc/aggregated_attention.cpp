@@ -16,6 +16,7 @@
 
 namespace bioattn_mm {
 namespace {
+namespace of_aggregated_attention {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
@@ -221,5 +222,6 @@ TORCH_LIBRARY_IMPL(bioattn_mm, AutocastCUDA, library) {
   library.impl("aggregated_attention", Separate::call<with_autocast<c10::kCUDA>>);
 }
 
+}  // namespace of_aggregated_attention
 }  // namespace
 }  // namespace bioattn_mm

@@ -13,6 +13,7 @@
 
 namespace bioattn_mm {
 namespace {
+namespace of_cosine_attention {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
@@ -148,5 +149,6 @@ TORCH_LIBRARY_IMPL(bioattn_mm, Autograd, library) {
   library.impl("cosine_attention_backward", torch::autograd::autogradNotImplementedFallback());
 }
 
+}  // namespace of_cosine_attention
 }  // namespace
 }  // namespace bioattn_mm

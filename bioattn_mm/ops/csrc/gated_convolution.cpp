@@ -10,6 +10,7 @@
 
 namespace bioattn_mm {
 namespace {
+namespace of_gated_convolution {
 
 using at::Tensor;
 using torch::autograd::AutogradContext;
@@ -87,5 +88,6 @@ TORCH_LIBRARY_IMPL(bioattn_mm, Autograd, library) {
   library.impl("gated_convolution_backward", torch::autograd::autogradNotImplementedFallback());
 }
 
+}  // namespace of_gated_convolution
 }  // namespace
 }  // namespace bioattn_mm

@@ -10,6 +10,7 @@
 
 namespace bioattn_mm {
 namespace {
+namespace of_log_cpb {
 
 using at::Tensor;
 using torch::autograd::AutogradContext;
@@ -73,5 +74,6 @@ TORCH_LIBRARY_IMPL(bioattn_mm, Autograd, library) {
   library.impl("log_cpb_table_backward", torch::autograd::autogradNotImplementedFallback());
 }
 
+}  // namespace of_log_cpb
 }  // namespace
 }  // namespace bioattn_mm

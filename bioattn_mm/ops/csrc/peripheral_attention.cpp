@@ -13,6 +13,7 @@
 
 namespace bioattn_mm {
 namespace {
+namespace of_peripheral_attention {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
@@ -165,5 +166,6 @@ TORCH_LIBRARY_IMPL(bioattn_mm, AutocastCPU, library) {
   library.impl("peripheral_attention", Separate::call<with_autocast<c10::kCPU>>);
 }
 
+}  // namespace of_peripheral_attention
 }  // namespace
 }  // namespace bioattn_mm

@@ -10,6 +10,7 @@
 
 namespace bioattn_mm {
 namespace {
+namespace of_relative_bias_attention {
 
 using at::Tensor;
 using torch::autograd::AutogradContext;
@@ -127,5 +128,6 @@ TORCH_LIBRARY_IMPL(bioattn_mm, Autograd, library) {
   library.impl("relative_bias_attention_backward", torch::autograd::autogradNotImplementedFallback());
 }
 
+}  // namespace of_relative_bias_attention
 }  // namespace
 }  // namespace bioattn_mm

@@ -10,6 +10,7 @@
 
 namespace bioattn_mm {
 namespace {
+namespace of_sliding_window {
 
 using at::Tensor;
 using torch::autograd::AutogradContext;
@@ -138,5 +139,6 @@ void register_autocast(torch::Library& library) {
 TORCH_LIBRARY_IMPL(bioattn_mm, AutocastCPU, library) { register_autocast<c10::kCPU>(library); }
 TORCH_LIBRARY_IMPL(bioattn_mm, AutocastCUDA, library) { register_autocast<c10::kCUDA>(library); }
 
+}  // namespace of_sliding_window
 }  // namespace
 }  // namespace bioattn_mm
