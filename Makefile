@@ -29,7 +29,7 @@ help:
 	@echo 'make test-docs   every command of README.md and docs/, made short (half an hour)'
 	@echo 'make dry-run-all   the first training step of every config at full size (hours on a CPU)'
 	@echo 'make test-package   installs wheel and sdist into empty environments, trains and predicts there'
-	@echo 'make test-bounds    the lowest versions that pyproject.toml allows, and each Python that is found (hours)'
+	@echo 'make test-bounds    the lowest versions that pyproject.toml allows, each Python that is found, ARM (hours)'
 	@echo 'make gallery   the pictures of docs/gallery.md and docs/systems, by the commands there (about 15 minutes)'
 	@echo 'make docs    the documentation site, into site/; broken links and references fail'
 	@echo 'make lint    style checks'
@@ -88,8 +88,9 @@ test-package: setup
 BOUNDS_PYTHONS ?= $(foreach minor,10 11 12 13,$(firstword \
 	$(wildcard $(HOME)/.pyenv/versions/3.$(minor).*/bin/python) $(shell command -v python3.$(minor))))
 
-test-bounds:
+test-bounds: setup
 	tests/package/bounds.sh $(BOUNDS_PYTHONS)
+	tests/package/cross_compile.sh $(BIN)/python
 
 # One after the other: at full size some take most of the memory of a small machine.
 dry-run-all: setup

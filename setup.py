@@ -40,7 +40,9 @@ def compiled_operators() -> dict:
     sources = [csrc / 'operators.cpp', *csrc.glob('cpu/*.cpp')]
     # Floating-point exceptions and errno, which nothing here reads, would keep loops from being vectorised. Python
     # adds the flags that it was compiled with, often -g, and debug information takes half of the time.
-    flags = dict(cxx=['-O3', '-g0', '-fopenmp', '-fno-math-errno', '-fno-trapping-math'])
+    # Apple's compiler knows no OpenMP: there one thread computes.
+    openmp = [] if sys.platform == 'darwin' else ['-fopenmp']
+    flags = dict(cxx=['-O3', '-g0', *openmp, '-fno-math-errno', '-fno-trapping-math'])
     macros = []
     architectures = cuda_architectures()
     if architectures:
@@ -55,7 +57,7 @@ def compiled_operators() -> dict:
         include_dirs=[str(csrc)],
         define_macros=macros,
         extra_compile_args=flags,
-        extra_link_args=['-fopenmp'],
+        extra_link_args=openmp,
         # It is loaded by torch.ops.load_library and does not use Python's ABI: one build fits every Python.
         py_limited_api=True,
     )

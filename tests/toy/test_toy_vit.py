@@ -121,8 +121,9 @@ def test_analysis_looks_into_it(workplace: Path, tool: InProcess, tmp_path: Path
     options = ('--mini', '--max-images', 1, '--out')
     tool(workplace, 'analysis/attention_maps.py', CONFIG, '--layer', 2, *options, tmp_path / 'maps')
     document = json.loads((tmp_path / 'maps/attention_maps.json').read_text())
-    assert document['layer'] == 'blocks.2.attn'
-    (weights,) = document['images'][0]['maps']
+    (of_image,) = document['images']
+    assert of_image['layer'] == 'blocks.2.attn'
+    (weights,) = of_image['maps']
     assert weights['name'] == 'attention' and len(weights['values']) == 2
     tool(workplace, 'analysis/locality.py', CONFIG, *options, tmp_path / 'locality')
     heads = json.loads((tmp_path / 'locality/locality.json').read_text())['heads']

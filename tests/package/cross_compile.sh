@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Compiles the CPU operators with clang for Linux and macOS on 64-bit ARM, against the headers of the torch of a Python. That
+# they can be linked and run there is not tried.
+#
+# usage: tests/package/cross_compile.sh PYTHON
+set -euo pipefail
+cd "$(dirname "$0")/../../bioattn_mm/ops/csrc"
+python=${1:?name a Python that has torch}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+"$python" -m pip install --quiet --target "$work" ziglang==0.17.1  # clang with the headers of both systems
+torch=$("$python" -c 'import torch; print(torch.__path__[0])')
+for target in aarch64-linux-gnu aarch64-macos; do
+    for source in operators.cpp cpu/*.cpp; do
+        PYTHONPATH=$work "$python" -m ziglang c++ -target "$target" -std=c++17 -O1 -fno-math-errno -fno-trapping-math -w \
+            -I. -I"$torch/include" -I"$torch/include/torch/csrc/api/include" -c "$source" -o "$work/object.o"
+        echo "$target: $source compiles"
+    done
+done
