@@ -8,8 +8,10 @@ CONFIG ?= configs/transnext/upernet_tiny_ade20k.py
 # What else `make setup` installs, such as 'deploy demo': deploy for tools/export.py, demo for tools/demo.py.
 EXTRA ?=
 WORK_DIR = work_dirs/$(patsubst configs/%.py,%,$(CONFIG))_mini
-# Mixed precision for the demo where the processor multiplies bfloat16; AMP= for float32.
-AMP ?= $(shell grep -qsw -e avx512_bf16 -e amx_bf16 -e bf16 /proc/cpuinfo && echo --amp bfloat16)
+# Mixed precision for the demo of a segmentor where the processor multiplies bfloat16; AMP= for float32. Boxes suffer from
+# it in so short a training.
+AMP ?= $(if $(findstring ade20k,$(CONFIG)),$(shell \
+	grep -qsw -e avx512_bf16 -e amx_bf16 -e bf16 /proc/cpuinfo && echo --amp bfloat16))
 
 # For the tests, as bioattn_mm/cli/threads.py does for the tools: threads that sleep leave their core to others.
 export OMP_WAIT_POLICY ?= PASSIVE
