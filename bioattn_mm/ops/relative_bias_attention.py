@@ -1,5 +1,6 @@
 """Attention between all tokens of a grid with a relative position bias: one value for each offset and head."""
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -10,8 +11,11 @@ from .arguments import autocast_dtype, check_fits, check_shape, check_tokens
 from .backends import choose_backend
 from .reference import relative_bias_attention_reference
 
-# Compilation happens at the first call.
-compiled_flex_attention = torch.compile(flex_attention)
+
+@functools.cache
+def compiled_flex_attention() -> Callable[..., Tensor]:
+    """Flex attention, which PyTorch compiles at its first call; `torch.compile` itself imports for seconds."""
+    return torch.compile(flex_attention)
 
 
 def relative_bias_attention(
@@ -82,5 +86,5 @@ def offset_score_mod(bias: Tensor) -> Callable:
 
 def _flex(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float) -> Tensor:
     query_heads, key, value = (tensor.flatten(1, 2).transpose(1, 2) for tensor in (query, key, value))
-    output = compiled_flex_attention(query_heads, key, value, score_mod=offset_score_mod(bias), scale=scale)
+    output = compiled_flex_attention()(query_heads, key, value, score_mod=offset_score_mod(bias), scale=scale)
     return output.transpose(1, 2).reshape(query.shape)
