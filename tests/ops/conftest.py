@@ -27,6 +27,20 @@ def check_any_number_of_threads(run: Callable[[], list[torch.Tensor]]) -> None:
         assert all(torch.equal(one, other) for one, other in zip(results[0], others, strict=True))
 
 
+def check_compiles_and_exports(operator: Callable[..., torch.Tensor], arguments: dict[str, torch.Tensor]) -> None:
+    """An operator goes into one graph of `torch.compile` and into `torch.export`, with the same output."""
+
+    class Module(torch.nn.Module):
+        def forward(self, **arguments: torch.Tensor) -> torch.Tensor:
+            return operator(**arguments)
+
+    want = operator(**arguments)
+    compiled = torch.compile(Module(), fullgraph=True, backend='aot_eager')
+    torch.testing.assert_close(compiled(**arguments), want)
+    exported = torch.export.export(Module(), (), arguments)
+    torch.testing.assert_close(exported.module()(**arguments), want)
+
+
 @pytest.fixture(params=['reference', pytest.param('cpu', marks=needs_library)])
 def backend(request: pytest.FixtureRequest) -> str:
     """Each backend that runs on the CPU."""

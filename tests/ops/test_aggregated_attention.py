@@ -10,7 +10,7 @@ import torch
 from bioattn_mm.ops import aggregated_attention, reference
 from bioattn_mm.ops.arguments import AggregatedAttentionInputs
 from bioattn_mm.ops.backends import choose_backend
-from tests.ops.conftest import check_any_number_of_threads, needs_library
+from tests.ops.conftest import check_any_number_of_threads, check_compiles_and_exports, needs_library
 
 FLOATING = [name for name in AggregatedAttentionInputs._fields if name != 'pooled_bias_rows']
 
@@ -137,16 +137,7 @@ def test_operator_is_registered_as_torch_expects() -> None:
 
 @needs_library
 def test_compiles_into_one_graph_and_exports() -> None:
-    class Module(torch.nn.Module):
-        def forward(self, **arguments: torch.Tensor) -> torch.Tensor:
-            return aggregated_attention(**arguments)
-
-    arguments = make_arguments(dtype=torch.float32)
-    want = aggregated_attention(**arguments)
-    compiled = torch.compile(Module(), fullgraph=True, backend='aot_eager')
-    torch.testing.assert_close(compiled(**arguments), want)
-    exported = torch.export.export(Module(), (), arguments)
-    torch.testing.assert_close(exported.module()(**arguments), want)
+    check_compiles_and_exports(aggregated_attention, make_arguments(dtype=torch.float32))
 
 
 @needs_library

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from bioattn_mm.ops import peripheral_attention
 from bioattn_mm.ops.peripheral_attention import CHUNK_NUMEL, PeripheralAttentionInputs, query_chunks
-from tests.ops.conftest import check_any_number_of_threads, needs_library
+from tests.ops.conftest import check_any_number_of_threads, check_compiles_and_exports, needs_library
 
 TOKENS = ('query', 'key', 'value')
 
@@ -156,16 +156,7 @@ def test_operator_is_registered_as_torch_expects() -> None:
 
 @needs_library
 def test_compiles_into_one_graph_and_exports() -> None:
-    class Module(torch.nn.Module):
-        def forward(self, **arguments: torch.Tensor) -> torch.Tensor:
-            return peripheral_attention(**arguments)
-
-    arguments = make_arguments(dtype=torch.float32)
-    want = peripheral_attention(**arguments)
-    compiled = torch.compile(Module(), fullgraph=True, backend='aot_eager')
-    torch.testing.assert_close(compiled(**arguments), want)
-    exported = torch.export.export(Module(), (), arguments)
-    torch.testing.assert_close(exported.module()(**arguments), want)
+    check_compiles_and_exports(peripheral_attention, make_arguments(dtype=torch.float32))
 
 
 @needs_library
