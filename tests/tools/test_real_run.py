@@ -5,7 +5,7 @@ Data lie where a user's do. Only `--cfg-options` makes the runs short: fewer ite
 
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,13 +43,14 @@ def small_images(mode: str, number: int) -> tuple[str, str]:
 
 
 @pytest.fixture(scope='module')
-def user(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def user(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A user's folder: configs, data/ade, data/coco, and the authors' ImageNet file, whose values are made up."""
     folder = make_user_folder(tmp_path_factory.mktemp('user'), workplace)
     classifier = {'head.weight': torch.zeros(1000, 384), 'head.bias': torch.zeros(1000)}
     weights = {**parity.released_state_dict('transnext_micro'), **classifier}
     torch.save(dict(model=weights), folder / 'transnext_micro_224_1k.pth')
-    return folder
+    yield folder
+    shutil.rmtree(folder)  # checkpoints of 2 GB
 
 
 def train(
