@@ -101,7 +101,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
         'Install, 3': INSTALLS,
         'Two commands': MAKES,
         'Commands and configs': Run(),
-        'mim': NotRun('openmim is not installed; tests/package reads what it reads'),
+        'mim': NotRun('it installs packages; tests/package/check.sh does it'),
     },
     'docs/multi_gpu.md': {
         'Multi-GPU and faults': Run(

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What a user gets who has no checkout: builds an sdist and a wheel from it, installs each into an empty environment,
 # and there trains two iterations and predicts with `bioattn`. The wheel has its operators; the sdist is installed
-# without them, as BIOATTN_MM_WITHOUT_OPS=1 asks for.
+# without them, as BIOATTN_MM_WITHOUT_OPS=1 asks for. openmim trains and tests with the wheel, too.
 #
 # usage: tests/package/check.sh [PYTHON]    PYTHON: of an environment with the dependencies (default: .venv/bin/python)
 set -euo pipefail
@@ -54,6 +54,16 @@ install wheel ../dist/bioattn_mm-*.whl
 ../wheel/bin/bioattn --help
 ../wheel/bin/bioattn make-mini-datasets --num-train 4 --num-val 2
 use wheel compiled
+# openmim finds the wheel's tools, configs and index. The weights that it would download are an empty file.
+install mim ../dist/bioattn_mm-*.whl
+"$python" -m pip --python ../mim/bin/python install --quiet openmim 2> mim_install.log || { cat mim_install.log; exit 1; }
+touch upernet_transnext_tiny_512x512_160k_ade20k_in1k.pth
+{
+    ../mim/bin/mim download bioattn_mm --config transnext_upernet_tiny_ade20k --dest . \
+    && ../mim/bin/mim train bioattn_mm transnext_upernet_tiny_ade20k.py --mini --work-dir mim --cfg-options \
+        train_cfg.max_iters=2 train_cfg.val_interval=2 \
+    && ../mim/bin/mim test bioattn_mm transnext_upernet_tiny_ade20k.py --checkpoint mim/iter_2.pth --mini
+} > mim.log 2>&1 || { tail -30 mim.log; exit 1; }
 BIOATTN_MM_WITHOUT_OPS=1 install sdist ../dist/bioattn_mm-*.tar.gz
 use sdist none
-echo 'wheel and sdist: installed, trained and predicted'
+echo 'wheel and sdist: installed, trained and predicted; wheel: found, trained and tested by mim'
