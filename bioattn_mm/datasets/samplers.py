@@ -6,6 +6,7 @@ however many there are, and whether or not the run was interrupted.
 """
 
 import functools
+import itertools
 import random
 from collections.abc import Iterator
 
@@ -65,6 +66,24 @@ def seeded_repeats(sampler: type[Sampler]) -> type[Sampler]:
                 yield SeededIndex(index, (self.seed, self.epoch, self.rank, place))
 
     return SeededRepeatAugSampler
+
+
+def skip_batches(batch_sampler: Sampler, number: int) -> None:
+    """Make the next pass of a batch sampler leave out its first batches; later passes are whole again.
+
+    Args:
+        batch_sampler: Of a data loader, of any class.
+        number: How many batches.
+    """
+    original = type(batch_sampler)
+
+    class Remaining(original):
+        # A generator starts at its first batch. A data loader with workers calls this twice and reads the second.
+        def __iter__(self) -> Iterator[list[int]]:
+            self.__class__ = original
+            yield from itertools.islice(original.__iter__(self), number, None)
+
+    batch_sampler.__class__ = Remaining  # a data loader does not let its batch sampler be replaced
 
 
 class SeedSample(BaseTransform):

@@ -11,7 +11,7 @@ from mmengine.logging import print_log
 from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch.utils.data import get_worker_info
 
-from ..datasets.samplers import seed_everything, seed_samples
+from ..datasets.samplers import seed_everything, seed_samples, skip_batches
 from ..registry import HOOKS, LOOPS
 
 
@@ -69,7 +69,10 @@ def _wait_for_parent() -> None:
 
 @LOOPS.register_module()
 class ResumableEpochBasedTrainLoop(EpochBasedTrainLoop):
-    """mmengine's `EpochBasedTrainLoop`, which can be resumed within an epoch: it skips the batches trained on."""
+    """mmengine's `EpochBasedTrainLoop`, which can be resumed within an epoch.
+
+    Batches trained on are left out by their indices; their images are not read again.
+    """
 
     def run_epoch(self) -> None:
         """Train on the remaining batches of this epoch."""
@@ -78,8 +81,9 @@ class ResumableEpochBasedTrainLoop(EpochBasedTrainLoop):
             trained = 0
         self.runner.call_hook('before_train_epoch')
         self.runner.model.train()
-        for index, batch in enumerate(self.dataloader):
-            if index >= trained:
-                self.run_iter(index, batch)
+        if trained:
+            skip_batches(self.dataloader.batch_sampler, trained)
+        for index, batch in enumerate(self.dataloader, start=trained):
+            self.run_iter(index, batch)
         self.runner.call_hook('after_train_epoch')
         self._epoch += 1

@@ -16,13 +16,20 @@ from mmengine.runner import Runner
 
 from bioattn_mm.engine.randomness import ResumableEpochBasedTrainLoop, warn_if_unseeded
 
+from ..tools.running import LoaderWorkers
+
 ROOT = Path(__file__).parents[2]
 DRAWS = []
 
 
 @TRANSFORMS.register_module()
 class Draw(BaseTransform):
+    def __init__(self, opened: str) -> None:
+        self.opened = Path(opened)
+
     def transform(self, results: dict) -> dict:
+        with self.opened.open('a') as file:
+            print(results['number'], file=file)
         return dict(inputs=torch.tensor([random.random(), np.random.rand(), torch.rand(()).item()]))
 
 
@@ -54,8 +61,18 @@ class OtherState(Hook):
         torch.seed()
 
 
-def run(folder: Path, base: str | None, loop: dict, sampler: str = 'DefaultSampler', **dataset) -> tuple[list, str]:
-    """What a training of `loop` drew, and its log; the config is one of somebody else that inherits `base`."""
+def run(
+    folder: Path,
+    base: str | None,
+    loop: dict,
+    sampler: str = 'DefaultSampler',
+    resumed: Path | None = None,
+    **dataset: object,
+) -> tuple[list, str]:
+    """What a training of `loop` drew, and its log; the config is one of somebody else that inherits `base`.
+
+    The numbers of the samples that were read, in their order, stand in a file beside `folder`.
+    """
     config = Config.fromfile(ROOT / base) if base else Config(dict(custom_hooks=[]))
     config.custom_hooks.append(dict(type='OtherState'))
     config.merge_from_dict(
@@ -65,13 +82,16 @@ def run(folder: Path, base: str | None, loop: dict, sampler: str = 'DefaultSampl
                 batch_size=2,
                 num_workers=1,
                 sampler=dict(type=sampler, shuffle=True),
-                dataset=dict(type='FourSamples', pipeline=[dict(type='Draw')]),
+                dataset=dict(type='FourSamples', pipeline=[dict(type='Draw', opened=f'{folder}.txt')]),
             ),
             train_cfg=loop,
             optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)),
+            default_hooks=dict(checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=1)),
+            load_from=resumed and str(resumed),
+            resume=bool(resumed),
             randomness=dict(seed=7),
             work_dir=str(folder),
-            experiment_name=f'{folder.name}_{len(list(folder.parent.iterdir()))}',
+            experiment_name=str(folder),  # runs of one name share a visualizer
         )
     )
     if dataset:
@@ -81,6 +101,7 @@ def run(folder: Path, base: str | None, loop: dict, sampler: str = 'DefaultSampl
         runner = Runner.from_cfg(config)
         warn_if_unseeded(runner)
         runner.train()
+    LoaderWorkers.end()
     return list(DRAWS), '\n'.join(path.read_text() for path in folder.glob('**/*.log'))
 
 
@@ -101,6 +122,22 @@ def test_a_config_elsewhere_inherits_one_file(tmp_path: Path, loop: dict, sample
     other, log = run(tmp_path / 'unseeded', None, loop, sampler)
     assert not set(other) & set(first)
     assert 'random draws are not seeded, so a resumed run will not repeat them: inherit configs/_base_/' in log
+
+
+@pytest.mark.parametrize(
+    ('loop', 'sampler', 'iteration'),
+    [(BY_EPOCH, 'DefaultSampler', 1), (BY_EPOCH, 'DefaultSampler', 3), (BY_ITERATION, 'InfiniteSampler', 3)],
+    ids=['first epoch', 'second epoch', 'iterations'],
+)
+def test_a_resumed_run_does_not_read_again_what_it_was_trained_on(
+    tmp_path: Path, loop: dict, sampler: str, iteration: int
+) -> None:
+    draws, _ = run(tmp_path / 'whole', SEEDED, loop, sampler)
+    checkpoint = tmp_path / f'whole/iter_{iteration}.pth'
+    assert run(tmp_path / 'resumed', SEEDED, loop, sampler, checkpoint)[0] == draws[iteration:]
+    whole, resumed = ((tmp_path / f'{name}.txt').read_text().split() for name in ('whole', 'resumed'))
+    # Workers read ahead without end in a training by iterations.
+    assert resumed[: 8 - 2 * iteration] == whole[2 * iteration : 8]
 
 
 def test_what_cannot_be_seeded_is_named_in_one_line(tmp_path: Path) -> None:
