@@ -30,17 +30,31 @@ check_count() {
     fi
 }
 
-# start_processes GPUS TOOL [ARGUMENT...]: run a tool in GPUS processes on this machine, one of NNODES.
+# check_machines: end unless NNODES is a number of machines or the least and the most of them.
+check_machines() {
+    local least=${NNODES%%:*} most=${NNODES##*:}
+    if ! [[ ${NNODES:=1} =~ ^[1-9][0-9]*(:[1-9][0-9]*)?$ ]] || ((least > most)); then
+        echo "error: NNODES must be a number of machines, or the least and the most as in 2:4, got '$NNODES'" >&2
+        exit 2
+    fi
+}
+
+# start_processes GPUS TOOL RESTARTS [ARGUMENT...]: run a tool in GPUS processes on this machine, one of NNODES, and start
+# them again up to RESTARTS times after a failure.
 start_processes() {
-    local gpus=$1 tool=$2
-    shift 2
+    local gpus=$1 tool=$2 restarts=$3
+    shift 3
     check_count GPUS "$gpus"
-    exec "${PYTHON:-python}" -m torch.distributed.run \
-        --nnodes="${NNODES:-1}" \
-        --node-rank="${NODE_RANK:-0}" \
-        --master-addr="${MASTER_ADDR:-127.0.0.1}" \
-        --master-port="${PORT:-29500}" \
+    check_machines
+    # Machine 0 is where the others meet. It may know itself by another name than MASTER_ADDR.
+    exec "${PYTHON:-python}" -m bioattn_mm.cli.launch \
+        --nnodes="$NNODES" \
         --nproc-per-node="$gpus" \
+        --max-restarts="$restarts" \
+        --rdzv-backend=c10d \
+        --rdzv-endpoint="${MASTER_ADDR:-127.0.0.1}:${PORT:-29500}" \
+        --rdzv-id=bioattn_mm \
+        --rdzv-conf="is_host=$((${NODE_RANK:-0} == 0)),timeout=${JOIN_TIMEOUT:-600}" \
         "$TOOLS/$tool" "$@" --launcher pytorch
 }
 
@@ -48,8 +62,9 @@ start_processes() {
 PROCESS_VARIABLES="One process for each GPU; on a machine without a GPU the processes run on its CPU.
 
 Environment variables:
-  NNODES       number of machines; start the script on each of them (default 1)
-  NODE_RANK    number of this machine, from 0 (default 0)
-  MASTER_ADDR  address of machine 0 (default 127.0.0.1)
-  PORT         free port of machine 0; another one for every run on a machine (default 29500)
-  PYTHON       Python to run (default python)"
+  NNODES        number of machines, or the least and the most as in 2:4; start the script on each of them (default 1)
+  NODE_RANK     number of this machine, from 0 (default 0)
+  MASTER_ADDR   address of machine 0 (default 127.0.0.1)
+  PORT          free port of machine 0; another one for every run on a machine (default 29500)
+  JOIN_TIMEOUT  seconds to wait until the machines are there (default 600)
+  PYTHON        Python to run (default python)"

@@ -12,4 +12,4 @@ $PROCESS_VARIABLES
 Examples:
   tools/dist_test.sh configs/transnext/upernet_tiny_ade20k.py work_dirs/transnext/upernet_tiny_ade20k/iter_160000.pth 8
   NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 tools/dist_test.sh CONFIG CHECKPOINT 4" "$@"
-start_processes "$3" test.py "$1" "$2" "${@:4}"
+start_processes "$3" test.py 0 "$1" "$2" "${@:4}"

@@ -6,6 +6,10 @@ check_arguments 3 "Usage: tools/slurm_train.sh PARTITION JOB_NAME CONFIG [WORK_D
 
 Train on GPUs that Slurm allots, one process for each. Logs and checkpoints go to WORK_DIR (default work_dirs/SYSTEM/CONFIG).
 
+In a batch job, SIGTERM or SIGUSR1 at pre-emption saves a checkpoint and puts the job back into the queue; started
+again by Slurm, it goes on from there. For Slurm to send the signal to this script:
+  GPUS=16 sbatch --nodes=2 --requeue --signal=B:USR1@120 --wrap 'exec tools/slurm_train.sh PARTITION JOB_NAME CONFIG WORK_DIR'
+
 Environment variables:
   GPUS           number of all GPUs (default 8)
   GPUS_PER_NODE  number of GPUs on a machine (default GPUS, at most 8)
@@ -27,13 +31,37 @@ arguments=("${@:4}")
 if (($# > 3)) && [[ $4 != -* ]]; then
     arguments=("--work-dir=$4" "${@:5}")
 fi
-exec srun \
-    --partition="$1" \
-    --job-name="$2" \
-    --gres="gpu:$gpus_per_node" \
-    --ntasks="$gpus" \
-    --ntasks-per-node="$gpus_per_node" \
-    --cpus-per-task="${CPUS_PER_TASK:-5}" \
-    --kill-on-bad-exit=1 \
-    "${srun_args[@]}" \
+if ((${SLURM_RESTART_COUNT:-0} > 0)); then
+    arguments+=(--resume)
+fi
+run=(
+    srun
+    --partition="$1"
+    --job-name="$2"
+    --gres="gpu:$gpus_per_node"
+    --ntasks="$gpus"
+    --ntasks-per-node="$gpus_per_node"
+    --cpus-per-task="${CPUS_PER_TASK:-5}"
+    --kill-on-bad-exit=1
+    "${srun_args[@]}"
     "${PYTHON:-python}" -u "$TOOLS/train.py" "$3" "${arguments[@]}" --launcher=slurm
+)
+if [[ -z ${SLURM_JOB_ID:-} ]]; then
+    exec "${run[@]}"
+fi
+
+preempted=
+# srun hands SIGTERM on to the processes, which then save a checkpoint.
+trap 'preempted=1; kill -TERM "$srun" 2> /dev/null || true' TERM USR1
+"${run[@]}" &
+srun=$!
+code=0
+wait "$srun" || code=$?
+while kill -0 "$srun" 2> /dev/null; do # a signal ended the waiting, not srun
+    wait "$srun" || code=$?
+done
+if [[ $preempted ]]; then
+    echo "pre-empted: job $SLURM_JOB_ID goes back into the queue"
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import bioattn_mm.cli.threads  # noqa: F401
+from bioattn_mm.cli.restarts import is_restart
 
 import torch
 from mmengine.config import Config
@@ -140,7 +141,8 @@ def main() -> None:
     set_randomness(config, args.seed, args.deterministic)
     if args.fraction is not None:
         set_fraction(config, args.fraction)
-    set_resume(config, args.resume, model.state_dict())
+    restarted = is_restart() and latest_checkpoint(config.work_dir)
+    set_resume(config, 'auto' if restarted else args.resume, model.state_dict())
     set_start(config, model)
     check_initial_weights(config)
     if args.amp:

@@ -15,6 +15,7 @@ from ..checkpoints.unpickling import HOLDS_CODE, code_refused, refused_class, tr
 from ..errors import InputError
 from .config_text import configs_formatted_once
 from .installed import how_to_install
+from .restarts import note_refusal
 
 # What may stand for a checkpoint, for the help of the tools.
 CHECKPOINT_KINDS = 'a file, a URL, or hf://OWNER/NAME/FILE of a Hugging Face repository'
@@ -52,6 +53,7 @@ def run_tool(main: Callable[[], None]) -> Callable[[], None]:
 def _fail(message: str) -> None:
     """End the process with one line and exit code 2."""
     print(f'error: {(message.splitlines() or [""])[0]}', file=sys.stderr)
+    note_refusal()
     sys.exit(2)
 
 

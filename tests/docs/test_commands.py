@@ -189,7 +189,7 @@ CHECKS: dict[str, Callable[[list[str], pytest.MonkeyPatch], None]] = {
     'torchrun': check_torchrun,
 }
 # Programs whose arguments are not looked at, except for files of the repository.
-OTHERS = ('cd', 'cp', 'git', 'mim', 'pre-commit', 'source')
+OTHERS = ('cd', 'cp', 'git', 'mim', 'pre-commit', 'sbatch', 'source')
 
 
 def check(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -96,15 +98,29 @@ def arguments_of(folder: Path, script: str, *args: str, **environment: str) -> l
 
 def test_several_machines(shown: Path) -> None:
     environment = dict(NNODES='3', NODE_RANK='2', MASTER_ADDR='10.0.0.1', PORT='29555')
+    launch = [
+        '-m', 'bioattn_mm.cli.launch', '--nnodes=3', '--nproc-per-node=4', '--max-restarts=3', '--rdzv-backend=c10d',
+        '--rdzv-endpoint=10.0.0.1:29555', '--rdzv-id=bioattn_mm', '--rdzv-conf=is_host=0,timeout=600',
+    ]  # fmt: skip
     assert arguments_of(shown, 'dist_train.sh', 'a config.py', '4', '--amp', **environment) == [
-        '-m', 'torch.distributed.run', '--nnodes=3', '--node-rank=2', '--master-addr=10.0.0.1',
-        '--master-port=29555', '--nproc-per-node=4', str(ROOT / 'tools/train.py'), 'a config.py', '--amp',
-        '--launcher', 'pytorch',
+        *launch, str(ROOT / 'tools/train.py'), 'a config.py', '--amp', '--launcher', 'pytorch',
     ]  # fmt: skip
-    arguments = arguments_of(shown, 'dist_test.sh', 'config.py', 'x.pth', '4', '--tta', **environment)
-    assert arguments[7:] == [
-        str(ROOT / 'tools/test.py'), 'config.py', 'x.pth', '--tta', '--launcher', 'pytorch',
+    environment.update(NNODES='2:4', NODE_RANK='0', RESTARTS='5', JOIN_TIMEOUT='60')
+    launch[2], launch[4], launch[-1] = '--nnodes=2:4', '--max-restarts=5', '--rdzv-conf=is_host=1,timeout=60'
+    assert arguments_of(shown, 'dist_train.sh', 'config.py', '4', **environment)[: len(launch)] == launch
+    launch[4] = '--max-restarts=0'  # there is nothing to go on from
+    assert arguments_of(shown, 'dist_test.sh', 'config.py', 'x.pth', '4', '--tta', **environment) == [
+        *launch, str(ROOT / 'tools/test.py'), 'config.py', 'x.pth', '--tta', '--launcher', 'pytorch',
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ('name', 'value'), [('NNODES', '0'), ('NNODES', '4:2'), ('NNODES', 'all'), ('RESTARTS', '-1')]
+)
+def test_environment_that_makes_no_run(name: str, value: str, shown: Path) -> None:
+    process = run_script(shown, 'dist_train.sh', CONFIG, '2', **{name: value})
+    assert process.returncode == 2
+    assert process.stderr.startswith(f'error: {name} must be ') and process.stderr.endswith(f", got '{value}'\n")
 
 
 @pytest.mark.parametrize('work_dir', [['runs/one'], []])
@@ -126,6 +142,37 @@ def test_slurm_on_a_part_of_a_machine(shown: Path) -> None:
     assert arguments[2:5] == ['--gres=gpu:4', '--ntasks=4', '--ntasks-per-node=4']
     arguments = arguments_of(shown, 'slurm_train.sh', 'gpu', 'job', 'config.py', GPUS='4', GPUS_PER_NODE='2')
     assert arguments[2:5] == ['--gres=gpu:2', '--ntasks=4', '--ntasks-per-node=2']
+
+
+SRUN = """#!/bin/sh
+printf '%s\\n' "$@" > arguments.txt
+trap 'echo saved > checkpoint.txt; exit 143' TERM
+touch started
+while :; do sleep 0.01; done
+"""
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGUSR1])
+def test_a_preempted_job_goes_back_into_the_queue(number: signal.Signals, shown: Path) -> None:
+    (shown / 'srun').write_text(SRUN)
+    scontrol = shown / 'scontrol'
+    scontrol.write_text('#!/bin/sh\ncat checkpoint.txt && echo "$@" > requeued.txt\n')
+    scontrol.chmod(0o755)
+    path = f'{shown}{os.pathsep}{os.environ["PATH"]}'
+    environment = {**os.environ, 'PATH': path, 'SLURM_JOB_ID': '17', 'SLURM_RESTART_COUNT': '1'}
+    job = subprocess.Popen([ROOT / 'tools/slurm_train.sh', 'gpu', 'job', 'config.py'], cwd=shown, env=environment)
+    while not (shown / 'started').exists():
+        time.sleep(0.01)
+    job.send_signal(number)
+    assert job.wait() == 143
+    assert (shown / 'requeued.txt').read_text() == 'requeue 17\n'
+    assert '--resume' in (shown / 'arguments.txt').read_text().split()
+
+
+def test_a_job_that_fails_does_not_go_back_into_the_queue(shown: Path) -> None:
+    (shown / 'srun').write_text('#!/bin/sh\nexit 5\n')
+    process = run_script(shown, 'slurm_train.sh', 'gpu', 'job', 'config.py', SLURM_JOB_ID='17', PATH=f'{shown}:/bin')
+    assert process.returncode == 5 and not process.stderr
 
 
 def test_process_that_no_launcher_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,30 @@
+"""PyTorch's launcher `torchrun` for tools/dist_train.sh and tools/dist_test.sh; its arguments are torchrun's.
+
+It gives the processes a folder in which they note what `restarts` needs, and keeps torchrun's traceback from the user
+whose input was refused: the one-line error is there.
+"""
+
+import os
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.run import main as torchrun
+
+from .restarts import REFUSED, STARTS
+
+
+def main() -> None:
+    with TemporaryDirectory(prefix='bioattn_mm_') as folder:
+        os.environ[STARTS] = folder
+        try:
+            torchrun(sys.argv[1:])
+        except ChildFailedError:
+            if not Path(folder, REFUSED).exists():
+                raise
+            sys.exit(2)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,119 @@
+"""Runs that go on by themselves when a process dies, and when a machine leaves and comes back.
+
+Two "machines" are two calls of tools/dist_train.sh that meet on this one.
+"""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ..engine.trainings import largest_difference
+from .running import ROOT
+
+CONFIG = str(ROOT / 'tests/tools/upernet_small.py')
+STEPS, INTERVAL = 12, 4
+OPTIONS = (
+    f'train_cfg.max_iters={STEPS}', 'train_cfg.val_interval=1000', f'default_hooks.checkpoint.interval={INTERVAL}',
+    'default_hooks.logger.interval=1', 'train_dataloader.num_workers=1', 'train_dataloader.dataset.indices=8',
+)  # fmt: skip
+Start = Callable[..., subprocess.Popen]
+
+
+@pytest.fixture
+def start(workplace: Path) -> Iterator[Start]:
+    """Starts tools/dist_train.sh; its processes end with the test."""
+    started = []
+    with socket.socket() as free:
+        free.bind(('', 0))
+        port = free.getsockname()[1]
+
+    def run(work_dir: str, processes: int, *arguments: str, **environment: str) -> subprocess.Popen:
+        log = (workplace / f'{work_dir}_{len(started)}.txt').open('w')
+        environment = dict(CUDA_VISIBLE_DEVICES='', PYTHON=sys.executable, PORT=str(port), **environment)
+        command = (ROOT / 'tools/dist_train.sh', CONFIG, str(processes), '--mini', '--work-dir', work_dir)
+        process = subprocess.Popen(
+            [*command, *arguments, '--cfg-options', *OPTIONS],
+            cwd=workplace,
+            env={**os.environ, **environment},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        process.log = Path(log.name)
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        cut_power(process)
+
+
+def cut_power(process: subprocess.Popen) -> None:
+    """Kill a call of the script and its training processes, which torchrun starts in sessions of their own."""
+    if process.poll() is None:
+        workers = workers_of(process)
+        process.kill()
+        for worker in workers:
+            os.killpg(worker, signal.SIGKILL)
+    process.wait()
+
+
+def workers_of(process: subprocess.Popen) -> list[int]:
+    """The training processes of a call of the script."""
+    return [int(pid) for pid in Path(f'/proc/{process.pid}/task/{process.pid}/children').read_text().split()]
+
+
+def wait_for_step(work_dir: Path, step: int, *processes: subprocess.Popen) -> None:
+    """Wait until the log has a training step."""
+    while not any(f'"step": {step}' in path.read_text() for path in work_dir.glob('*/vis_data/scalars.json')):
+        for process in processes:
+            assert process.poll() is None, process.log.read_text()[-3000:]
+        time.sleep(0.05)
+
+
+def finish(*processes: subprocess.Popen) -> None:
+    """Wait for the end of calls of the script, which must succeed."""
+    for process in processes:
+        assert process.wait() == 0, process.log.read_text()[-3000:]
+
+
+def last(workplace: Path, work_dir: str) -> Path:
+    return workplace / work_dir / f'iter_{STEPS}.pth'
+
+
+def test_a_killed_process(workplace: Path, start: Start) -> None:
+    finish(start('uninterrupted', 2))
+    step, victim = random.randint(INTERVAL + 1, STEPS - 2), random.randint(0, 1)
+    print(f'killed: process {victim} after step {step}')
+    run = start('killed', 2)
+    wait_for_step(workplace / 'killed', step, run)
+    os.kill(workers_of(run)[victim], signal.SIGKILL)
+    finish(run)
+    assert 'resumed' in run.log.read_text().lower()
+    assert largest_difference(last(workplace, 'killed'), last(workplace, 'uninterrupted')) == 0
+
+
+def test_a_machine_that_leaves_and_comes_back(workplace: Path, start: Start) -> None:
+    finish(start('one_machine', 2))
+    step = random.randint(INTERVAL + 1, STEPS - 2)
+    print(f'killed: machine 1 after step {step}')
+    machines = [start('machines', 1, NNODES='2', NODE_RANK=str(rank)) for rank in range(2)]
+    wait_for_step(workplace / 'machines', step, *machines)
+    cut_power(machines[1])
+    finish(machines[0], start('machines', 1, '--resume', NNODES='2', NODE_RANK='1'))
+    assert largest_difference(last(workplace, 'machines'), last(workplace, 'one_machine')) == 0
+
+
+def test_fewer_machines_go_on(workplace: Path, start: Start) -> None:
+    machines = [start('fewer', 1, NNODES='1:2', NODE_RANK=str(rank)) for rank in range(2)]
+    wait_for_step(workplace / 'fewer', INTERVAL + 1, *machines)
+    cut_power(machines[1])
+    finish(machines[0])
+    assert last(workplace, 'fewer').exists()
