@@ -18,6 +18,8 @@ from .restarts import REFUSED, STARTS
 def main() -> None:
     with TemporaryDirectory(prefix='bioattn_mm_') as folder:
         os.environ[STARTS] = folder
+        # A store that torchrun shares with the processes still holds the addresses of those before a restart.
+        os.environ['TORCH_DISABLE_SHARE_RDZV_TCP_STORE'] = '1'
         try:
             torchrun(sys.argv[1:])
         except ChildFailedError:

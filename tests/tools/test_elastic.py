@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ..engine.trainings import largest_difference
-from .running import ROOT
+from .running import ROOT, run_script
 
 CONFIG = str(ROOT / 'tests/tools/upernet_small.py')
 STEPS, INTERVAL = 12, 4
@@ -88,29 +88,44 @@ def last(workplace: Path, work_dir: str) -> Path:
     return workplace / work_dir / f'iter_{STEPS}.pth'
 
 
-def test_a_killed_process(workplace: Path, start: Start) -> None:
-    finish(start('uninterrupted', 2))
-    step, victim = random.randint(INTERVAL + 1, STEPS - 2), random.randint(0, 1)
+@pytest.fixture(scope='module')
+def uninterrupted(workplace: Path) -> Path:
+    """The last checkpoint of a run that nothing happens to."""
+    arguments = (CONFIG, '2', '--mini', '--work-dir', 'uninterrupted', '--cfg-options', *OPTIONS)
+    process = run_script(workplace, 'dist_train.sh', *arguments, CUDA_VISIBLE_DEVICES='')
+    assert process.returncode == 0, process.stderr[-3000:]
+    return last(workplace, 'uninterrupted')
+
+
+def test_a_killed_process(workplace: Path, uninterrupted: Path, start: Start) -> None:
+    step, victim = random.randint(INTERVAL + 1, INTERVAL + 3), random.randint(0, 1)
     print(f'killed: process {victim} after step {step}')
     run = start('killed', 2)
     wait_for_step(workplace / 'killed', step, run)
     os.kill(workers_of(run)[victim], signal.SIGKILL)
     finish(run)
-    assert 'resumed' in run.log.read_text().lower()
-    assert largest_difference(last(workplace, 'killed'), last(workplace, 'uninterrupted')) == 0
+    assert largest_difference(last(workplace, 'killed'), uninterrupted) == 0
 
 
-def test_a_machine_that_leaves_and_comes_back(workplace: Path, start: Start) -> None:
-    finish(start('one_machine', 2))
-    step = random.randint(INTERVAL + 1, STEPS - 2)
+def test_wrong_input_ends_at_once_without_a_traceback(start: Start) -> None:
+    run = start('none', 1, '--load-from', 'none.pth')
+    assert run.wait() == 2
+    text = run.log.read_text()
+    assert text.count('error: ') == 1 and 'Traceback' not in text
+
+
+@pytest.mark.every_fault
+def test_a_machine_that_leaves_and_comes_back(workplace: Path, uninterrupted: Path, start: Start) -> None:
+    step = random.randint(INTERVAL + 1, INTERVAL + 3)
     print(f'killed: machine 1 after step {step}')
     machines = [start('machines', 1, NNODES='2', NODE_RANK=str(rank)) for rank in range(2)]
     wait_for_step(workplace / 'machines', step, *machines)
     cut_power(machines[1])
     finish(machines[0], start('machines', 1, '--resume', NNODES='2', NODE_RANK='1'))
-    assert largest_difference(last(workplace, 'machines'), last(workplace, 'one_machine')) == 0
+    assert largest_difference(last(workplace, 'machines'), uninterrupted) == 0
 
 
+@pytest.mark.every_fault
 def test_fewer_machines_go_on(workplace: Path, start: Start) -> None:
     machines = [start('fewer', 1, NNODES='1:2', NODE_RANK=str(rank)) for rank in range(2)]
     wait_for_step(workplace / 'fewer', INTERVAL + 1, *machines)
