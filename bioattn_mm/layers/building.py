@@ -1,0 +1,58 @@
+"""Building a layer that a config names: how a backbone is composed of other parts than its own, as for ablations."""
+
+import inspect
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from ..errors import InputError
+from ..registry import MODELS
+
+
+def build_layer(settings: Mapping, **known: object) -> nn.Module:
+    """Build a layer from its settings and from what is known of the place that it is for.
+
+    A class takes what it needs: of `known` it gets the arguments that its `__init__` has, by name.
+
+    Args:
+        settings: `type`, a class or its name in the registry `MODELS` ('bioattn_mm.GLU' or 'GLU'), and arguments of
+            the class. These come before the known ones.
+        known: What the backbone knows of the place, such as `embed_dims` and `num_heads`.
+
+    Raises:
+        InputError: There is no such type, it has no such argument, or it lacks one.
+    """
+    layer = _class_of(settings)
+    parameters = inspect.signature(layer).parameters
+    own = {name: value for name, value in settings.items() if name != 'type'}
+    unknown = [name for name in own if name not in parameters]
+    if unknown:
+        expected = ', '.join(parameters)
+        raise InputError(f'{layer.__name__} has no argument {", ".join(unknown)}: expected some of {expected}')
+    arguments = {name: value for name, value in known.items() if name in parameters} | own
+    lacking = [name for name, value in parameters.items() if name not in arguments and value.default is value.empty]
+    if lacking:
+        raise InputError(f'{layer.__name__} needs {", ".join(lacking)}, which is not known at its place')
+    return layer(**arguments)
+
+
+def takes(settings: Mapping, argument: str) -> bool:
+    """Whether the class of a layer's settings has an argument of that name."""
+    return argument in inspect.signature(_class_of(settings)).parameters
+
+
+def replace_by_zeros(module: nn.Module, *names: str) -> None:
+    """Make parameters of a module constants of zero, neither trained nor saved: an ablation without them."""
+    for name in names:
+        zeros = torch.zeros_like(getattr(module, name), requires_grad=False)
+        delattr(module, name)
+        module.register_buffer(name, zeros, persistent=False)
+
+
+def _class_of(settings: Mapping) -> type:
+    kind = settings.get('type')
+    layer = MODELS.get(kind) if isinstance(kind, str) else kind
+    if not inspect.isclass(layer):
+        raise InputError(f'the type of a layer must be a class or its name in the registry of models, got {kind!r}')
+    return layer
