@@ -26,9 +26,9 @@ def aggregated_attention__forward(self: AggregatedAttention, x: Tensor) -> Tenso
         outside = inside.log()  # 0 inside the image, -inf outside
         rows, columns = averaging_matrices((height, width), pooled_grid, x.dtype)
 
-    unit_query = unit_vectors(self.q(x).reshape(batch, -1, num_heads, channels // num_heads))
-    token_weights = unit_query.transpose(1, 2) @ self.learnable_tokens + self.learnable_bias[:, None]
-    query = self.scale(unit_query, log_length[:, None, None]).transpose(1, 2)
+    query = self.q(x).reshape(batch, -1, num_heads, channels // num_heads)
+    token_weights = unit_vectors(query).transpose(1, 2) @ self.learnable_tokens + self.learnable_bias[:, None]
+    query = self.scale(query, log_length[:, None, None]).transpose(1, 2)
     key, value = split_heads(self.kv(x), 2, num_heads, batch)
 
     pooled = rows @ F.gelu(self.pool_proj(x.permute(0, 3, 1, 2))) @ columns.T
@@ -42,9 +42,9 @@ def aggregated_attention__forward(self: AggregatedAttention, x: Tensor) -> Tenso
         tokens = tokens.reshape(batch, num_heads, -1, channels // num_heads).index_select(2, index)
         return tokens.reshape(batch, num_heads, -1, window_size**2, channels // num_heads)
 
-    window_logits = (windows(unit_vectors(key)) @ query[..., None])[..., 0] + self.window_bias[:, None] + outside
+    window_logits = (windows(self.scale.key(key)) @ query[..., None])[..., 0] + self.window_bias[:, None] + outside
     bias = bias_of_pairs(*self.position_bias((height, width), pooled_grid), (height, width), pooled_grid)
-    pooled_logits = query @ unit_vectors(pooled_key).transpose(-2, -1) + bias
+    pooled_logits = query @ self.scale.key(pooled_key).transpose(-2, -1) + bias
     weights = torch.cat([window_logits, pooled_logits], dim=-1).softmax(dim=-1)
     window_weights = weights[..., : window_size**2] + token_weights
     output = (window_weights[..., None, :] @ windows(value))[..., 0, :]
@@ -59,10 +59,10 @@ def length_scaled_attention__forward(self: LengthScaledAttention, x: Tensor) -> 
         batch, height, width = x.shape[:3]
         log_length = torch.as_tensor(height * width, dtype=x.dtype).log()
     query, key, value = split_heads(self.qkv(x), 3, self.num_heads, batch)
-    query = self.scale(unit_vectors(query).transpose(1, 2), log_length).transpose(1, 2)
+    query = self.scale(query.transpose(1, 2), log_length).transpose(1, 2)
     grid = (height, width)
     bias = bias_of_pairs(*self.position_bias(grid, grid), grid, grid)
-    output = F.scaled_dot_product_attention(query, unit_vectors(key), value, attn_mask=bias, scale=1.0)
+    output = F.scaled_dot_product_attention(query, self.scale.key(key), value, attn_mask=bias, scale=1.0)
     return self.proj(output.transpose(1, 2).reshape(batch, height, width, self.proj.in_features))
 
 

@@ -1,7 +1,5 @@
 """TransNeXt's log-spaced position bias."""
 
-import math
-
 import torch
 from mmdeploy.core import FUNCTION_REWRITER
 from mmdeploy.utils import is_dynamic_shape
@@ -30,6 +28,7 @@ def log_cpb__forward(self: LogCPB, grid: Grid, pooled_grid: Grid) -> tuple[Tenso
     (vertical, rows), (horizontal, columns) = (
         offsets_of_axis(*lengths) for lengths in zip(grid, pooled_grid, self.pretrain_grid)
     )
+    vertical, horizontal = self.spaced(vertical), self.spaced(horizontal)
     weight = self.fc1.weight
     hidden = torch.relu((vertical * weight[:, 0])[:, None] + (horizontal * weight[:, 1] + self.fc1.bias))
     table = self.fc2(hidden).permute(2, 0, 1)
@@ -38,7 +37,7 @@ def log_cpb__forward(self: LogCPB, grid: Grid, pooled_grid: Grid) -> tuple[Tenso
 
 
 def offsets_of_axis(length: Length, pooled_length: Length, pretrain_length: int) -> tuple[Tensor, Tensor]:
-    """Log-spaced coordinates of all offsets along one axis, and the index of each pair's offset among them.
+    """Coordinates of all offsets along one axis, not spaced yet, and the index of each pair's offset among them.
 
     Returns:
         float32 (R, 1) and int64 (length, pooled_length).
@@ -49,5 +48,4 @@ def offsets_of_axis(length: Length, pooled_length: Length, pretrain_length: int)
     step = torch.where(torch.as_tensor(length % pooled_length == 0), 2, 1)
     index = divide(2 * torch.arange(length)[:, None] - centre + centre[-1], step)
     offset = torch.arange(-centre[-1], 2 * length - 1 - centre[0], step)
-    scaled = offset.to(torch.float32)[:, None] * (4 / max(1, pretrain_length - 1))
-    return scaled.sign() * torch.log(scaled.abs() + 1) / math.log(8), index
+    return offset.to(torch.float32)[:, None] * (4 / max(1, pretrain_length - 1)), index

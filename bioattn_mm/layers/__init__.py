@@ -5,18 +5,23 @@ imported from `.gaussian_window_attention`, because it extends mmpretrain, whose
 """
 
 from ..ops.relative_bias import bias_of_pairs
-from .aggregated_attention import AggregatedAttention, LengthScaledAttention
+from .aggregated_attention import AggregatedAttention, LengthScaledAttention, ScaledCosineQuery
 from .attention_maps import AttentionMap, record_attention
 from .baseline_attention import GlobalFilter, PerformerAttention, SoftmaxAttention
+from .building import build_layer, replace_by_zeros, takes
+from .channel_mixers import GLU, MLP, SEMLP, DepthwiseMLP
 from .conv_glu import ConvGLU
 from .gaussian_bias import GaussianBias
 from .gaussian_relative_attention import GaussianRelPosAttention, GaussianRelPosMlp
 from .gpsa import GPSA
-from .log_cpb import LogCPB
+from .log_cpb import LogCPB, PositionBias
 from .peripheral_attention import DistanceEmbedding, PeripheralAttention
+from .position_bias import LinearCPB, NoPositionBias, RelativePositionBias
 from .position_embedding import PositionEmbedding
+from .query_scaling import CosineQueryWithoutEmbedding, DotProductQuery, LearnedScaleQuery
 from .size_cache import SizeCache
 from .sparse_reconstruction import ConvolutionalSparseReconstruction, SparseReconstructionAttention
+from .token_mixers import PixelFocusedAttention, PooledAttention, SlidingWindowAttention
 
 __all__ = [
     # TransNeXt: attention of stages 1-3 and of stage 4, position bias of both, feed-forward network
@@ -24,6 +29,22 @@ __all__ = [
     'LengthScaledAttention',
     'LogCPB',
     'ConvGLU',
+    'PositionBias',
+    'ScaledCosineQuery',
+    # ablations of TransNeXt: token mixers, similarities of query and key, position biases, channel mixers
+    'PixelFocusedAttention',
+    'PooledAttention',
+    'SlidingWindowAttention',
+    'CosineQueryWithoutEmbedding',
+    'LearnedScaleQuery',
+    'DotProductQuery',
+    'LinearCPB',
+    'RelativePositionBias',
+    'NoPositionBias',
+    'MLP',
+    'DepthwiseMLP',
+    'SEMLP',
+    'GLU',
     # ConViT
     'GPSA',
     # PerViT: attention, and the embedding of distances that all its layers share
@@ -41,6 +62,9 @@ __all__ = [
     'SoftmaxAttention',
     'GlobalFilter',
     # all systems
+    'build_layer',
+    'takes',
+    'replace_by_zeros',
     'PositionEmbedding',
     'SizeCache',
     'AttentionMap',

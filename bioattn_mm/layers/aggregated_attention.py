@@ -10,16 +10,28 @@ import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from ..ops import CosineAttentionInputs, cosine_attention, relative_bias_attention, unit_vectors
+from ..ops import (
+    AggregatedAttentionInputs,
+    CosineAttentionInputs,
+    cosine_attention,
+    relative_bias_attention,
+    unit_vectors,
+)
 from ..ops.arguments import autocast_dtype
 from ..ops.chunked_attention import attention_in_chunks
-from .arguments import full_precision, head_dims_of
+from ..registry import MODELS
+from .arguments import check_window, full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps, Grid
-from .log_cpb import LogCPB, cell_centres
+from .building import build_layer
+from .log_cpb import PositionBias, cell_centres
 
 
+@MODELS.register_module()
 class ScaledCosineQuery(nn.Module):
-    """`(l2norm(q) + query_embedding) * softplus(temperature) * log(number of keys)` (TransNeXt, eq. 8 and 11).
+    """Length-scaled cosine similarity with query embedding: what the logits of query and key are, without their bias.
+
+    The logit of a query with one of its N keys is the product of
+    `(l2norm(query) + query_embedding) * softplus(temperature) * log(N)` and `l2norm(key)` (TransNeXt, eq. 8 and 11).
 
     Args:
         num_heads: Number of attention heads.
@@ -32,19 +44,48 @@ class ScaledCosineQuery(nn.Module):
         self.temperature = nn.Parameter(torch.full((num_heads, 1), math.log(math.expm1(1 / 0.24))))
         self.query_embedding = nn.Parameter(trunc_normal_(torch.empty(num_heads, head_dims), std=0.02))
 
-    def forward(self, unit_query: Tensor, log_length: Tensor | float) -> Tensor:
-        """Scale l2-normalised queries.
+    def forward(self, query: Tensor, log_length: Tensor | float) -> Tensor:
+        """Normalise and scale queries.
 
         Args:
-            unit_query: (..., heads, d).
-            log_length: Natural logarithm of the number of keys of each query, broadcastable to `unit_query`.
+            query: (..., heads, d).
+            log_length: Natural logarithm of the number of keys of each query, broadcastable to `query`.
 
         Returns:
-            The shape of `unit_query`.
+            The shape of `query`.
         """
-        return (unit_query + self.query_embedding) * (F.softplus(self.temperature) * log_length)
+        return (unit_vectors(query) + self.query_embedding) * (F.softplus(self.temperature) * log_length)
+
+    def key(self, key: Tensor) -> Tensor:
+        """Normalise keys, (..., d)."""
+        return unit_vectors(key)
+
+    def attend(self, projections: dict[str, Tensor]) -> Tensor:
+        """Aggregated attention with this similarity.
+
+        Args:
+            projections: The arguments of `cosine_attention` but `scale` and `query_embedding`.
+
+        Returns:
+            (B, H, W, heads, d).
+        """
+        return cosine_attention(**projections, **self._scaling())
+
+    def logit_factors(self, projections: dict[str, Tensor]) -> AggregatedAttentionInputs:
+        """Scaled queries, normalised keys and what else `aggregated_attention` takes; arguments as in `attend`."""
+        return CosineAttentionInputs(**projections, **self._scaling()).normalised()
+
+    def _scaling(self) -> dict[str, Tensor]:
+        return dict(
+            scale=F.softplus(full_precision(self.temperature)).flatten(),
+            query_embedding=full_precision(self.query_embedding),
+        )
 
 
+DEFAULT_SCALE = dict(type=ScaledCosineQuery)
+
+
+@MODELS.register_module()
 class AggregatedAttention(nn.Module):
     """Attention to a sliding window of tokens and to a pooled grid of the whole feature map, under one softmax.
 
@@ -58,26 +99,29 @@ class AggregatedAttention(nn.Module):
         pool_size: Fixed pooled grid (height, width) that takes the place of `sr_ratio`; the cost is then linear in
             the input size.
         window_size: Side of the window in tokens, odd.
+        scale: Similarity of queries and keys; by default `ScaledCosineQuery`, else the settings of another one, with
+            the same methods.
     """
 
     def __init__(
         self,
         embed_dims: int,
         num_heads: int,
-        position_bias: LogCPB,
+        position_bias: PositionBias,
         sr_ratio: int,
         pool_size: Grid | None = None,
         window_size: int = 3,
+        scale: dict | None = None,
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.sr_ratio = sr_ratio
         self.pool_size = pool_size
-        self.window_size = window_size
+        self.window_size = check_window(window_size)
         head_dims = head_dims_of(embed_dims, num_heads)
         self.q = nn.Linear(embed_dims, embed_dims)
         self.kv = nn.Linear(embed_dims, 2 * embed_dims)
-        self.scale = ScaledCosineQuery(num_heads, head_dims)
+        self.scale = build_layer(scale or DEFAULT_SCALE, num_heads=num_heads, head_dims=head_dims)
         self.pool_proj = nn.Conv2d(embed_dims, embed_dims, 1)
         self.pool_norm = nn.LayerNorm(embed_dims)
         self.window_bias = nn.Parameter(trunc_normal_(torch.empty(num_heads, window_size**2), std=0.0004))
@@ -90,8 +134,7 @@ class AggregatedAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
-        output = cosine_attention(*self._inputs(x))
-        return self.proj(output.flatten(-2))
+        return self.proj(self.scale.attend(self._projections(x)).flatten(-2))
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
         """Weights of some queries, for analysis.
@@ -105,7 +148,7 @@ class AggregatedAttention(nn.Module):
             tokens', which are added to those of the window.
         """
         grid = tuple(x.shape[1:3])
-        inputs = self._inputs(x).normalised()
+        inputs = self.scale.logit_factors(self._projections(x))
         row, column = queries // grid[1], queries % grid[1]
         reach = torch.arange(self.window_size, device=x.device) - self.window_size // 2
         rows, columns = row[:, None] + reach, column[:, None] + reach  # (queries, k)
@@ -133,21 +176,17 @@ class AggregatedAttention(nn.Module):
             'learnable tokens': AttentionMap(token_weights.unflatten(-1, window), rows, columns),
         }
 
-    def _inputs(self, x: Tensor) -> CosineAttentionInputs:
-        """The arguments of the operator `cosine_attention`."""
+    def _projections(self, x: Tensor) -> dict[str, Tensor]:
+        """The arguments of the operator `cosine_attention` but those of the scale."""
         grid = tuple(x.shape[1:3])
         pooled_grid = self.pooled_grid(grid)
         x = x.to(autocast_dtype(x))  # once for all three projections
-        # As a linear layer, a convolution with one weight for each pair of channels needs no other layout.
-        pooled = F.gelu(F.linear(x, self.pool_proj.weight.flatten(1), self.pool_proj.bias)).permute(0, 3, 1, 2)
-        pooled = self.pool_norm(F.adaptive_avg_pool2d(pooled, pooled_grid).permute(0, 2, 3, 1))
+        pooled = pool_tokens(x, self.pool_proj, self.pool_norm, pooled_grid)
         pooled_bias, pooled_bias_rows, pooled_bias_columns = self.position_bias.table(grid, pooled_grid)
-        return CosineAttentionInputs(
+        return dict(
             query=self.q(x).unflatten(-1, (self.num_heads, -1)),
             key_value=self.kv(x).unflatten(-1, (2, self.num_heads, -1)),
             pooled_key_value=self.kv(pooled).unflatten(-1, (2, self.num_heads, -1)),
-            scale=F.softplus(full_precision(self.scale.temperature)).flatten(),
-            query_embedding=full_precision(self.scale.query_embedding),
             window_bias=full_precision(self.window_bias),
             pooled_bias=pooled_bias,
             pooled_bias_rows=pooled_bias_rows,
@@ -161,6 +200,14 @@ class AggregatedAttention(nn.Module):
         return self.pool_size or tuple(max(1, length // self.sr_ratio) for length in grid)
 
 
+def pool_tokens(x: Tensor, proj: nn.Conv2d, norm: nn.LayerNorm, grid: Grid) -> Tensor:
+    """Project, activate, pool and normalise tokens (the pooled path of TransNeXt): (B, H, W, C) to (B, *grid, C)."""
+    # As a linear layer, a convolution with one weight for each pair of channels needs no other layout.
+    x = F.gelu(F.linear(x, proj.weight.flatten(1), proj.bias)).permute(0, 3, 1, 2)
+    return norm(F.adaptive_avg_pool2d(x, grid).permute(0, 2, 3, 1))
+
+
+@MODELS.register_module()
 class LengthScaledAttention(nn.Module):
     """Multi-head cosine attention with query embedding, length scaling and log-CPB (TransNeXt, eq. 8-9).
 
@@ -168,13 +215,17 @@ class LengthScaledAttention(nn.Module):
         embed_dims: Width of the tokens.
         num_heads: Number of attention heads.
         position_bias: Position bias between queries and keys.
+        scale: As in `AggregatedAttention`.
     """
 
-    def __init__(self, embed_dims: int, num_heads: int, position_bias: LogCPB) -> None:
+    def __init__(
+        self, embed_dims: int, num_heads: int, position_bias: PositionBias, scale: dict | None = None
+    ) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.qkv = nn.Linear(embed_dims, 3 * embed_dims)
-        self.scale = ScaledCosineQuery(num_heads, head_dims_of(embed_dims, num_heads))
+        head_dims = head_dims_of(embed_dims, num_heads)
+        self.scale = build_layer(scale or DEFAULT_SCALE, num_heads=num_heads, head_dims=head_dims)
         self.position_bias = position_bias
         self.proj = nn.Linear(embed_dims, embed_dims)
 
@@ -204,7 +255,7 @@ class LengthScaledAttention(nn.Module):
         return dict(attention=AttentionMap.of_grid(logits.softmax(-1), grid))
 
     def _query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Scaled queries, l2-normalised keys, and values: (B, H, W, C) to three of (B, H, W, heads, d)."""
+        """Scaled queries, normalised keys, and values: (B, H, W, C) to three of (B, H, W, heads, d)."""
         query, key, value = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
-        query = self.scale(unit_vectors(query), math.log(x.shape[1] * x.shape[2]))
-        return query, unit_vectors(key).to(query.dtype), value.to(query.dtype)
+        query = self.scale(query, math.log(x.shape[1] * x.shape[2]))
+        return query, self.scale.key(key).to(query.dtype), value.to(query.dtype)

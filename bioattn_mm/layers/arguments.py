@@ -13,6 +13,13 @@ def head_dims_of(embed_dims: int, num_heads: int) -> int:
     return embed_dims // num_heads
 
 
+def check_window(window_size: int) -> int:
+    """Return the side of a window of attention; raises an `InputError` unless it is odd and positive."""
+    if window_size < 1 or window_size % 2 == 0:
+        raise InputError(f'window_size must be odd and positive, got {window_size}')
+    return window_size
+
+
 def full_precision(x: Tensor) -> Tensor:
     """Convert half precision to float32; float32 and float64 stay as they are."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -3,13 +3,15 @@
 from torch import Tensor, nn
 
 from ..ops import gated_convolution
+from ..registry import MODELS
 from .arguments import weight_and_bias
 
 
+@MODELS.register_module()
 class ConvGLU(nn.Module):
     """Feed-forward network with a convolutional gate: `fc2(GELU(DWConv3x3(a)) * b)` with `a, b = chunk(fc1(x))`.
 
-    Source: TransNeXt (Shi, CVPR 2024), section 3.4.
+    Source: TransNeXt (Shi, CVPR 2024), section 3.2.
 
     Args:
         embed_dims: Width of the tokens.

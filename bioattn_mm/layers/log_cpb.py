@@ -1,4 +1,4 @@
-"""Log-spaced continuous position bias (TransNeXt) between a grid of tokens and its average pooling."""
+"""Position bias between a grid of tokens and its average pooling: TransNeXt's, log-spaced and continuous."""
 
 import math
 from collections.abc import Callable
@@ -10,51 +10,40 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from ..ops import log_cpb_table
+from ..registry import MODELS
 from .arguments import weight_and_bias
 from .attention_maps import Grid
 from .size_cache import SizeCache
 
 
-class LogCPB(nn.Module):
-    """Position bias of each head, computed by an MLP from log-spaced relative coordinates.
+class PositionBias(nn.Module):
+    """Base of the position biases that are functions of the offset between a token and a pooled token.
 
-    Source: TransNeXt (Shi, CVPR 2024), section 3.2, after the log-CPB of Swin Transformer V2. The coordinate of a
-    pair along one axis is `x = 8 (query - pooled) / (pretrain_grid - 1)`, in tokens, then
-    `sign(x) log2(|x| + 1) / log2(8)`; a pooled token lies at the mean position of the tokens it averages.
-
-    Many pairs of tokens have the same coordinates. The MLP runs once for each combination of a vertical and a
-    horizontal offset, about (2 H) (2 W) times instead of H * W * Ph * Pw times.
+    A pooled token lies at the mean position of the tokens it averages. Many pairs of tokens have the same offset: a
+    subclass computes `_table`, the bias of each combination of a vertical and a horizontal offset, about
+    (2 H) (2 W) numbers a head instead of H * W * Ph * Pw.
 
     Args:
-        num_heads: Number of attention heads.
-        pretrain_grid: Token grid (height, width) of the pre-training, the unit of the coordinates.
-        bias_mode: 'extrapolate' computes the coordinates of the actual grid; 'interpolate' computes the bias of
-            `train_grid` and resizes it bilinearly to the actual grid.
+        bias_mode: 'extrapolate' takes the bias of the actual grid; 'interpolate' that of `train_grid`, resized
+            bilinearly to the actual grid.
         train_grid: Token grid (height, width) of the training; needed by 'interpolate' only.
         train_pooled_grid: Pooled grid of the training; needed by 'interpolate' only.
-        hidden_dims: Width of the MLP.
     """
 
     def __init__(
         self,
-        num_heads: int,
-        pretrain_grid: Grid,
         bias_mode: str = 'extrapolate',
         train_grid: Grid | None = None,
         train_pooled_grid: Grid | None = None,
-        hidden_dims: int = 512,
     ) -> None:
         super().__init__()
         if bias_mode not in ('extrapolate', 'interpolate'):
             raise InputError(f"bias_mode must be 'extrapolate' or 'interpolate', got {bias_mode!r}")
         if bias_mode == 'interpolate' and (train_grid is None or train_pooled_grid is None):
             raise InputError("bias_mode='interpolate' needs train_grid and train_pooled_grid")
-        self.pretrain_grid = pretrain_grid
         self.bias_mode = bias_mode
         self.train_grid = train_grid
         self.train_pooled_grid = train_pooled_grid
-        self.fc1 = nn.Linear(2, hidden_dims)
-        self.fc2 = nn.Linear(hidden_dims, num_heads)
         self._tables = SizeCache()
 
     def forward(self, grid: Grid, pooled_grid: Grid) -> tuple[Tensor, Tensor]:
@@ -126,13 +115,49 @@ class LogCPB(nn.Module):
 
         return bias_of_rows
 
-    def train(self, mode: bool = True) -> 'LogCPB':
+    def train(self, mode: bool = True) -> 'PositionBias':
         self._tables.clear()
         return super().train(mode)
 
     def _kept_table(self, grid: Grid, pooled_grid: Grid) -> Tensor:
         """`_table`, cached for each size in eval mode."""
         return self._tables.get(self, (grid, pooled_grid), lambda: self._table(grid, pooled_grid))
+
+    def _table(self, grid: Grid, pooled_grid: Grid) -> Tensor:
+        """Bias of all combinations of R vertical and C horizontal offsets: (heads, R, C)."""
+        raise NotImplementedError
+
+
+@MODELS.register_module()
+class LogCPB(PositionBias):
+    """Position bias of each head, computed by an MLP from log-spaced relative coordinates.
+
+    Source: TransNeXt (Shi, CVPR 2024), section 3.1.3, after the log-CPB of Swin Transformer V2. The coordinate of a
+    pair along one axis is `x = 8 (query - pooled) / (pretrain_grid - 1)`, in tokens, then
+    `sign(x) log2(|x| + 1) / log2(8)`. The MLP runs once for each combination of a vertical and a horizontal offset.
+
+    Args:
+        num_heads: Number of attention heads.
+        pretrain_grid: Token grid (height, width) of the pre-training, the unit of the coordinates.
+        bias_mode: As in `PositionBias`.
+        train_grid: As in `PositionBias`.
+        train_pooled_grid: As in `PositionBias`.
+        hidden_dims: Width of the MLP.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        pretrain_grid: Grid,
+        bias_mode: str = 'extrapolate',
+        train_grid: Grid | None = None,
+        train_pooled_grid: Grid | None = None,
+        hidden_dims: int = 512,
+    ) -> None:
+        super().__init__(bias_mode, train_grid, train_pooled_grid)
+        self.pretrain_grid = pretrain_grid
+        self.fc1 = nn.Linear(2, hidden_dims)
+        self.fc2 = nn.Linear(hidden_dims, num_heads)
 
     def _table(self, grid: Grid, pooled_grid: Grid) -> Tensor:
         """Bias of all combinations of R vertical and C horizontal offsets: (heads, R, C)."""
@@ -146,19 +171,28 @@ class LogCPB(nn.Module):
             horizontal = torch.outer(horizontal, fc1_weight[:, 1])  # (C, hidden)
             return log_cpb_table(vertical, horizontal, *weight_and_bias(self.fc2))
 
-    @staticmethod
-    def _coordinates(length: int, pooled_length: int, pretrain_length: int) -> Tensor:
-        """Log-spaced coordinates of the distinct offsets along one axis: float64 (R,), ascending."""
+    @classmethod
+    def _coordinates(cls, length: int, pooled_length: int, pretrain_length: int) -> Tensor:
+        """Coordinates of the distinct offsets along one axis: float64 (R,), ascending."""
         offsets = _offset_range(length, pooled_length)
         offsets = torch.arange(offsets.start, offsets.stop, offsets.step, dtype=torch.float64) / 2
         # A pre-training grid of one token would divide by zero.
-        scaled = offsets * (8 / max(1, pretrain_length - 1))
-        return scaled.sign() * torch.log2(scaled.abs() + 1) / math.log2(8)
+        return cls.spaced(offsets * (8 / max(1, pretrain_length - 1)))
+
+    @staticmethod
+    def spaced(coordinates: Tensor) -> Tensor:
+        """Space coordinates, in eighths of the pre-training grid, as the MLP takes them: logarithmically."""
+        return coordinates.sign() * torch.log(coordinates.abs() + 1) / math.log(8)
 
 
 def cell_centres(length: int, pooled_length: int) -> Tensor:
     """Mean token index of each cell of adaptive average pooling: float64 (pooled_length,)."""
     return torch.tensor(_doubled_centres(length, pooled_length), dtype=torch.float64) / 2
+
+
+def num_offsets(length: int, pooled_length: int) -> int:
+    """Number of distinct offsets along one axis that a table of biases has."""
+    return len(_offset_range(length, pooled_length))
 
 
 def _doubled_centres(length: int, pooled_length: int) -> list[int]:

@@ -3,12 +3,12 @@
 The layers of TransNeXt run `cosine_attention`, which is `aggregated_attention` on CUDA, `relative_bias_attention`,
 `gated_convolution` and `log_cpb_table`, those of GAB for plain ViTs `relative_bias_attention`, those of PerViT
 `peripheral_attention`. `sliding_window_qk` and `sliding_window_av` are public operators to build other attention
-layers from, like those of `mmcv.ops`: no layer of this package uses them.
+layers from, like those of `mmcv.ops`; here an ablation of TransNeXt, `SlidingWindowAttention`, uses them.
 """
 
 from .aggregated_attention import aggregated_attention
 from .arguments import AggregatedAttentionInputs
-from .cosine_attention import CosineAttentionInputs, cosine_attention, unit_vectors
+from .cosine_attention import CosineAttentionInputs, cosine_attention, num_keys_of_windows, unit_vectors
 from .gated_convolution import gated_convolution, gated_convolution_reference
 from .log_cpb import log_cpb_table
 from .peripheral_attention import peripheral_attention
@@ -23,6 +23,7 @@ __all__ = [
     'gated_convolution',
     'gated_convolution_reference',
     'log_cpb_table',
+    'num_keys_of_windows',
     'peripheral_attention',
     'relative_bias_attention',
     'sliding_window_av',

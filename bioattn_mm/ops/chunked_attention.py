@@ -14,16 +14,16 @@ MAX_WEIGHTS_PER_CHUNK = 2**20
 def attention_in_chunks(
     query: Tensor, key: Tensor, value: Tensor, bias_of_rows: Callable[[slice], Tensor], scale: float
 ) -> Tensor:
-    """Attention between all tokens of a grid with a bias that is computed for some rows of queries at a time.
+    """Attention from a grid to itself, or to another one, with a bias computed for some rows of queries at a time.
 
     On a CPU there is never a tensor of all pairs of tokens: in training a chunk's bias and weights are computed again
     in the backward pass. On a GPU there is one chunk.
 
     Args:
         query: (B, H, W, heads, d).
-        key: (B, H, W, heads, d).
-        value: (B, H, W, heads, d).
-        bias_of_rows: Gives the bias of the queries in some rows: (heads, rows * W, H * W).
+        key: (B, H', W', heads, d).
+        value: (B, H', W', heads, d).
+        bias_of_rows: Gives the bias of the queries in some rows: (heads, rows * W, H' * W').
         scale: Factor of the products.
 
     Returns:
@@ -39,7 +39,7 @@ def attention_in_chunks(
 
     rows_per_chunk = height
     if not query.is_cuda:
-        rows_per_chunk = max(1, MAX_WEIGHTS_PER_CHUNK // max(1, batch * heads * height * width * width))
+        rows_per_chunk = max(1, MAX_WEIGHTS_PER_CHUNK // max(1, batch * heads * width * key.shape[2]))
     output = []
     for top in range(0, height, rows_per_chunk):
         rows = slice(top, top + rows_per_chunk)

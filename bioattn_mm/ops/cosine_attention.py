@@ -48,15 +48,21 @@ class CosineAttentionInputs(NamedTuple):
 
     def _log_number_of_keys(self) -> Tensor:
         """Log of the keys of each query, the window's tokens inside the grid plus the pooled tokens: (H, W, 1, 1)."""
-        margin = round(self.window_bias.shape[1] ** 0.5) // 2
-
-        def num_inside(length: int) -> Tensor:
-            position = torch.arange(length, device=self.query.device)
-            return (position + margin).clamp(max=length - 1) - (position - margin).clamp(min=0) + 1
-
-        height, width = self.query.shape[1:3]
-        number = torch.outer(num_inside(height), num_inside(width)) + self.pooled_key_value.shape[1:3].numel()
+        window_size = round(self.window_bias.shape[1] ** 0.5)
+        number = num_keys_of_windows(tuple(self.query.shape[1:3]), window_size, self.query.device)
+        number = number + self.pooled_key_value.shape[1:3].numel()
         return number.to(self.scale.dtype).log()[:, :, None, None]
+
+
+def num_keys_of_windows(grid: tuple[int, int], window_size: int, device: torch.device) -> Tensor:
+    """Number of tokens inside of the grid in the window around each token: int64 (H, W)."""
+    margin = window_size // 2
+
+    def num_inside(length: int) -> Tensor:
+        position = torch.arange(length, device=device)
+        return (position + margin).clamp(max=length - 1) - (position - margin).clamp(min=0) + 1
+
+    return torch.outer(num_inside(grid[0]), num_inside(grid[1]))
 
 
 def unit_vectors(x: Tensor) -> Tensor:

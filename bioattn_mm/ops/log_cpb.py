@@ -14,7 +14,7 @@ MAX_HIDDEN_PER_CHUNK = 2**18
 def log_cpb_table(
     vertical: Tensor, horizontal: Tensor, weight: Tensor, bias: Tensor, backend: str | None = None
 ) -> Tensor:
-    """A two-layer MLP on every pair of a vertical and a horizontal coordinate (TransNeXt, section 3.2).
+    """A two-layer MLP on every pair of a vertical and a horizontal coordinate (TransNeXt, section 3.1.3).
 
     The first layer is linear, so the caller computes its terms of each axis alone. This is the rest:
 

@@ -1,6 +1,6 @@
 """Attention to a sliding window in two steps: logits of queries and keys, and weighted sums of values.
 
-Operators for users and benchmarks: TransNeXt runs the fused `aggregated_attention` instead.
+Operators for users, ablations and benchmarks: TransNeXt runs the fused `aggregated_attention` instead.
 """
 
 import torch

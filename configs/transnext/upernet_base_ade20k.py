@@ -1,4 +1,4 @@
-# UperNet with TransNeXt-Base on ADE20K, 160k iterations (TransNeXt, table 5).
+# UperNet with TransNeXt-Base on ADE20K, 160k iterations (TransNeXt, table 14).
 # Weights: the authors' ImageNet-1k release, fetched when training starts.
 _base_ = './upernet_tiny_ade20k.py'
 model = dict(

@@ -1,4 +1,4 @@
-# UperNet with TransNeXt-Tiny on ADE20K, 160k iterations (TransNeXt, table 5).
+# UperNet with TransNeXt-Tiny on ADE20K, 160k iterations (TransNeXt, table 14).
 # Weights: the authors' ImageNet-1k release, fetched when training starts.
 _base_ = '../_base_/recipes/upernet_ade20k.py'
 model = dict(

@@ -159,7 +159,7 @@ def test_window_and_pooled_path(grid: tuple[int, int], pool_size: tuple[int, int
     sums = window.weights.sum((-2, -1)) + pooled.weights.sum((-2, -1))
     torch.testing.assert_close(sums, torch.ones_like(sums))
 
-    inputs = layer._inputs(x).normalised()
+    inputs = layer.scale.logit_factors(layer._projections(x))
     output = torch.einsum('bnqrc,brcnd->bqnd', pooled.weights, inputs.pooled_value)
     local = window.weights + maps['learnable tokens'].weights
     for place, query in enumerate(queries.tolist()):

@@ -1,13 +1,14 @@
 """TransNeXt: Robust Foveal Visual Perception for Vision Transformers (Shi, CVPR 2024)."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from timm.layers import to_2tuple, trunc_normal_
 from torch import Tensor, nn
 
 from ...errors import InputError
-from ...layers import AggregatedAttention, ConvGLU, LengthScaledAttention, LogCPB
+from ...layers import AggregatedAttention, ConvGLU, LengthScaledAttention, LogCPB, build_layer, takes
 from ...registry import MODELS
 from .base import HierarchicalBackbone
 from .blocks import Block, init_linear, run_block
@@ -66,6 +67,15 @@ class TransNeXt(HierarchicalBackbone):
         img_size: Training image size that 'interpolate' resizes from: int or (height, width) in pixels.
         pool_size: Fixed pooled grid of the stages with aggregated attention, int or (height, width): the linear mode.
             None pools to 1/32 of the image, 1/64 with 'micro-aaaa'.
+        window_size: Side of the window of aggregated attention in tokens, odd; one for all stages, or four.
+        token_mixers: Settings of the attention, to vary it: a dict for all stages, or four. `type` is a class or its
+            name in the registry; without it they are settings of the stage's own attention, `AggregatedAttention`, or
+            `LengthScaledAttention` where `sr_ratios` has a 1. An attention gets, as far as it has these arguments,
+            `embed_dims`, `num_heads`, `position_bias`, `sr_ratio`, `pool_size` and `window_size`.
+        channel_mixer: Settings of the feed-forward network, with `type` in the same way, `ConvGLU` by default. It
+            gets `embed_dims` and `ratio`.
+        position_bias: Settings of the position bias, with `type` in the same way, `LogCPB` by default. It gets
+            `num_heads`, `pretrain_grid`, `pretrain_pooled_grid`, `bias_mode`, `train_grid` and `train_pooled_grid`.
         out_indices: Stages (counted from 0) whose outputs are returned.
         drop_path_rate: Stochastic depth of the last block; it rises linearly from 0.
         with_cp: Recompute each block's activations in the backward pass to save memory.
@@ -105,6 +115,10 @@ class TransNeXt(HierarchicalBackbone):
         pretrain_size: int | tuple[int, int] | None = None,
         img_size: int | tuple[int, int] = IMG_SIZE,
         pool_size: int | tuple[int, int] | None = None,
+        window_size: int | Sequence[int] = 3,
+        token_mixers: dict | Sequence[dict] | None = None,
+        channel_mixer: dict | None = None,
+        position_bias: dict | None = None,
         out_indices: tuple[int, ...] = (0, 1, 2, 3),
         drop_path_rate: float = 0.0,
         with_cp: bool = False,
@@ -117,6 +131,9 @@ class TransNeXt(HierarchicalBackbone):
         self.stage_channels, self.stage_strides = tuple(settings['embed_dims']), STRIDES
         self.out_channels = tuple(self.stage_channels[index] for index in self.out_indices)
 
+        window_sizes = _of_stages('window_size', window_size, int)
+        token_mixers = _of_stages('token_mixers', token_mixers or {}, dict)
+
         drop_path_rates = np.linspace(0, drop_path_rate, sum(settings['depths'])).tolist()
         self.stages = nn.ModuleList()
         in_channels = 3
@@ -124,13 +141,29 @@ class TransNeXt(HierarchicalBackbone):
             embed_dims, num_heads = settings['embed_dims'][stage], settings['num_heads'][stage]
             depth, sr_ratio = settings['depths'][stage], settings['sr_ratios'][stage]
             patch_embed = PatchEmbed(in_channels, embed_dims, *((7, 4) if stage == 0 else (3, 2)))
+            own_mixer = LengthScaledAttention if sr_ratio == 1 else AggregatedAttention
+            token_mixer = {'type': own_mixer, **token_mixers[stage]}
+            if not takes(token_mixer, 'sr_ratio'):  # it attends to the tokens themselves
+                sr_ratio = 1
+            # What the parts of a block may need to know of the stage.
+            stage_settings = dict(
+                embed_dims=embed_dims,
+                num_heads=num_heads,
+                ratio=MLP_RATIOS[stage],
+                sr_ratio=sr_ratio,
+                window_size=window_sizes[stage],
+                **_grids(STRIDES[stage], sr_ratio, pretrain_size, img_size, pool_size),
+                bias_mode=bias_mode,
+            )
             blocks = [
                 Block(
                     embed_dims,
-                    _attention(
-                        STRIDES[stage], embed_dims, num_heads, sr_ratio, bias_mode, pretrain_size, img_size, pool_size
+                    build_layer(
+                        token_mixer,
+                        position_bias=build_layer({'type': LogCPB, **(position_bias or {})}, **stage_settings),
+                        **stage_settings,
                     ),
-                    ConvGLU(embed_dims, MLP_RATIOS[stage]),
+                    build_layer({'type': ConvGLU, **(channel_mixer or {})}, **stage_settings),
                     drop_path_rates.pop(0),
                 )
                 for _ in range(depth)
@@ -178,26 +211,40 @@ class TransNeXt(HierarchicalBackbone):
         return [self.stages[stage]]
 
 
-def _attention(
+def _of_stages(name: str, value: object, kind: type) -> Sequence:
+    """One value for each stage: a single one, of type `kind`, is that of all stages.
+
+    Raises:
+        InputError: There are fewer or more than stages.
+    """
+    values = (value,) * len(STRIDES) if isinstance(value, kind) else value
+    if len(values) != len(STRIDES) or not all(isinstance(each, kind) for each in values):
+        raise InputError(f'{name} must be one {kind.__name__} or {len(STRIDES)} of them, got {value!r}')
+    return values
+
+
+def _grids(
     stride: int,
-    embed_dims: int,
-    num_heads: int,
     sr_ratio: int,
-    bias_mode: str,
     pretrain_size: int | tuple[int, int],
     img_size: int | tuple[int, int],
     pool_size: int | tuple[int, int] | None,
-) -> nn.Module:
-    """Attention of a stage: aggregated, or, where the grid is the pooled one (`sr_ratio` 1), length-scaled."""
+) -> dict[str, tuple[int, int] | None]:
+    """Grids of a stage at the image sizes of pre-training and training, and its fixed pooled grid, if it has one."""
+    pool_size = None if pool_size is None or sr_ratio == 1 else to_2tuple(pool_size)
     pretrain_grid = tuple(size // stride for size in to_2tuple(pretrain_size))
     train_grid = tuple(math.ceil(size / stride) for size in to_2tuple(img_size))
-    train_pooled_grid = tuple(max(1, length // sr_ratio) for length in train_grid)
-    if pool_size is not None and sr_ratio > 1:
-        pool_size = train_pooled_grid = to_2tuple(pool_size)
-    position_bias = LogCPB(num_heads, pretrain_grid, bias_mode, train_grid, train_pooled_grid)
-    if sr_ratio == 1:
-        return LengthScaledAttention(embed_dims, num_heads, position_bias)
-    return AggregatedAttention(embed_dims, num_heads, position_bias, sr_ratio, pool_size)
+
+    def pooled(grid: tuple[int, int]) -> tuple[int, int]:
+        return pool_size or tuple(max(1, length // sr_ratio) for length in grid)
+
+    return dict(
+        pretrain_grid=pretrain_grid,
+        pretrain_pooled_grid=pooled(pretrain_grid),
+        train_grid=train_grid,
+        train_pooled_grid=pooled(train_grid),
+        pool_size=pool_size,
+    )
 
 
 def _init_module(module: nn.Module) -> None:

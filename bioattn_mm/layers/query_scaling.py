@@ -1,0 +1,102 @@
+"""Other similarities of query and key than TransNeXt's: what its ablations leave out (table 3, fig. 6).
+
+Each takes the place of `ScaledCosineQuery` in both attention layers, as their argument `scale`.
+"""
+
+import math
+
+from torch import Tensor, nn
+
+from ..ops import AggregatedAttentionInputs, CosineAttentionInputs, aggregated_attention, unit_vectors
+from ..registry import MODELS
+from .aggregated_attention import ScaledCosineQuery
+from .arguments import full_precision
+from .building import replace_by_zeros
+
+
+@MODELS.register_module()
+class CosineQueryWithoutEmbedding(ScaledCosineQuery):
+    """Length-scaled cosine similarity without query embedding: `l2norm(q) * softplus(temperature) * log(N)`.
+
+    Source: TransNeXt (Shi, CVPR 2024), table 3, the step before the query embedding; eq. 8 and 11 without QE.
+
+    Args:
+        num_heads: As in `ScaledCosineQuery`.
+        head_dims: As in `ScaledCosineQuery`.
+    """
+
+    def __init__(self, num_heads: int, head_dims: int) -> None:
+        super().__init__(num_heads, head_dims)
+        replace_by_zeros(self, 'query_embedding')
+
+
+@MODELS.register_module()
+class LearnedScaleQuery(ScaledCosineQuery):
+    """Cosine similarity with a learned scale, without the length: `(l2norm(q) + QE) * softplus(temperature)`.
+
+    Source: TransNeXt (Shi, CVPR 2024), table 3 and fig. 6, without length scaling; the similarity of Swin Transformer
+    V2. Where the scale starts is chosen here: by default where length scaling starts in stage 4 at
+    224 x 224 pixels, with 49 keys, and near where it starts in the other stages, with 58.
+
+    Args:
+        num_heads: As in `ScaledCosineQuery`.
+        head_dims: As in `ScaledCosineQuery`.
+        initial_scale: The scale of each head before training, above 0.
+    """
+
+    def __init__(self, num_heads: int, head_dims: int, initial_scale: float = math.log(49) / 0.24) -> None:
+        super().__init__(num_heads, head_dims)
+        nn.init.constant_(self.temperature, math.log(math.expm1(initial_scale)))
+
+    def forward(self, query: Tensor, log_length: Tensor | float) -> Tensor:
+        """As in `ScaledCosineQuery`; the length is not used."""
+        return super().forward(query, 1.0)
+
+    def attend(self, projections: dict[str, Tensor]) -> Tensor:
+        return aggregated_attention(*self.logit_factors(projections))
+
+    def logit_factors(self, projections: dict[str, Tensor]) -> AggregatedAttentionInputs:
+        factors, query = super().logit_factors(projections), projections['query']
+        scaled = (unit_vectors(query) + full_precision(self.query_embedding)) * self._scaling()['scale'][:, None]
+        return factors._replace(query=scaled.to(query.dtype))
+
+
+@MODELS.register_module()
+class DotProductQuery(nn.Module):
+    """Scaled dot products, as in most transformers: `q / sqrt(d)`, and keys as they are.
+
+    Source: TransNeXt (Shi, CVPR 2024), table 3, the step before length-scaled cosine attention. There is no query
+    embedding, which comes later in the table. Learnable tokens still see queries of unit length.
+
+    Args:
+        num_heads: Number of attention heads.
+        head_dims: Width of a head.
+    """
+
+    def __init__(self, num_heads: int, head_dims: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.head_dims = head_dims
+
+    def forward(self, query: Tensor, log_length: Tensor | float) -> Tensor:
+        """Scale queries, (..., heads, d); the length is not used."""
+        return query * self.head_dims**-0.5
+
+    def key(self, key: Tensor) -> Tensor:
+        """Keys as they are, (..., d)."""
+        return key
+
+    def attend(self, projections: dict[str, Tensor]) -> Tensor:
+        """As in `ScaledCosineQuery`."""
+        return aggregated_attention(*self.logit_factors(projections))
+
+    def logit_factors(self, projections: dict[str, Tensor]) -> AggregatedAttentionInputs:
+        """As in `ScaledCosineQuery`."""
+        tokens = projections['tokens']
+        ones, zeros = tokens.new_ones(self.num_heads), tokens.new_zeros(self.num_heads, self.head_dims)
+        factors = CosineAttentionInputs(**projections, scale=ones, query_embedding=zeros).normalised()
+        return factors._replace(
+            query=self(projections['query'], 0.0),
+            key=projections['key_value'].unbind(3)[0],
+            pooled_key=projections['pooled_key_value'].unbind(3)[0],
+        )
