@@ -8,12 +8,12 @@ from ..ops.relative_bias import bias_of_pairs
 from .aggregated_attention import AggregatedAttention, LengthScaledAttention, ScaledCosineQuery
 from .attention_maps import AttentionMap, record_attention
 from .baseline_attention import GlobalFilter, PerformerAttention, SoftmaxAttention
-from .building import build_layer, replace_by_zeros, takes
+from .building import build_layer, one_for_each, replace_by_zeros, takes
 from .channel_mixers import GLU, MLP, SEMLP, DepthwiseMLP
 from .conv_glu import ConvGLU
 from .gaussian_bias import GaussianBias
 from .gaussian_relative_attention import GaussianRelPosAttention, GaussianRelPosMlp
-from .gpsa import GPSA
+from .gpsa import GPSA, FrozenGPSA, UngatedGPSA
 from .log_cpb import LogCPB, PositionBias
 from .peripheral_attention import DistanceEmbedding, PeripheralAttention
 from .position_bias import LinearCPB, NoPositionBias, RelativePositionBias
@@ -47,6 +47,9 @@ __all__ = [
     'GLU',
     # ConViT
     'GPSA',
+    # its ablations
+    'UngatedGPSA',
+    'FrozenGPSA',
     # PerViT: attention, and the embedding of distances that all its layers share
     'PeripheralAttention',
     'DistanceEmbedding',
@@ -63,6 +66,7 @@ __all__ = [
     'GlobalFilter',
     # all systems
     'build_layer',
+    'one_for_each',
     'takes',
     'replace_by_zeros',
     'PositionEmbedding',

@@ -1,7 +1,7 @@
 """Building a layer that a config names: how a backbone is composed of other parts than its own, as for ablations."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -40,6 +40,24 @@ def build_layer(settings: Mapping, **known: object) -> nn.Module:
 def takes(settings: Mapping, argument: str) -> bool:
     """Whether the class of a layer's settings has an argument of that name."""
     return argument in inspect.signature(_class_of(settings)).parameters
+
+
+def one_for_each(name: str, value: object, kind: type, number: int) -> Sequence:
+    """The values of an argument of a backbone for each of its stages, where a single one is that of all.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: One value of type `kind`, or a sequence of them.
+        kind: Type of a single value, such as int or dict.
+        number: Number of stages.
+
+    Raises:
+        InputError: There are fewer or more values than stages.
+    """
+    values = (value,) * number if isinstance(value, kind) else value
+    if not isinstance(values, Sequence) or len(values) != number or not all(isinstance(one, kind) for one in values):
+        raise InputError(f'{name} must be one {kind.__name__} or {number} of them, got {value!r}')
+    return values
 
 
 def replace_by_zeros(module: nn.Module, *names: str) -> None:

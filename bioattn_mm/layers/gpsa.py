@@ -4,11 +4,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..registry import MODELS
 from .arguments import head_dims_of, weight_and_bias
 from .attention_maps import AttentionMap, AttentionMaps
+from .building import replace_by_zeros
 from .heads import merge_heads, split_heads
 
 
+@MODELS.register_module()
 class GPSA(nn.Module):
     """Gated positional self-attention: each head mixes attention to content with attention to a relative position.
 
@@ -24,10 +27,11 @@ class GPSA(nn.Module):
         embed_dims: Width of the tokens.
         num_heads: Number of attention heads.
         locality_strength: Sharpness of the convolutional initialisation (section 3): each of the first K^2 heads,
-            K = floor(sqrt(num_heads)), attends to one offset of a K x K window.
+            K = floor(sqrt(num_heads)), attends to one offset of a K x K window. None leaves random values, without
+            convolutional initialisation (table 3, rows c, d and g).
     """
 
-    def __init__(self, embed_dims: int, num_heads: int, locality_strength: float = 1.0) -> None:
+    def __init__(self, embed_dims: int, num_heads: int, locality_strength: float | None = 1.0) -> None:
         super().__init__()
         head_dims_of(embed_dims, num_heads)
         self.num_heads = num_heads
@@ -37,7 +41,8 @@ class GPSA(nn.Module):
         self.gating_param = nn.Parameter(torch.ones(num_heads))
         self.proj = nn.Linear(embed_dims, embed_dims)
         self.locality_strength = locality_strength
-        self.init_as_convolution()
+        if locality_strength is not None:
+            self.init_as_convolution()
 
     @torch.no_grad()
     def init_as_convolution(self) -> None:
@@ -113,3 +118,28 @@ class GPSA(nn.Module):
     def _value(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, heads, H * W, d)."""
         return split_heads(self.v(x), 1, self.num_heads)[0]
+
+
+@MODELS.register_module()
+class UngatedGPSA(GPSA):
+    """GPSA whose gates are frozen at 0: content and position have the same share, `sigmoid(0) = 1/2`, in every head.
+
+    Source: ConViT (d'Ascoli et al., ICML 2021), table 3, rows b and d, and footnote 4. Arguments: as in `GPSA`.
+    """
+
+    def __init__(self, embed_dims: int, num_heads: int, locality_strength: float | None = 1.0) -> None:
+        super().__init__(embed_dims, num_heads, locality_strength)
+        replace_by_zeros(self, 'gating_param')
+
+
+@MODELS.register_module()
+class FrozenGPSA(UngatedGPSA):
+    """GPSA that keeps its initial values: a random 'convolution', or random attention with `locality_strength=None`.
+
+    Source: ConViT (d'Ascoli et al., ICML 2021), table 3, rows f and g: of these blocks only the feed-forward networks
+    are trained, here with the blocks' norms; the gates are 0 as in rows b and d. Arguments: as in `GPSA`.
+    """
+
+    def __init__(self, embed_dims: int, num_heads: int, locality_strength: float | None = 1.0) -> None:
+        super().__init__(embed_dims, num_heads, locality_strength)
+        self.requires_grad_(False)

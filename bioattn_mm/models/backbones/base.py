@@ -342,6 +342,7 @@ class PlainBackbone(Backbone):
     def _run_blocks(self, x: Tensor) -> tuple[Tensor, ...]:
         """Outputs of the blocks `out_indices` before pooling; `norm` is applied to the tokens of the last block."""
         x = self.embed(x)
+        grid = x.shape[1:3]
         outputs = []
         for index, block in enumerate(self.blocks):
             x = self.before_block(x, index)

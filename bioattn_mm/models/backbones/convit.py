@@ -1,11 +1,13 @@
 """ConViT: Improving Vision Transformers with Soft Convolutional Inductive Biases (d'Ascoli et al., ICML 2021)."""
 
+from collections.abc import Sequence
+
 import torch
 from timm.layers import Attention, Mlp, to_2tuple, trunc_normal_
 from torch import Tensor, nn
 
 from ...errors import InputError
-from ...layers import GPSA, PositionEmbedding
+from ...layers import GPSA, PositionEmbedding, build_layer, one_for_each
 from ...layers.attention_maps import AttentionMap, AttentionMaps, Recording
 from ...registry import MODELS
 from .base import PlainBackbone
@@ -30,7 +32,10 @@ class ConViT(PlainBackbone):
         out_indices: Blocks (counted from 0) whose outputs are returned; the final LayerNorm is applied to the last
             block's alone. Blocks after the last of these are not built.
         local_up_to_layer: Number of blocks with GPSA, the first ones; the class token is inserted after them.
-        locality_strength: How local the convolutional initialisation of GPSA is.
+        locality_strength: How local the convolutional initialisation of GPSA is; None leaves random values.
+        token_mixers: Settings of the attention of these blocks, to vary it: a dict for all of them, or one for each.
+            `type` is a class or its name in the registry, `GPSA` by default. It gets, as far as it has these
+            arguments, `embed_dims`, `num_heads` and `locality_strength`.
         out_type: 'featmap' for maps, (B, C, H, W), or, for a classifier, 'cls_token' for the class token, (B, C), as
             the release classifies, or 'avg_featmap' for the mean of the other tokens, (B, C).
         drop_path_rate: Stochastic depth of the last block; it rises linearly from 0.
@@ -63,7 +68,8 @@ class ConViT(PlainBackbone):
         pretrain_size: int | tuple[int, int] = 224,
         out_indices: tuple[int, ...] = (3, 7, 9, 11),
         local_up_to_layer: int = 10,
-        locality_strength: float = 1.0,
+        locality_strength: float | None = 1.0,
+        token_mixers: dict | Sequence[dict] | None = None,
         out_type: str = 'featmap',
         drop_path_rate: float = 0.0,
         with_cp: bool = False,
@@ -86,12 +92,22 @@ class ConViT(PlainBackbone):
 
         self.patch_embed = patch_embedding(embed_dims, PATCH_SIZE)
         self.pos_embed = PositionEmbedding(embed_dims, tuple(size // PATCH_SIZE for size in to_2tuple(pretrain_size)))
+        token_mixers = one_for_each('token_mixers', token_mixers or {}, dict, local_up_to_layer)
+
+        def attention(index: int) -> nn.Module:
+            if index >= local_up_to_layer:
+                return Attention(embed_dims, num_heads)
+            return build_layer(
+                {'type': GPSA, **token_mixers[index]},
+                embed_dims=embed_dims,
+                num_heads=num_heads,
+                locality_strength=locality_strength,
+            )
+
         self.blocks = nn.ModuleList(
             Block(
                 embed_dims,
-                GPSA(embed_dims, num_heads, locality_strength)
-                if index < local_up_to_layer
-                else Attention(embed_dims, num_heads),
+                attention(index),
                 Mlp(embed_dims, MLP_RATIO * embed_dims),
                 rate,
             )
@@ -135,5 +151,5 @@ class ConViT(PlainBackbone):
 def _init_module(module: nn.Module) -> None:
     """The release's initial values; `nn.Module.apply` visits a module after its children."""
     init_linear(module)
-    if isinstance(module, GPSA):
+    if isinstance(module, GPSA) and module.locality_strength is not None:
         module.init_as_convolution()

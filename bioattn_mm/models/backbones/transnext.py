@@ -8,7 +8,7 @@ from timm.layers import to_2tuple, trunc_normal_
 from torch import Tensor, nn
 
 from ...errors import InputError
-from ...layers import AggregatedAttention, ConvGLU, LengthScaledAttention, LogCPB, build_layer, takes
+from ...layers import AggregatedAttention, ConvGLU, LengthScaledAttention, LogCPB, build_layer, one_for_each, takes
 from ...registry import MODELS
 from .base import HierarchicalBackbone
 from .blocks import Block, init_linear, run_block
@@ -131,8 +131,8 @@ class TransNeXt(HierarchicalBackbone):
         self.stage_channels, self.stage_strides = tuple(settings['embed_dims']), STRIDES
         self.out_channels = tuple(self.stage_channels[index] for index in self.out_indices)
 
-        window_sizes = _of_stages('window_size', window_size, int)
-        token_mixers = _of_stages('token_mixers', token_mixers or {}, dict)
+        window_sizes = one_for_each('window_size', window_size, int, len(STRIDES))
+        token_mixers = one_for_each('token_mixers', token_mixers or {}, dict, len(STRIDES))
 
         drop_path_rates = np.linspace(0, drop_path_rate, sum(settings['depths'])).tolist()
         self.stages = nn.ModuleList()
@@ -209,18 +209,6 @@ class TransNeXt(HierarchicalBackbone):
 
     def stage_modules(self, stage: int) -> list[nn.Module]:
         return [self.stages[stage]]
-
-
-def _of_stages(name: str, value: object, kind: type) -> Sequence:
-    """One value for each stage: a single one, of type `kind`, is that of all stages.
-
-    Raises:
-        InputError: There are fewer or more than stages.
-    """
-    values = (value,) * len(STRIDES) if isinstance(value, kind) else value
-    if len(values) != len(STRIDES) or not all(isinstance(each, kind) for each in values):
-        raise InputError(f'{name} must be one {kind.__name__} or {len(STRIDES)} of them, got {value!r}')
-    return values
 
 
 def _grids(

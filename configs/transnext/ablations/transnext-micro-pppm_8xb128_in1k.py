@@ -1,0 +1,11 @@
+# TransNeXt-Micro with attention to pooled tokens alone in stages 1 to 3 on ImageNet-1k (TransNeXt, table 9, P-P-P-M).
+# Weights: random.
+_base_ = '../transnext-micro_8xb128_in1k.py'
+model = dict(
+    backbone=dict(
+        token_mixers=[
+            *[dict(type='bioattn_mm.PooledAttention')] * 3,
+            dict(type='bioattn_mm.LengthScaledAttention'),
+        ]
+    )
+)
