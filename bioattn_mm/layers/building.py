@@ -24,7 +24,7 @@ def build_layer(settings: Mapping, **known: object) -> nn.Module:
         InputError: There is no such type, it has no such argument, or it lacks one.
     """
     layer = _class_of(settings)
-    parameters = inspect.signature(layer).parameters
+    parameters = _arguments_of(layer)
     own = {name: value for name, value in settings.items() if name != 'type'}
     unknown = [name for name in own if name not in parameters]
     if unknown:
@@ -39,7 +39,7 @@ def build_layer(settings: Mapping, **known: object) -> nn.Module:
 
 def takes(settings: Mapping, argument: str) -> bool:
     """Whether the class of a layer's settings has an argument of that name."""
-    return argument in inspect.signature(_class_of(settings)).parameters
+    return argument in _arguments_of(_class_of(settings))
 
 
 def one_for_each(name: str, value: object, kind: type, number: int) -> Sequence:
@@ -69,8 +69,17 @@ def replace_by_zeros(module: nn.Module, *names: str) -> None:
 
 
 def _class_of(settings: Mapping) -> type:
+    if not isinstance(settings, Mapping):
+        raise InputError(f'the settings of a layer must be a dict with its type, got {settings!r}')
     kind = settings.get('type')
     layer = MODELS.get(kind) if isinstance(kind, str) else kind
     if not inspect.isclass(layer):
         raise InputError(f'the type of a layer must be a class or its name in the registry of models, got {kind!r}')
     return layer
+
+
+def _arguments_of(layer: type) -> dict[str, inspect.Parameter]:
+    """The arguments of a class that have names of their own."""
+    unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(layer).parameters
+    return {name: parameter for name, parameter in parameters.items() if parameter.kind not in unnamed}

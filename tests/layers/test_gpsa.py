@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bioattn_mm.errors import InputError
-from bioattn_mm.layers import GPSA
+from bioattn_mm.layers import GPSA, FrozenGPSA, UngatedGPSA
 
 GRIDS = [(1, 1), (1, 5), (4, 4), (3, 7), (6, 2)]
 
@@ -162,3 +162,34 @@ def test_half_precision_on_a_long_axis(dtype: torch.dtype) -> None:
 def test_width_that_is_no_multiple_of_the_heads() -> None:
     with pytest.raises(InputError, match='embed_dims must be a multiple of num_heads, got 10 and 3'):
         GPSA(10, 3)
+
+
+def test_ungated_gives_content_and_position_the_same_share() -> None:
+    """Table 3, rows b and d: eq. 7 with a gate of 0 in every head, whatever is trained."""
+    layer, x = UngatedGPSA(12, 3).double(), torch.randn(2, 3, 4, 12, dtype=torch.float64)
+    assert 'gating_param' not in {**dict(layer.named_parameters()), **layer.state_dict()}
+    assert layer.head_parameters() == dict(gate=[0.5] * 3)
+    gated = GPSA(12, 3).double()
+    gated.load_state_dict({**layer.state_dict(), 'gating_param': torch.zeros(3)})
+    torch.testing.assert_close(layer(x), gated(x))
+    weights = written_out(layer, x)
+    maps = layer.attention_maps(x, torch.arange(12))
+    halves = (maps['content'].weights + maps['position'].weights) / 2
+    torch.testing.assert_close(weights, halves.flatten(3))
+    torch.testing.assert_close(layer(x), output_of(layer, weights, x))
+
+
+def test_without_convolutional_initialisation() -> None:
+    layer = GPSA(12, 4, locality_strength=None)
+    assert not torch.equal(layer.v.weight, torch.eye(12))
+    assert not torch.equal(layer.pos_proj.weight[:, 2], torch.full((4,), -1.0))
+    assert layer.gating_param.tolist() == [1.0] * 4
+
+
+def test_frozen_keeps_its_initial_values_and_passes_gradients_on() -> None:
+    layer = FrozenGPSA(12, 4)
+    assert not any(parameter.requires_grad for parameter in layer.parameters())
+    torch.testing.assert_close(layer.v.weight, torch.eye(12), rtol=0, atol=0)
+    x = torch.randn(1, 3, 4, 12, requires_grad=True)
+    layer(x).sum().backward()
+    assert x.grad.abs().sum() > 0

@@ -68,6 +68,44 @@ def test_local_up_to_layer() -> None:
     assert [output.shape for output in backbone(torch.randn(1, 3, 32, 48))] == [(1, 8, 2, 3)] * 4
 
 
+def test_without_gpsa_the_class_token_comes_first() -> None:
+    """Table 3, row e: DeiT."""
+    deit = dict(local_up_to_layer=0, out_indices=(3, 11))
+    assert [output.shape for output in ConViT(SMALL, **deit)(torch.randn(1, 3, 32, 48))] == [(1, 8, 2, 3)] * 2
+    backbone = ConViT(SMALL, local_up_to_layer=0, out_indices=(11,), out_type='cls_token')
+    assert backbone(torch.randn(2, 3, 32, 48))[0].shape == (2, 8)
+
+
+def test_token_mixers_of_all_blocks_or_of_each() -> None:
+    def kinds(**options: object) -> list[str]:
+        return [type(block.attn).__name__ for block in ConViT(SMALL, local_up_to_layer=3, **options).blocks[:4]]
+
+    ungated = dict(type='bioattn_mm.UngatedGPSA')
+    assert kinds() == ['GPSA'] * 3 + ['Attention']
+    assert kinds(token_mixers=ungated) == ['UngatedGPSA'] * 3 + ['Attention']
+    assert kinds(token_mixers=[{}, ungated, dict(locality_strength=3.0)]) == [
+        'GPSA',
+        'UngatedGPSA',
+        'GPSA',
+        'Attention',
+    ]
+
+
+@pytest.mark.parametrize('frozen', [True, False])
+def test_without_convolutional_initialisation(frozen: bool) -> None:
+    """Table 3, rows c and g: initialised as the other linear layers are."""
+    torch.manual_seed(0)
+    token_mixers = dict(type='bioattn_mm.FrozenGPSA') if frozen else None
+    backbone = ConViT('tiny', locality_strength=None, token_mixers=token_mixers)
+    for name in ('v', 'pos_proj'):
+        weights = torch.cat([getattr(block.attn, name).weight.detach().flatten() for block in backbone.blocks[:10]])
+        assert weights.std() == pytest.approx(0.02, rel=0.2)
+    trained = {name for name, parameter in backbone.named_parameters() if parameter.requires_grad}
+    assert ('blocks.0.attn.v.weight' in trained) != frozen
+    assert {'blocks.0.mlp.fc1.weight', 'blocks.0.norm1.weight', 'blocks.10.attn.qkv.weight'} <= trained
+    assert not frozen or not any(name.startswith('blocks.9.attn.') for name in trained)
+
+
 def test_compiles_whole() -> None:
     torch.compiler.reset()
     backbone = ConViT(SMALL, local_up_to_layer=1, out_indices=(0, 1)).eval()
@@ -109,6 +147,8 @@ def test_checkpoint_of_another_pretraining_size(tmp_path) -> None:
         (dict(arch='huge'), 'arch must be one of tiny, tiny-plus, small, small-plus, base, base-plus or a dict'),
         (dict(arch=dict(num_heads=2)), 'arch as a dict needs the keys embed_dims, num_heads, num_layers'),
         (dict(local_up_to_layer=13), 'local_up_to_layer must be 0 to 12, got 13'),
+        (dict(token_mixers=[{}] * 12), 'token_mixers must be one dict or 10 of them'),
+        (dict(token_mixers=dict(gate=0)), 'GPSA has no argument gate: expected some of embed_dims, num_heads'),
     ],
 )
 def test_arguments_that_are_wrong(options: dict, message: str) -> None:

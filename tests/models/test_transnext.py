@@ -100,6 +100,63 @@ def test_interpolation_equals_extrapolation_at_the_training_size(arch: dict) -> 
     assert not torch.allclose(extrapolate(bigger)[0], interpolate(bigger)[0], atol=1e-6)
 
 
+TO_ALL = dict(type='bioattn_mm.LengthScaledAttention')
+COMPOSITIONS = dict(
+    pooled=dict(token_mixers=[*[dict(type='bioattn_mm.PooledAttention')] * 3, TO_ALL]),
+    window=dict(token_mixers=[*[dict(type='bioattn_mm.SlidingWindowAttention')] * 3, TO_ALL], window_size=5),
+    all_tokens=dict(token_mixers=TO_ALL),
+    pixel_focused=dict(token_mixers=[*[dict(type='bioattn_mm.PixelFocusedAttention')] * 3, {}]),
+    windows=dict(window_size=(3, 5, 7, 3)),
+    dot_product=dict(token_mixers=dict(scale=dict(type='bioattn_mm.DotProductQuery'))),
+    learned_scale=dict(token_mixers=dict(scale=dict(type='bioattn_mm.LearnedScaleQuery', initial_scale=10.0))),
+    no_bias=dict(position_bias=dict(type='bioattn_mm.NoPositionBias')),
+    learned_bias=dict(position_bias=dict(type='bioattn_mm.RelativePositionBias')),
+    learned_bias_of_all=dict(position_bias=dict(type='bioattn_mm.RelativePositionBias'), token_mixers=TO_ALL),
+    glu=dict(channel_mixer=dict(type='bioattn_mm.GLU')),
+    se=dict(channel_mixer=dict(type='bioattn_mm.SEMLP', se_ratio=0.25)),
+)
+
+
+@pytest.mark.parametrize('bias_mode', ['extrapolate', 'interpolate'])
+@pytest.mark.parametrize('name', COMPOSITIONS)
+def test_every_composition_at_any_size(name: str, bias_mode: str) -> None:
+    backbone = TransNeXt(SMALL, bias_mode=bias_mode, img_size=64, pretrain_size=64, **COMPOSITIONS[name])
+    outputs = backbone(torch.randn(1, 3, 97, 70))
+    for output, channels, stride in zip(outputs, backbone.out_channels, (4, 8, 16, 32), strict=True):
+        assert output.shape == (1, channels, -(-97 // stride), -(-70 // stride))
+        assert output.isfinite().all()
+    sum(output.square().sum() for output in outputs).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in backbone.parameters())
+
+
+def test_parts_are_composed_by_stage() -> None:
+    def kinds(part: str, **options: object) -> list[str]:
+        backbone = TransNeXt(SMALL, **options)
+        return [type(stage.blocks[0].get_submodule(part)).__name__ for stage in backbone.stages]
+
+    own = ['AggregatedAttention'] * 3 + ['LengthScaledAttention']
+    assert kinds('attn') == own
+    assert kinds('attn', **COMPOSITIONS['pooled']) == ['PooledAttention'] * 3 + ['LengthScaledAttention']
+    assert kinds('attn', **COMPOSITIONS['dot_product']) == own
+    assert kinds('attn.scale', **COMPOSITIONS['dot_product']) == ['DotProductQuery'] * 4
+    assert kinds('attn.position_bias', **COMPOSITIONS['no_bias']) == ['NoPositionBias'] * 4
+    assert kinds('mlp', **COMPOSITIONS['glu']) == ['GLU'] * 4
+    windows = TransNeXt(SMALL_AAAA, window_size=(3, 5, 7, 9)).stages
+    assert [stage.blocks[0].attn.window_size for stage in windows] == [3, 5, 7, 9]
+    # The class itself, also one that is in no registry.
+    assert kinds('mlp', channel_mixer=dict(type=WithoutMixing)) == ['WithoutMixing'] * 4
+    # A grid to itself, where tokens attend to all tokens.
+    bias = TransNeXt(SMALL, **COMPOSITIONS['learned_bias_of_all']).stages[0].blocks[0].attn.position_bias
+    assert bias.offsets.shape == (1, 111, 111)
+
+
+class WithoutMixing(torch.nn.Module):
+    """A channel mixer that needs to know nothing."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
 def test_says_which_keys_were_not_used(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = []
     monkeypatch.setattr('bioattn_mm.models.backbones.base.print_log', lambda line, logger: lines.append(line))
@@ -182,6 +239,11 @@ def test_checkpoint_that_cannot_be_downloaded() -> None:
             'embed_dims must be a multiple of num_heads, got 8 and 3',
         ),
         (dict(bias_mode='stretch'), 'bias_mode must be'),
+        (dict(window_size=(3, 3)), r'window_size must be one int or 4 of them, got \(3, 3\)'),
+        (dict(window_size=4), 'window_size must be odd and positive, got 4'),
+        (dict(token_mixers=[{}]), r'token_mixers must be one dict or 4 of them, got \[\{\}\]'),
+        (dict(token_mixers=dict(scale='none')), "settings of a layer must be a dict with its type, got 'none'"),
+        (dict(channel_mixer=dict(type='bioattn_mm.Glu')), "a class or its name in the registry .* 'bioattn_mm.Glu'"),
     ],
 )
 def test_arguments_that_are_wrong(options: dict, message: str) -> None:

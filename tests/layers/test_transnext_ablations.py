@@ -1,0 +1,299 @@
+"""The parts that TransNeXt's ablations vary, each against its formula written out for all pairs of tokens."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bioattn_mm.errors import InputError
+from bioattn_mm.layers import (
+    GLU,
+    MLP,
+    SEMLP,
+    AggregatedAttention,
+    CosineQueryWithoutEmbedding,
+    DepthwiseMLP,
+    DotProductQuery,
+    LearnedScaleQuery,
+    LengthScaledAttention,
+    LinearCPB,
+    LogCPB,
+    NoPositionBias,
+    PixelFocusedAttention,
+    PooledAttention,
+    RelativePositionBias,
+    ScaledCosineQuery,
+    SlidingWindowAttention,
+    build_layer,
+    takes,
+)
+
+CHANNELS, HEADS, WIDTH = 12, 3, 4
+GRIDS = [(4, 7), (1, 5), (1, 1)]
+SCALES = [ScaledCosineQuery, CosineQueryWithoutEmbedding, LearnedScaleQuery, DotProductQuery]
+every_grid = pytest.mark.parametrize('grid', GRIDS, ids=str)
+every_scale = pytest.mark.parametrize('scale', SCALES)
+
+
+def randomized(layer: nn.Module) -> nn.Module:
+    for parameter in layer.double().parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return layer
+
+
+def logits(layer: nn.Module, query: Tensor, keys: Tensor, length: Tensor) -> Tensor:
+    """Products of projected queries, (B, heads, N, d), and keys, (B, heads, M, d); `length` keys, (N, 1)."""
+    scale = layer.scale
+    if isinstance(scale, DotProductQuery):
+        return query @ keys.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    unit = F.normalize(query, dim=-1)
+    if not isinstance(scale, CosineQueryWithoutEmbedding):
+        unit = unit + scale.query_embedding[:, None]
+    factor = F.softplus(scale.temperature)[:, None]
+    factor = factor * (1 if isinstance(scale, LearnedScaleQuery) else length.log())
+    return factor * unit @ F.normalize(keys, dim=-1).transpose(-2, -1)
+
+
+def heads_of(x: Tensor) -> Tensor:
+    """(B, H, W, C) to (B, heads, H * W, d)."""
+    return x.flatten(1, 2).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+
+
+def bias_of_pairs(layer: nn.Module, grid: tuple[int, int], pooled_grid: tuple[int, int]) -> Tensor:
+    bias, rows = layer.position_bias(grid, pooled_grid)
+    return bias[:, rows].transpose(2, 3).flatten(3).flatten(1, 2)
+
+
+def written_out(layer: nn.Module, x: Tensor) -> Tensor:
+    """Attention to the window, to pooled tokens, or to both, with tensors of all pairs."""
+    grid, parts, values, lengths = tuple(x.shape[1:3]), [], [], []
+    number = grid[0] * grid[1]
+    query = heads_of(layer.q(x))
+    if hasattr(layer, 'window_bias'):
+        key, value = (heads_of(part) for part in layer.kv(x).chunk(2, dim=-1))
+        place = torch.stack(torch.meshgrid(*map(torch.arange, grid), indexing='ij'), dim=-1).reshape(-1, 2)
+        offset = place[None] - place[:, None] + layer.window_size // 2  # key - query
+        inside = ((offset >= 0) & (offset < layer.window_size)).all(-1)
+        index = (offset[..., 0] * layer.window_size + offset[..., 1]) * inside
+        lengths.append(inside.sum(-1, keepdim=True))
+        parts.append((key, layer.window_bias[:, index].masked_fill(~inside, float('-inf'))))
+        values.append(value)
+    if hasattr(layer, 'pool_proj'):
+        pooled_grid = tuple(max(1, length // layer.sr_ratio) for length in grid)
+        pooled = F.adaptive_avg_pool2d(F.gelu(layer.pool_proj(x.permute(0, 3, 1, 2))), pooled_grid)
+        key, value = (heads_of(part) for part in layer.kv(layer.pool_norm(pooled.permute(0, 2, 3, 1))).chunk(2, -1))
+        lengths.append(torch.full((number, 1), key.shape[2]))
+        parts.append((key, bias_of_pairs(layer, grid, pooled_grid)))
+        values.append(value)
+    length = sum(lengths).double()
+    weights = torch.cat([logits(layer, query, key, length) + bias for key, bias in parts], dim=-1).softmax(-1)
+    if isinstance(getattr(layer, 'learnable_tokens', None), nn.Parameter):
+        tokens = F.normalize(query, dim=-1) @ layer.learnable_tokens + layer.learnable_bias[:, None]
+        tokens = tokens.gather(-1, index.expand(*tokens.shape[:2], -1, -1)) * inside
+        weights = torch.cat([weights[..., :number] + tokens, weights[..., number:]], dim=-1)
+    output = weights @ torch.cat(values, dim=2)
+    return layer.proj(output.transpose(1, 2).reshape(x.shape))
+
+
+def check(layer: nn.Module, formula: Callable, grid: tuple[int, int]) -> None:
+    """Values and gradients of the input and of every parameter."""
+    x = torch.randn(2, *grid, CHANNELS, dtype=torch.float64, requires_grad=True)
+    outputs = layer(x), formula(layer, x)
+    torch.testing.assert_close(*outputs)
+    upstream = torch.randn_like(x)
+    wanted = [x, *layer.parameters()]
+    ours, written = (torch.autograd.grad(y, wanted, upstream, allow_unused=True) for y in outputs)
+    for a, b in zip(ours, written, strict=True):
+        torch.testing.assert_close(torch.zeros(()).double() if a is None else a, b if b is not None else a)
+
+
+def make(kind: type, scale: type | None = None, **arguments: object) -> nn.Module:
+    known = dict(embed_dims=CHANNELS, num_heads=HEADS, sr_ratio=2, position_bias=LogCPB(HEADS, (4, 4)))
+    return randomized(build_layer(dict(type=kind, scale=scale and dict(type=scale), **arguments), **known))
+
+
+@every_grid
+@every_scale
+def test_aggregated_attention_with_every_similarity(
+    scale: type, grid: tuple[int, int], backend: str, monkeypatch
+) -> None:
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
+    check(make(AggregatedAttention, scale), written_out, grid)
+
+
+@every_grid
+@every_scale
+def test_attention_to_all_tokens_with_every_similarity(scale: type, grid: tuple[int, int]) -> None:
+    def formula(layer: LengthScaledAttention, x: Tensor) -> Tensor:
+        query, key, value = (heads_of(part) for part in layer.qkv(x).chunk(3, dim=-1))
+        length = torch.tensor([[float(grid[0] * grid[1])]], dtype=torch.float64)
+        weights = (logits(layer, query, key, length) + bias_of_pairs(layer, grid, grid)).softmax(-1)
+        return layer.proj((weights @ value).transpose(1, 2).reshape(x.shape))
+
+    check(make(LengthScaledAttention, scale), formula, grid)
+
+
+@every_grid
+@pytest.mark.parametrize('kind', [PixelFocusedAttention, PooledAttention, SlidingWindowAttention])
+def test_token_mixers(kind: type, grid: tuple[int, int], backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
+    check(make(kind), written_out, grid)
+    check(make(kind, DotProductQuery), written_out, grid)
+    if takes(dict(type=kind), 'window_size'):
+        check(make(kind, window_size=5), written_out, grid)
+
+
+def test_what_is_left_out_has_no_parameters_and_is_not_saved() -> None:
+    names = {name for name, _ in make(AggregatedAttention).named_parameters()}
+    left_out = {'learnable_tokens', 'learnable_bias', 'scale.query_embedding'}
+    focused = make(PixelFocusedAttention)
+    assert {name for name, _ in focused.named_parameters()} == set(focused.state_dict()) == names - left_out
+    with_embedding = make(PixelFocusedAttention, ScaledCosineQuery)
+    assert {name for name, _ in with_embedding.named_parameters()} == names - {'learnable_tokens', 'learnable_bias'}
+
+
+def test_a_learned_scale_starts_where_length_scaling_does() -> None:
+    scaled, learned = ScaledCosineQuery(HEADS, WIDTH), LearnedScaleQuery(HEADS, WIDTH)
+    learned.query_embedding.data.copy_(scaled.query_embedding)
+    query = torch.randn(2, HEADS, WIDTH)
+    torch.testing.assert_close(learned(query, math.log(1000)), scaled(query, math.log(49)))
+    torch.testing.assert_close(
+        F.softplus(LearnedScaleQuery(HEADS, WIDTH, 10.0).temperature), torch.full((HEADS, 1), 10.0)
+    )
+
+
+@pytest.mark.parametrize('scale', SCALES)
+def test_half_precision(scale: type) -> None:
+    for kind in (AggregatedAttention, LengthScaledAttention, PooledAttention, SlidingWindowAttention):
+        layer, x = make(kind, scale).float(), torch.randn(1, 4, 5, CHANNELS)
+        with torch.autocast('cpu', torch.bfloat16):
+            output = layer(x)
+        torch.testing.assert_close(output.float(), layer(x), atol=0.1, rtol=0.1)
+
+
+@torch.no_grad()
+def test_maps_of_the_token_mixers() -> None:
+    """The output put together again from the weights of `attention_maps`."""
+    x, grid = torch.randn(2, 4, 5, CHANNELS, dtype=torch.float64), (4, 5)
+    queries = torch.arange(20)
+    pooled = make(PooledAttention)
+    attention = pooled.attention_maps(x, queries)['attention']
+    value = pooled._query_key_value(x)[2]
+    output = torch.einsum('bnqrc,brcnd->bqnd', attention.weights, value).flatten(-2)
+    torch.testing.assert_close(pooled.proj(output), pooled(x).flatten(1, 2))
+    assert attention.rows.tolist() == [[0.5, 2.5]]
+
+    sliding = make(SlidingWindowAttention)
+    maps = sliding.attention_maps(x, queries)
+    assert list(maps) == ['learnable tokens', 'window']  # the attention itself is the last
+    torch.testing.assert_close(maps['window'].weights.sum((-2, -1)), torch.ones(2, HEADS, 20, dtype=torch.float64))
+    value = sliding.kv(x).unflatten(-1, (2, HEADS, -1))[:, :, :, 1]
+    weights, output = (
+        maps['window'].weights + maps['learnable tokens'].weights,
+        torch.zeros(2, 20, HEADS, WIDTH).double(),
+    )
+    for query in range(20):
+        for r, row in enumerate(maps['window'].rows[query].tolist()):
+            for c, column in enumerate(maps['window'].columns[query].tolist()):
+                if 0 <= row < grid[0] and 0 <= column < grid[1]:
+                    output[:, query] += weights[:, :, query, r, c, None] * value[:, row, column]
+    torch.testing.assert_close(sliding.proj(output.flatten(-2)), sliding(x).flatten(1, 2))
+
+
+@pytest.mark.parametrize(('grid', 'pooled_grid'), [((4, 6), (2, 3)), ((5, 3), (2, 2)), ((4, 4), (4, 4))], ids=str)
+def test_linearly_spaced_bias(grid: tuple[int, int], pooled_grid: tuple[int, int]) -> None:
+    layer = randomized(LinearCPB(HEADS, (9, 5)))
+    bias, rows = layer(grid, pooled_grid)
+    axes = [
+        (torch.arange(length)[:, None] - F.adaptive_avg_pool1d(torch.arange(length)[None].double(), cells))
+        / (whole - 1)
+        for length, cells, whole in zip(grid, pooled_grid, (9, 5))
+    ]
+    vertical, horizontal = axes[0][:, :, None, None], axes[1][None, None]
+    pairs = torch.stack(torch.broadcast_tensors(vertical, horizontal), dim=-1)  # (H, Ph, W, Pw, 2)
+    torch.testing.assert_close(bias[:, rows], layer.fc2(F.relu(layer.fc1(pairs))).permute(4, 0, 1, 2, 3))
+
+
+def test_relative_position_bias_is_a_number_for_each_offset() -> None:
+    layer = randomized(RelativePositionBias(HEADS, (4, 6), (4, 6)))
+    assert layer.offsets.shape == (HEADS, 7, 11)
+    bias, rows = layer((4, 6), (4, 6))
+    pairs = bias[:, rows]  # (heads, H, Ph, W, Pw)
+    assert (pairs[:, 1, 3, 5, 0] == layer.offsets[:, 1 - 3 + 3, 5 - 0 + 5]).all()
+    assert (layer.of_offsets((4, 6)) == layer.offsets).all()
+    # Another grid: all pairs resized, queries and keys.
+    bias, rows = layer((8, 6), (8, 6))
+    pairs = pairs.permute(0, 3, 4, 1, 2).flatten(1, 2)
+    wanted = F.interpolate(pairs, (8, 8), mode='bilinear').unflatten(1, (6, 6)).permute(0, 3, 4, 1, 2)
+    torch.testing.assert_close(bias[:, rows], wanted)
+    assert layer.of_offsets((8, 6)) is None
+    pooled = RelativePositionBias(HEADS, (4, 6), (2, 3))
+    assert pooled.offsets.shape == (HEADS, 6, 10)  # from -2.5 to 2.5 and from -4.5 to 4.5 tokens
+
+
+@every_grid
+@pytest.mark.parametrize('bias', [NoPositionBias, RelativePositionBias])
+def test_attention_with_other_biases(bias: type, grid: tuple[int, int]) -> None:
+    grids = dict(pretrain_grid=(4, 4), num_heads=HEADS)
+    for kind in (AggregatedAttention, PooledAttention):
+        position_bias = build_layer(dict(type=bias), pretrain_pooled_grid=(2, 2), **grids)
+        check(make(kind, position_bias=position_bias), written_out, grid)
+    position_bias = build_layer(dict(type=bias), pretrain_pooled_grid=(4, 4), **grids)
+    layer = make(LengthScaledAttention, position_bias=position_bias)
+    x = torch.randn(1, *grid, CHANNELS).double()
+    query, key, value = (part.flatten(1, 2).transpose(1, 2) for part in layer._query_key_value(x))
+    weights = (query @ key.transpose(-2, -1) + bias_of_pairs(layer, grid, grid)).softmax(-1)
+    torch.testing.assert_close(layer(x), layer.proj((weights @ value).transpose(1, 2).reshape(x.shape)))
+
+
+def test_no_bias_is_zero() -> None:
+    bias, rows = NoPositionBias(HEADS)((4, 6), (2, 3))
+    assert bias[:, rows].shape == (HEADS, 4, 2, 6, 3)
+    assert not bias.any()
+    assert not list(NoPositionBias(HEADS).parameters())
+
+
+def test_channel_mixers_equal_their_formulas() -> None:
+    x = torch.randn(2, 5, 4, CHANNELS).double()
+
+    def convolved(layer: nn.Module, hidden: Tensor) -> Tensor:
+        return F.conv2d(
+            hidden.permute(0, 3, 1, 2), layer.dwconv.weight, layer.dwconv.bias, padding=1, groups=hidden.shape[-1]
+        ).permute(0, 2, 3, 1)
+
+    mlp = randomized(MLP(CHANNELS, 4))
+    torch.testing.assert_close(mlp(x), mlp.fc2(F.gelu(mlp.fc1(x))))
+    depthwise = randomized(DepthwiseMLP(CHANNELS, 4))
+    torch.testing.assert_close(depthwise(x), depthwise.fc2(F.gelu(convolved(depthwise, depthwise.fc1(x)))))
+    gated = randomized(GLU(CHANNELS, 4))
+    gate, value = gated.fc1(x).chunk(2, -1)
+    torch.testing.assert_close(gated(x), gated.fc2(F.gelu(gate) * value))
+
+    squeezed = randomized(SEMLP(CHANNELS, 4))
+    excite = squeezed.channel_attention
+    hidden = F.gelu(convolved(squeezed, squeezed.fc1(x)))
+    bottleneck = F.relu(F.linear(hidden.mean((1, 2)), excite.fc1.weight.flatten(1), excite.fc1.bias))
+    weights = torch.sigmoid(F.linear(bottleneck, excite.fc2.weight.flatten(1), excite.fc2.bias))
+    torch.testing.assert_close(squeezed(x), squeezed.fc2(hidden * weights[:, None, None]))
+
+    widths = {type(layer): layer.fc2.in_features for layer in (mlp, depthwise, squeezed, gated)}
+    assert widths == {MLP: 48, DepthwiseMLP: 48, SEMLP: 48, GLU: 32}
+    assert bottleneck.shape == (2, 3)
+
+
+def test_what_can_not_be_built_is_told() -> None:
+    with pytest.raises(InputError, match=r"class or its name in the registry of models, got 'Glu'"):
+        build_layer(dict(type='Glu'))
+    with pytest.raises(InputError, match='got None'):
+        build_layer(dict(ratio=4))
+    with pytest.raises(InputError, match='GLU has no argument width: expected some of embed_dims, ratio'):
+        build_layer(dict(type='GLU', width=3), embed_dims=12, ratio=4)
+    with pytest.raises(InputError, match='PooledAttention needs position_bias, sr_ratio'):
+        build_layer(dict(type='bioattn_mm.PooledAttention'), embed_dims=12, num_heads=3, depth=4)
+    with pytest.raises(InputError, match='window_size must be odd and positive, got 4'):
+        make(SlidingWindowAttention, window_size=4)
+    # What is stated comes before what is known.
+    assert build_layer(dict(type='bioattn_mm.GLU', ratio=2), embed_dims=12, ratio=4).fc2.in_features == 16
