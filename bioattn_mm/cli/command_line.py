@@ -163,9 +163,11 @@ class ToolParser(argparse.ArgumentParser):
         # torch.distributed.launch appends it; it also sets the environment variable LOCAL_RANK, which is used.
         self.add_argument('--local_rank', '--local-rank', type=int, help=argparse.SUPPRESS)
 
-    def add_out(self, content: str) -> None:
-        """Add `--out`, a folder that must not hold the tool's files yet."""
-        self.add_argument('--out', required=True, metavar='DIR', help=f'folder for {content}; nothing is overwritten')
+    def add_out(self, content: str, unless: str | None = None) -> None:
+        """Add `--out`, a folder that must not hold the files of the tool yet, required unless the flag `unless` is given."""
+        needed = f'; needed unless {unless} is given' if unless else ''
+        help = f'folder for {content}; nothing is overwritten{needed}'
+        self.add_argument('--out', required=unless is None, metavar='DIR', help=help)
 
     def add_device(self) -> None:
         """Add `--device`."""

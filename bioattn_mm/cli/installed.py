@@ -57,6 +57,26 @@ def find_config(name: str) -> str:
     return str(found[0].resolve()) if found else name
 
 
+def find_configs(name: str) -> list[str]:
+    """The paths of the configs in a folder, by name, or of a single one, as `find_config` finds it.
+
+    Args:
+        name: As in `find_config`, or a folder: seen from the working directory, or below configs/, such as
+            'convit/ablations'. Configs in its subfolders are not meant.
+
+    Raises:
+        InputError: The folder has no configs, or several configs have that file name.
+    """
+    installed = FOLDER / 'configs' / name.removeprefix('configs/')
+    folder = next((path for path in (Path(name), installed) if path.is_dir()), None)
+    if folder is None:
+        return [find_config(name)]
+    found = sorted(str(path) for path in folder.glob('*.py'))
+    if not found:
+        raise InputError(f'there are no configs in the folder {name}: expected files such as NAME.py')
+    return found
+
+
 def how_to_install(error: ImportError) -> str | None:
     """One line on how to get the package whose lack raised an error; None if it is of no extra."""
     package = (error.name or '').partition('.')[0]

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +146,29 @@ def test_classifiers(root: Path, tmp_path: Path, tool: InProcess) -> None:
         assert model['parameters'] - model['backbone_parameters'] == 385 * 1000
         assert model['flops'] > model['layer_flops'] > 0
     assert 'init_weights' not in printed
+
+
+def test_table_of_a_folder_prints_parameters_and_flops_alone(root: Path, tmp_path: Path, tool: InProcess) -> None:
+    """As for the rows of an ablation: no files are written, and none are asked for."""
+    (tmp_path / 'own').mkdir()
+    base = root / 'configs' / 'transnext' / 'transnext-micro_8xb128_in1k.py'
+    for mixer in ('ConvGLU', 'GLU', 'MLP'):
+        model = f"model = dict(backbone=dict(channel_mixer=dict(type='bioattn_mm.{mixer}')))"
+        (tmp_path / 'own' / f'{mixer.lower()}.py').write_text(f'_base_ = {str(base)!r}\n{model}\n')
+    printed = tool(tmp_path, TOOL, 'own', '--table', '--size', 64, 96)
+    rows = [re.split(r' *[│┃] *', line)[1:-1] for line in printed.splitlines() if line.startswith('│')]
+    assert [row[0] for row in rows] == ['convglu', 'glu', 'mlp']
+    for row in rows:
+        network = Network(Config.fromfile(tmp_path / 'own' / f'{row[0]}.py'))
+        assert row[1] == f'{num_parameters(network) / 1e6:.4g}'
+    assert float(rows[0][3]) > float(rows[1][3])  # the convolution of ConvGLU
+    assert 'throughput' not in printed and 'batches' not in printed
+    assert [path.name for path in tmp_path.iterdir()] == ['own']
+
+    assert '--out DIR' in tool.refused(tmp_path, TOOL, base)
+    (tmp_path / 'empty').mkdir()
+    line = tool.refused(tmp_path, TOOL, 'empty', '--table')
+    assert line == 'error: there are no configs in the folder empty: expected files such as NAME.py'
 
 
 def test_multiply_adds_of_the_layers_of_a_classifier() -> None:

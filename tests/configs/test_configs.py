@@ -17,7 +17,7 @@ from PIL import Image
 from bioattn_mm.analysis.model_stats import Network, default_size, multiply_adds, random_images
 from bioattn_mm.cli.mini import make_mini
 
-from .reading import CONFIGS, ROOT, parse
+from .reading import ABLATIONS, CONFIGS, ROOT, parse
 
 # Parameters in millions as the paper prints them. UperNet's include the auxiliary head, which is left out at test
 # time; the ImageNet classifier counts in none of them.
@@ -241,11 +241,12 @@ def test_metafile_lists_every_config() -> None:
     for metafile in ROOT.glob('configs/*/metafile.yml'):
         content = yaml.safe_load(metafile.read_text())
         listed = sorted(ROOT / model['Config'] for model in content['Models'])
-        assert listed == sorted(metafile.parent.glob('*.py'))
+        assert listed == sorted([*metafile.parent.glob('*.py'), *metafile.parent.glob('ablations/*.py')])
         readme = (metafile.parent / 'README.md').read_text()
         for model in content['Models']:
             name = Path(model['Config']).stem
-            (row,) = [line for line in readme.splitlines() if f'[{name}]({name}.py)' in line]
+            place = Path(model['Config']).relative_to(metafile.parent.relative_to(ROOT))
+            (row,) = [line for line in readme.splitlines() if f'[{name}]({place})' in line]
             if 'FLOPs (G)' in model['Metadata']:
                 parameters, flops = (model['Metadata'][key] for key in ('Parameters (M)', 'FLOPs (G)'))
                 assert f'| {parameters} M |' in row and f'| {flops:.2f} G |' in row
@@ -264,9 +265,11 @@ def test_classifiers_with_windows_take_miniature_images() -> None:
 
 
 @pytest.mark.every_config
-@pytest.mark.parametrize('path', [path for path in CONFIGS if '_in1k' in path.stem], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    'path', [path for path in (*CONFIGS, *ABLATIONS) if '_in1k' in path.stem], ids=lambda path: path.stem
+)
 def test_metafile_states_the_multiply_adds(path: Path) -> None:
-    metafile = yaml.safe_load((ROOT / path.parent / 'metafile.yml').read_text())
+    metafile = yaml.safe_load((ROOT / 'configs' / path.parts[1] / 'metafile.yml').read_text())
     (stated,) = [entry['Metadata'] for entry in metafile['Models'] if entry['Config'] == str(path)]
     config = parse(path)
     measured = multiply_adds(Network(config), random_images(1, default_size(config), 'cpu'))

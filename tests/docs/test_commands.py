@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from bioattn_mm.cli import main as bioattn_command
-from bioattn_mm.cli.installed import find_config
+from bioattn_mm.cli.installed import find_configs
 from bioattn_mm.errors import InputError
 
 from .blocks import ROOT, Block, Command, inline_code, pages, read_blocks
@@ -70,7 +70,8 @@ def parse(path: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 def check_config(name: str) -> None:
     """A config is one of the repository, one that a training has written or a page shows, or a word to replace."""
     of_the_reader = PLACEHOLDER.fullmatch(name) or name.startswith('work_dirs/') or name in SHOWN
-    assert of_the_reader or Path(find_config(name)).is_file(), f'there is no config {name}'
+    found = of_the_reader or all(Path(path).is_file() for path in find_configs(name))
+    assert found, f'there is no config {name}'
 
 
 def expand(words: list[str]) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from bioattn_mm.cli import main as command
 from bioattn_mm.cli.command_line import ToolParser
-from bioattn_mm.cli.installed import FOLDER, find_config, how_to_install
+from bioattn_mm.cli.installed import FOLDER, find_config, find_configs, how_to_install
 from bioattn_mm.errors import InputError
 
 
@@ -78,6 +78,7 @@ def test_missing_package_names_its_extra(bioattn, monkeypatch: pytest.MonkeyPatc
         'configs/transnext/upernet_tiny_ade20k.py',
         'deploy/segmentation_onnxruntime_dynamic',
         'upernet_vit_small_ade20k',  # the only config of that name
+        'transnext/ablations/transnext-micro-glu_8xb128_in1k',
         '_base_/strategies/fsdp.py',
     ],
 )
@@ -86,6 +87,15 @@ def test_config_by_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path = Path(find_config(name))
     assert path.is_file() and path.is_relative_to((FOLDER / 'configs').resolve())
     assert path.stem == Path(name).stem
+
+
+def test_configs_of_a_folder_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = (FOLDER / 'configs/convit/ablations').resolve()
+    for name in ('convit/ablations', 'configs/convit/ablations', str(folder)):
+        assert [Path(path).resolve() for path in find_configs(name)] == sorted(folder.glob('*.py'))
+    (single,) = find_configs('upernet_vit_small_ade20k')
+    assert Path(single).name == 'upernet_vit_small_ade20k.py' and find_configs('no/such_config') == ['no/such_config']
 
 
 def test_config_names_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

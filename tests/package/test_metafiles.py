@@ -36,7 +36,7 @@ def test_the_index_imports_every_metafile_and_is_valid() -> None:
 def test_names_are_unique_and_those_of_the_configs() -> None:
     for path, model in ENTRIES.items():
         assert (ROOT / path).is_file()
-        assert model['Name'] == f'{Path(path).parent.name}_{Path(path).stem}'
+        assert model['Name'] == f'{Path(path).parts[1]}_{Path(path).stem}'
 
 
 def test_pretrained_weights_are_those_of_the_configs() -> None:

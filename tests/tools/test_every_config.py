@@ -22,8 +22,8 @@ REPRESENTATIVES = (
     'transnext/transnext-micro_8xb128_in1k',
 )
 NAMES = sorted(
-    f'{path.parent.name}/{path.stem}'
-    for path in (ROOT / 'configs').glob('[!_]*/*.py')
+    str(path.relative_to(ROOT / 'configs').with_suffix(''))
+    for path in (*(ROOT / 'configs').glob('[!_]*/*.py'), *(ROOT / 'configs').glob('*/ablations/*.py'))
     if path.parent.name != 'deploy'
 )
 CLASSIFIERS = [name for name in NAMES if '_in1k' in name]

@@ -16,6 +16,8 @@ without the parameters.
 
 Throughput: images per second of the forward pass in float32, the median of several passes after a warm-up pass.
 
+`--table` prints parameters and FLOPs alone, in seconds, and writes no files.
+
 The weights are random; the second stage of a two-stage detector runs on the proposals that the first makes with them.
 """
 
@@ -42,6 +44,7 @@ from bioattn_mm.analysis.model_stats import (
 )
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import load_config
+from bioattn_mm.cli.installed import find_configs
 from bioattn_mm.cli.reports import Report, print_table, unique_name
 
 FILES = ('model_stats.csv', 'model_stats.json', 'model_stats.png')
@@ -68,12 +71,19 @@ def parse_args() -> argparse.Namespace:
         'analysis/model_stats.py configs/transnext/upernet_tiny_ade20k.py configs/convit/upernet_tiny_ade20k.py '
         '--out stats --size 512 2048 --measure flops',
         'analysis/model_stats.py configs/*/mask_rcnn_*_coco.py --backbone --size 224 224 --out stats',
-        'analysis/model_stats.py configs/convit/*in1k*.py --out stats --measure flops',
+        'analysis/model_stats.py configs/convit/convit-small-plus_8xb64_in1k.py configs/convit/ablations --table',
     )
     parser.add_argument(
-        'configs', nargs='+', metavar='CONFIG', help='config files, such as configs/transnext/upernet_tiny_ade20k.py'
+        'configs',
+        nargs='+',
+        metavar='CONFIG',
+        help='config files, such as configs/transnext/upernet_tiny_ade20k.py, and folders of them, such as '
+        'configs/convit/ablations',
     )
-    parser.add_out(', '.join(FILES))
+    parser.add_out(', '.join(FILES), unless='--table')
+    parser.add_argument(
+        '--table', action='store_true', help='only print parameters and FLOPs; files are written where --out says so'
+    )
     parser.add_size(
         None,
         'size of the images in pixels, which need not be square; papers take 512 2048 for the FLOPs of UperNet, '
@@ -82,7 +92,10 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument('--backbone', action='store_true', help='measure only the backbones')
     parser.add_argument(
-        '--measure', nargs='+', choices=MEASURES, default=MEASURES, help='measures besides parameters (default: all)'
+        '--measure',
+        nargs='+',
+        choices=MEASURES,
+        help='measures besides parameters (default: all, with --table flops)',
     )
     parser.add_integer(
         '--batch-size',
@@ -100,15 +113,19 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_config_options()
     parser.add_device()
-    return parser.parse_args()
+    args = parser.parse_args()
+    if not (args.out or args.table):
+        parser.error('say with --out DIR where the files go, or print the table alone with --table')
+    args.measure = args.measure or (['flops'] if args.table else MEASURES)
+    return args
 
 
 @run_tool
 def main() -> None:
     args = parse_args()
-    report = Report(args.out, *FILES)
+    report = Report(args.out, *FILES) if args.out else None
     configs = {}
-    for path in args.configs:
+    for path in (path for name in args.configs for path in find_configs(name)):
         configs[unique_name(path, configs)] = load_config(path, mini=args.mini, cfg_options=args.cfg_options)
 
     rows = []
@@ -127,12 +144,16 @@ def main() -> None:
     )
     sizes = {f'{row["height"]} x {row["width"]}' for row in rows}
     pixels = f'{sizes.pop()} pixels' if len(sizes) == 1 else 'images of several sizes'
-    title = f'{about["part"]}, {pixels}, batches of {args.batch_size}, {about["device"]}'
-    report.write_csv('model_stats.csv', rows)
-    report.write_json('model_stats.json', dict(about, models=rows))
-    report.write_figure('model_stats.png', draw(rows, title))
+    title = f'{about["part"]}, {pixels}'
+    if args.measure != ['flops']:
+        title += f', batches of {args.batch_size}, {about["device"]}'
+    if report:
+        report.write_csv('model_stats.csv', rows)
+        report.write_json('model_stats.json', dict(about, models=rows))
+        report.write_figure('model_stats.png', draw(rows, title))
     print_stats(rows, title)
-    print(report)
+    if report:
+        print(report)
 
 
 def measure(config: Config, args: argparse.Namespace, advance: Callable[[], None]) -> dict:
