@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..errors import InputError
-from ..layers import AggregatedAttention
+from ..layers import AggregatedAttention, SlidingWindowAttention
 from ..ops.backends import HOW_TO_BUILD, LIBRARY_IS_LOADED, choose_backend
 
 Shape = tuple[int, ...]
@@ -41,9 +41,10 @@ def count_multiply_adds(network: nn.Module, x: Tensor) -> dict[str, int]:
         has the first one.
 
     Raises:
-        InputError: The network has aggregated attention, and its compiled operators, which are counted, do not run.
+        InputError: The network has attention to windows, and its compiled operators, which are counted, do not run.
     """
-    has_windows = any(isinstance(module, AggregatedAttention) for module in network.modules())
+    windows = (AggregatedAttention, SlidingWindowAttention)
+    has_windows = any(isinstance(module, windows) for module in network.modules())
     if has_windows and choose_backend(x.device, None) == 'reference':
         raise InputError(
             f'multiply-adds are counted at the compiled operators, which do not run here; {HOW_TO_BUILD}'

@@ -164,7 +164,7 @@ class ToolParser(argparse.ArgumentParser):
         self.add_argument('--local_rank', '--local-rank', type=int, help=argparse.SUPPRESS)
 
     def add_out(self, content: str, unless: str | None = None) -> None:
-        """Add `--out`, a folder that must not hold the files of the tool yet, required unless the flag `unless` is given."""
+        """Add `--out`, a folder that must not hold the tool's files yet; required without the flag `unless`."""
         needed = f'; needed unless {unless} is given' if unless else ''
         help = f'folder for {content}; nothing is overwritten{needed}'
         self.add_argument('--out', required=unless is None, metavar='DIR', help=help)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from bioattn_mm.errors import InputError
+from bioattn_mm.layers.attention_maps import record_attention, whole_attention
 from bioattn_mm.models import TransNeXt
 from tests import parity
 
@@ -127,6 +128,18 @@ def test_every_composition_at_any_size(name: str, bias_mode: str) -> None:
         assert output.isfinite().all()
     sum(output.square().sum() for output in outputs).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in backbone.parameters())
+
+
+@pytest.mark.parametrize('name', COMPOSITIONS)
+@torch.no_grad()
+def test_attention_of_every_composition_can_be_looked_at(name: str) -> None:
+    backbone = TransNeXt(SMALL, **COMPOSITIONS[name]).eval()
+    recordings = record_attention(backbone, torch.randn(1, 3, 64, 96))
+    assert len(recordings) == 5
+    for recording in recordings:
+        whole = whole_attention(recording.maps(torch.tensor([0, 5])))
+        weights = sum(part.weights.sum((-2, -1)) for part in whole)
+        torch.testing.assert_close(weights, torch.ones_like(weights))
 
 
 def test_parts_are_composed_by_stage() -> None:
