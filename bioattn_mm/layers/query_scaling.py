@@ -18,7 +18,7 @@ from .building import replace_by_zeros
 class CosineQueryWithoutEmbedding(ScaledCosineQuery):
     """Length-scaled cosine similarity without query embedding: `l2norm(q) * softplus(temperature) * log(N)`.
 
-    Source: TransNeXt (Shi, CVPR 2024), table 3, the step before the query embedding; eq. 8 and 11 without QE.
+    Source: TransNeXt (Shi, CVPR 2024), table 3, without query embedding: eq. 8 and 11 without QE.
 
     Args:
         num_heads: As in `ScaledCosineQuery`.
@@ -65,8 +65,9 @@ class LearnedScaleQuery(ScaledCosineQuery):
 class DotProductQuery(nn.Module):
     """Scaled dot products, as in most transformers: `q / sqrt(d)`, and keys as they are.
 
-    Source: TransNeXt (Shi, CVPR 2024), table 3, the step before length-scaled cosine attention. There is no query
-    embedding, which comes later in the table. Learnable tokens still see queries of unit length.
+    Source: TransNeXt (Shi, CVPR 2024), table 3 and fig. 6, without length-scaled cosine attention. That there is no
+    query embedding either, which is of the size of a unit vector, and that learnable tokens still see queries of unit
+    length, is chosen here.
 
     Args:
         num_heads: Number of attention heads.

@@ -49,8 +49,8 @@ class PixelFocusedAttention(AggregatedAttention):
 class PooledAttention(nn.Module):
     """Attention to the pooled grid alone: eq. 10-12 of TransNeXt without the window.
 
-    Source: TransNeXt (Shi, CVPR 2024), table 9, pooled tokens only. The length of length scaling is the number of
-    pooled tokens. There are no learnable tokens: they stand for tokens of the window.
+    Source: TransNeXt (Shi, CVPR 2024), table 9, pooled tokens only. What stays is chosen here: query embedding and
+    length scaling with the number of pooled tokens, not the learnable tokens, which stand for tokens of the window.
 
     Args:
         embed_dims: As in `AggregatedAttention`, as the other arguments are.
@@ -127,8 +127,8 @@ class PooledAttention(nn.Module):
 class SlidingWindowAttention(nn.Module):
     """Attention to the window alone: eq. 10-14 of TransNeXt without the pooled tokens.
 
-    Source: TransNeXt (Shi, CVPR 2024), table 9, window only. The length of length scaling is the number of the
-    window's tokens inside of the image. Learnable tokens stay: they stand for tokens of the window.
+    Source: TransNeXt (Shi, CVPR 2024), table 9, window only. What stays is chosen here: the learnable tokens, which
+    stand for tokens of the window, and length scaling with the number of the window's tokens inside of the image.
 
     Args:
         embed_dims: Width of the tokens.

@@ -1,4 +1,4 @@
-# TransNeXt-Micro with attention to pooled tokens alone in stages 1 to 3 on ImageNet-1k (TransNeXt, table 9, P-P-P-M).
+# TransNeXt-Micro with attention to pooled tokens alone in stages 1 to 3 on ImageNet-1k (TransNeXt, table 9).
 # Weights: random.
 _base_ = '../transnext-micro_8xb128_in1k.py'
 model = dict(

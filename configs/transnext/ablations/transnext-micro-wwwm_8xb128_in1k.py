@@ -1,5 +1,4 @@
-# TransNeXt-Micro with attention to a 3 x 3 window alone in stages 1 to 3 on ImageNet-1k (TransNeXt, table 9,
-# W-W-W-M).
+# TransNeXt-Micro with attention to a 3 x 3 window alone in stages 1 to 3 on ImageNet-1k (TransNeXt, table 9).
 # Weights: random.
 _base_ = '../transnext-micro_8xb128_in1k.py'
 model = dict(
