@@ -12,20 +12,17 @@ from mmengine.config import Config
 from torch import Tensor, nn
 
 from bioattn_mm.layers import (
-    GLU,
     GPSA,
     SEMLP,
     AggregatedAttention,
     ConvolutionalSparseReconstruction,
     DistanceEmbedding,
     DotProductQuery,
-    FrozenGPSA,
     GlobalFilter,
     LearnedScaleQuery,
     LengthScaledAttention,
     LinearCPB,
     LogCPB,
-    NoPositionBias,
     PerformerAttention,
     PeripheralAttention,
     PixelFocusedAttention,
@@ -129,19 +126,13 @@ CASES: dict[str, Callable[[], nn.Module]] = {
     'pixel-focused attention, dot products': lambda: PixelFocusedAttention(
         CHANNELS, 2, log_cpb(), 2, scale=dict(type=DotProductQuery)
     ),
-    'aggregated attention, no bias': lambda: AggregatedAttention(CHANNELS, 2, NoPositionBias(2), 2),
     'aggregated attention, learned bias': lambda: AggregatedAttention(
         CHANNELS, 2, RelativePositionBias(2, (6, 6), (3, 3)), 2
     ),
     'pooled attention': lambda: PooledAttention(CHANNELS, 2, log_cpb(), 2),
     'sliding window': lambda: SlidingWindowAttention(CHANNELS, 2),
-    'length-scaled attention, dot products': lambda: LengthScaledAttention(
-        CHANNELS, 2, log_cpb(), dict(type=DotProductQuery)
-    ),
     'depth-wise MLP, squeeze and excitation': lambda: SEMLP(CHANNELS, 2),
-    'GLU': lambda: GLU(CHANNELS, 2),
     'GPSA': lambda: GPSA(CHANNELS, 4),
-    'frozen GPSA': lambda: FrozenGPSA(CHANNELS, 4),
     'peripheral attention': WithDistance,
     'Gaussian bias': lambda: GaussianRelPosAttention(CHANNELS, 2, sigma=1.5),
     'windows': lambda: Windows(0),
