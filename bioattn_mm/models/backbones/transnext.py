@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from timm.layers import to_2tuple, trunc_normal_
 from torch import Tensor, nn
 
@@ -44,11 +45,11 @@ class Stage(nn.Module):
         self.with_cp = with_cp
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to (B, C', H', W')."""
+        """(B, C, H, W) to (B, C', H', W'), with the channels last in memory."""
         x = self.patch_embed(x)
         for block in self.blocks:
             x = run_block(block, x, self.with_cp)
-        return self.norm(x).permute(0, 3, 1, 2).contiguous()
+        return self.norm(x).permute(0, 3, 1, 2)
 
 
 @MODELS.register_module()
@@ -176,10 +177,12 @@ class TransNeXt(HierarchicalBackbone):
     def forward_features(self, x: Tensor) -> tuple[Tensor, ...]:
         """Features of the stages `out_indices`, strides 4, 8, 16 and 32 (sizes rounded up)."""
         outputs = []
+        # With the channels last in memory, convolutions give tokens, and take them, without a change of layout.
+        x = x.contiguous(memory_format=torch.channels_last)
         for index, stage in enumerate(self.stages):
             x = stage(x)
             if index in self.out_indices:
-                outputs.append(x)
+                outputs.append(x.contiguous())
         return tuple(outputs)
 
     @classmethod
