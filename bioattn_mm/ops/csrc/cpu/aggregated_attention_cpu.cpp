@@ -27,6 +27,10 @@ BIOATTN_CLONE(differentiate, GradientGroup)
 BIOATTN_CLONE(differentiate_query, QueryGradient)
 BIOATTN_CLONE(gather_gradients, WindowGradients)
 BIOATTN_CLONE(differentiate_unit, UnitGradient)
+#ifdef BIOATTN_FOR_BFLOAT16
+BIOATTN_FOR_BFLOAT16 void attend(const Group<float, Pair>& group) { attend_body(group); }
+BIOATTN_FOR_BFLOAT16 void differentiate(const GradientGroup<float, Pair>& group) { differentiate_body(group); }
+#endif
 
 constexpr int64_t kTileColumns = 32, kTileRows = 16;
 
@@ -120,15 +124,35 @@ struct PooledBias {
   std::vector<T> data;
 };
 
-// Copies of the pooled keys and values of all images and heads, the columns of the pooled grid one after the other:
-// rows of channels, and blocks of kBlock keys with the channels one after the other.
-template <typename T>
+// Copies of the pooled keys or values of all images and heads, the columns of the pooled grid one after the other: rows
+// of channels, and for products rows of `Element` and blocks of kBlock keys with the channels one after the other.
+template <typename T, typename Element>
 struct PooledTokens {
-  explicit PooledTokens(const SizesOf<T>& s)
-      : size(s.padded_pooled * s.padded_channels), rows(s.planes * size), blocks(s.planes * size), inverse_norms(s.planes * s.padded_pooled) {}
+  // What an element consists of.
+  using Number = std::conditional_t<std::is_same_v<Element, Pair>, c10::BFloat16, T>;
+  static constexpr int64_t kNumber = kNumbers<Element>;
 
-  int64_t size;
-  std::vector<T> rows, blocks, inverse_norms;
+  explicit PooledTokens(const SizesOf<T>& s)
+      : row_size(s.padded_channels), block_size(divide_up(s.channels, kNumber) * kBlock * kNumber), size(s.padded_pooled * row_size), tokens(s.planes * size), inverse_norms(s.planes * s.padded_pooled), row_numbers(s.planes * size), block_numbers(s.planes * size) {}
+
+  void set(int64_t plane, int64_t p, int64_t c, T value) {
+    tokens[plane * size + p * row_size + c] = value;
+    const int64_t row = p / kNumber * row_size + c, column = c / kNumber * kBlock + p % kBlock;
+    row_numbers[plane * size + row * kNumber + p % kNumber] = value;
+    block_numbers[plane * size + p / kBlock * block_size + column * kNumber + c % kNumber] = value;
+  }
+
+  const T* token(int64_t plane, int64_t p) const { return tokens.data() + plane * size + p * row_size; }
+  const Element* rows(int64_t plane) const {
+    return reinterpret_cast<const Element*>(row_numbers.data() + plane * size);
+  }
+  const Element* blocks(int64_t plane) const {
+    return reinterpret_cast<const Element*>(block_numbers.data() + plane * size);
+  }
+
+  int64_t row_size, block_size, size;
+  std::vector<T> tokens, inverse_norms;
+  std::vector<Number> row_numbers, block_numbers;
 };
 
 // A row of planes (d, stride) for each row of a window; of the last rows that were loaded.
@@ -178,6 +202,23 @@ void load_planes(
     const Tokens<Data>& tokens, int64_t image, int64_t head, int64_t row, int64_t first, int64_t number, int64_t width,
     T* planes) {
   const int64_t left = std::clamp(-first, int64_t(0), number), right = std::clamp(width - first, left, number);
+#ifdef BIOATTN_FOR_BFLOAT16
+  if constexpr (std::is_same_v<std::remove_const_t<Data>, c10::BFloat16>) {
+    if (tokens.size >= TokensAndPlanes::kChannels && has_bfloat16()) {
+      for (int64_t begin = 0; begin < number; begin += kLanes<T>) {
+        Data* data = tokens.at(image, head, row, first + begin);
+        for (int64_t lane = std::max(left - begin, int64_t(0)); lane < std::min(right - begin, kLanes<T>); ++lane) {
+          __builtin_prefetch(data + tokens.row_stride + lane * tokens.column_stride);
+          __builtin_prefetch(data + tokens.row_stride + lane * tokens.column_stride + tokens.size - 1);
+        }
+        load_planes_in_pairs(
+            {const_cast<c10::BFloat16*>(data), tokens.column_stride, tokens.size, left - begin, right - begin,
+             planes + begin, number});
+      }
+      return;
+    }
+  }
+#endif
   for (int64_t c = 0; c < tokens.size; ++c) {
     std::fill(planes + c * number, planes + c * number + left, T(0));
     std::fill(planes + c * number + right, planes + (c + 1) * number, T(0));
@@ -196,13 +237,21 @@ void load_planes(
 template <typename Data, typename T>
 void store_planes(
     const T* planes, const Tokens<Data>& tokens, int64_t image, int64_t head, int64_t row, int64_t first, int64_t width) {
+#ifdef BIOATTN_FOR_BFLOAT16
+  if constexpr (std::is_same_v<Data, c10::BFloat16>) {
+    if (tokens.size >= TokensAndPlanes::kChannels && has_bfloat16())
+      return store_planes_in_pairs(
+          {tokens.at(image, head, row, first), tokens.column_stride, tokens.size, 0, width - first,
+           const_cast<T*>(planes), kLanes<T>});
+  }
+#endif
   for (int64_t lane = 0; lane < std::min(kLanes<T>, width - first); ++lane) {
     Data* target = tokens.at(image, head, row, first + lane);
     for (int64_t c = 0; c < tokens.size; ++c) target[c] = static_cast<Data>(planes[c * kLanes<T> + lane]);
   }
 }
 
-template <typename Data, typename T>
+template <typename Data, typename T, typename Element>
 struct Attention {
   explicit Attention(const CpuInputs& inputs)
       : s(inputs),
@@ -218,8 +267,7 @@ struct Attention {
         window_bias(inputs.window_bias.template const_data_ptr<T>()),
         keys(s),
         values(s),
-        log_numbers((s.window + 1) * (s.window + 1)),
-        no_bias(kLanes<T>, -std::numeric_limits<T>::infinity()) {
+        log_numbers((s.window + 1) * (s.window + 1)) {
     if (cosine) {
       scale = inputs.scale.template const_data_ptr<T>();
       query_embedding = inputs.query_embedding.template const_data_ptr<T>();
@@ -237,22 +285,14 @@ struct Attention {
     });
   }
 
-  void copy_pooled(const Tokens<const Data>& source, int64_t plane, bool unit, PooledTokens<T>& target) {
+  void copy_pooled(const Tokens<const Data>& source, int64_t plane, bool unit, PooledTokens<T, Element>& target) {
     for (int64_t p = 0; p < s.pooled; ++p) {
       const Data* token = source.at(plane / s.heads, plane % s.heads, p % s.pooled_height, p / s.pooled_height);
-      T* row = target.rows.data() + plane * target.size + p * s.padded_channels;
-      T* block = target.blocks.data() + plane * target.size + p / kBlock * kBlock * s.channels + p % kBlock;
       T squares = 0;
-      for (int64_t c = 0; c < s.channels; ++c) {
-        row[c] = static_cast<T>(token[c]);
-        squares += row[c] * row[c];
-      }
+      for (int64_t c = 0; c < s.channels; ++c) squares += static_cast<T>(token[c]) * static_cast<T>(token[c]);
       const T inverse = unit ? 1 / std::max(std::sqrt(squares), T(kSmallestNorm)) : T(1);
       target.inverse_norms[plane * s.padded_pooled + p] = inverse;
-      for (int64_t c = 0; c < s.channels; ++c) {
-        row[c] *= inverse;
-        block[c * kBlock] = row[c];
-      }
+      for (int64_t c = 0; c < s.channels; ++c) target.set(plane, p, c, static_cast<T>(token[c]) * inverse);
     }
   }
 
@@ -267,14 +307,14 @@ struct Attention {
   PooledBias<T> bias;
   const int64_t* bias_rows;
   const T *window_bias, *scale = nullptr, *query_embedding = nullptr, *tokens = nullptr, *token_bias = nullptr;
-  PooledTokens<T> keys, values;
-  std::vector<T> log_numbers, no_bias;
+  PooledTokens<T, Element> keys, values;
+  std::vector<T> log_numbers;
 };
 
 // The queries of some columns of a row.
-template <typename Data, typename T>
+template <typename Data, typename T, typename Element>
 struct QueryPlanes {
-  QueryPlanes(const Attention<Data, T>& a, int64_t stride)
+  QueryPlanes(const Attention<Data, T, Element>& a, int64_t stride)
       : a(a), stride(stride), unit(a.s.channels * stride), scaled(a.s.channels * stride), inverse_norms(stride), factors(stride), log_lengths(stride) {}
 
   // Writes the scaled queries to `target`, if it is given.
@@ -293,16 +333,16 @@ struct QueryPlanes {
         unit.data(), a.query_embedding + head * a.s.channels, factors.data(), target, a.s.channels, stride});
   }
 
-  const Attention<Data, T>& a;
+  const Attention<Data, T, Element>& a;
   int64_t stride;
   std::vector<T> unit, scaled, inverse_norms, factors, log_lengths;
 };
 
 // Buffers for one tile of rows and columns, and the loops over its groups; each thread has its own.
-template <typename Data, typename T>
+template <typename Data, typename T, typename Element>
 struct Tile {
-  explicit Tile(const Attention<Data, T>& a)
-      : a(a), queries(a, a.s.columns), keys(a.s.window, a.s.channels, a.s.halo_columns), values(a.s.window, a.s.channels, a.s.halo_columns), outside(a.s.window * kLanes<T>), pooled_bias(a.s.padded_pooled, a.no_bias.data()), pooled(a.s.padded_pooled * kLanes<T>), window(a.s.offsets * kLanes<T>), token_weights(window), output(a.s.padded_channels * kLanes<T>), logsumexp(kLanes<T>) {}
+  explicit Tile(const Attention<Data, T, Element>& a)
+      : a(a), queries(a, a.s.columns), keys(a.s.window, a.s.channels, a.s.halo_columns), values(a.s.window, a.s.channels, a.s.halo_columns), outside(a.s.window * kLanes<T>), bias_places(a.s.pooled), pooled(a.s.padded_pooled * kLanes<T>), window(a.s.offsets * kLanes<T>), token_weights(window), output(a.s.padded_channels * kLanes<T>), logsumexp(kLanes<T>), packed(std::max(a.s.padded_pooled, a.s.padded_channels) * kLanes<T>) {}
 
   // Calls compute(group, row, column) for the groups of queries in some rows of a block of columns.
   template <typename LoadRow, typename Compute>
@@ -320,13 +360,16 @@ struct Tile {
         load_planes(a.value, image, head, next, left - s.margin, s.halo_columns, s.width, values[next]);
       }
       queries.load(image, head, row, left, queries.scaled.data());
+      for (int64_t v = 0, p = 0; v < s.pooled_width; ++v)
+        for (int64_t u = 0; u < s.pooled_height; ++u, ++p)
+          bias_places[p] = a.bias_rows[row * s.pooled_height + u] * a.bias.row_stride + a.bias.starts[v];
       load_row(row);
       for (int64_t column = left; column < right; column += kLanes<T>)
         compute(group(plane, row, left, column), row, column);
     }
   }
 
-  Group<T> group(int64_t plane, int64_t row, int64_t left, int64_t column) {
+  Group<T, Element> group(int64_t plane, int64_t row, int64_t left, int64_t column) {
     const auto& s = a.s;
     const int64_t head = plane % s.heads, place = column - left;
     for (int64_t dx = 0; dx < s.window; ++dx)
@@ -334,30 +377,27 @@ struct Tile {
         const int64_t x = column + lane + dx - s.margin;
         outside[dx * kLanes<T> + lane] = 0 <= x && x < s.width ? T(0) : -std::numeric_limits<T>::infinity();
       }
-    const T* bias = a.bias.data.data() + head * a.bias.head_stride + column;
-    for (int64_t v = 0, p = 0; v < s.pooled_width; ++v)
-      for (int64_t u = 0; u < s.pooled_height; ++u, ++p)
-        pooled_bias[p] = bias + a.bias_rows[row * s.pooled_height + u] * a.bias.row_stride + a.bias.starts[v];
     if (!a.cosine) {
       const int64_t image = plane / s.heads;
       load_planes(a.token_weights, image, head, row, column, kLanes<T>, s.width, token_weights.data());
     }
     return {
-        s.channels, s.offsets, s.window, s.pooled_blocks, s.columns, s.halo_columns,
+        s.channels, s.offsets, s.window, s.pooled, s.pooled_blocks, s.columns, s.halo_columns,
         queries.scaled.data() + place, queries.unit.data() + place,
-        keys.around(row, s.height, place), values.around(row, s.height, place), outside.data(), pooled_bias.data(),
-        a.keys.blocks.data() + plane * a.keys.size, a.values.rows.data() + plane * a.values.size,
+        keys.around(row, s.height, place), values.around(row, s.height, place), outside.data(),
+        a.bias.data.data() + head * a.bias.head_stride + column, bias_places.data(), a.keys.blocks(plane), a.values.rows(plane),
         a.window_bias + head * s.offsets, a.cosine ? a.tokens + head * s.channels * s.offsets : nullptr,
         a.cosine ? a.token_bias + head * s.offsets : nullptr, pooled.data(), window.data(), token_weights.data(),
-        output.data(), logsumexp.data()};
+        output.data(), logsumexp.data(), packed.data()};
   }
 
-  const Attention<Data, T>& a;
-  QueryPlanes<Data, T> queries;
+  const Attention<Data, T, Element>& a;
+  QueryPlanes<Data, T, Element> queries;
   RowsOfPlanes<T> keys, values;
   std::vector<T> outside;
-  std::vector<const T*> pooled_bias;
+  std::vector<int64_t> bias_places;  // of a row's first query
   std::vector<T> pooled, window, token_weights, output, logsumexp;
+  std::vector<Element> packed;
 };
 
 // First of `number` queries of a row in (B, heads, H, W).
@@ -366,18 +406,18 @@ T* in_plane(T* data, const Sizes& s, int64_t plane, int64_t row, int64_t column)
   return data + (plane * s.height + row) * s.width + column;
 }
 
-template <typename Data, typename T>
+template <typename Data, typename T, typename Element>
 void forward(const CpuInputs& inputs, const Tensor& output, const Tensor& logsumexp) {
-  const Attention<Data, T> a(inputs);
+  const Attention<Data, T, Element> a(inputs);
   const auto& s = a.s;
   const Tokens<Data> target(output);
   T* logsumexp_data = logsumexp.mutable_data_ptr<T>();
   at::parallel_for(0, s.planes * s.row_blocks * s.column_blocks, 1, [&](int64_t begin, int64_t end) {
-    Tile<Data, T> tile(a);
+    Tile<Data, T, Element> tile(a);
     for (int64_t number = begin; number < end; ++number) {
       const int64_t plane = number / s.column_blocks / s.row_blocks, block = number % s.column_blocks;
       const int64_t top = number / s.column_blocks % s.row_blocks * kTileRows;
-      const auto compute = [&](const Group<T>& group, int64_t row, int64_t column) {
+      const auto compute = [&](const Group<T, Element>& group, int64_t row, int64_t column) {
         attend(group);
         store_planes(tile.output.data(), target, plane / s.heads, plane % s.heads, row, column, s.width);
         std::copy_n(
@@ -389,34 +429,35 @@ void forward(const CpuInputs& inputs, const Tensor& output, const Tensor& logsum
   });
 }
 
-// Sums of a task over the lanes, for the gradients of the parameters of its head.
+// Sums of a task for the gradients of the parameters of its head: of some rows over the lanes, and of all in float64,
+// because they have a term for each query.
 template <typename T>
 struct ParameterSums {
   explicit ParameterSums(const SizesOf<T>& s)
-      : s(s), embedding(s.channels * kLanes<T>), scale(kLanes<T>), window_bias(s.offsets * kLanes<T>), tokens(s.channels * s.offsets * kLanes<T>), token_bias(window_bias) {}
+      : s(s), totals(number(s)), embedding(s.channels * kLanes<T>), scale(kLanes<T>), window_bias(s.offsets * kLanes<T>), tokens(s.channels * s.offsets * kLanes<T>), token_bias(window_bias) {}
 
-  // Calls function(sums over the lanes, their number) for each parameter, in the order of `gradients_of`.
-  template <typename Function>
-  void for_each(const Function& function) {
+  // Adds the lanes to the totals, which have the order at the end of `backward`, and starts them anew.
+  void add_up() {
+    double* total = totals.data();
     for (std::vector<T>* lanes : {&window_bias, &scale, &embedding, &tokens, &token_bias}) {
-      const int64_t number = lanes->size() / kLanes<T>;
-      for (int64_t k = 0; k < number; ++k) {
-        T sum = 0;
-        for (int64_t lane = 0; lane < kLanes<T>; ++lane) sum += (*lanes)[k * kLanes<T> + lane];
-        (*lanes)[k] = sum;
+      for (size_t k = 0; k < lanes->size(); k += kLanes<T>) {
+        double sum = 0;
+        for (int64_t lane = 0; lane < kLanes<T>; ++lane) sum += (*lanes)[k + lane];
+        *total++ += sum;
       }
-      function(lanes->data(), number);
+      std::fill(lanes->begin(), lanes->end(), T(0));
     }
   }
   static int64_t number(const SizesOf<T>& s) { return s.offsets + 1 + s.channels + s.channels * s.offsets + s.offsets; }
 
   const SizesOf<T>& s;
+  std::vector<double> totals;
   std::vector<T> embedding, scale, window_bias, tokens, token_bias;
 };
 
-template <typename Data, typename T>
+template <typename Data, typename T, typename Element>
 void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& logsumexp, CpuInputs& grad) {
-  const Attention<Data, T> a(inputs);
+  const Attention<Data, T, Element> a(inputs);
   const auto& s = a.s;
   const Tokens<const Data> grad_tokens_of(grad_output);
   const Tokens<Data> grad_query(grad.query), grad_key(grad.key), grad_value(grad.value);
@@ -434,42 +475,45 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
   const int64_t pooled_size = s.padded_pooled * s.row_channels, block_size = s.planes * pooled_size;
   const Tensor pooled_sums = at::zeros({2, s.column_blocks, block_size}, logsumexp.options());
   const int64_t parameters = ParameterSums<T>::number(s);
-  const Tensor parameter_sums = at::zeros({s.column_blocks, s.heads, parameters}, logsumexp.options());
+  const Tensor parameter_sums = at::zeros({s.column_blocks, s.heads, parameters}, logsumexp.options().dtype(at::kDouble));
   T* bias_sums_data = bias_sums.mutable_data_ptr<T>();
   T* pooled_sums_data = pooled_sums.mutable_data_ptr<T>();
-  T* parameter_data = parameter_sums.mutable_data_ptr<T>();
+  double* parameter_data = parameter_sums.mutable_data_ptr<double>();
 
   at::parallel_for(0, s.heads * s.column_blocks, 1, [&](int64_t begin, int64_t end) {
-    Tile<Data, T> tile(a);
-    std::vector<T> grad_planes(s.channels * s.columns), rows[2], grad_window(s.offsets * kLanes<T>);
-    rows[0].resize(kLanes<T> * s.row_channels), rows[1] = rows[0];
-    std::vector<T> grad_pooled(tile.pooled), grad_tokens(grad_window), nowhere(kLanes<T>);
-    std::vector<T*> grad_bias(s.padded_pooled, nowhere.data());
+    Tile<Data, T, Element> tile(a);
+    std::vector<T> grad_planes(s.channels * s.columns), grad_window(s.offsets * kLanes<T>);
+    std::vector<T> grad_pooled(tile.pooled), grad_tokens(grad_window);
+    std::vector<Element> rows(kLanes<T> * s.row_channels);
+    std::vector<T> some_rows(2 * pooled_size);
     for (int64_t number = begin; number < end; ++number) {
       const int64_t head = number / s.column_blocks, block = number % s.column_blocks, left = block * s.columns;
       ParameterSums<T> sums(s);
       for (int64_t image = 0; image < s.batch; ++image) {
         const int64_t plane = image * s.heads + head;
         T* pooled_key_sums = pooled_sums_data + block * block_size + plane * pooled_size;
+        T* pooled_value_sums = pooled_key_sums + s.column_blocks * block_size;
+        // Sums of all queries would lose digits: some rows are added up first.
+        const auto add_up = [&] {
+          sums.add_up();
+          for (int64_t k = 0; k < pooled_size; ++k) {
+            pooled_key_sums[k] += some_rows[k], pooled_value_sums[k] += some_rows[pooled_size + k];
+            some_rows[k] = some_rows[pooled_size + k] = T(0);
+          }
+        };
         const auto load_row = [&](int64_t row) {
+          if (row % kTileRows == 0) add_up();
           load_planes(grad_tokens_of, image, head, row, left, s.columns, s.width, grad_planes.data());
         };
-        const auto compute = [&](const Group<T>& group, int64_t row, int64_t column) {
+        const auto compute = [&](const Group<T, Element>& group, int64_t row, int64_t column) {
           const int64_t place = column - left, valid = std::min(kLanes<T>, s.width - column);
           std::copy_n(in_plane(logsumexp_data, s, plane, row, column), valid, tile.logsumexp.data());
           std::fill(tile.logsumexp.begin() + valid, tile.logsumexp.end(), std::numeric_limits<T>::infinity());
-          for (int64_t lane = 0; lane < kLanes<T>; ++lane)
-            for (int64_t c = 0; c < s.channels; ++c) {
-              rows[0][lane * s.row_channels + c] = group.query[c * s.columns + lane];
-              rows[1][lane * s.row_channels + c] = grad_planes[c * s.columns + place + lane];
-            }
-          T* bias_start = bias_sums_data + (a.bias.in_table ? block : 0) * bias_size;
-          for (int64_t p = 0; p < s.pooled; ++p) grad_bias[p] = bias_start + (tile.pooled_bias[p] - a.bias.data.data());
-          differentiate(GradientGroup<T>{
-              group, s.row_channels, grad_planes.data() + place, rows[0].data(), rows[1].data(),
-              a.values.blocks.data() + plane * a.values.size, a.keys.rows.data() + plane * a.keys.size, grad_bias.data(),
-              grad_pooled.data(), grad_window.data(), grad_tokens.data(), tile.output.data(), pooled_key_sums,
-              pooled_key_sums + s.column_blocks * block_size});
+          T* grad_bias = bias_sums_data + (a.bias.in_table ? block : 0) * bias_size + head * a.bias.head_stride + column;
+          differentiate(GradientGroup<T, Element>{
+              group, s.row_channels, grad_planes.data() + place, rows.data(), a.values.blocks(plane),
+              a.keys.rows(plane), grad_bias, grad_pooled.data(), grad_window.data(), grad_tokens.data(),
+              tile.output.data(), some_rows.data(), some_rows.data() + pooled_size});
           const int64_t window_place = (plane * s.height + row) * window_row + s.margin + column;
           for (int64_t offset = 0; offset < s.offsets; ++offset) {
             const int64_t target = window_place + offset * s.padded_width;
@@ -491,14 +535,14 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
           store_planes(tile.output.data(), grad_query, image, head, row, column, s.width);
         };
         tile.for_groups(plane, 0, s.height, block, load_row, compute);
+        add_up();
       }
-      T* target = parameter_data + (block * s.heads + head) * parameters;
-      sums.for_each([&](const T* values, int64_t size) { target = std::copy_n(values, size, target); });
+      std::copy_n(sums.totals.data(), parameters, parameter_data + (block * s.heads + head) * parameters);
     }
   });
 
   at::parallel_for(0, s.planes * s.row_blocks * s.column_blocks, 1, [&](int64_t begin, int64_t end) {
-    QueryPlanes<Data, T> loader(a, s.halo_columns);
+    QueryPlanes<Data, T, Element> loader(a, s.halo_columns);
     RowsOfPlanes<T> queries(s.window, s.channels, s.halo_columns), grad_outputs(queries);
     std::vector<T> keys(s.channels * kLanes<T>), inverse_norms(kLanes<T>), gradients[2];
     gradients[0].resize(keys.size()), gradients[1].resize(keys.size());
@@ -549,7 +593,7 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
         }
         const int64_t image = plane / s.heads, head = plane % s.heads, u = p % s.pooled_height, v = p / s.pooled_height;
         if (a.cosine) {
-          const T* unit = a.keys.rows.data() + plane * a.keys.size + p * s.padded_channels;
+          const T* unit = a.keys.token(plane, p);
           const T inverse = a.keys.inverse_norms[plane * s.padded_pooled + p];
           T along = 0;
           for (int64_t c = 0; c < s.channels; ++c) along += sum[0][c] * unit[c];
@@ -564,7 +608,7 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
 
   a.bias.reduce(bias_sums_data, bias_blocks, s, grad.pooled_bias.mutable_data_ptr<T>());
   const auto sizes = std::vector<int64_t>{s.offsets, 1, s.channels, s.channels * s.offsets, s.offsets};
-  const auto parts = parameter_sums.sum(0).split_with_sizes(sizes, 1);
+  const auto parts = parameter_sums.sum(0).to(logsumexp.scalar_type()).split_with_sizes(sizes, 1);
   grad.window_bias = parts[0].contiguous();
   if (!a.cosine) return;
   grad.scale = parts[1].flatten().contiguous();
@@ -580,11 +624,16 @@ void check_index(const Tensor& index, int64_t size, const char* name, const char
       size - 1, ", the ", of, " of pooled_bias");
 }
 
-// Calls function(Data(), T()) with the dtype of the tokens and that of the arithmetic.
+// Calls function(Data(), T(), Element()) with the dtype of the tokens, that of the arithmetic, and what products with
+// pooled tokens are of.
 template <typename Function>
 void for_dtypes(const Tensor& tokens, const Function& function) {
+#ifdef BIOATTN_FOR_BFLOAT16
+  if (tokens.scalar_type() == at::kBFloat16 && has_bfloat16()) return function(c10::BFloat16(), float(), Pair());
+#endif
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, tokens.scalar_type(), "aggregated_attention", [&] {
-    function(scalar_t(), std::conditional_t<std::is_same_v<scalar_t, double>, double, float>());
+    using T = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
+    function(scalar_t(), T(), T());
   });
 }
 
@@ -597,16 +646,16 @@ Forward attention_forward_cpu(const CpuInputs& inputs) {
   const auto& sizes = inputs.query.sizes();
   Tensor output = at::empty(sizes, inputs.query.options());
   Tensor logsumexp = at::empty({sizes[0], sizes[3], sizes[1], sizes[2]}, inputs.window_bias.options());
-  for_dtypes(inputs.query, [&](auto data, auto number) {
-    forward<decltype(data), decltype(number)>(inputs, output, logsumexp);
+  for_dtypes(inputs.query, [&](auto data, auto number, auto element) {
+    forward<decltype(data), decltype(number), decltype(element)>(inputs, output, logsumexp);
   });
   return {output, logsumexp};
 }
 
 void attention_backward_cpu(
     const Tensor& grad_output, const CpuInputs& inputs, const Tensor& logsumexp, CpuInputs& gradients) {
-  for_dtypes(inputs.query, [&](auto data, auto number) {
-    backward<decltype(data), decltype(number)>(grad_output, inputs, logsumexp, gradients);
+  for_dtypes(inputs.query, [&](auto data, auto number, auto element) {
+    backward<decltype(data), decltype(number), decltype(element)>(grad_output, inputs, logsumexp, gradients);
   });
 }
 

@@ -32,31 +32,35 @@ struct ScaledQueries {
   int64_t channels, stride;
 };
 
-template <typename T>
+// Pooled tokens are numbers of the same dtype, or, for tokens in bfloat16, pairs: of two channels in blocks, and of two
+// keys in rows.
+template <typename T, typename Element = T>
 struct Group {
-  int64_t channels, offsets, window, blocks;  // d, k * k, k, blocks of pooled keys
+  int64_t channels, offsets, window, pooled_keys, blocks;  // d, k * k, k, pooled keys, blocks of them
   int64_t query_stride, key_stride;
   const T *query, *unit_query;                 // planes with `query_stride`
   const T* const* keys;                        // (k) planes with `key_stride` of the window's rows, from the window's first
   const T* const* values;                      //     column of the first query; null outside of the image
   const T* outside;                            // (k, lanes), -inf where a column of the window is outside of the image
-  const T* const* pooled_bias;                 // (pooled keys) biases of the group's queries
-  const T *pooled_key, *pooled_value;          // blocks (d, kBlock) and rows (d padded to kBlock)
+  const T* pooled_bias;                        // biases of the group's queries, for each pooled key at a place:
+  const int64_t* bias_places;                  // (pooled keys)
+  const Element *pooled_key, *pooled_value;    // blocks (d, kBlock) and rows (d padded to kBlock)
   const T *window_bias, *tokens, *token_bias;  // (k * k), (d, k * k), (k * k)
   T *pooled, *window_weights, *token_weights;  // (pooled keys, lanes), (k * k, lanes), (k * k, lanes): logits, then weights
   T *output, *logsumexp;                       // (d padded, lanes), (lanes)
+  Element* packed;                             // room for the pairs of d or all pooled keys, (lanes) each
 };
 
-template <typename T>
-struct GradientGroup : Group<T> {
-  int64_t row_channels;                            // d padded to whole vectors
-  const T* grad_output;                            // planes with `query_stride`
-  const T *query_rows, *grad_output_rows;          // (lanes, row_channels)
-  const T *pooled_value_blocks, *pooled_key_rows;  // blocks (d, kBlock) and rows (d padded to kBlock)
-  T* const* grad_pooled_bias;                      // (pooled keys)
-  T *grad_pooled, *grad_window, *grad_tokens;      // of the logits, and of the token weights
-  T* grad_query;                                   // (d padded, lanes)
-  T *pooled_key_sums, *pooled_value_sums;          // (pooled keys, row_channels)
+template <typename T, typename Element = T>
+struct GradientGroup : Group<T, Element> {
+  int64_t row_channels;                                  // d padded to whole vectors
+  const T* grad_output;                                  // planes with `query_stride`
+  Element* rows;                                         // room for (lanes, row_channels)
+  const Element *pooled_value_blocks, *pooled_key_rows;  // blocks (d, kBlock) and rows (d padded to kBlock)
+  T* grad_pooled_bias;                                   // as `pooled_bias`
+  T *grad_pooled, *grad_window, *grad_tokens;            // of the logits, and of the token weights
+  T* grad_query;                                         // (d padded, lanes)
+  T *pooled_key_sums, *pooled_value_sums;                // (pooled keys, row_channels)
 };
 
 // The gradient of what UnitVectors and ScaledQueries compute, for the lanes of one group, and sums for that of the
@@ -120,53 +124,76 @@ BIOATTN_INLINE void scale_queries_body(const ScaledQueries<T>& q) {
     }
 }
 
-// products[p] = query . key[p] for blocks of keys
+// Vectors as factors of products: in memory with a stride, or packed in pairs.
+template <typename Element>
+struct Factors {
+  const Element* data;
+  int64_t stride, number;
+};
+
 template <typename T>
-BIOATTN_INLINE void multiply_by_blocks(
-    T* products, const T* query, int64_t stride, const T* keys, int64_t blocks, int64_t channels) {
-  for (int64_t block = 0; block < blocks; ++block) {
-    Vector<T> sums[kBlock] = {};
-    for (int64_t c = 0; c < channels; ++c, keys += kBlock) {
-      const Vector<T> x = load(query + c * stride);
+BIOATTN_INLINE Factors<T> pack(const T* vectors, int64_t stride, int64_t number, T*) {
+  return {vectors, stride, number};
+}
+
+// products[k] = factors . keys[k] for one block of keys
+template <typename T, typename Element>
+BIOATTN_INLINE void multiply_by_block(
+    Vector<T> (&products)[kBlock], const Factors<Element>& factors, const Element* keys) {
+  for (int64_t k = 0; k < kBlock; ++k) products[k] = Vector<T>{};
+  for (int64_t c = 0; c < factors.number; ++c, keys += kBlock) {
+    const auto x = load(factors.data + c * factors.stride);
 #pragma GCC unroll 8
-      for (int64_t k = 0; k < kBlock; ++k) sums[k] += x * keys[k];
-    }
-#pragma GCC unroll 8
-    for (int64_t k = 0; k < kBlock; ++k, products += kLanes<T>) store(products, sums[k]);
+    for (int64_t k = 0; k < kBlock; ++k) add_product(products[k], x, keys[k]);
   }
 }
 
 // sums[c] = sum over p of weights[p] * rows[p][c], for rows of channels padded to blocks
-template <typename T>
-BIOATTN_INLINE void sum_rows(T* sums, const T* weights, const T* rows, int64_t number, int64_t channels) {
+template <typename T, typename Element>
+BIOATTN_INLINE void sum_rows(T* sums, const Factors<Element>& weights, const Element* rows, int64_t channels) {
   const int64_t padded = (channels + kBlock - 1) / kBlock * kBlock;
   for (int64_t first = 0; first < padded; first += kBlock) {
     Vector<T> sum[kBlock] = {};
-    for (int64_t p = 0; p < number; ++p) {
-      const Vector<T> weight = load(weights + p * kLanes<T>);
-      const T* row = rows + p * padded + first;
+    for (int64_t p = 0; p < weights.number; ++p) {
+      const auto weight = load(weights.data + p * weights.stride);
+      const Element* row = rows + p * padded + first;
 #pragma GCC unroll 8
-      for (int64_t c = 0; c < kBlock; ++c) sum[c] += weight * row[c];
+      for (int64_t c = 0; c < kBlock; ++c) add_product(sum[c], weight, row[c]);
     }
 #pragma GCC unroll 8
     for (int64_t c = 0; c < kBlock; ++c) store(sums + (first + c) * kLanes<T>, sum[c]);
   }
 }
 
-// sums[p][c] += sum over lanes of weights[p][lane] * rows[lane][c]
 template <typename T>
-BIOATTN_INLINE void add_outer_products(T* sums, const T* weights, const T* rows, int64_t number, int64_t row_channels) {
+BIOATTN_INLINE void transpose(const T* planes, int64_t stride, int64_t channels, T* rows, int64_t row_channels) {
+  for (int64_t lane = 0; lane < kLanes<T>; ++lane)
+    for (int64_t c = 0; c < channels; ++c) rows[lane * row_channels + c] = planes[c * stride + lane];
+}
+
+// The weights of a block of keys as factors of rows.
+template <typename T>
+BIOATTN_INLINE const T* pack_block(const T* weights, T*) {
+  return weights;
+}
+
+// sums[p][c] += sum over lanes of weights[p][lane] * rows[lane][c]
+template <typename T, typename Element>
+BIOATTN_INLINE void add_outer_products(
+    T* sums, const T* weights, const Element* rows, int64_t number, int64_t row_channels) {
+  constexpr int64_t kSteps = kLanes<T> / kNumbers<Element>;
   for (int64_t p = 0; p < number; p += kBlock) {
+    Element room[kBlock * kSteps];
+    const Element* block = pack_block(weights + p * kLanes<T>, room);
     for (int64_t first = 0; first < row_channels; first += kLanes<T>) {
       T* target = sums + p * row_channels + first;
       Vector<T> sum[kBlock];
 #pragma GCC unroll 8
       for (int64_t k = 0; k < kBlock; ++k) sum[k] = load(target + k * row_channels);
-      for (int64_t lane = 0; lane < kLanes<T>; ++lane) {
-        const Vector<T> row = load(rows + lane * row_channels + first);
-        const T* weight = weights + p * kLanes<T> + lane;
+      for (int64_t step = 0; step < kSteps; ++step) {
+        const auto row = load(rows + step * row_channels + first);
 #pragma GCC unroll 8
-        for (int64_t k = 0; k < kBlock; ++k) sum[k] += row * weight[k * kLanes<T>];
+        for (int64_t k = 0; k < kBlock; ++k) add_product(sum[k], row, block[k * kSteps + step]);
       }
 #pragma GCC unroll 8
       for (int64_t k = 0; k < kBlock; ++k) store(target + k * row_channels, sum[k]);
@@ -174,22 +201,125 @@ BIOATTN_INLINE void add_outer_products(T* sums, const T* weights, const T* rows,
   }
 }
 
+#ifdef BIOATTN_FOR_BFLOAT16
+BIOATTN_INLINE Factors<Pair> pack(const float* vectors, int64_t stride, int64_t number, Pair* packed) {
+  constexpr int64_t lanes = kLanes<float>;
+  for (int64_t k = 0; k < number / 2; ++k)
+    store(packed + k * lanes, make_pairs(load(vectors + 2 * k * stride), load(vectors + (2 * k + 1) * stride)));
+  if (number % 2)
+    store(packed + number / 2 * lanes, make_pairs(load(vectors + (number - 1) * stride), Vector<float>{}));
+  return {packed, lanes, (number + 1) / 2};
+}
+
+// The pairs are of two neighbouring lanes.
+BIOATTN_INLINE void transpose(
+    const float* planes, int64_t stride, int64_t channels, Pair* rows, int64_t row_channels) {
+  constexpr int64_t half = kLanes<float> / 2;
+  for (int64_t c = 0; c < channels; c += 2) {
+    const bool has_next = c + 1 < channels;
+    Pair pairs[2 * half];
+    store(pairs, narrow(load(planes + c * stride), has_next ? load(planes + (c + 1) * stride) : Vector<float>{}));
+    for (int64_t k = 0; k < half; ++k) {
+      rows[k * row_channels + c] = pairs[k];
+      if (has_next) rows[k * row_channels + c + 1] = pairs[half + k];
+    }
+  }
+}
+
+BIOATTN_INLINE const Pair* pack_block(const float* weights, Pair* room) {
+  constexpr int64_t lanes = kLanes<float>;
+  for (int64_t k = 0; k < kBlock; k += 2)
+    store(room + k * lanes / 2, narrow(load(weights + k * lanes), load(weights + (k + 1) * lanes)));
+  return room;
+}
+#endif
+
+#ifdef BIOATTN_FOR_BFLOAT16
+// Tokens of bfloat16 in a row of the image, one for each lane of a group, as planes of their channels; at least
+// kChannels channels. Sixteen tokens and channels at a time are transposed in registers.
+struct TokensAndPlanes {
+  static constexpr int64_t kChannels = 16;
+  c10::BFloat16* tokens;
+  int64_t token_stride, channels, left, right;  // lanes from `left` on to before `right` have a token
+  float* planes;
+  int64_t stride;
+};
+
+typedef uint32_t HalfOfPairs __attribute__((vector_size(32)));
+typedef uint32_t HalfOfPairsInMemory __attribute__((vector_size(32), aligned(2), may_alias));
+
+BIOATTN_FOR_BFLOAT16 inline void load_planes_in_pairs(const TokensAndPlanes& t) {
+  const auto token = [&](int64_t lane, int64_t first) BIOATTN_FOR_BFLOAT16 {
+    const bool exists = t.left <= lane && lane < t.right;
+    return exists ? *reinterpret_cast<const HalfOfPairsInMemory*>(t.tokens + lane * t.token_stride + first) : HalfOfPairs{};
+  };
+  for (int64_t begin = 0; begin < t.channels; begin += TokensAndPlanes::kChannels) {
+    const int64_t first = std::min(begin, t.channels - TokensAndPlanes::kChannels);
+    Bits rows[8];
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < 8; ++i) {
+      HalfOfPairs halves[2] = {token(i, first), token(i + 8, first)};
+      std::memcpy(&rows[i], halves, sizeof halves);
+    }
+    transpose_halves(rows);
+    float* target = t.planes + first * t.stride;
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < 8; ++i) {
+      store(target + 2 * i * t.stride, (Vector<float>)(rows[i] << 16));
+      store(target + (2 * i + 1) * t.stride, (Vector<float>)(rows[i] & 0xffff0000u));
+    }
+  }
+}
+
+BIOATTN_FOR_BFLOAT16 inline void store_planes_in_pairs(const TokensAndPlanes& t) {
+  for (int64_t begin = 0; begin < t.channels; begin += TokensAndPlanes::kChannels) {
+    const int64_t first = std::min(begin, t.channels - TokensAndPlanes::kChannels);
+    const float* source = t.planes + first * t.stride;
+    Bits rows[8];
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < 8; ++i)
+      rows[i] = make_pairs(load(source + 2 * i * t.stride), load(source + (2 * i + 1) * t.stride));
+    transpose_halves(rows);
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < 8; ++i) {
+      HalfOfPairs halves[2];
+      std::memcpy(halves, &rows[i], sizeof halves);
+      for (int64_t half = 0; half < 2; ++half) {
+        const int64_t lane = i + 8 * half;
+        if (t.left <= lane && lane < t.right)
+          *reinterpret_cast<HalfOfPairsInMemory*>(t.tokens + lane * t.token_stride + first) = halves[half];
+      }
+    }
+  }
+}
+#endif
+
 // The pooled and window logits; returns the highest.
-template <typename T>
-BIOATTN_INLINE Vector<T> compute_logits(const Group<T>& g) {
-  multiply_by_blocks(g.pooled, g.query, g.query_stride, g.pooled_key, g.blocks, g.channels);
-  Vector<T> highest = Vector<T>{} - std::numeric_limits<T>::infinity();
-  for (int64_t p = 0; p < g.blocks * kBlock; ++p) {
-    const Vector<T> logit = load(g.pooled + p * kLanes<T>) + load(g.pooled_bias[p]);
-    store(g.pooled + p * kLanes<T>, logit);
-    highest = highest > logit ? highest : logit;
+template <typename T, typename Element>
+BIOATTN_INLINE Vector<T> compute_logits(const Group<T, Element>& g) {
+  const Vector<T> lowest = Vector<T>{} - std::numeric_limits<T>::infinity();
+  Vector<T> highest = lowest;
+  const auto query = pack(g.query, g.query_stride, g.channels, g.packed);
+  const Element* keys = g.pooled_key;
+  const T* bias = g.pooled_bias;
+  const int64_t *places = g.bias_places, pooled_keys = g.pooled_keys;
+  T* target = g.pooled;
+  for (int64_t p = 0; p < g.blocks * kBlock; p += kBlock, keys += query.number * kBlock) {
+    Vector<T> logits[kBlock];
+    multiply_by_block<T>(logits, query, keys);
+#pragma GCC unroll 8
+    for (int64_t k = 0; k < kBlock; ++k, target += kLanes<T>) {
+      const Vector<T> logit = p + k < pooled_keys ? logits[k] + load(bias + places[p + k]) : lowest;
+      store(target, logit);
+      highest = highest > logit ? highest : logit;
+    }
   }
   for (int64_t dy = 0; dy < g.window; ++dy) {
     for (int64_t dx = 0; dx < g.window; ++dx) {
       const int64_t offset = dy * g.window + dx;
       Vector<T> logit = load(g.outside + dx * kLanes<T>) + g.window_bias[offset];
       if (g.keys[dy] == nullptr) {
-        logit = Vector<T>{} - std::numeric_limits<T>::infinity();
+        logit = lowest;
       } else {
         for (int64_t c = 0; c < g.channels; ++c)
           logit += load(g.query + c * g.query_stride) * load(g.keys[dy] + c * g.key_stride + dx);
@@ -203,7 +333,7 @@ BIOATTN_INLINE Vector<T> compute_logits(const Group<T>& g) {
 
 // x = exp(x - shift) for `number` vectors; returns their sum.
 template <typename T>
-BIOATTN_INLINE Vector<T> exponentiate_lanes(T* x, int64_t number, const Vector<T>& shift) {
+BIOATTN_INLINE Vector<T> exponentiate_lanes(T* x, int64_t number, const Vector<T>& shift, const T*) {
   T shifts[kLanes<T>], sums[kLanes<T>] = {};
   store(shifts, shift);
   for (int64_t p = 0; p < number; ++p, x += kLanes<T>) {
@@ -216,9 +346,21 @@ BIOATTN_INLINE Vector<T> exponentiate_lanes(T* x, int64_t number, const Vector<T
   return load(sums);
 }
 
+#ifdef BIOATTN_FOR_BFLOAT16
+BIOATTN_INLINE Vector<float> exponentiate_lanes(float* x, int64_t number, const Vector<float>& shift, const Pair*) {
+  Vector<float> sum = {};
+  for (int64_t p = 0; p < number; ++p, x += kLanes<float>) {
+    const Vector<float> weight = rough_exponential(load(x) - shift);
+    store(x, weight);
+    sum += weight;
+  }
+  return sum;
+}
+#endif
+
 // Token weights: products of the unit queries and the learnable tokens.
-template <typename T>
-BIOATTN_INLINE void compute_token_weights(const Group<T>& g) {
+template <typename T, typename Element>
+BIOATTN_INLINE void compute_token_weights(const Group<T, Element>& g) {
   for (int64_t offset = 0; offset < g.offsets; ++offset) {
     Vector<T> sum = Vector<T>{} + g.token_bias[offset];
     for (int64_t c = 0; c < g.channels; ++c)
@@ -227,18 +369,18 @@ BIOATTN_INLINE void compute_token_weights(const Group<T>& g) {
   }
 }
 
-template <typename T>
-BIOATTN_INLINE void attend_body(const Group<T>& g) {
+template <typename T, typename Element>
+BIOATTN_INLINE void attend_body(const Group<T, Element>& g) {
   if (g.tokens) compute_token_weights(g);
   const Vector<T> highest = compute_logits(g);
-  Vector<T> sum = exponentiate_lanes(g.pooled, g.blocks * kBlock, highest);
-  sum += exponentiate_lanes(g.window_weights, g.offsets, highest);
+  Vector<T> sum = exponentiate_lanes(g.pooled, g.blocks * kBlock, highest, g.packed);
+  sum += exponentiate_lanes(g.window_weights, g.offsets, highest, g.packed);
   const Vector<T> scale = 1 / sum;
   store(g.logsumexp, sum);
   for (int64_t lane = 0; lane < kLanes<T>; ++lane) g.logsumexp[lane] = std::log(g.logsumexp[lane]);
   add_to(g.logsumexp, highest);
 
-  sum_rows(g.output, g.pooled, g.pooled_value, g.blocks * kBlock, g.channels);
+  sum_rows(g.output, pack(g.pooled, kLanes<T>, g.blocks * kBlock, g.packed), g.pooled_value, g.channels);
   for (int64_t offset = 0; offset < g.offsets; ++offset) {
     T* weight = g.window_weights + offset * kLanes<T>;
     store(weight, load(weight) * scale + load(g.token_weights + offset * kLanes<T>));
@@ -254,19 +396,31 @@ BIOATTN_INLINE void attend_body(const Group<T>& g) {
   }
 }
 
-template <typename T>
-BIOATTN_INLINE void differentiate_body(const GradientGroup<T>& g) {
+template <typename T, typename Element>
+BIOATTN_INLINE void differentiate_body(const GradientGroup<T, Element>& g) {
   const int64_t pooled = g.blocks * kBlock;
   if (g.tokens) compute_token_weights(g);
   compute_logits(g);
   const Vector<T> shift = load(g.logsumexp);
-  exponentiate_lanes(g.pooled, pooled, shift);
-  exponentiate_lanes(g.window_weights, g.offsets, shift);
-  multiply_by_blocks(g.grad_pooled, g.grad_output, g.query_stride, g.pooled_value_blocks, g.blocks, g.channels);
+  Vector<T> sum = exponentiate_lanes(g.pooled, pooled, shift, g.packed);
+  sum += exponentiate_lanes(g.window_weights, g.offsets, shift, g.packed);
+  // 1 but for rounding, which would remain where the gradients of logits cancel; 0 in lanes without a query.
+  const Vector<T> scale = shift < std::numeric_limits<T>::infinity() ? 1 / sum : Vector<T>{};
 
   // The gradient of a logit is weight * (gradient of the weight - mean of these under the weights).
   Vector<T> mean = {};
-  for (int64_t p = 0; p < pooled; ++p) mean += load(g.pooled + p * kLanes<T>) * load(g.grad_pooled + p * kLanes<T>);
+  const auto grad_output = pack(g.grad_output, g.query_stride, g.channels, g.packed);
+  const Element* values = g.pooled_value_blocks;
+  T *weights = g.pooled, *gradients = g.grad_pooled;
+  for (int64_t block = 0; block < g.blocks; ++block, values += grad_output.number * kBlock) {
+    Vector<T> products[kBlock];
+    multiply_by_block<T>(products, grad_output, values);
+#pragma GCC unroll 8
+    for (int64_t k = 0; k < kBlock; ++k, weights += kLanes<T>, gradients += kLanes<T>) {
+      store(gradients, products[k]);
+      mean += load(weights) * products[k];
+    }
+  }
   for (int64_t dy = 0; dy < g.window; ++dy) {
     for (int64_t dx = 0; dx < g.window; ++dx) {
       const int64_t place = (dy * g.window + dx) * kLanes<T>;
@@ -278,16 +432,19 @@ BIOATTN_INLINE void differentiate_body(const GradientGroup<T>& g) {
       mean += load(g.window_weights + place) * sum;
     }
   }
-  for (int64_t p = 0; p < pooled; ++p) {
-    T* gradient = g.grad_pooled + p * kLanes<T>;
-    const Vector<T> logit = load(g.pooled + p * kLanes<T>) * (load(gradient) - mean);
-    store(gradient, logit);
-    add_to(g.grad_pooled_bias[p], logit);
+  mean *= scale;
+  weights = g.pooled, gradients = g.grad_pooled;
+  T* grad_bias = g.grad_pooled_bias;
+  const int64_t *places = g.bias_places, pooled_keys = g.pooled_keys;
+  for (int64_t p = 0; p < pooled; ++p, weights += kLanes<T>, gradients += kLanes<T>) {
+    const Vector<T> logit = load(weights) * (scale * (load(gradients) - mean));
+    store(gradients, logit);
+    if (p < pooled_keys) add_to(grad_bias + places[p], logit);
   }
-  sum_rows(g.grad_query, g.grad_pooled, g.pooled_key_rows, pooled, g.channels);
+  sum_rows(g.grad_query, pack(g.grad_pooled, kLanes<T>, pooled, g.packed), g.pooled_key_rows, g.channels);
   for (int64_t offset = 0; offset < g.offsets; ++offset) {
     const int64_t place = offset * kLanes<T>;
-    const Vector<T> weight = load(g.window_weights + place);
+    const Vector<T> weight = load(g.window_weights + place) * scale;
     store(g.grad_window + place, weight * (load(g.grad_tokens + place) - mean));
     store(g.window_weights + place, weight + load(g.token_weights + place));
   }
@@ -300,8 +457,10 @@ BIOATTN_INLINE void differentiate_body(const GradientGroup<T>& g) {
     }
     store(g.grad_query + c * kLanes<T>, sum);
   }
-  add_outer_products(g.pooled_value_sums, g.pooled, g.grad_output_rows, pooled, g.row_channels);
-  add_outer_products(g.pooled_key_sums, g.grad_pooled, g.query_rows, pooled, g.row_channels);
+  transpose(g.grad_output, g.query_stride, g.channels, g.rows, g.row_channels);
+  add_outer_products(g.pooled_value_sums, g.pooled, g.rows, pooled, g.row_channels);
+  transpose(g.query, g.query_stride, g.channels, g.rows, g.row_channels);
+  add_outer_products(g.pooled_key_sums, g.grad_pooled, g.rows, pooled, g.row_channels);
 }
 
 // The gradient through x / max(norm, kSmallestNorm).

@@ -45,14 +45,28 @@ BIOATTN_INLINE void normal_distribution(double x, double& cumulative, double& de
   density = 0.39894228040143267794 * std::exp(-0.5 * x * x);
 }
 
-template <typename T>
-BIOATTN_INLINE void normal_distribution(const Vector<T>& x, Vector<T>& cumulative, Vector<T>& density) {
+template <typename Data, typename T = Number<Data>>
+BIOATTN_INLINE void normal_distribution(const Vector<T>& x, Vector<T>& cumulative, Vector<T>& density, const Data*) {
   T lanes[3][kLanes<T>];
   store(lanes[0], x);
 #pragma omp simd
   for (int64_t lane = 0; lane < kLanes<T>; ++lane) normal_distribution(lanes[0][lane], lanes[1][lane], lanes[2][lane]);
   cumulative = load(lanes[1]), density = load(lanes[2]);
 }
+
+#ifdef BIOATTN_FOR_BFLOAT16
+// The same formula to 5e-5.
+BIOATTN_INLINE void normal_distribution(
+    const Vector<float>& x, Vector<float>& cumulative, Vector<float>& density, const NativeBFloat16*) {
+  const Vector<float> half = 0.70710678f * (x < 0 ? -x : x);
+  const Vector<float> exponent = rough_exponential(-half * half);
+  const Vector<float> t = rough_inverse(1 + 0.3275911f * half);
+  const Vector<float> p = (((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f;
+  const Vector<float> tail = 0.5f * p * t * exponent;
+  cumulative = x < 0 ? tail : 1 - tail;
+  density = 0.39894228f * exponent;
+}
+#endif
 
 // A rectangle of tokens of an image, the same in every tensor. Pointers are to the image.
 template <typename Data>
@@ -133,7 +147,7 @@ struct Convolve {
       add_convolution<kNumber, false, T>(sums, t.weight + first, t.channels, gate, stride, row_stride, inside);
       for (int64_t k = 0; k < kNumber; ++k) {
         Vector<T> cumulative, density;
-        normal_distribution<T>(sums[k], cumulative, density);
+        normal_distribution(sums[k], cumulative, density, t.x);
         const Vector<T> features = load(gate + k * stride + t.channels);
         store(t.output + (token + k) * t.channels + first, sums[k] * cumulative * features);
       }
@@ -157,7 +171,7 @@ struct DifferentiateGate {
       Vector<T> sum = load(bias_sum);
       for (int64_t k = 0; k < kNumber; ++k) {
         Vector<T> cumulative, density;
-        normal_distribution<T>(sums[k], cumulative, density);
+        normal_distribution(sums[k], cumulative, density, t.x);
         const Vector<T> gradient = load(t.grad_output + (token + k) * t.channels + first);
         const Vector<T> features = load(gate + k * stride + t.channels);
         store(t.grad_x + (token + k) * stride + t.channels + first, gradient * sums[k] * cumulative);
@@ -208,6 +222,14 @@ BIOATTN_INLINE void for_tokens(const Tile<Data>& t) {
   BIOATTN_CLONES void name(const Tile<double>& tile) { for_tokens<Step>(tile); } \
   BIOATTN_CLONES void name(const Tile<c10::BFloat16>& tile) { for_tokens<Step>(tile); }
 
+#ifdef BIOATTN_FOR_BFLOAT16
+#define FOR_BFLOAT16(name, Step) \
+  BIOATTN_FOR_BFLOAT16 void name(const Tile<NativeBFloat16>& tile) { for_tokens<Step>(tile); }
+FOR_BFLOAT16(convolve, Convolve)
+FOR_BFLOAT16(differentiate_gate, DifferentiateGate)
+FOR_BFLOAT16(convolve_transposed, ConvolveTransposed)
+#endif
+
 CLONE_FOR_ALL(convolve, Convolve)
 CLONE_FOR_ALL(differentiate_gate, DifferentiateGate)
 CLONE_FOR_ALL(convolve_transposed, ConvolveTransposed)
@@ -235,16 +257,27 @@ void for_tiles(int64_t batch, const Tile<Data>& all, const Compute& compute) {
   });
 }
 
+// Calls function(Data()) with the dtype of the tokens.
+template <typename Function>
+void for_dtypes(const Tensor& tokens, const Function& function) {
+#ifdef BIOATTN_FOR_BFLOAT16
+  if (tokens.scalar_type() == at::kBFloat16 && has_bfloat16()) return function(NativeBFloat16());
+#endif
+  AT_DISPATCH_FLOATING_TYPES_AND(
+      at::kBFloat16, tokens.scalar_type(), "gated_convolution", [&] { function(scalar_t()); });
+}
+
 }  // namespace
 
 Tensor gated_convolution_forward_cpu(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   const int64_t channels = weight.size(0);
   Tensor output = at::empty({x.size(0), x.size(1), x.size(2), channels}, x.options());
   const Tensor taps = weight.view({channels, kTaps}).t().contiguous();
-  AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, x.scalar_type(), "gated_convolution", [&] {
-    using T = Number<scalar_t>;
-    Tile<scalar_t> all{};
-    all.x = x.const_data_ptr<scalar_t>(), all.output = output.mutable_data_ptr<scalar_t>();
+  for_dtypes(x, [&](auto data) {
+    using Data = decltype(data);
+    using T = Number<Data>;
+    Tile<Data> all{};
+    all.x = static_cast<const Data*>(x.const_data_ptr()), all.output = static_cast<Data*>(output.mutable_data_ptr());
     all.weight = taps.const_data_ptr<T>(), all.bias = bias.const_data_ptr<T>();
     all.height = x.size(1), all.width = x.size(2), all.channels = channels;
     for_tiles(x.size(0), all, [](const auto& tile) { convolve(tile); });
@@ -259,13 +292,15 @@ std::tuple<Tensor, Tensor, Tensor> gated_convolution_backward_cpu(
   const Tensor taps = weight.view({channels, kTaps}).t().contiguous();
   // Each strip has its own sums; they are added up in order, so they are the same for any number of threads.
   const Tensor sums = at::zeros({strips, kTaps + 1, channels}, weight.options());
-  AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, x.scalar_type(), "gated_convolution_backward", [&] {
-    using T = Number<scalar_t>;
-    Tile<scalar_t> all{};
-    all.x = x.const_data_ptr<scalar_t>(), all.grad_output = grad_output.const_data_ptr<scalar_t>();
+  for_dtypes(x, [&](auto data) {
+    using Data = decltype(data);
+    using T = Number<Data>;
+    Tile<Data> all{};
+    all.x = static_cast<const Data*>(x.const_data_ptr());
+    all.grad_output = static_cast<const Data*>(grad_output.const_data_ptr());
     all.weight = taps.const_data_ptr<T>(), all.bias = bias.const_data_ptr<T>();
-    all.grad_x = grad_x.mutable_data_ptr<scalar_t>();
-    all.new_grad_convolution = grad_convolution.mutable_data_ptr<scalar_t>();
+    all.grad_x = static_cast<Data*>(grad_x.mutable_data_ptr());
+    all.new_grad_convolution = static_cast<Data*>(grad_convolution.mutable_data_ptr());
     all.grad_convolution = all.new_grad_convolution;
     all.sums = sums.mutable_data_ptr<T>();
     all.height = x.size(1), all.width = x.size(2), all.channels = channels;

@@ -8,10 +8,15 @@
 
 // One binary for every x86-64 processor: it has a clone of a function for each instruction set, and the loader picks the
 // best that the processor can run.
-#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
+#if !defined(__x86_64__) || !defined(__gnu_linux__) || !defined(__GNUC__) || defined(__clang__)
+#define BIOATTN_CLONES
+#elif __GNUC__ < 12
 #define BIOATTN_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
-#define BIOATTN_CLONES
+// Level 3 is AVX2 with FMA.
+#define BIOATTN_CLONES __attribute__((target_clones("avx512f", "arch=x86-64-v3", "default")))
+// Functions with the instructions of bfloat16; `has_bfloat16` says whether the processor can run them.
+#define BIOATTN_FOR_BFLOAT16 __attribute__((target("arch=x86-64-v4,avx512bf16")))
 #endif
 #define BIOATTN_INLINE inline __attribute__((always_inline))
 
@@ -22,6 +27,14 @@
   BIOATTN_CLONES void name(const Arguments<double>& arguments) { name##_body(arguments); }
 
 namespace bioattn_mm {
+
+inline bool has_bfloat16() {
+#ifdef BIOATTN_FOR_BFLOAT16
+  return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
 
 // exp(x) to 2 units in the last place by the reduction x = n ln 2 + r, |r| <= ln 2 / 2, in a form that compilers
 // vectorise. It gives the smallest normal number instead of anything smaller, 0 included; NaN stays NaN.

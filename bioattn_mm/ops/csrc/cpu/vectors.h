@@ -5,6 +5,8 @@
 
 #include <c10/util/BFloat16.h>
 
+#include <utility>
+
 #pragma GCC diagnostic ignored "-Wpsabi"  // vectors are passed to inlined functions only
 
 namespace bioattn_mm {
@@ -17,8 +19,15 @@ struct VectorOf {
   typedef T type __attribute__((vector_size(64)));
   typedef T in_memory __attribute__((vector_size(64), aligned(alignof(T)), may_alias));
 };
+// See below.
+struct Pair;
+struct NativeBFloat16;
 template <>
-struct VectorOf<c10::BFloat16> {};  // see below
+struct VectorOf<c10::BFloat16> {};
+template <>
+struct VectorOf<NativeBFloat16> {};
+template <>
+struct VectorOf<Pair> {};
 template <typename T>
 using Vector = typename VectorOf<T>::type;
 
@@ -54,5 +63,117 @@ BIOATTN_INLINE void store(c10::BFloat16* data, const Vector<float>& vector) {
   const Bits result = (rounded & ~is_nan) | (0x7fc0 & is_nan);
   *reinterpret_cast<HalfBitsInMemory*>(data) = __builtin_convertvector(result, HalfBits);
 }
+
+// An element of a product: a number, or two numbers of bfloat16.
+struct Pair {
+  c10::BFloat16 numbers[2];
+};
+template <typename Element>
+constexpr int64_t kNumbers = 1;
+template <>
+inline constexpr int64_t kNumbers<Pair> = 2;
+
+BIOATTN_INLINE Bits load(const Pair* data) {
+  typedef Bits InMemory __attribute__((aligned(4), may_alias));
+  return *reinterpret_cast<const InMemory*>(data);
+}
+
+BIOATTN_INLINE void store(Pair* data, const Bits& pairs) {
+  typedef Bits InMemory __attribute__((aligned(4), may_alias));
+  *reinterpret_cast<InMemory*>(data) = pairs;
+}
+
+// sum += x * y
+template <typename T>
+BIOATTN_INLINE void add_product(Vector<T>& sum, const Vector<T>& x, const T& y) {
+  sum += x * y;
+}
+
+// What follows is for processors with AVX512-BF16; only functions with BIOATTN_FOR_BFLOAT16 may call it. Instructions are
+// written as such, because compilers inline intrinsics only into functions for these processors, and the templates that
+// call them are for others, too.
+#ifdef BIOATTN_FOR_BFLOAT16
+// bfloat16 in memory that instructions convert.
+struct NativeBFloat16 {
+  uint16_t bits;
+};
+
+BIOATTN_INLINE Vector<float> load(const NativeBFloat16* data) {
+  Bits bits;
+  asm("vpmovzxwd %1, %0" : "=v"(bits) : "m"(*reinterpret_cast<const HalfBitsInMemory*>(data)));
+  return (Vector<float>)(bits << 16);
+}
+
+BIOATTN_INLINE void store(NativeBFloat16* data, const Vector<float>& vector) {
+  HalfBits bits;
+  asm("vcvtneps2bf16 %1, %0" : "=v"(bits) : "v"(vector));
+  *reinterpret_cast<HalfBitsInMemory*>(data) = bits;
+}
+
+// exp(x) for x < 88 by 4 terms of the series, to 5e-5: enough for what becomes bfloat16. See `exponential`.
+BIOATTN_INLINE Vector<float> rough_exponential(Vector<float> x) {
+  const float round_to_integer = 12582912.f;
+  asm("vmaxps %1, %2, %0" : "=v"(x) : "v"(x), "v"(Vector<float>{} - 87.f));
+  const Vector<float> shifted = x * 1.44269504f + round_to_integer;
+  const Vector<float> r = x - (shifted - round_to_integer) * 0.69314718f;
+  const Vector<float> p = (((r * 0.0416666f + 0.1666667f) * r + 0.5f) * r + 1.f) * r + 1.f;
+  return (Vector<float>)((Bits)p + ((Bits)shifted << 23));
+}
+
+// 1 / x to 6e-5
+BIOATTN_INLINE Vector<float> rough_inverse(Vector<float> x) {
+  asm("vrcp14ps %1, %0" : "=v"(x) : "v"(x));
+  return x;
+}
+
+// Products of pairs with a sum in float32, twice as many as of float32:
+// sum += x.numbers[0] * y.numbers[0] + x.numbers[1] * y.numbers[1]
+BIOATTN_INLINE void add_product(Vector<float>& sum, const Bits& x, const Pair& y) {
+  asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(x), "m"(y));
+}
+
+// 32 numbers in bfloat16, those of `first` before those of `second`.
+BIOATTN_INLINE Bits narrow(const Vector<float>& first, const Vector<float>& second) {
+  Bits numbers;
+  asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(numbers) : "v"(first), "v"(second));
+  return numbers;
+}
+
+// In each lane the pair of numbers there.
+BIOATTN_INLINE Bits make_pairs(const Vector<float>& first, const Vector<float>& second) {
+  constexpr Bits kOrder = {0x100000, 0x110001, 0x120002, 0x130003, 0x140004, 0x150005, 0x160006, 0x170007,
+                           0x180008, 0x190009, 0x1a000a, 0x1b000b, 0x1c000c, 0x1d000d, 0x1e000e, 0x1f000f};
+  Bits pairs;
+  asm("vpermw %1, %2, %0" : "=v"(pairs) : "v"(narrow(first, second)), "v"(kOrder));
+  return pairs;
+}
+
+// Lanes of `first` and of `second`, of which it is the one where bit `step` of the lane is set, as they are in one of two
+// rows after a transposition of blocks of `step` lanes.
+template <int64_t step, bool second_row, size_t... lane>
+BIOATTN_FOR_BFLOAT16 BIOATTN_INLINE Bits exchange(const Bits& first, const Bits& second, std::index_sequence<lane...>) {
+  constexpr Bits kOrder = {(lane & step ? lane + 16 : lane) + (second_row ? (lane & step ? 0 : step) : lane & step ? -step
+                                                                                                                   : 0)...};
+  return __builtin_shuffle(first, second, kOrder);
+}
+
+template <int64_t step>
+BIOATTN_FOR_BFLOAT16 BIOATTN_INLINE void exchange_rows(Bits (&rows)[8]) {
+#pragma GCC unroll 8
+  for (int64_t i = 0; i < 8; ++i) {
+    if (i & step) continue;
+    const Bits first = rows[i], second = rows[i + step];
+    rows[i] = exchange<step, false>(first, second, std::make_index_sequence<16>());
+    rows[i + step] = exchange<step, true>(first, second, std::make_index_sequence<16>());
+  }
+}
+
+// Transposes the lower and the upper halves of 8 rows: 8 x 8 pairs each.
+BIOATTN_FOR_BFLOAT16 BIOATTN_INLINE void transpose_halves(Bits (&rows)[8]) {
+  exchange_rows<4>(rows);
+  exchange_rows<2>(rows);
+  exchange_rows<1>(rows);
+}
+#endif
 
 }  // namespace bioattn_mm
