@@ -26,7 +26,7 @@ from .sliding_window import sliding_window_av, sliding_window_qk
 
 # Largest error of a result, as a fraction of its largest value.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
-# Gradients of parameters are sums over all tokens, in which large terms cancel: they may differ by more, as they do in
+# Gradients of parameters are sums over all tokens, in which large terms cancel: they may differ by more, as in
 # PyTorch (that of the scale in float32 by 1.4e-5 where the operator's differs by 3.0e-5).
 GRADIENT_FACTOR = 4
 SMALLEST_SCALE = 0.1

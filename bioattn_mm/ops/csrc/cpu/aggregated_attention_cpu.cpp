@@ -135,11 +135,17 @@ struct PooledTokens {
   explicit PooledTokens(const SizesOf<T>& s)
       : row_size(s.padded_channels), block_size(divide_up(s.channels, kNumber) * kBlock * kNumber), size(s.padded_pooled * row_size), tokens(s.planes * size), inverse_norms(s.planes * s.padded_pooled), row_numbers(s.planes * size), block_numbers(s.planes * size) {}
 
-  void set(int64_t plane, int64_t p, int64_t c, T value) {
-    tokens[plane * size + p * row_size + c] = value;
-    const int64_t row = p / kNumber * row_size + c, column = c / kNumber * kBlock + p % kBlock;
-    row_numbers[plane * size + row * kNumber + p % kNumber] = value;
-    block_numbers[plane * size + p / kBlock * block_size + column * kNumber + c % kNumber] = value;
+  // Copies a token, times a factor.
+  template <typename Data>
+  void set(int64_t plane, int64_t p, const Data* source, int64_t channels, T factor) {
+    T* token = tokens.data() + plane * size + p * row_size;
+    Number* row = row_numbers.data() + plane * size + p / kNumber * row_size * kNumber + p % kNumber;
+    Number* block = block_numbers.data() + plane * size + p / kBlock * block_size + p % kBlock * kNumber;
+    for (int64_t c = 0; c < channels; ++c) {
+      token[c] = static_cast<T>(source[c]) * factor;
+      const Number number = token[c];
+      row[c * kNumber] = block[c / kNumber * kBlock * kNumber + c % kNumber] = number;
+    }
   }
 
   const T* token(int64_t plane, int64_t p) const { return tokens.data() + plane * size + p * row_size; }
@@ -292,7 +298,7 @@ struct Attention {
       for (int64_t c = 0; c < s.channels; ++c) squares += static_cast<T>(token[c]) * static_cast<T>(token[c]);
       const T inverse = unit ? 1 / std::max(std::sqrt(squares), T(kSmallestNorm)) : T(1);
       target.inverse_norms[plane * s.padded_pooled + p] = inverse;
-      for (int64_t c = 0; c < s.channels; ++c) target.set(plane, p, c, static_cast<T>(token[c]) * inverse);
+      target.set(plane, p, token, s.channels, inverse);
     }
   }
 
