@@ -111,9 +111,10 @@ BIOATTN_INLINE void store(NativeBFloat16* data, const Vector<float>& vector) {
 }
 
 // exp(x) for x < 88 by 4 terms of the series, to 5e-5: enough for what becomes bfloat16. See `exponential`.
-BIOATTN_INLINE Vector<float> rough_exponential(Vector<float> x) {
+BIOATTN_INLINE Vector<float> rough_exponential(const Vector<float>& exponent) {
   const float round_to_integer = 12582912.f;
-  asm("vmaxps %1, %2, %0" : "=v"(x) : "v"(x), "v"(Vector<float>{} - 87.f));
+  Vector<float> x;
+  asm("vmaxps %1, %2, %0" : "=v"(x) : "v"(exponent), "v"(Vector<float>{} - 87.f));
   const Vector<float> shifted = x * 1.44269504f + round_to_integer;
   const Vector<float> r = x - (shifted - round_to_integer) * 0.69314718f;
   const Vector<float> p = (((r * 0.0416666f + 0.1666667f) * r + 0.5f) * r + 1.f) * r + 1.f;
@@ -121,9 +122,10 @@ BIOATTN_INLINE Vector<float> rough_exponential(Vector<float> x) {
 }
 
 // 1 / x to 6e-5
-BIOATTN_INLINE Vector<float> rough_inverse(Vector<float> x) {
-  asm("vrcp14ps %1, %0" : "=v"(x) : "v"(x));
-  return x;
+BIOATTN_INLINE Vector<float> rough_inverse(const Vector<float>& x) {
+  Vector<float> inverse;
+  asm("vrcp14ps %1, %0" : "=v"(inverse) : "v"(x));
+  return inverse;
 }
 
 // Products of pairs with a sum in float32, twice as many as of float32:
@@ -148,13 +150,18 @@ BIOATTN_INLINE Bits make_pairs(const Vector<float>& first, const Vector<float>& 
   return pairs;
 }
 
-// Lanes of `first` and of `second`, of which it is the one where bit `step` of the lane is set, as they are in one of two
-// rows after a transposition of blocks of `step` lanes.
+// Where a lane of one of two rows comes from when their blocks of `step` lanes are transposed. Lanes of the first row are
+// counted from 0, those of the second from 16.
+constexpr uint32_t source_lane(uint32_t lane, uint32_t step, bool of_second_row) {
+  const bool from_second_row = lane & step;
+  if (from_second_row == of_second_row) return from_second_row ? lane + 16 : lane;
+  return from_second_row ? lane + 16 - step : lane + step;
+}
+
 template <int64_t step, bool second_row, size_t... lane>
 BIOATTN_FOR_BFLOAT16 BIOATTN_INLINE Bits exchange(const Bits& first, const Bits& second, std::index_sequence<lane...>) {
-  constexpr Bits kOrder = {(lane & step ? lane + 16 : lane) + (second_row ? (lane & step ? 0 : step) : lane & step ? -step
-                                                                                                                   : 0)...};
-  return __builtin_shuffle(first, second, kOrder);
+  constexpr Bits kSources = {source_lane(lane, step, second_row)...};
+  return __builtin_shuffle(first, second, kSources);
 }
 
 template <int64_t step>
