@@ -6,9 +6,10 @@ from torch import Tensor
 
 from .backends import choose_backend
 
-# In PyTorch, rows of the table are computed in chunks with at most this many hidden activations: they stay in the
-# cache, and memory stays bounded for large grids.
-MAX_HIDDEN_PER_CHUNK = 2**18
+# In PyTorch, rows of the table are computed in chunks with at most this many hidden activations, and memory stays
+# bounded for large grids. On a CPU a chunk stays in the cache; on a GPU it has 256 MiB in float32, and one is enough
+# for TransNeXt up to 700 x 700 pixels.
+MAX_HIDDEN_PER_CHUNK = {'cpu': 2**18, 'cuda': 2**26}
 
 
 def log_cpb_table(
@@ -25,15 +26,16 @@ def log_cpb_table(
         horizontal: Term of the horizontal coordinates in the first layer, (C, hidden).
         weight: Weight of the second layer, (heads, hidden).
         bias: Bias of the second layer, (heads,).
-        backend: 'cpu' (fused: the (R, C, hidden) activations are never in memory) or 'reference'; by default as for
-            `aggregated_attention`.
+        backend: 'cpu' or 'cuda' (fused: the (R, C, hidden) activations are never in memory) or 'reference'; by
+            default as for `aggregated_attention`.
 
     Returns:
         (heads, R, C).
     """
-    if choose_backend(vertical.device, backend) == 'cpu':
+    if choose_backend(vertical.device, backend) != 'reference':
         return torch.ops.bioattn_mm.log_cpb_table(vertical, horizontal, weight, bias)
-    rows_per_chunk = max(1, MAX_HIDDEN_PER_CHUNK // horizontal.numel())
+    limit = MAX_HIDDEN_PER_CHUNK.get(vertical.device.type, MAX_HIDDEN_PER_CHUNK['cpu'])
+    rows_per_chunk = max(1, limit // max(1, horizontal.numel()))
     table = [
         F.linear(F.relu(rows[:, None] + horizontal, inplace=True), weight, bias)
         for rows in vertical.split(rows_per_chunk)

@@ -1,4 +1,4 @@
-// The operator log_cpb_table for PyTorch: schema, autograd, and kernels for CPU and tracing.
+// The operator log_cpb_table for PyTorch: schema, autograd, and kernels for each device and for tracing.
 
 #include "log_cpb.h"
 
@@ -62,6 +62,12 @@ TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
   library.impl("log_cpb_table", log_cpb_table_forward_cpu);
   library.impl("log_cpb_table_backward", log_cpb_table_backward_cpu);
 }
+#ifdef BIOATTN_WITH_CUDA
+TORCH_LIBRARY_IMPL(bioattn_mm, CUDA, library) {
+  library.impl("log_cpb_table", log_cpb_table_forward_cuda);
+  library.impl("log_cpb_table_backward", log_cpb_table_backward_cuda);
+}
+#endif
 
 TORCH_LIBRARY_IMPL(bioattn_mm, Meta, library) {
   library.impl("log_cpb_table", forward_meta);

@@ -7,12 +7,16 @@
 
 namespace bioattn_mm {
 
+// The kernels of a device.
+//
 // vertical (R, hidden), horizontal (C, hidden), weight (heads, hidden), bias (heads); gives (heads, R, C).
-at::Tensor log_cpb_table_forward_cpu(
+using LogCPBForward = at::Tensor(
     const at::Tensor& vertical, const at::Tensor& horizontal, const at::Tensor& weight, const at::Tensor& bias);
-
 // Gradients of vertical, horizontal and weight.
-std::tuple<at::Tensor, at::Tensor, at::Tensor> log_cpb_table_backward_cpu(
+using LogCPBBackward = std::tuple<at::Tensor, at::Tensor, at::Tensor>(
     const at::Tensor& grad_table, const at::Tensor& vertical, const at::Tensor& horizontal, const at::Tensor& weight);
+
+LogCPBForward log_cpb_table_forward_cpu, log_cpb_table_forward_cuda;
+LogCPBBackward log_cpb_table_backward_cpu, log_cpb_table_backward_cuda;
 
 }  // namespace bioattn_mm

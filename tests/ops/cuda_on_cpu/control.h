@@ -39,5 +39,6 @@ inline at::Tensor copy(const at::Tensor& tensor) {
 TORCH_LIBRARY_FRAGMENT(NAMESPACE, library) {
   library.def("set_seed", cuda_on_cpu::set_seed);
   library.def("leave_out_barrier(str place) -> ()", [](std::string place) { cuda_on_cpu::leave_out_barrier(place); });
+  library.def("launches", cuda_on_cpu::launches);
   library.def("executed_instructions", cuda_on_cpu::executed_instructions);
 }

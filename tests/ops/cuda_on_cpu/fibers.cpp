@@ -51,6 +51,7 @@ struct Block {
 Block block;
 std::mt19937 order(0);
 std::string left_out;  // "file.cu:line" of a barrier
+int64_t number_of_launches = 0;
 
 Fiber& fiber() { return block.fibers[block.current]; }
 
@@ -121,6 +122,8 @@ const Thread* current_thread() { return block.running ? &fiber().thread : nullpt
 
 uint64_t first_interval() { return block.first_interval; }
 
+int64_t launches() { return number_of_launches; }
+
 void fail(const std::string& message) {
   block.fault = message;
   _longjmp(block.finished, 1);
@@ -128,6 +131,7 @@ void fail(const std::string& message) {
 
 void run(unsigned x, unsigned y, unsigned z, int threads, const std::function<void()>& kernel) {
   if (threads % kLanes || threads > kMaxThreads) throw std::invalid_argument("whole warps, at most 256 threads");
+  ++number_of_launches;
   const SegmentationFaults segmentation_faults;
   block.threads = threads, block.kernel = &kernel, block.fault.clear(), block.running = true;
   gridDim = dim3(x, y, z);

@@ -31,6 +31,9 @@ uint64_t first_interval();
 // Runs a kernel with all of its blocks. Throws std::runtime_error with the first fault that is found.
 void run(unsigned x, unsigned y, unsigned z, int threads, const std::function<void()>& kernel);
 
+// Number of kernels that have run so far.
+int64_t launches();
+
 // Ends the kernel that runs: `run` throws the message.
 [[noreturn]] void fail(const std::string& message);
 
