@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from .attention_maps import Grid
+from .size_cache import cached_constant
 
 
 class FourierKernels(nn.Module):
@@ -28,12 +29,20 @@ class FourierKernels(nn.Module):
             return spectrum
         kernel = torch.fft.irfft2(spectrum, s=self.grid)
         for axis, (own, length) in enumerate(zip(self.grid, grid), start=-2):
-            # Offsets from -own / 2 to own / 2, which keep their weights on a circle of another length.
-            offset = (torch.arange(own, device=kernel.device) + own // 2) % own - own // 2
             shape = [*kernel.shape]
             shape[axis] = length
-            kernel = kernel.new_zeros(shape).index_add(axis, offset % length, kernel)
+            kernel = kernel.new_zeros(shape).index_add(axis, _places(own, length, kernel.device), kernel)
         return torch.fft.rfft2(kernel)
+
+
+@cached_constant
+def _places(own: int, length: int, device: torch.device) -> Tensor:
+    """Places of the weights of a kernel of length `own` on a circle of another length: int64 (own,).
+
+    Their offsets, from -own / 2 to own / 2, stay the same.
+    """
+    offset = (torch.arange(own, device=device) + own // 2) % own - own // 2
+    return offset % length
 
 
 def circular_convolution(x: Tensor, spectrum: Tensor) -> Tensor:

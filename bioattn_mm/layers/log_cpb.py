@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +12,7 @@ from ..ops import log_cpb_table
 from ..registry import MODELS
 from .arguments import weight_and_bias
 from .attention_maps import Grid
-from .size_cache import SizeCache
+from .size_cache import SizeCache, cached_constant
 
 
 class PositionBias(nn.Module):
@@ -164,25 +163,34 @@ class LogCPB(PositionBias):
         with torch.autocast(self.fc1.weight.device.type, enabled=False):
             fc1_weight, fc1_bias = weight_and_bias(self.fc1)
             vertical, horizontal = (
-                self._coordinates(*lengths).to(fc1_weight) for lengths in zip(grid, pooled_grid, self.pretrain_grid)
+                _coordinates(self.spaced, *lengths, fc1_weight.dtype, fc1_weight.device)
+                for lengths in zip(grid, pooled_grid, self.pretrain_grid)
             )
             # The first layer is a sum of a term for each axis.
-            vertical = torch.outer(vertical, fc1_weight[:, 0]) + fc1_bias  # (R, hidden)
+            vertical = torch.addcmul(fc1_bias, vertical[:, None], fc1_weight[:, 0])  # (R, hidden)
             horizontal = torch.outer(horizontal, fc1_weight[:, 1])  # (C, hidden)
             return log_cpb_table(vertical, horizontal, *weight_and_bias(self.fc2))
-
-    @classmethod
-    def _coordinates(cls, length: int, pooled_length: int, pretrain_length: int) -> Tensor:
-        """Coordinates of the distinct offsets along one axis: float64 (R,), ascending."""
-        offsets = _offset_range(length, pooled_length)
-        offsets = torch.arange(offsets.start, offsets.stop, offsets.step, dtype=torch.float64) / 2
-        # A pre-training grid of one token would divide by zero.
-        return cls.spaced(offsets * (8 / max(1, pretrain_length - 1)))
 
     @staticmethod
     def spaced(coordinates: Tensor) -> Tensor:
         """Space coordinates, in eighths of the pre-training grid, as the MLP takes them: logarithmically."""
         return coordinates.sign() * torch.log(coordinates.abs() + 1) / math.log(8)
+
+
+@cached_constant
+def _coordinates(
+    spaced: Callable[[Tensor], Tensor],
+    length: int,
+    pooled_length: int,
+    pretrain_length: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
+    """Coordinates of the distinct offsets along one axis, computed in float64: (R,), ascending."""
+    offsets = _offset_range(length, pooled_length)
+    offsets = torch.arange(offsets.start, offsets.stop, offsets.step, dtype=torch.float64) / 2
+    # A pre-training grid of one token would divide by zero.
+    return spaced(offsets * (8 / max(1, pretrain_length - 1))).to(device, dtype)
 
 
 def cell_centres(length: int, pooled_length: int) -> Tensor:
@@ -213,8 +221,7 @@ def _offset_range(length: int, pooled_length: int) -> range:
     return range(-centres[-1], 2 * (length - 1) - centres[0] + 1, step)
 
 
-@lru_cache(maxsize=256)
-@torch.inference_mode(False)  # a cached tensor may be used in training later
+@cached_constant
 def _offset_index(length: int, pooled_length: int, device: torch.device) -> Tensor:
     """Index of each pair of token and cell in `_offset_range`: int64 (length, pooled_length)."""
     offsets = _offset_range(length, pooled_length)

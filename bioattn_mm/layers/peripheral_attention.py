@@ -236,7 +236,7 @@ class PeripheralAttention(nn.Module):
         """Whether log Phi_p of a grid is cached in the present mode."""
         num_bytes = self.num_heads * (grid[0] * grid[1]) ** 2 * query.dtype.itemsize
         fits = self._position_biases.is_open(self) and num_bytes <= self._position_biases.max_bytes
-        return fits and choose_backend(query.device, None) == 'reference'
+        return fits and choose_backend(query.device, None) != 'cpu'
 
     def _kept_bias(self, grid: Grid, distance_embedding: DistanceEmbedding, dtype: torch.dtype) -> Tensor:
         """`position_bias`, from the cache if it is there."""

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from .size_cache import cached_constant
+
 
 def resize_bicubic(x: Tensor, grid: tuple[int, int]) -> Tensor:
     """Same result as `F.interpolate(..., mode='bicubic', antialias=True)`, computed with two matrix products.
@@ -17,25 +19,25 @@ def resize_bicubic(x: Tensor, grid: tuple[int, int]) -> Tensor:
         (H, W, C).
     """
     height, width, channels = x.shape
-    rows = resizing_matrix(height, grid[0], x)
-    columns = resizing_matrix(width, grid[1], x)
+    rows = resizing_matrix(height, grid[0], x.dtype, x.device)
+    columns = resizing_matrix(width, grid[1], x.dtype, x.device)
     return columns @ (rows @ x.reshape(height, width * channels)).reshape(-1, width, channels)
 
 
-def resizing_matrix(length: int, target: int, like: Tensor) -> Tensor:
+@cached_constant
+def resizing_matrix(length: int, target: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Matrix that resizes an axis.
 
     Args:
         length: Number of positions before.
         target: Number of positions after.
-        like: A tensor of the dtype and device of the result.
+        dtype: Dtype of the result.
+        device: Device of the result.
 
     Returns:
         (target, length): the weights of the old positions in each new one, which sum to 1.
     """
-    positions, centres = (
-        torch.arange(count, dtype=like.dtype, device=like.device) + 0.5 for count in (length, target)
-    )
+    positions, centres = (torch.arange(count, dtype=dtype, device=device) + 0.5 for count in (length, target))
     # The target's length is computed as a tensor: torch.compile and ONNX export lose track of a Python number here.
     step = length / torch.ones_like(centres).sum()
     # Shrinking widens the kernel to average over all covered positions (antialiasing); enlarging interpolates.

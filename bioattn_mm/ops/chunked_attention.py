@@ -38,7 +38,7 @@ def attention_in_chunks(
         return F.scaled_dot_product_attention(chunk, key, value, attn_mask=mask, scale=scale).transpose(1, 2)
 
     rows_per_chunk = height
-    if not query.is_cuda:
+    if query.device.type == 'cpu':
         rows_per_chunk = max(1, MAX_WEIGHTS_PER_CHUNK // max(1, batch * heads * width * key.shape[2]))
     output = []
     for top in range(0, height, rows_per_chunk):

@@ -5,11 +5,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .backends import choose_backend
+from .chunks import chunk_numel
 
-# In PyTorch, rows of the table are computed in chunks with at most this many hidden activations, and memory stays
-# bounded for large grids. On a CPU a chunk stays in the cache; on a GPU it has 256 MiB in float32, and one is enough
-# for TransNeXt up to 700 x 700 pixels.
-MAX_HIDDEN_PER_CHUNK = {'cpu': 2**18, 'cuda': 2**26}
+# In PyTorch on a CPU, rows of the table are computed in chunks with at most this many hidden activations: they stay
+# in the cache, and memory stays bounded for large grids.
+MAX_HIDDEN_PER_CHUNK = 2**18
 
 
 def log_cpb_table(
@@ -34,8 +34,8 @@ def log_cpb_table(
     """
     if choose_backend(vertical.device, backend) != 'reference':
         return torch.ops.bioattn_mm.log_cpb_table(vertical, horizontal, weight, bias)
-    limit = MAX_HIDDEN_PER_CHUNK.get(vertical.device.type, MAX_HIDDEN_PER_CHUNK['cpu'])
-    rows_per_chunk = max(1, limit // max(1, horizontal.numel()))
+    hidden_per_chunk = chunk_numel(vertical.device, MAX_HIDDEN_PER_CHUNK)
+    rows_per_chunk = max(1, hidden_per_chunk // max(1, horizontal.numel()))
     table = [
         F.linear(F.relu(rows[:, None] + horizontal, inplace=True), weight, bias)
         for rows in vertical.split(rows_per_chunk)

@@ -10,9 +10,10 @@ from torch.autograd.function import once_differentiable
 
 from .arguments import autocast_dtype, check_dtype, check_fits
 from .backends import choose_backend
+from .chunks import chunk_numel
 
-# In PyTorch, elements of the largest tensor of a chunk of queries; on a CPU a chunk fits into the cache.
-CHUNK_NUMEL = {'cpu': 2**20, 'cuda': 2**26}
+# In PyTorch on a CPU, elements of the largest tensor of a chunk of queries, which fits into the cache.
+CHUNK_NUMEL = 2**20
 # The fused attention kernels of GPUs need heads whose width is a multiple of this.
 HEAD_ALIGNMENT = 8
 
@@ -134,7 +135,9 @@ def log_phi(
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
     """softmax(q k^T / sqrt(d) + bias) v with a bias (heads, queries, keys) that all images share."""
     channels = query.shape[-1]
-    query, key, value = (F.pad(tensor, (0, -channels % HEAD_ALIGNMENT)) for tensor in (query, key, value))
+    missing = -channels % HEAD_ALIGNMENT
+    if missing:
+        query, key, value = (F.pad(tensor, (0, missing)) for tensor in (query, key, value))
     # The fused kernels need a batch axis in the bias.
     bias = bias[None].to(query.dtype)
     output = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=channels**-0.5)
@@ -144,7 +147,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
 def query_chunks(
     grid: tuple[int, int], heads: int, channels: int, batch: int, device: torch.device
 ) -> Iterator[tuple[slice, slice, slice]]:
-    """Divide the queries of a grid into chunks, whose largest tensor stays below `CHUNK_NUMEL`.
+    """Divide the queries of a grid into chunks, whose largest tensor stays below `chunk_numel`.
 
     A chunk is a number of whole rows, or a part of one row, so its queries are consecutive in row-major order.
 
@@ -154,7 +157,7 @@ def query_chunks(
     height, width = grid
     keys = (height + 2) * (width + 2)
     numel_per_query = keys * max(channels, heads * batch)
-    size = max(1, CHUNK_NUMEL.get(device.type, CHUNK_NUMEL['cpu']) // numel_per_query)
+    size = max(1, chunk_numel(device, CHUNK_NUMEL) // numel_per_query)
     for top in range(0, height, max(1, size // width)):
         for left in range(0, width, min(width, size)):
             bottom, right = min(top + max(1, size // width), height), min(left + size, width)

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from .arguments import AggregatedAttentionInputs, autocast_dtype
 from .chunked_attention import attention_in_chunks
+from .chunks import chunk_numel
 from .relative_bias import bias_of_rows
 
-# Without autograd, queries are processed in chunks of rows with at most this many attention weights: memory stays
-# bounded at any input size, and the weights stay in the last-level cache.
+# Without autograd, queries are processed in chunks of rows with at most this many attention weights on a CPU: memory
+# stays bounded at any input size, and the weights stay in the last-level cache.
 MAX_WEIGHTS_PER_CHUNK = 2**22
 
 
@@ -63,8 +64,9 @@ def aggregated_attention_reference(*tensors: Tensor) -> Tensor:
     batch, height, width, heads, _ = inputs.query.shape
     rows_per_chunk = max(1, height)
     if not torch.is_grad_enabled():
+        weights_per_chunk = chunk_numel(inputs.query.device, MAX_WEIGHTS_PER_CHUNK)
         weights_per_row = batch * width * heads * (window_size**2 + inputs.pooled_key.shape[1:3].numel())
-        rows_per_chunk = min(rows_per_chunk, max(1, MAX_WEIGHTS_PER_CHUNK // max(1, weights_per_row)))
+        rows_per_chunk = min(rows_per_chunk, max(1, weights_per_chunk // max(1, weights_per_row)))
     output = []
     for top in range(0, max(1, height), rows_per_chunk):
         rows = slice(top, top + rows_per_chunk)

@@ -129,7 +129,7 @@ def test_memory_layout_does_not_matter(operator: Operator) -> None:
 
 def test_chunks_of_rows_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = make_arguments()
-    monkeypatch.setitem(log_cpb.MAX_HIDDEN_PER_CHUNK, 'cpu', 2 * 37 * 10)  # two rows at a time
+    monkeypatch.setattr(log_cpb, 'MAX_HIDDEN_PER_CHUNK', 2 * 37 * 10)  # two rows at a time
     torch.testing.assert_close(log_cpb_table(*arguments, backend='reference'), written_out(*arguments))
 
 

@@ -1,14 +1,17 @@
 """Peripheral attention against its formula, written out query by query."""
 
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from bioattn_mm.ops import peripheral_attention
-from bioattn_mm.ops.peripheral_attention import CHUNK_NUMEL, PeripheralAttentionInputs, query_chunks
+from bioattn_mm.ops.peripheral_attention import PeripheralAttentionInputs, query_chunks
 from tests.ops.conftest import check_any_number_of_threads, check_compiles_and_exports, needs_library
 
 TOKENS = ('query', 'key', 'value')
+MODULE = sys.modules[peripheral_attention.__module__]  # the package has the function under that name
 
 
 def make_arguments(
@@ -114,7 +117,7 @@ def test_chunks_of_queries_give_the_same(numel: int, monkeypatch: pytest.MonkeyP
     arguments = make_arguments(grid=(5, 6))
     results = []
     for limit in (2**20, numel):
-        monkeypatch.setitem(CHUNK_NUMEL, 'cpu', limit)
+        monkeypatch.setattr(MODULE, 'CHUNK_NUMEL', limit)
         inputs = {name: tensor.clone().requires_grad_() for name, tensor in arguments.items()}
         output = peripheral_attention(**inputs, backend='reference')
         output.square().sum().backward()
@@ -126,7 +129,7 @@ def test_chunks_of_queries_give_the_same(numel: int, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize('numel', [1, 700, 5000, 10**9])
 @pytest.mark.parametrize('grid', [(4, 6), (1, 9), (9, 1)])
 def test_chunks_are_the_tokens_in_order(grid: tuple[int, int], numel: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(CHUNK_NUMEL, 'cpu', numel)
+    monkeypatch.setattr(MODULE, 'CHUNK_NUMEL', numel)
     tokens = torch.arange(grid[0] * grid[1]).view(grid)
     chunks = list(query_chunks(grid, heads=2, channels=8, batch=1, device=torch.device('cpu')))
     for queries, rows, columns in chunks:

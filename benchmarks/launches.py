@@ -1,0 +1,199 @@
+#!/usr/bin/env python
+"""Launches and memory traffic of one attention layer of each system on a GPU, counted without one.
+
+The layers run on meta tensors, which have sizes and no data, and take the path of a GPU: the operators compiled
+for CUDA (or, with --formulas, PyTorch's, as in a build without CUDA), PyTorch's fused attention, and chunks of the
+size for GPUs. What is counted is every operator that PyTorch executes, except those that only make another view of a
+tensor or a tensor without data: each is one launch, and reads its inputs and writes its outputs once. Copies from the
+CPU to the GPU count as launches.
+
+Both numbers are lower bounds: some operators, such as Fourier transforms and backward passes, run in several kernels.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+from measure import print_header, print_row
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from bioattn_mm.models import VARS, ConViT, GABViT, PerViT, TransNeXt
+from bioattn_mm.ops import backends
+
+DEVICE = 'meta'
+WITHOUT_LAUNCH = {
+    f'aten::{name}'
+    for name in (
+        '_unsafe_view',
+        'empty',
+        'empty_like',
+        'empty_strided',
+        'new_empty',
+        'new_empty_strided',
+        'lift_fresh',
+    )
+}
+LAYERS = (
+    *(f'TransNeXt-T stage {stage}' for stage in range(1, 5)),
+    'PerViT-T',
+    'VARS-S',
+    'VARS-D',
+    'VARS-SD',
+    'ConViT-Ti',
+    'GABViT-S',
+)
+PASSES = ('forward, new size', 'forward, size seen before', 'forward + backward')
+
+
+class LaunchCounter(TorchDispatchMode):
+    """Counts what a GPU would do for the operators that run within.
+
+    Attributes:
+        launches: Number of launches, by the name of the operator.
+        bytes: What they read and write.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launches = Counter()
+        self.bytes = 0
+
+    def __torch_dispatch__(
+        self, func: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        results = func(*args, **(kwargs or {}))
+        name = func._schema.name
+        outputs = tensors_of(results)
+        on_the_gpu = any(tensor.device.type == DEVICE for tensor in outputs)
+        if on_the_gpu and not func.is_view and name not in WITHOUT_LAUNCH:
+            self.launches[name] += 1
+            # What is changed in place is an input and an output.
+            self.bytes += sum(map(bytes_of, [*tensors_of((args, kwargs)), *outputs]))
+        return results
+
+
+def tensors_of(arguments: object) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
+
+
+def bytes_of(tensor: Tensor) -> int:
+    """Bytes of memory of a tensor: an expanded axis has one element."""
+    elements = 1
+    for size, stride in zip(tensor.shape, tensor.stride()):
+        elements *= size if stride else min(size, 1)
+    return elements * tensor.element_size()
+
+
+@contextmanager
+def as_on_a_gpu(formulas: bool) -> Iterator[None]:
+    """Operators on meta tensors choose what they would choose on a GPU.
+
+    Args:
+        formulas: As in a build without CUDA.
+    """
+
+    def why_not_compiled(device: torch.device) -> str | None:
+        return 'they are counted without' if formulas else backends.WHY_NOT_LOADED
+
+    def attention(
+        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, scale: float | None = None
+    ) -> Tensor:
+        if attn_mask is not None:
+            attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
+        fused = torch.ops.aten._scaled_dot_product_efficient_attention
+        return fused(query, key, value, attn_mask, torch.is_grad_enabled(), scale=scale)[0]
+
+    with (
+        patch.object(backends, 'why_not_compiled', why_not_compiled),
+        # On meta tensors PyTorch takes its attention apart into matrix products; there is no autocast for them.
+        patch.object(F, 'scaled_dot_product_attention', attention),
+        patch.object(torch, 'autocast', lambda *args, **kwargs: nullcontext()),
+        patch.object(torch, 'is_autocast_enabled', lambda *args: False),
+    ):
+        yield
+
+
+def layer_and_pass(name: str, batch: int, pixels: int) -> tuple[nn.Module, Callable[[], Tensor]]:
+    """The first layer of a system, and a function that runs it for square images."""
+    system, _, variant = name.partition(' ')
+    arguments = ()
+    if system == 'TransNeXt-T':
+        stage = int(variant.removeprefix('stage ')) - 1
+        layer, stride = TransNeXt('tiny').stages[stage].blocks[0].attn, 4 * 2**stage
+    elif system == 'PerViT-T':
+        backbone, stride = PerViT('tiny'), 16
+        layer, arguments = backbone.blocks[0].attn, (backbone.distance_embedding,)
+    else:
+        backbones = {
+            'VARS-S': partial(VARS, 'rvt-tiny', 'vars_s'),
+            'VARS-D': partial(VARS, 'rvt-tiny', 'vars_d'),
+            'VARS-SD': partial(VARS, 'rvt-tiny', 'vars_sd'),
+            'ConViT-Ti': partial(ConViT, 'tiny'),
+            'GABViT-S': partial(GABViT, 'small'),
+        }
+        layer, stride = backbones[system]().blocks[0].attn, 16
+    length = -(-pixels // stride)
+    x = torch.empty(batch, length, length, layer.proj.in_features, requires_grad=True)
+    return layer, partial(layer, x, *arguments)
+
+
+def count(layer: nn.Module, run: Callable[[], Tensor]) -> dict[str, LaunchCounter]:
+    """Counts of each pass."""
+    counts = {name: LaunchCounter() for name in PASSES}
+    layer.eval()
+    with torch.no_grad():
+        for name in PASSES[:2]:
+            with counts[name]:
+                run()
+    layer.train()
+    with counts[PASSES[2]]:
+        output = run()
+        output.backward(torch.empty_like(output))
+    return counts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        '--layers',
+        nargs='+',
+        choices=LAYERS,
+        default=LAYERS,
+        metavar='NAME',
+        help=f'of {", ".join(LAYERS)} (default: all)',
+    )
+    parser.add_argument('--sizes', type=int, nargs='+', default=[512, 1344], help='pixels a side (default: 512 1344)')
+    parser.add_argument('--batch', type=int, default=1, help='images (default: 1)')
+    parser.add_argument('--formulas', action='store_true', help='as in a build without CUDA')
+    parser.add_argument('--operators', action='store_true', help='print the launches of each operator, too')
+    args = parser.parse_args()
+
+    build = 'PyTorch alone' if args.formulas else 'operators compiled for CUDA'
+    print(f'One layer, batch {args.batch}, float32, {build}, torch {torch.__version__}\n')
+    print_header('layer', 'pixels', 'pass', 'launches', 'MiB read and written', 'MiB a launch')
+    for name in args.layers:
+        for pixels in args.sizes:
+            with torch.device(DEVICE):
+                layer, run = layer_and_pass(name, args.batch, pixels)
+            with as_on_a_gpu(args.formulas):
+                counts = count(layer, run)
+            for pass_name, counter in counts.items():
+                launches, mebibytes = counter.launches.total(), counter.bytes / 2**20
+                print_row(name, pixels, pass_name, launches, f'{mebibytes:.1f}', f'{mebibytes / launches:.2f}')
+                if args.operators:
+                    print_row(
+                        '',
+                        '',
+                        ', '.join(f'{number} {operator}' for operator, number in counter.launches.most_common()),
+                    )
+
+
+if __name__ == '__main__':
+    main()

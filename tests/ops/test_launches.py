@@ -1,0 +1,120 @@
+"""What a GPU would have to launch: sizes of chunks there, and benchmarks/launches.py, which counts."""
+
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from bioattn_mm.layers import LogCPB, PeripheralAttention
+from bioattn_mm.layers.log_cpb import _coordinates, _offset_index
+from bioattn_mm.ops import backends, log_cpb, log_cpb_table
+from bioattn_mm.ops.chunks import NUMEL_ON_A_GPU, chunk_numel
+from bioattn_mm.ops.peripheral_attention import query_chunks
+from tests.ops.conftest import needs_library
+
+BENCHMARKS = Path(__file__).parents[2] / 'benchmarks'
+
+
+@pytest.fixture(scope='module')
+def launches() -> SimpleNamespace:
+    """The names of benchmarks/launches.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCHMARKS)
+        return SimpleNamespace(**runpy.run_path(str(BENCHMARKS / 'launches.py')))
+
+
+def table(rows: list[str]) -> dict[tuple[str, str], tuple[int, float]]:
+    """Launches and MiB by layer and pass."""
+    cells = [[cell.strip() for cell in row.strip('|').split('|')] for row in rows if row.startswith('|')][2:]
+    return {(layer, name): (int(number), float(size)) for layer, _, name, number, size, *_ in cells}
+
+
+def test_a_gpu_has_larger_chunks() -> None:
+    assert chunk_numel(torch.device('cpu'), 1000) == 1000
+    for device in ('cuda', 'mps', 'meta'):
+        assert chunk_numel(torch.device(device), 1000) == NUMEL_ON_A_GPU
+    chunks = {
+        device: len(list(query_chunks((32, 32), heads=4, channels=16, batch=8, device=torch.device(device))))
+        for device in ('cpu', 'cuda')
+    }
+    assert chunks == dict(cpu=64, cuda=1)
+
+
+@pytest.mark.parametrize('device', ['cpu', 'meta'])
+def test_chunks_of_the_table(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_cpb, 'MAX_HIDDEN_PER_CHUNK', 2 * 5 * 6)  # two rows at a time
+    shapes = ((8, 6), (5, 6), (3, 6), (3,))
+    tensors = [torch.zeros(shape, device=device) for shape in shapes]
+    with FlopCounterMode(display=False) as counter, torch.profiler.profile() as trace:
+        assert log_cpb_table(*tensors, backend='reference').shape == (3, 8, 5)
+    assert counter.get_total_flops() == 2 * 8 * 5 * 6 * 3
+    products = sum(event.name == 'aten::linear' for event in trace.events())
+    assert products == (4 if device == 'cpu' else 1)
+
+
+def test_cached_constants_are_never_those_of_an_export() -> None:
+    layer, grid = LogCPB(2, (7, 7)), (13, 11)  # a size that no other test has
+
+    class Bias(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return layer(tuple(x.shape), (2, 3))[0]
+
+    x = torch.zeros(grid)
+    exported = torch.export.export(Bias(), (x,), strict=False)
+    assert type(_offset_index(13, 2, x.device)) is torch.Tensor
+    arguments = (layer.spaced, 13, 2, 7, x.dtype, x.device)
+    assert _coordinates(*arguments) is _coordinates(*arguments)
+    torch.testing.assert_close(exported.module()(x), Bias()(x))
+
+
+def test_position_based_attention_is_kept_on_a_gpu_with_compiled_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    # They have none for peripheral attention, which PyTorch computes there.
+    monkeypatch.setattr(backends, 'why_not_compiled', lambda device: None)
+    layer = PeripheralAttention(16, 2).eval()
+    with torch.no_grad():
+        assert layer._is_kept((3, 3), torch.zeros(1, 2, 9, 8, device='meta'))
+        assert not layer._is_kept((3, 3), torch.zeros(1, 2, 9, 8))
+
+
+@needs_library
+def test_counts(launches: SimpleNamespace, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ['TransNeXt-T stage 1', 'TransNeXt-T stage 4', 'PerViT-T', 'VARS-SD']
+    monkeypatch.setattr('sys.argv', ['launches.py', '--sizes', '512', '--layers', *names])
+    launches.main()
+    counts = table(capsys.readouterr().out.splitlines())
+    assert {layer for layer, _ in counts} == set(names)
+    new, seen, training = launches.PASSES
+    # A new size takes the table's operator, and its two terms of the first layer; then what the device keeps.
+    assert counts['TransNeXt-T stage 1', new][0] - counts['TransNeXt-T stage 1', seen][0] <= 3 + 6
+    assert counts['TransNeXt-T stage 4', new][0] - counts['TransNeXt-T stage 4', seen][0] <= 3 + 2
+    # Position-based attention is kept: two linear layers, and PyTorch's attention.
+    assert counts['PerViT-T', seen][0] == 3
+    assert counts['VARS-SD', training][0] < 250
+    # A chunk of the size for CPUs would be one of hundreds.
+    assert all(number < 300 for number, _ in counts.values())
+
+    monkeypatch.setattr('sys.argv', ['launches.py', '--sizes', '512', '--layers', names[0], '--formulas', '--operators'])
+    launches.main()
+    output = capsys.readouterr().out
+    assert 'PyTorch alone' in output
+    assert 'aten::addmm' in output
+    assert 'bioattn_mm::' not in output
+    formulas = table([row for row in output.splitlines() if not row.startswith('|  |')])
+    assert formulas[names[0], seen][0] > counts[names[0], seen][0]
+    assert formulas[names[0], seen][1] > 2 * counts[names[0], seen][1]
+
+
+def test_what_is_counted(launches: SimpleNamespace) -> None:
+    x = torch.empty(8, 16, device='meta')
+    with launches.LaunchCounter() as counter:
+        x.T.reshape(2, 64).view(-1)  # one copy
+        torch.empty_like(x)
+        torch.ones(3)  # on the CPU
+        torch.ones(4).to('meta')
+        x.add_(1)
+        x[:, :1].expand(8, 100) + 1
+    assert counter.launches == {'aten::clone': 1, 'aten::_to_copy': 1, 'aten::add_': 1, 'aten::add': 1}
+    assert counter.bytes == 2 * 512 + 2 * 16 + 2 * 512 + 4 * (8 + 800)
