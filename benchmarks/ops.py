@@ -5,11 +5,17 @@
 runs one operator for each step: logits of the window, logits of the pooled grid, softmax over both, and two weighted
 sums; on a GPU those of the window have one thread for each element. The floor is the time that the device takes to
 move the inputs and outputs once or to do the multiplications, whichever is longer, at rates that are measured first.
+
+--cpu-time counts the seconds of the processor, of all threads, for a machine that does other things, too.
+--baselines adds FlexAttention, with the same result, and NATTEN, where it is installed (pip install natten). NATTEN
+has no position bias, and on a CPU no kernel of its own. A baseline that does not run says why.
 """
 
 import argparse
+import time
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from math import ceil
 
 import torch
@@ -18,12 +24,13 @@ from torch import Tensor
 
 from bioattn_mm.ops import AggregatedAttentionInputs, aggregated_attention
 from bioattn_mm.ops.backends import HOW_TO_BUILD, available_backends
-from bioattn_mm.ops.baselines import unfused_attention
+from bioattn_mm.ops.baselines import flex_aggregated_attention, natten_attention, unfused_attention
 
 # (stride of the tokens, heads, stride of the pooled grid in tokens); the fourth stage has no window.
 STAGES = {1: (4, 3, 8), 2: (8, 6, 4), 3: (16, 12, 2)}
 CHANNELS = 24  # of a head
 WINDOW_SIZE = 3
+BASELINES = dict(FlexAttention=flex_aggregated_attention, NATTEN=natten_attention)
 DTYPES = dict(cpu=['float32'], cuda=['float32', 'float16', 'bfloat16'])
 TOLERANCE = dict(float32=1e-4, float16=2e-2, bfloat16=1e-1)
 SECONDS_PER_RUN = 0.05  # a run repeats short calls for so long
@@ -40,23 +47,40 @@ def main() -> None:
     parser.add_argument('--batch', type=int, default=1, help='images (default: 1)')
     parser.add_argument('--no-training', action='store_true', help='measure the forward pass only')
     parser.add_argument('--graphs', action='store_true', help='replay CUDA graphs, without the cost of launches')
+    parser.add_argument('--cpu-time', action='store_true', help='seconds of the processor, of all threads')
+    parser.add_argument(
+        '--baselines',
+        nargs='*',
+        choices=list(BASELINES),
+        help='default: on a GPU all; on a CPU none, because compiling FlexAttention takes a minute a size there',
+    )
     args = parser.parse_args()
+    if args.baselines is None:
+        args.baselines = list(BASELINES) if args.device == 'cuda' else []
     fused = available_backends(torch.device(args.device))[0]
     if fused == 'reference':
         parser.error(f'no operators compiled for {args.device}; {HOW_TO_BUILD}')
     if args.graphs and args.device == 'cpu':
         parser.error('--graphs needs --device cuda')
+    if args.cpu_time and args.device == 'cuda':
+        parser.error('--cpu-time needs --device cpu')
 
     dtypes = args.dtypes or DTYPES[args.device]
+    clock = 'processor' if args.cpu_time else 'clock'
     name = torch.cuda.get_device_name() if args.device == 'cuda' else f'{torch.get_num_threads()} threads'
     print(f'TransNeXt-Tiny, batch {args.batch}, {args.device} ({name}), torch {torch.__version__}, ', end='')
-    print(f'fastest of {args.repeats}{", CUDA graphs" if args.graphs else ""}\n')
+    print(f'seconds of the {clock}, fastest of {args.repeats}{", CUDA graphs" if args.graphs else ""}\n')
     bandwidth = copy_bandwidth(args)
     rates = {dtype: matmul_rate(args, dtype) for dtype in dtypes}
     print(f'- copies: {bandwidth / 1e9:.3g} GB/s, read and written')
     print(''.join(f'- products of {dtype} matrices: {rate / 1e12:.3g} TFLOP/s\n' for dtype, rate in rates.items()))
+    if 'NATTEN' in args.baselines and not find_spec('natten'):
+        print('NATTEN is not installed (pip install natten): skipped\n')
+        args.baselines.remove('NATTEN')
     ratios = ('fused / floor', 'unfused / fused', 'reference / fused', 'less memory than unfused')
-    print_header('input', 'stage', 'dtype', 'pass', 'floor', 'fused', 'unfused', 'reference', *ratios)
+    print_header(
+        'input', 'stage', 'dtype', 'pass', 'floor', 'fused', 'unfused', 'reference', *ratios, *args.baselines
+    )
     for pixels in args.inputs:
         for stage in args.stages:
             for dtype in dtypes:
@@ -103,7 +127,20 @@ def compare(
         ratios = (fused.seconds / floor, unfused.seconds / fused.seconds, reference.seconds / fused.seconds)
         memory = f'{unfused.mebibytes / fused.mebibytes:.1f}x' if fused.mebibytes else ''
         cells = (time_text(floor), fused, unfused, reference, *(f'{ratio:.1f}x' for ratio in ratios), memory)
-        print_row(pixels, stage, dtype, name, *cells)
+        others = (baseline(args, name, run, inputs, fused) for name in args.baselines)
+        print_row(pixels, stage, dtype, name, *cells, *others)
+
+
+def baseline(
+    args: argparse.Namespace, name: str, run: Callable, inputs: AggregatedAttentionInputs, fused: Measurement
+) -> str:
+    """The cell of a baseline: its time, its memory and how many times longer than `fused` it takes."""
+    try:
+        other = timed(args, partial(run, BASELINES[name](*inputs)))
+    except Exception as error:  # of any kind: the others are measured
+        reason = (str(error).strip().splitlines() or [''])[0].replace('|', '/')
+        return f'{type(error).__name__}: {reason.split(". ")[0][:80]}'
+    return f'{other}, {other.seconds / fused.seconds:.1f}x'
 
 
 def make_inputs(args: argparse.Namespace, pixels: str, stage: int, dtype: str) -> AggregatedAttentionInputs:
@@ -137,13 +174,14 @@ def timed(args: argparse.Namespace, function: Callable[[], object]) -> Measureme
     function()  # warm-up
     memory = measure(function, args.device, 1)
     run = captured(function) if args.graphs else function
-    calls = max(1, round(SECONDS_PER_RUN / measure(run, args.device, 2).seconds))
+    clock = time.process_time if args.cpu_time else time.perf_counter
+    calls = max(1, round(SECONDS_PER_RUN / measure(run, args.device, 2, clock).seconds))
 
     def many() -> None:
         for _ in range(calls):
             run()
 
-    return Measurement(measure(many, args.device, args.repeats).seconds / calls, memory.mebibytes)
+    return Measurement(measure(many, args.device, args.repeats, clock).seconds / calls, memory.mebibytes)
 
 
 def captured(function: Callable[[], object]) -> Callable[[], None]:

@@ -16,7 +16,7 @@ from torch.utils.benchmark import Timer
 
 from .aggregated_attention import aggregated_attention
 from .backends import available_backends
-from .baselines import flex_aggregated_attention, unfused_attention
+from .baselines import flex_aggregated_attention, natten_attention, unfused_attention
 from .cosine_attention import cosine_attention
 from .gated_convolution import gated_convolution
 from .log_cpb import log_cpb_table
@@ -210,7 +210,7 @@ OPERATORS = {
         },
         dtypes={'cpu': (torch.float32, torch.float64, *HALF), 'cuda': (torch.float32, *HALF)},
         others={'unfused': unfused_attention},
-        others_on_cuda={'FlexAttention': flex_aggregated_attention},
+        others_on_cuda={'FlexAttention': flex_aggregated_attention, 'NATTEN': natten_attention},
     ),
     'cosine_attention': Operator(
         run=cosine_attention,
@@ -295,10 +295,15 @@ OPERATORS = {
     'log_cpb_table': Operator(
         run=log_cpb_table,
         make=make_log_cpb_table,
-        sizes=[dict(), dict(rows=1, columns=1), dict(rows=63, columns=32 * 7, hidden=512)],
+        sizes=[
+            dict(),
+            dict(rows=1, columns=1),
+            dict(rows=63, columns=32 * 7, hidden=512),
+            dict(rows=70, columns=13, hidden=65, heads=24),
+        ],
         timed={
-            'cpu': ('stage 1 at 224 x 224', dict(rows=105, columns=56 * 7, hidden=512)),
-            'cuda': ('stage 1 at 512 x 512', dict(rows=249, columns=128 * 16, hidden=512)),
+            'cpu': ('stage 1 at 224 x 224', dict(rows=104, columns=104, hidden=512)),
+            'cuda': ('stage 1 at 512 x 512', dict(rows=248, columns=248, hidden=512)),
         },
         dtypes={'cpu': (torch.float32, torch.float64), 'cuda': (torch.float32, torch.float64)},
     ),

@@ -9,7 +9,7 @@ import torch
 from bioattn_mm import ops
 from bioattn_mm.ops import aggregated_attention, backends, check
 from bioattn_mm.ops.__main__ import main
-from bioattn_mm.ops.baselines import flex_aggregated_attention, unfused_attention
+from bioattn_mm.ops.baselines import flex_aggregated_attention, natten_attention, unfused_attention
 from bioattn_mm.ops.check import OPERATORS
 from tests.ops.conftest import needs_library
 from tests.ops.test_aggregated_attention import make_arguments
@@ -104,3 +104,15 @@ def test_baselines_compute_the_same(sizes: dict) -> None:
     with torch.no_grad():
         flex = flex_aggregated_attention(*arguments, compiled=False)
         torch.testing.assert_close(flex(*arguments), want, rtol=1e-5, atol=1e-5)
+
+
+def test_natten_computes_the_same_away_from_the_border_and_without_bias() -> None:
+    pytest.importorskip('natten')
+    arguments = make_arguments(channels=24, grid=(9, 8), pooled_grid=(3, 2), window_size=5, dtype=torch.float32)
+    arguments['window_bias'].zero_()
+    arguments['pooled_bias'].zero_()
+    inputs = list(arguments.values())
+    with torch.no_grad():
+        output = natten_attention(*inputs)(*inputs)
+    want = aggregated_attention(*inputs, backend='reference')
+    torch.testing.assert_close(output[:, 2:-2, 2:-2], want[:, 2:-2, 2:-2], rtol=1e-5, atol=1e-5)

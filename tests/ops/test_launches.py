@@ -96,7 +96,9 @@ def test_counts(launches: SimpleNamespace, capsys: pytest.CaptureFixture, monkey
     # A chunk of the size for CPUs would be one of hundreds.
     assert all(number < 300 for number, _ in counts.values())
 
-    monkeypatch.setattr('sys.argv', ['launches.py', '--sizes', '512', '--layers', names[0], '--formulas', '--operators'])
+    monkeypatch.setattr(
+        'sys.argv', ['launches.py', '--sizes', '512', '--layers', names[0], '--formulas', '--operators']
+    )
     launches.main()
     output = capsys.readouterr().out
     assert 'PyTorch alone' in output
