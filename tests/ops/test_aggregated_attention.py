@@ -221,7 +221,7 @@ def test_half_precision_sums_in_float32(dtype: torch.dtype, backend: str) -> Non
     exact = aggregated_attention(**{name: t.double() if t.is_floating_point() else t for name, t in half.items()})
     output = aggregated_attention(**half, backend=backend)
     assert output.dtype == dtype
-    check_storage(output, exact)
+    check_storage(output, exact, backend)
 
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])

@@ -127,7 +127,7 @@ def test_half_precision_is_a_format_of_storage(dtype: torch.dtype) -> None:
     output = cosine_attention(*half, backend='cpu')
     exact = cosine_attention(*(t.double() if t.is_floating_point() else t for t in half), backend='reference')
     assert output.dtype == dtype
-    check_storage(output, exact)
+    check_storage(output, exact, 'cpu')
     gradients = output_and_gradients(half, 'cpu')
     assert all(gradients[name].dtype == getattr(half, name).dtype for name in gradients if name != 'output')
 
