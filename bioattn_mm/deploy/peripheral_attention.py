@@ -6,8 +6,9 @@ from mmdeploy.core import FUNCTION_REWRITER
 from mmdeploy.utils import is_dynamic_shape
 from torch import Tensor
 
-from ..layers import DistanceEmbedding, PeripheralAttention
-from ..layers.peripheral_attention import KEY_MARGIN, PeripheralPosition
+from ..errors import InputError
+from ..layers import DistanceEmbedding, PeripheralAttention, PeripheralPosition
+from ..layers.peripheral_attention import KEY_MARGIN
 from ..ops.peripheral_attention import attend
 from .sizes import Grid, integers, not_traced
 
@@ -21,6 +22,12 @@ def peripheral_attention__forward(
     """(B, H, W, C) to (B, H, W, C). In a graph of fixed size, log Phi_p is a constant of heads * N * N numbers."""
     context = FUNCTION_REWRITER.get_context(FORWARD)
     if is_dynamic_shape(context.cfg):
+        for part, paper in ((self.position, PeripheralPosition), (distance_embedding, DistanceEmbedding)):
+            if not isinstance(part, paper):
+                raise InputError(
+                    f'{type(part).__name__}, which an ablation has in place of {paper.__name__}, can be exported for '
+                    'images of a fixed size only'
+                )
         bias = log_phi_p(self.position, distance_embedding, x.shape[1:3])
     else:
         with not_traced():

@@ -15,12 +15,23 @@ from .gaussian_bias import GaussianBias
 from .gaussian_relative_attention import GaussianRelPosAttention, GaussianRelPosMlp
 from .gpsa import GPSA, FrozenGPSA, UngatedGPSA
 from .log_cpb import LogCPB, PositionBias
-from .peripheral_attention import DistanceEmbedding, PeripheralAttention
+from .peripheral_attention import DistanceEmbedding, PeripheralAttention, PeripheralPosition
+from .peripheral_variants import (
+    ContentAttention,
+    OffsetEmbedding,
+    PositionAttention,
+    SingleLayerPosition,
+    UnnormalizedPosition,
+)
 from .position_bias import LinearCPB, NoPositionBias, RelativePositionBias
 from .position_embedding import PositionEmbedding
 from .query_scaling import CosineQueryWithoutEmbedding, DotProductQuery, LearnedScaleQuery
 from .size_cache import SizeCache
-from .sparse_reconstruction import ConvolutionalSparseReconstruction, SparseReconstructionAttention
+from .sparse_reconstruction import (
+    ConvolutionalSparseReconstruction,
+    IstaReconstructionAttention,
+    SparseReconstructionAttention,
+)
 from .token_mixers import PixelFocusedAttention, PooledAttention, SlidingWindowAttention
 
 __all__ = [
@@ -50,16 +61,24 @@ __all__ = [
     # its ablations
     'UngatedGPSA',
     'FrozenGPSA',
-    # PerViT: attention, and the embedding of distances that all its layers share
+    # PerViT: attention, its position-based part, the embedding of distances that all its layers share, and what its
+    # ablations put in place of each
     'PeripheralAttention',
+    'PositionAttention',
+    'ContentAttention',
+    'PeripheralPosition',
+    'SingleLayerPosition',
+    'UnnormalizedPosition',
     'DistanceEmbedding',
+    'OffsetEmbedding',
     # GAB: bias, and timm's attention and position bias with it
     'GaussianBias',
     'GaussianRelPosAttention',
     'GaussianRelPosMlp',
     'bias_of_pairs',
-    # VARS: VARS-D and VARS-SD, VARS-S, and the baselines of its paper
+    # VARS: VARS-D and VARS-SD, these with nothing learned in the recurrence, VARS-S, and the baselines of its paper
     'SparseReconstructionAttention',
+    'IstaReconstructionAttention',
     'ConvolutionalSparseReconstruction',
     'PerformerAttention',
     'SoftmaxAttention',

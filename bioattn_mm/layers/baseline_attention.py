@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..registry import MODELS
 from .arguments import full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps, Grid
 from .fourier import FourierKernels, circular_convolution
@@ -33,19 +34,21 @@ class RandomFeatures(nn.Module):
         return logits.exp() * num_features**-0.5
 
 
+@MODELS.register_module()
 class SoftmaxAttention(nn.Module):
     """Multi-head self-attention.
 
     Args:
         embed_dims: Width of the tokens.
         num_heads: Number of attention heads.
+        qkv_bias: Biases of queries, keys and values.
     """
 
-    def __init__(self, embed_dims: int, num_heads: int) -> None:
+    def __init__(self, embed_dims: int, num_heads: int, qkv_bias: bool = True) -> None:
         super().__init__()
         head_dims_of(embed_dims, num_heads)
         self.num_heads = num_heads
-        self.qkv = nn.Linear(embed_dims, 3 * embed_dims)
+        self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
         self.proj = nn.Linear(embed_dims, embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -65,6 +68,7 @@ class SoftmaxAttention(nn.Module):
         return dict(attention=AttentionMap.of_grid(weights, tuple(x.shape[1:3])))
 
 
+@MODELS.register_module()
 class PerformerAttention(nn.Module):
     """Attention with random features in place of the softmax; its cost is linear in the number of tokens.
 
@@ -110,6 +114,7 @@ class PerformerAttention(nn.Module):
         return dict(attention=AttentionMap.of_grid(weights, tuple(x.shape[1:3])))
 
 
+@MODELS.register_module()
 class GlobalFilter(FourierKernels):
     """GFNet's layer: a circular convolution of each channel with a kernel as large as the grid.
 

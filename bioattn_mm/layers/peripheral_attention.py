@@ -10,12 +10,16 @@ from torch import Tensor, nn
 from ..ops import peripheral_attention
 from ..ops.backends import choose_backend
 from ..ops.peripheral_attention import attend, log_phi, query_chunks, without_maximum
+from ..registry import MODELS
 from .arguments import head_dims_of, weight_and_bias
 from .attention_maps import AttentionMap, AttentionMaps, Grid, maps_of_product
+from .building import build_layer
 from .heads import merge_heads, split_heads
 from .size_cache import SizeCache
 
-# Distance of neighbouring tokens on every grid. In the pre-training, 14 x 14 tokens cover [-1, 1].
+# Token grid of the pre-training.
+PRETRAIN_GRID = (14, 14)
+# Distance of neighbouring tokens on every grid. In the pre-training the tokens cover [-1, 1].
 GRID_STEP = 2 / 13
 # Two 3 x 3 convolutions without padding need so many tokens beyond each side of the grid of keys.
 KEY_MARGIN = 2
@@ -23,6 +27,7 @@ KEY_MARGIN = 2
 HIDDEN_RATIO = 4
 
 
+@MODELS.register_module()
 class DistanceEmbedding(nn.Module):
     """R: a linear map of the Euclidean distance of query and key (PerViT, eq. 7), shared by all layers.
 
@@ -48,7 +53,13 @@ class DistanceEmbedding(nn.Module):
             distance = GRID_STEP * torch.hypot(rows[:, None], columns)
             return F.linear(distance[..., None], weight, bias).permute(2, 0, 1)
 
+    def init_as_decreasing(self) -> None:
+        """Initialise R as a function that falls with the distance (PerViT, eq. 9)."""
+        # The bias has no effect, as the first instance norm subtracts it.
+        nn.init.constant_(self.proj.weight, -0.02)
 
+
+@MODELS.register_module()
 class PeripheralPosition(nn.Module):
     """Phi_p, the position-based attention: `sigmoid(IN(conv(ReLU(IN(conv(R))))))` (PerViT, eq. 7-8).
 
@@ -94,17 +105,24 @@ class PeripheralPosition(nn.Module):
             i, j]`.
         """
         weight, bias = weight_and_bias(self.conv1)
-        norm_weight, norm_bias = weight_and_bias(self.norm1)
         with torch.autocast(distances.device.type, enabled=False):
             plane = F.conv2d(distances, weight, bias)
             window = tuple(length // 2 + 2 for length in plane.shape[1:])
-            # Variance as mean of squares minus square of mean: float64, because the difference loses digits.
-            exact = plane.double()
-            mean = _window_mean(exact, window)
-            variance = (_window_mean(exact.square(), window) - mean.square()).clamp(min=0)
-            scale = norm_weight[:, None, None] * (variance + self.norm1.eps).rsqrt()
-            shift = norm_bias[:, None, None] - mean * scale
-            return plane, scale.to(plane.dtype), shift.to(plane.dtype)
+            return plane, *norm_of_windows(plane, window, self.norm1)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, hidden: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        """Attention weighted by Phi_p.
+
+        Args:
+            query: (B, heads, H * W, d).
+            key: (B, heads, H * W, d).
+            value: (B, heads, H * W, d).
+            hidden: Result of `hidden_plane`.
+
+        Returns:
+            (B, heads, H * W, d).
+        """
+        return peripheral_attention(query, key, value, *hidden, *self.query_parameters(), self.norm2.eps)
 
     def forward(self, hidden: tuple[Tensor, Tensor, Tensor], rows: slice, columns: slice) -> Tensor:
         """log Phi_p of the queries in a rectangle of the grid.
@@ -129,6 +147,7 @@ class PeripheralPosition(nn.Module):
         return *weight_and_bias(self.conv2), *weight_and_bias(self.norm2)
 
 
+@MODELS.register_module()
 class PeripheralAttention(nn.Module):
     """Multi-head peripheral attention: content-based attention weighted by position-based attention.
 
@@ -148,14 +167,24 @@ class PeripheralAttention(nn.Module):
         num_heads: Number of attention heads.
         cache_bytes: Memory limit of the cache in bytes. N tokens need heads * N * N numbers; a grid that needs more
             than the limit is not cached.
+        position: Position-based attention, a layer by its name: `PeripheralPosition`, or one of those that the paper
+            compares it with (`peripheral_variants`).
+        qkv_bias: Biases of queries, keys and values; PerViT has none.
     """
 
-    def __init__(self, embed_dims: int, num_heads: int, cache_bytes: int = 2**29) -> None:
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int,
+        cache_bytes: int = 2**29,
+        position: dict | None = None,
+        qkv_bias: bool = False,
+    ) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.head_dims = head_dims_of(embed_dims, num_heads)
-        self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=False)
-        self.position = PeripheralPosition(num_heads)
+        self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
+        self.position = build_layer(position or dict(type=PeripheralPosition), num_heads=num_heads)
         self.proj = nn.Linear(embed_dims, embed_dims)
         self._position_biases = SizeCache(max_bytes=cache_bytes)
 
@@ -166,9 +195,7 @@ class PeripheralAttention(nn.Module):
         if self._is_kept(grid, query):
             output = attend(query, key, value, self._kept_bias(grid, distance_embedding, query.dtype))
         else:
-            hidden = self.position.hidden_plane(distance_embedding(grid))
-            parameters = self.position.query_parameters()
-            output = peripheral_attention(query, key, value, *hidden, *parameters, self.position.norm2.eps)
+            output = self.position.attend(query, key, value, self.position.hidden_plane(distance_embedding(grid)))
         return self.proj(merge_heads(output, x.shape))
 
     def position_bias(
@@ -242,6 +269,28 @@ class PeripheralAttention(nn.Module):
         """`position_bias`, from the cache if it is there."""
         compute = partial(self.position_bias, grid, distance_embedding, dtype)
         return self._position_biases.get(self, (grid, dtype), compute, shared=distance_embedding)
+
+
+def norm_of_windows(plane: Tensor, window: tuple[int, int], norm: nn.GroupNorm) -> tuple[Tensor, Tensor]:
+    """An instance norm of every window of a plane, as a factor and what is added after it.
+
+    Args:
+        plane: (C, H, W), float32 or float64.
+        window: (h, w).
+        norm: The norm, of C channels.
+
+    Returns:
+        Two of (C, H - h + 1, W - w + 1) in the dtype of the plane: the norm of the window that starts at (i, j) is
+        `scale[:, i, j] * window + shift[:, i, j]`.
+    """
+    norm_weight, norm_bias = weight_and_bias(norm)
+    # Variance as mean of squares minus square of mean: float64, because the difference loses digits.
+    exact = plane.double()
+    mean = _window_mean(exact, window)
+    variance = (_window_mean(exact.square(), window) - mean.square()).clamp(min=0)
+    scale = norm_weight[:, None, None] * (variance + norm.eps).rsqrt()
+    shift = norm_bias[:, None, None] - mean * scale
+    return scale.to(plane.dtype), shift.to(plane.dtype)
 
 
 def _window_mean(x: Tensor, window: tuple[int, int]) -> Tensor:

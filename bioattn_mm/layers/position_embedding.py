@@ -4,9 +4,11 @@ import torch
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
+from ..registry import MODELS
 from .resizing import resize_bicubic
 
 
+@MODELS.register_module()
 class PositionEmbedding(nn.Module):
     """Adds a learned vector to the token of each position; for other grids it is resized (bicubic).
 

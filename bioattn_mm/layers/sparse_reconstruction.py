@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..registry import MODELS
 from .arguments import full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps, Grid
 from .baseline_attention import RandomFeatures
@@ -64,6 +65,7 @@ def sparse_codes(
         yield codes
 
 
+@MODELS.register_module()
 class SparseReconstructionAttention(nn.Module):
     """VARS-D and VARS-SD: sparse reconstruction of the values from a dictionary that depends on the input.
 
@@ -89,6 +91,8 @@ class SparseReconstructionAttention(nn.Module):
         threshold: 'gelu' as in the release, or 'soft', the exact proximal operator.
     """
 
+    min_steps = 1  # without steps Gamma and w2 would have no use
+
     def __init__(
         self,
         embed_dims: int,
@@ -101,9 +105,7 @@ class SparseReconstructionAttention(nn.Module):
     ) -> None:
         super().__init__()
         head_dims = head_dims_of(embed_dims, num_heads)
-        _check_steps(num_steps, sparsity)
-        if threshold not in THRESHOLDS:
-            raise InputError(f'threshold must be one of {", ".join(THRESHOLDS)}, got {threshold!r}')
+        _check_recurrence(num_steps, self.min_steps, sparsity, threshold)
         self.num_heads = num_heads
         self.static_grid = static_grid
         self.num_steps = num_steps
@@ -235,13 +237,59 @@ class SparseReconstructionAttention(nn.Module):
         return resize_bicubic(static, grid).reshape(-1, heads, num_columns).transpose(0, 1)
 
 
+@MODELS.register_module()
+class IstaReconstructionAttention(SparseReconstructionAttention):
+    """VARS-D and VARS-SD with the recurrence of the paper as it stands, of which nothing is learned.
+
+    Source: VARS (Shi et al., ICML 2022), eq. 12, the iterative shrinkage-thresholding algorithm (ISTA):
+
+        u <- threshold(b, lambda), then num_steps times
+        u <- threshold(u - (G u - b) / L, lambda / L),
+
+    which is `SparseReconstructionAttention` with Gamma = I and w1 = w2 = 1. The authors' first code (the folder `rvt`
+    of github.com/bfshi/VARS) has it with the exact threshold, 3 steps and lambda = 2, the defaults here. With
+    `num_steps=0` and `sparsity=0.0` it is the special case of section 3.4, attention with the kernel P P^T: one step
+    and no penalty.
+
+    Args:
+        embed_dims: As in `SparseReconstructionAttention`; so are the others.
+        num_heads: See there.
+        static_grid: See there.
+        num_steps: Number of steps after the first, 0 or more.
+        sparsity: See there.
+        feature_ratio: See there.
+        threshold: See there.
+    """
+
+    min_steps = 0
+
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int,
+        static_grid: Grid | None = None,
+        num_steps: int = 3,
+        sparsity: float = 2.0,
+        feature_ratio: float = 2,
+        threshold: str = 'soft',
+    ) -> None:
+        super().__init__(embed_dims, num_heads, static_grid, num_steps, sparsity, feature_ratio, threshold)
+        del self.gram_weight, self.sparsity_scale, self.step_scale
+
+    def states(self, dictionary: Tensor, value: Tensor) -> Iterator[Tensor]:
+        gram = dictionary.transpose(-2, -1) @ dictionary
+        target = dictionary.transpose(-2, -1) @ value
+        step = 1 / self.step_bound(gram)
+        return sparse_codes(lambda codes: gram @ codes, target, step, self.sparsity, self.num_steps, self.threshold)
+
+
+@MODELS.register_module()
 class ConvolutionalSparseReconstruction(FourierKernels):
     """VARS-S: sparse reconstruction of each channel from the shifts of a few learned kernels, in Fourier space.
 
     Source: VARS (Shi et al., ICML 2022), eq. 10 to 13 with a static dictionary, as in the release: P^T is the
-    circular convolution of a channel with a few kernels as large as the grid, the step length is 1 / L, and the
-    threshold is the exact one. The reconstruction P u goes through a second circular convolution, BatchNorm and a
-    projection.
+    circular convolution of a channel with a few kernels as large as the grid, and the step length is 1 / L. The
+    reconstruction P u goes through a second circular convolution, BatchNorm and a projection.
 
     The kernels of the dictionary are divided by their norm here; the release normalises the parameters after each
     optimizer step instead. L of a channel is the largest eigenvalue, over all frequencies, of the real part of the
@@ -256,15 +304,23 @@ class ConvolutionalSparseReconstruction(FourierKernels):
         num_steps: Number of steps after the first.
         sparsity: lambda, the weight of the L1 norm.
         num_kernels: Number of kernels in the dictionary of each channel; 5 in the release. Shapes have K.
+        threshold: 'soft', the exact proximal operator, as in the release, or 'gelu'.
     """
 
     def __init__(
-        self, embed_dims: int, grid: Grid, num_steps: int = 3, sparsity: float = 3.5, num_kernels: int = 5
+        self,
+        embed_dims: int,
+        grid: Grid,
+        num_steps: int = 3,
+        sparsity: float = 3.5,
+        num_kernels: int = 5,
+        threshold: str = 'soft',
     ) -> None:
         super().__init__(grid)
-        _check_steps(num_steps, sparsity)
+        _check_recurrence(num_steps, 1, sparsity, threshold)
         self.num_steps = num_steps
         self.sparsity = sparsity
+        self.threshold = THRESHOLDS[threshold]
         self.kernel = nn.Parameter(torch.randn(embed_dims, num_kernels, *self.half_spectrum))
         self.mix_kernel = nn.Parameter(0.02 * torch.randn(embed_dims, *self.half_spectrum))
         self.v = nn.Linear(embed_dims, embed_dims)
@@ -303,7 +359,9 @@ class ConvolutionalSparseReconstruction(FourierKernels):
         """
         target = circular_convolution(value[:, :, None], spectrum)
         step = 1 / self.step_bound(spectrum)
-        return sparse_codes(lambda codes: _gram(codes, spectrum), target, step, self.sparsity, self.num_steps)
+        return sparse_codes(
+            lambda codes: _gram(codes, spectrum), target, step, self.sparsity, self.num_steps, self.threshold
+        )
 
     @staticmethod
     def step_bound(spectrum: Tensor) -> Tensor:
@@ -417,8 +475,10 @@ def _last(states: Iterator[Tensor]) -> Tensor:
     return deque(states, maxlen=1).pop()
 
 
-def _check_steps(num_steps: int, sparsity: float) -> None:
-    if num_steps < 1:
-        raise InputError(f'num_steps must be at least 1, got {num_steps}')
+def _check_recurrence(num_steps: int, min_steps: int, sparsity: float, threshold: str) -> None:
+    if num_steps < min_steps:
+        raise InputError(f'num_steps must be at least {min_steps}, got {num_steps}')
     if sparsity < 0:
         raise InputError(f'sparsity must not be negative, got {sparsity}')
+    if threshold not in THRESHOLDS:
+        raise InputError(f'threshold must be one of {", ".join(THRESHOLDS)}, got {threshold!r}')

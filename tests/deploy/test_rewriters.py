@@ -11,6 +11,7 @@ from mmcv.cnn.bricks.transformer import AdaptivePadding
 from mmengine.config import Config
 from torch import Tensor, nn
 
+from bioattn_mm.errors import InputError
 from bioattn_mm.layers import (
     GPSA,
     SEMLP,
@@ -27,6 +28,7 @@ from bioattn_mm.layers import (
     PeripheralAttention,
     PixelFocusedAttention,
     PooledAttention,
+    PositionAttention,
     PositionEmbedding,
     RelativePositionBias,
     SlidingWindowAttention,
@@ -54,13 +56,16 @@ GRIDS = [(6, 8), (5, 7), (9, 4), (8, 6)]
 class WithDistance(nn.Module):
     """Peripheral attention, which the backbone gives its distance embedding."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, attention: type[PeripheralAttention] = PeripheralAttention, position: dict | None = None
+    ) -> None:
         super().__init__()
-        self.attention = PeripheralAttention(CHANNELS, 2)
+        self.attention = attention(CHANNELS, 2, position=position)
         self.distance_embedding = DistanceEmbedding(2)
-        for norm in (self.attention.position.norm1, self.attention.position.norm2):
-            nn.init.normal_(norm.weight, 1.0)
-            nn.init.normal_(norm.bias)
+        for module in self.attention.position.modules():
+            if isinstance(module, nn.GroupNorm):
+                nn.init.normal_(module.weight, 1.0)
+                nn.init.normal_(module.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.attention(x, self.distance_embedding)
@@ -134,6 +139,7 @@ CASES: dict[str, Callable[[], nn.Module]] = {
     'depth-wise MLP, squeeze and excitation': lambda: SEMLP(CHANNELS, 2),
     'GPSA': lambda: GPSA(CHANNELS, 4),
     'peripheral attention': WithDistance,
+    'peripheral attention by position alone': lambda: WithDistance(PositionAttention),
     'Gaussian bias': lambda: GaussianRelPosAttention(CHANNELS, 2, sigma=1.5),
     'windows': lambda: Windows(0),
     'shifted windows': lambda: Windows(2),
@@ -219,3 +225,24 @@ def test_rewritten_and_exported_are_the_eager_one(
     for x, expected in zip(case.inputs[:sizes], case.outputs):
         (output,) = session.run(None, {'input': x.numpy()})
         torch.testing.assert_close(torch.from_numpy(output), expected, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings('ignore:You are using the legacy TorchScript-based ONNX export')
+@pytest.mark.parametrize('position', ['SingleLayerPosition', 'UnnormalizedPosition'])
+def test_peripheral_attention_of_ablations_has_a_fixed_size(position: str, rewritten: tuple, tmp_path: Path) -> None:
+    config, _ = rewritten
+    module, x = WithDistance(position=dict(type=position)).eval(), torch.randn(1, *GRIDS[0], CHANNELS)
+    config.ir_config.dynamic_axes = None
+    attention = module.attention
+    with torch.no_grad():  # its forward is replaced
+        hidden = attention.position.hidden_plane(module.distance_embedding(GRIDS[0]))
+        expected = attention.position.attend(*attention._query_key_value(x), hidden)
+        expected = attention.proj(expected.transpose(1, 2).reshape(x.shape))
+    torch.onnx.export(module, (x,), tmp_path / 'module.onnx', input_names=['input'], opset_version=OPSET)
+    session = onnxruntime.InferenceSession(tmp_path / 'module.onnx')
+    (output,) = session.run(None, {'input': x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(output), expected, atol=2e-5, rtol=1e-4)
+
+    config.ir_config.dynamic_axes = {'input': {2: 'height', 3: 'width'}}
+    with pytest.raises(InputError, match=f'{position}, .* in place of PeripheralPosition, .* of a fixed size only'):
+        module(x)

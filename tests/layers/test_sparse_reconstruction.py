@@ -11,6 +11,7 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.layers.baseline_attention import GlobalFilter, PerformerAttention, RandomFeatures, SoftmaxAttention
 from bioattn_mm.layers.sparse_reconstruction import (
     ConvolutionalSparseReconstruction,
+    IstaReconstructionAttention,
     SparseReconstructionAttention,
     gelu_threshold,
     soft_threshold,
@@ -91,6 +92,50 @@ def test_objective_of_the_convolution_does_not_rise(grid: tuple[int, int], spars
     torch.testing.assert_close(reconstructions.flatten(3), (dictionary @ states.flatten(3)[..., None]).squeeze(-1))
     assert (energy.diff(dim=0) <= 1e-12 * energy[:-1]).all()
     assert (energy[-1] < energy[0]).all()
+
+
+@pytest.mark.parametrize('static_grid', [None, (3, 5)], ids=['dynamic', 'and static'])
+@pytest.mark.parametrize('options', [{}, dict(num_steps=4, sparsity=0.2), dict(threshold='gelu')])
+def test_recurrence_with_nothing_learned_is_the_formula_written_out(static_grid, options: dict) -> None:
+    """Eq. 12, and the same as the learned recurrence before any training."""
+    layer = randomized(IstaReconstructionAttention(8, 2, static_grid, **options))
+    learned = SparseReconstructionAttention(8, 2, static_grid, **{'sparsity': 2.0, 'threshold': 'soft', **options})
+    learned.double().load_state_dict(learned.state_dict() | layer.state_dict())
+    x = 3 * torch.randn(2, 3, 5, 8, dtype=torch.float64)
+    output = layer(x)
+    torch.testing.assert_close(output, learned(x))
+
+    def threshold(u: Tensor, limit: Tensor | float) -> Tensor:
+        size = u.abs() - limit
+        return u.sign() * (F.gelu(size) if layer.threshold is gelu_threshold else size.clamp(min=0))
+
+    query, value = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in layer.qkv(x).flatten(1, 2).chunk(2, -1))
+    dictionary, sparsity = layer.dictionary(query, (3, 5)), options.get('sparsity', 2.0)
+    matrix, target = dictionary.mT @ dictionary, dictionary.mT @ value
+    bound = 1 + matrix.abs().sum(-1).amax(-1)[..., None, None]
+    codes = threshold(target, sparsity)
+    for _ in range(options.get('num_steps', 3)):
+        codes = threshold(codes - (matrix @ codes - target) / bound, sparsity / bound)
+    want = layer.proj((dictionary @ codes).transpose(1, 2).reshape(x.shape))
+    torch.testing.assert_close(output, want)
+    output.sum().backward()
+    assert all(parameter.grad is not None for parameter in layer.parameters())
+
+
+def test_recurrence_without_steps_and_sparsity_is_attention() -> None:
+    """Section 3.4, as the layer of a network: the output is P P^T v."""
+    layer = randomized(IstaReconstructionAttention(8, 2, num_steps=0, sparsity=0.0))
+    x = torch.randn(2, 3, 5, 8, dtype=torch.float64)
+    query, value = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in layer.qkv(x).flatten(1, 2).chunk(2, -1))
+    dictionary = layer.dictionary(query, (3, 5))
+    weights = dictionary @ dictionary.mT
+    (maps,) = layer.attention_maps(x, torch.arange(15)).values()
+    torch.testing.assert_close(maps.weights.flatten(-2), weights)
+    want = layer.proj((weights @ value).transpose(1, 2).reshape(x.shape))
+    output = layer(x)
+    torch.testing.assert_close(output, want)
+    output.sum().backward()
+    assert all(parameter.grad is not None for parameter in layer.parameters())
 
 
 @pytest.mark.parametrize('kind', ['vars_d', 'vars_sd'])

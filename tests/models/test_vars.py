@@ -161,6 +161,30 @@ def test_number_of_steps_and_sparsity() -> None:
     assert VARS(SMALL, 'vars_s').blocks[0].attn.sparsity == 3.5
 
 
+@pytest.mark.parametrize(('attention', 'usual', 'other'), [('vars_s', 'soft', 'gelu'), ('vars_d', 'gelu', 'soft')])
+@torch.no_grad()
+def test_threshold(attention: str, usual: str, other: str) -> None:
+    backbones = [VARS(SMALL, attention, threshold=name, sparsity=0.1).eval() for name in (None, usual, other)]
+    for backbone in backbones[1:]:
+        backbone.load_state_dict(backbones[0].state_dict())
+    image = torch.randn(1, 3, 64, 96)
+    default, same, different = (backbone(image)[0] for backbone in backbones)
+    torch.testing.assert_close(same, default)
+    assert not torch.allclose(different, default, rtol=1e-3)
+
+
+@HOSTS
+@pytest.mark.parametrize('dictionary', [dict(static_grid=None), {}], ids=['dynamic', 'and static'])
+def test_layer_of_an_ablation(arch: dict, dictionary: dict) -> None:
+    attention = dict(type='bioattn_mm.IstaReconstructionAttention', **dictionary)
+    backbone = VARS(arch, attention, num_steps=0, sparsity=0.0)
+    for block, stride in zip(backbone.blocks, backbone.stage_strides, strict=True):
+        assert (block.attn.num_steps, block.attn.sparsity) == (0, 0.0)
+        assert block.attn.static_grid == (None if dictionary else (224 // stride,) * 2)
+    sum(output.square().sum() for output in backbone(torch.randn(2, 3, 33, 47))).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in backbone.parameters())
+
+
 @ANY_ATTENTION
 def test_with_cp_gives_the_same_gradients(attention: str) -> None:
     image = torch.randn(2, 3, 64, 96)
@@ -239,6 +263,8 @@ def test_checkpoint_of_another_attention(tmp_path) -> None:
         ),
         (dict(attention='vars'), 'attention must be one of vars_s, vars_d, vars_sd, performer, softmax'),
         (dict(num_steps=0), 'num_steps must be at least 1, got 0'),
+        (dict(threshold='hard'), "threshold must be one of soft, gelu, got 'hard'"),
+        (dict(attention=dict(type='bioattn_mm.Vars')), "the type of a layer must be .*, got 'bioattn_mm.Vars'"),
         (dict(sparsity=-0.1), 'sparsity must not be negative, got -0.1'),
         (dict(out_indices=(12,)), r'out_indices must be stages 0 to 11, got \(12,\)'),
         (dict(frozen_stages=12), 'frozen_stages must be -1 to 11, got 12'),

@@ -14,6 +14,7 @@ from ...layers import (
     SoftmaxAttention,
     SparseReconstructionAttention,
 )
+from ...layers.building import build_layer
 from ...registry import MODELS
 from .base import PlainBackbone
 from .blocks import Block, init_linear, pad_to_patches
@@ -21,7 +22,15 @@ from .blocks import Block, init_linear, pad_to_patches
 STRIDE = 16
 STEM_CHANNELS = 32
 MLP_RATIO = 4
-ATTENTIONS = ('vars_s', 'vars_d', 'vars_sd', 'performer', 'softmax', 'global_filter')
+# The attentions of the paper's tables by their names.
+ATTENTIONS = {
+    'vars_s': dict(type=ConvolutionalSparseReconstruction),
+    'vars_d': dict(type=SparseReconstructionAttention, static_grid=None),
+    'vars_sd': dict(type=SparseReconstructionAttention),
+    'performer': dict(type=PerformerAttention),
+    'softmax': dict(type=SoftmaxAttention),
+    'global_filter': dict(type=GlobalFilter),
+}
 BLOCKS = ('rvt', 'deit', 'gfnet')
 
 
@@ -92,9 +101,13 @@ class VARS(PlainBackbone):
             `block` ('rvt', 'deit' or 'gfnet'), `embed_dims`, `depths` and `num_heads` (lists, a value per stride) and
             `feature_ratio` (random features for each channel of a head); 'vars_s' has no heads and features.
         attention: 'vars_s' (static dictionary), 'vars_d' (dynamic dictionary), 'vars_sd' (both), or the baselines
-            'performer', 'softmax' and 'global_filter', which is GFNet's own.
+            'performer', 'softmax' and 'global_filter', which is GFNet's own. A dict names another layer, for
+            ablations: `dict(type='bioattn_mm.IstaReconstructionAttention')`, with `static_grid=None` for a dynamic
+            dictionary alone.
         num_steps: Steps of the recurrence after the first; the baselines have none.
         sparsity: Weight lambda of the L1 norm; None for the release's: 3.5 with 'vars_s', else 0.3.
+        threshold: 'soft', the proximal operator of the L1 norm, or 'gelu', a smooth version; None for the release's:
+            'soft' with 'vars_s', else 'gelu'.
         num_kernels: Kernels of each channel in the dictionary of 'vars_s'; 5 in the release. With 3, RVT-Ti and
             DeiT-Ti have the paper's numbers of parameters, 9.2 M and 6.8 M.
         pretrain_size: Image size of the pre-training, int or (height, width) in pixels: the grid of the static
@@ -139,9 +152,10 @@ class VARS(PlainBackbone):
     def __init__(
         self,
         arch: str | dict = 'rvt-tiny',
-        attention: str = 'vars_s',
+        attention: str | dict = 'vars_s',
         num_steps: int = 3,
         sparsity: float | None = None,
+        threshold: str | None = None,
         num_kernels: int = 5,
         pretrain_size: int | tuple[int, int] = 224,
         out_indices: tuple[int, ...] | None = None,
@@ -157,8 +171,10 @@ class VARS(PlainBackbone):
         if out_indices is None:
             out_indices = (depths[0] - 1, num_layers - 1) if len(depths) == 2 else (3, 7, 9, 11)
         super().__init__(num_layers, out_indices, frozen_stages, with_cp, init_cfg, out_type)
-        if attention not in ATTENTIONS:
-            raise InputError(f'attention must be one of {", ".join(ATTENTIONS)}, got {attention!r}')
+        if isinstance(attention, str):
+            if attention not in ATTENTIONS:
+                raise InputError(f'attention must be one of {", ".join(ATTENTIONS)} or a dict, got {attention!r}')
+            attention = ATTENTIONS[attention]
         # Blocks from this one on have stride 32.
         self.pool_before = depths[0]
         levels = np.repeat(range(len(depths)), depths).tolist()
@@ -175,10 +191,13 @@ class VARS(PlainBackbone):
         )
         # RVT has no position embedding: the zero padding of its depth-wise convolutions tells positions.
         self.pos_embed = nn.Identity() if settings['block'] == 'rvt' else PositionEmbedding(embed_dims[0], grid)
+        recurrence = dict(num_steps=num_steps, sparsity=sparsity, threshold=threshold, num_kernels=num_kernels)
+        # What is None the layer chooses itself.
+        recurrence = {name: value for name, value in recurrence.items() if value is not None}
         self.blocks = nn.ModuleList()
         for level, rate in zip(levels, self.drop_path_rates(drop_path_rate)):
             level_grid = grid if level == 0 else tuple(-(-length // 2) for length in grid)
-            self.blocks.append(_block(settings, level, attention, level_grid, num_steps, sparsity, num_kernels, rate))
+            self.blocks.append(_block(settings, level, attention, level_grid, recurrence, rate))
         if self.num_built > self.pool_before:
             self.pool = nn.Conv2d(embed_dims[0], embed_dims[1], 3, stride=2, padding=1, groups=embed_dims[0])
         self.fc_norm = self.pooled_norm(embed_dims[-1])
@@ -221,39 +240,24 @@ class VARS(PlainBackbone):
 
 
 def _block(
-    settings: dict,
-    level: int,
-    attention: str,
-    grid: tuple[int, int],
-    num_steps: int,
-    sparsity: float | None,
-    num_kernels: int,
-    drop_path: float,
+    settings: dict, level: int, attention: dict, grid: tuple[int, int], recurrence: dict, drop_path: float
 ) -> Block:
     """A block of one of the hosts; `level` is 0 or 1, the place in the lists of the settings."""
-    embed_dims, num_heads = settings['embed_dims'][level], settings['num_heads'][level]
-    feature_ratio = settings['feature_ratio']
-    # Without a `sparsity` the layer takes its own default.
-    recurrence = dict(num_steps=num_steps) if sparsity is None else dict(num_steps=num_steps, sparsity=sparsity)
-    if attention == 'softmax':
-        attn = SoftmaxAttention(embed_dims, num_heads)
-    elif attention == 'performer':
-        attn = PerformerAttention(embed_dims, num_heads, feature_ratio)
-    elif attention == 'global_filter':
-        attn = GlobalFilter(embed_dims, grid)
-    elif attention == 'vars_s':
-        attn = ConvolutionalSparseReconstruction(embed_dims, grid, num_kernels=num_kernels, **recurrence)
-    else:
-        static_grid = grid if attention == 'vars_sd' else None
-        attn = SparseReconstructionAttention(
-            embed_dims, num_heads, static_grid, feature_ratio=feature_ratio, **recurrence
-        )
-
+    embed_dims = settings['embed_dims'][level]
+    attn = build_layer(
+        attention,
+        embed_dims=embed_dims,
+        num_heads=settings['num_heads'][level],
+        feature_ratio=settings['feature_ratio'],
+        grid=grid,
+        static_grid=grid,
+        **recurrence,
+    )
     hidden_channels = MLP_RATIO * embed_dims
     mlp = ConvMlp(embed_dims, hidden_channels) if settings['block'] == 'rvt' else Mlp(embed_dims, hidden_channels)
     block_type = SingleResidualBlock if settings['block'] == 'gfnet' else Block
     block = block_type(embed_dims, attn, mlp, drop_path)
-    if attention == 'vars_s':
+    if isinstance(attn, ConvolutionalSparseReconstruction):
         # Its input is not normalised, and BatchNorm takes the place of LayerNorm.
         block.norm1 = nn.Identity()
         block.norm2 = TokenBatchNorm(embed_dims)
