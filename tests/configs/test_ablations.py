@@ -31,14 +31,18 @@ def test_varies_a_backbone_and_nothing_else(name: str) -> None:
     lines = (ROOT / path).read_text().splitlines()
     (base,) = re.findall(r"^_base_ = '(.*)'$", '\n'.join(lines), flags=re.MULTILINE)
     base = Path(normpath(path.parent / base))
-    assert base in CONFIGS or base in ABLATIONS
     config, inherited = parse(path).to_dict(), parse(base).to_dict()
-    varied, own = config['model'].pop('backbone'), inherited['model'].pop('backbone')
+    varied, own = config['model'].pop('backbone'), inherited['model'].pop('backbone', None)
     assert varied != own
-    assert config == inherited
+    # Another host, as DeiT of PerViT's table 2, has a recipe of its own, and a head of its width.
+    if base.parent.name != 'recipes':
+        assert base in CONFIGS or base in ABLATIONS
+        for settings in (config, inherited):
+            settings['model'].get('head', {}).pop('in_channels', None)
+        assert config == inherited
     # Which row of which table it is, and where its weights come from.
     comment = ' '.join(line.removeprefix('# ') for line in lines if line.startswith('# '))
-    assert re.search(r'\((TransNeXt|ConViT|PerViT|GAB|VARS), (table|fig\.) \d+', comment)
+    assert re.search(r'\((TransNeXt|ConViT|PerViT|GAB|VARS), (table|fig\.|eq\.|section) \d+', comment)
     assert ('# Weights: random.' in lines) == (varied.get('init_cfg') is None)
 
 

@@ -144,9 +144,10 @@ TABLE: dict[str, Row | dict[str, Row]] = {
         'A page in the browser': NotRun('it serves until Ctrl-C; tests/page/test_page.py starts it'),
     },
     **{
-        f'docs/systems/{system}.md': {'The idea': Run(), 'The idea, 2': Run()} for system in ('gab', 'pervit', 'vars')
+        f'docs/systems/{system}.md': {'The idea': Run(), 'The idea, 2': Run(), 'Ablations': Run()}
+        for system in ('convit', 'pervit', 'vars')
     },
-    'docs/systems/convit.md': {'The idea': Run(), 'The idea, 2': Run(), 'Ablations': Run()},
+    'docs/systems/gab.md': {'The idea': Run(), 'The idea, 2': Run()},
     'docs/systems/transnext.md': {'The idea': Run(), 'The idea, 2': Run(), 'Ablations': Run(), 'Ablations, 2': Run()},
     'docs/three_ways.md': RunBy('tests/test_three_ways.py'),
     'docs/training.md': {

@@ -15,13 +15,13 @@ ENTRIES = {model['Config']: model for metafile in METAFILES for model in metafil
 
 
 def url_of_weights(config: Path) -> str | None:
-    """Where a config, or the one beside it that it inherits from, takes its weights from: read as text, for speed."""
+    """Where a config, or the one that it inherits from, takes its weights from: read as text, for speed."""
     text = config.read_text()
     if 'checkpoint=' in text:
         url = re.search(r"checkpoint='(https://[^']+)'", text)
         return url and url[1]
-    base = re.search(r"^_base_ = '\./(\w+\.py)'", text, flags=re.MULTILINE)
-    return base and url_of_weights(config.with_name(base[1]))
+    base = re.search(r"^_base_ = '(\.\.?/\w+\.py)'", text, flags=re.MULTILINE)
+    return base and url_of_weights(config.parent / base[1])
 
 
 def test_the_index_imports_every_metafile_and_is_valid() -> None:
