@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import Normal, Stroke
 
 from ..errors import InputError
-from .attention_panels import ATTENTION, LEARNABLE_TOKENS, Attention, relative_weight
+from .attention_panels import ATTENTION, FOVEAL, LEARNABLE_TOKENS, Attention, relative_weight
 from .heat import COLORS, draw_heat
 from .images import PreparedImage
 
@@ -142,11 +142,12 @@ def _number_of_heads(attention: Attention, part: str) -> int:
 
 
 def _in_reading_order(attention: Attention) -> list[str]:
-    """The names of the maps, the attention itself after the parts that it is made of.
+    """The names of the maps, the attention itself after the parts that it is made of; last what is no part of it.
 
     TransNeXt's learnable tokens are left out: their weights are no part of the softmax.
     """
-    return [name for name in attention.parts if name not in (ATTENTION, LEARNABLE_TOKENS)] + [ATTENTION]
+    parts = [name for name in attention.parts if name not in (ATTENTION, LEARNABLE_TOKENS, FOVEAL)]
+    return [*parts, ATTENTION, *(name for name in attention.parts if name == FOVEAL)]
 
 
 def _share(attention: Attention, name: str) -> str:

@@ -16,6 +16,8 @@ MASKED = 1e-20
 ATTENTION = 'attention'
 # Weights of TransNeXt that are added to those of the window, after the softmax.
 LEARNABLE_TOKENS = 'learnable tokens'
+# What TransNeXt would attend to by content alone, were no token pooled: no part of its attention.
+FOVEAL = 'all tokens, content alone'
 
 
 @dataclass
@@ -96,7 +98,7 @@ def gates_of(recording: Recording) -> list[float] | None:
 
 
 def panels_of(recording: Recording, place: tuple[int, int], stride: int) -> list[Panel]:
-    """The maps of one query, and for VARS how strongly each step reconstructs each token.
+    """The maps of one query, of TransNeXt also `FOVEAL`, and for VARS how strongly each step reconstructs each token.
 
     Args:
         recording: The layer and what went into it.
@@ -107,11 +109,17 @@ def panels_of(recording: Recording, place: tuple[int, int], stride: int) -> list
     whole = (0, width * stride, height * stride, 0)
     is_vars = hasattr(recording.layer, 'reconstruction_norms')
     panels = []
-    maps = recording.maps(torch.tensor([place[0] * width + place[1]], device=recording.inputs[0].device))
+    queries = torch.tensor([place[0] * width + place[1]], device=recording.inputs[0].device)
+    maps = recording.maps(queries)
+    if hasattr(recording.layer, 'foveal_map'):
+        with torch.no_grad():
+            maps[FOVEAL] = recording.layer.foveal_map(recording.inputs[0], queries)
     for name, values in maps.items():
         weights = values.weights[0, :, 0].float().cpu().numpy()
         rows, columns = (positions[0].cpu().numpy() for positions in (values.rows, values.columns))
-        if weights.shape[1:] == recording.grid or name == 'pooled':
+        # A shifted window may have the size of the map, and other places.
+        is_whole = np.array_equal(rows, np.arange(height)) and np.array_equal(columns, np.arange(width))
+        if is_whole or name == 'pooled':
             panels.append(Panel(name, weights, whole, is_share=not is_vars))
         else:
             panels.append(_window_panel(name, weights, rows, columns, recording.grid, stride))

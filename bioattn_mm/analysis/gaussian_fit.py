@@ -1,9 +1,12 @@
-"""Fitting a two-dimensional Gaussian to a map, with lmfit."""
+"""Fitting a two-dimensional Gaussian to a map, with lmfit, and drawing it over the map."""
 
 import math
 
 import lmfit
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Ellipse
+from matplotlib.patheffects import Normal, Stroke
 
 FIT_COLUMNS = ('r_squared', 'sigma_x', 'sigma_y', 'amplitude', 'center_x', 'center_y', 'offset')
 
@@ -40,6 +43,24 @@ def fit_gaussian(values: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
         parameters['c'],
     )
     return dict(zip(FIT_COLUMNS, map(float, results), strict=True)), best.best_fit.reshape(values.shape)
+
+
+def draw_ellipses(axis: Axes, middle: tuple[float, float], fit: dict[str, float]) -> None:
+    """Outline a fitted Gaussian at one and two sigma; nothing if there is none.
+
+    Args:
+        axis: Where the map is drawn.
+        middle: x and y of the middle of the map.
+        fit: What `fit_gaussian` gave, in the units of the axis.
+    """
+    if math.isnan(fit['r_squared']):
+        return
+    center = middle[0] + fit['center_x'], middle[1] + fit['center_y']
+    for factor, style in ((1, '-'), (2, '--')):
+        size = 2 * factor * fit['sigma_x'], 2 * factor * fit['sigma_y']
+        ellipse = Ellipse(center, *size, fill=False, color='white', linestyle=style)
+        ellipse.set_path_effects([Stroke(linewidth=2.5, foreground='black'), Normal()])
+        axis.add_patch(ellipse)
 
 
 def _minimize(values: np.ndarray, x: np.ndarray, y: np.ndarray, peak: float) -> lmfit.model.ModelResult:

@@ -176,6 +176,24 @@ class AggregatedAttention(nn.Module):
             'learnable tokens': AttentionMap(token_weights.unflatten(-1, window), rows, columns),
         }
 
+    def foveal_map(self, x: Tensor, queries: Tensor) -> AttentionMap:
+        """What some queries would attend to by content alone in the whole feature map, for analysis (figure 7).
+
+        A softmax over all tokens, none of them pooled, with the learned temperature and length scaling, and without
+        query embedding and position bias. No output is made of these weights.
+
+        Args:
+            x: (B, H, W, C).
+            queries: Their indices in the row-major order of the grid, int64 (queries,).
+        """
+        grid, tokens = tuple(x.shape[1:3]), x.flatten(1, 2)
+        query = self.q(tokens[:, queries]).unflatten(-1, (self.num_heads, -1))
+        key = self.scale.key(self.kv(tokens).unflatten(-1, (2, self.num_heads, -1))[:, :, 0])
+        log_length = math.log(grid[0] * grid[1])
+        # What a query of zeros gives is the part of the query embedding.
+        query = self.scale(query, log_length) - self.scale(torch.zeros_like(query), log_length)
+        return AttentionMap.of_grid(torch.einsum('bqnd,bknd->bnqk', query, key).softmax(-1), grid)
+
     def _projections(self, x: Tensor) -> dict[str, Tensor]:
         """The arguments of the operator `cosine_attention` but those of the scale."""
         grid = tuple(x.shape[1:3])

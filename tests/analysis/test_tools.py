@@ -170,9 +170,9 @@ def test_locality_of_every_system(name: str, images: Path, tmp_path: Path, tool:
         TransNeXt={'pooled_share'},
         GABSwin={'gaussian_amplitude', 'gaussian_sigma', 'nonlocality_Gaussian', 'impact_content'},
         ConViT={'gate', 'nonlocality_content', 'nonlocality_position', 'impact_position'},
-        PerViT={'region', 'impact_content', 'impact_position', 'position_nonlocality_release', 'mean_central'},
+        PerViT={'region', 'impact_content', 'impact_position', 'position_nonlocality_release', 'share_central'},
         GABViT={'gaussian_amplitude', 'gaussian_sigma', 'impact_position'},
-        VARS={'nonlocality_step_0', 'nonlocality_step_1'},
+        VARS={'nonlocality_step_0', 'nonlocality_step_1', 'sparsity'},
     )
     assert measures[name] | {'layer', 'name', 'head', 'height', 'width', 'nonlocality'} <= set(rows[0])
     heads = dict(TransNeXt=1 + 2 + 3 + 4, GABSwin=2 * (1 + 2 + 2 + 2), ConViT=4 * 4, PerViT=4, GABViT=6, VARS=4)

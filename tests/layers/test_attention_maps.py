@@ -1,5 +1,6 @@
 """Attention maps: each layer's output put together again from its weights and values, and recordings of any model."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -171,6 +172,24 @@ def test_window_and_pooled_path(grid: tuple[int, int], pool_size: tuple[int, int
                 else:
                     assert (local[:, :, place, r, c] == 0).all()
     torch.testing.assert_close(layer.proj(output.flatten(-2)), layer(x).flatten(1, 2))
+
+
+@every_grid
+def test_foveal_map(grid: tuple[int, int]) -> None:
+    """Cosine similarities with all tokens, times temperature and log N, without query embedding and bias."""
+    layer = randomized(AggregatedAttention(CHANNELS, HEADS, LogCPB(HEADS, (4, 4)), sr_ratio=2))
+    x, queries = tokens(grid), some_queries(grid)
+    foveal = layer.foveal_map(x, queries)
+    query, key = (
+        torch.nn.functional.normalize(split_heads(projection), dim=-1)
+        for projection in (layer.q(x), layer.kv(x).chunk(2, -1)[0])
+    )
+    temperature = torch.nn.functional.softplus(layer.scale.temperature)[:, None]
+    logits = query[:, :, queries] @ key.transpose(-2, -1) * temperature * math.log(grid[0] * grid[1])
+    torch.testing.assert_close(foveal.weights.flatten(3), logits.softmax(-1))
+    layer.scale.query_embedding.data.add_(1)
+    layer.window_bias.data.add_(torch.randn_like(layer.window_bias))
+    torch.testing.assert_close(layer.foveal_map(x, queries).weights, foveal.weights)
 
 
 def test_pooled_tokens_lie_at_the_mean_of_what_they_pool() -> None:

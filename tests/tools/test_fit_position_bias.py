@@ -17,8 +17,8 @@ from bioattn_mm.models import GABSwin, GABViT
 from .running import ROOT, InProcess
 
 TOOL = 'analysis/fit_position_bias.py'
-VIT = dict(embed_dims=16, num_layers=12, num_heads=2)
-SWIN = dict(embed_dims=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))
+VIT = dict(embed_dims=16, num_layers=4, num_heads=2)
+SWIN = dict(embed_dims=16, depths=(1, 1, 1, 2), num_heads=(1, 2, 4, 8))
 
 
 def write_config(path: Path, backbone: dict) -> Path:
@@ -44,26 +44,31 @@ def without_learned_bias(backbone: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize('kind', ['GABViT', 'GABSwin'])
 def test_gives_back_the_gaussian_of_each_layer(kind: str, tmp_path: Path, tool: InProcess) -> None:
-    backbone = without_learned_bias(GABViT(VIT) if kind == 'GABViT' else GABSwin(SWIN))
+    backbone = without_learned_bias(GABViT(VIT, out_indices=(3,)) if kind == 'GABViT' else GABSwin(SWIN))
     layers = [module for module in backbone.modules() if hasattr(module, 'sigma')]
     for index, layer in enumerate(layers):
         layer.sigma.data.fill_(1.5 + 0.2 * index)
         layer.amplitude.data.fill_(0.5 + 0.1 * index)
     torch.save({'state_dict': {f'backbone.{n}': v for n, v in backbone.state_dict().items()}}, tmp_path / 'file.pth')
-    arch = VIT if kind == 'GABViT' else SWIN
-    config = write_config(tmp_path / 'config.py', dict(type=f'bioattn_mm.{kind}', arch=arch))
+    arch = dict(arch=VIT, out_indices=(3,)) if kind == 'GABViT' else dict(arch=SWIN)
+    config = write_config(tmp_path / 'config.py', dict(type=f'bioattn_mm.{kind}', **arch))
     printed = tool(tmp_path, TOOL, config, 'file.pth', '--out', 'out')
 
     rows = rows_of(tmp_path / 'out')
-    assert len(rows) == len(layers)
-    for index, row in enumerate(rows):
+    names = ['centre patch', 'offsets']
+    assert [row['map'] for row in rows] == names * len(layers)
+    for number, row in enumerate(rows):
+        index, name = number // 2, names[number % 2]
         assert float(row['r_squared']) == pytest.approx(1, abs=1e-9)
         sigmas = [float(row['sigma_x']), float(row['sigma_y'])]
         assert sigmas == pytest.approx([1.5 + 0.2 * index] * 2, rel=1e-4)
         assert float(row['amplitude']) == pytest.approx((0.5 + 0.1 * index) ** 2, rel=1e-4)
-    assert rows[-1]['layer'] == ('block 11' if kind == 'GABViT' else 'stage 3 block 1')
-    assert 'sigma x' in printed
-    for name in ('bias_maps.png', 'fits.png'):
+        # The patch after the middle of 14 is half a patch from it; a window of 7 has a patch in the middle.
+        middle = 0.5 * (kind == 'GABViT' and name == 'centre patch')
+        assert [float(row['center_x']), float(row['center_y'])] == pytest.approx([middle] * 2, abs=1e-4)
+    assert rows[-1]['layer'] == ('block 3' if kind == 'GABViT' else 'stage 3 block 1')
+    assert 'sigma' in printed
+    for name in ('centre_patch.png', 'offsets.png', 'slices.png'):
         with Image.open(tmp_path / 'out' / name) as image:
             assert np.asarray(image.convert('L')).std() > 10
 
@@ -73,17 +78,17 @@ def test_file_of_timm(tmp_path: Path, tool: InProcess) -> None:
     torch.save(host.state_dict(), tmp_path / 'timm.pth')
     tool(tmp_path, TOOL, 'test_vit_relpos', 'timm.pth', '--out', 'out')
     rows = rows_of(tmp_path / 'out')
-    assert [row['layer'] for row in rows] == [f'block {index}' for index in range(9)]
+    assert [row['layer'] for row in rows[::2]] == [f'block {index}' for index in range(9)]
     assert all(0 <= float(row['r_squared']) < 1 for row in rows)
 
 
 def test_timm_and_gab_vit_have_the_same_learned_bias(tmp_path) -> None:
-    read_maps = runpy.run_path(str(ROOT / 'tools' / TOOL))['read_maps']
+    read_tables = runpy.run_path(str(ROOT / 'tools' / TOOL))['read_tables']
     host = timm.create_model('vit_relpos_small_patch16_224')
     torch.save(host.state_dict(), tmp_path / 'timm.pth')
     config = write_config(tmp_path / 'config.py', dict(type='bioattn_mm.GABViT', arch='small', amplitude=0.0))
     maps, wanted = (
-        read_maps(model, str(tmp_path / 'timm.pth'), (14, 14))
+        read_tables(model, str(tmp_path / 'timm.pth'), (14, 14))
         for model in (str(config), 'vit_relpos_small_patch16_224')
     )
     assert list(maps) == list(wanted)
@@ -98,6 +103,17 @@ def test_table_of_timm_puts_each_offset_in_its_place(prefix: int) -> None:
     module = timm.layers.RelPosBias((3, 4), 2, prefix_tokens=prefix)
     learned = module.relative_position_bias_table[: 5 * 7].T.unflatten(1, (5, 7))
     torch.testing.assert_close(tool['table_of_timm'](module), learned)
+
+
+def test_slices_are_the_bias_of_each_patch() -> None:
+    """Against timm's own bias of all pairs of patches, whose heads are one."""
+    tool = runpy.run_path(str(ROOT / 'tools' / TOOL))
+    module = timm.layers.RelPosBias((3, 4), 1)
+    nn.init.normal_(module.relative_position_bias_table)
+    table = tool['table_of_timm'](module)[0].detach().numpy()
+    pairs = module.get_bias()[0, 0].detach().numpy()
+    np.testing.assert_array_equal(tool['slices_of'](table, torch.arange(12)), pairs.reshape(12, 3, 4))
+    np.testing.assert_array_equal(tool['centre_map'](table), pairs[1 * 4 + 2].reshape(3, 4))
 
 
 def test_fit_of_a_bias_that_is_no_round_bump() -> None:

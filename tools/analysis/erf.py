@@ -12,13 +12,11 @@ from pathlib import Path
 import bioattn_mm.cli.threads  # noqa: F401
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.patches import Ellipse
-from matplotlib.patheffects import Normal, Stroke
 from rich.progress import Progress
 
+from bioattn_mm.analysis.gaussian_fit import draw_ellipses
 from bioattn_mm.analysis.images import ImageReader, find_images
 from bioattn_mm.analysis.models import build_backbone
 from bioattn_mm.analysis.receptive_field import SHARES, area_fractions, fit_field, receptive_fields
@@ -108,7 +106,7 @@ def draw(rows: list[dict], fields: dict[str, list[np.ndarray]], weights: dict[st
             image = axis.imshow(
                 np.maximum(field / (field.max() or 1), DARKEST), norm=LogNorm(DARKEST, 1), cmap='viridis'
             )
-            draw_ellipses(axis, row)
+            draw_ellipses(axis, ((width - 1) / 2, (height - 1) / 2), row)
             axis.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
             axis.set_title(describe(row), fontsize=7)
             axis.tick_params(labelsize=6)
@@ -123,16 +121,6 @@ def describe(row: dict) -> str:
     areas = [f'{100 * share:g} % in {100 * row[area]:.3g} %' for share, area in zip(SHARES, AREAS)]
     fit = f'sigma {row["sigma_x"]:.1f} x {row["sigma_y"]:.1f} pixels, R^2 {row["r_squared"]:.2f}'
     return f'{title}{", ".join(areas[:2])} of the area\n{", ".join(areas[2:])}\n{fit}'
-
-
-def draw_ellipses(axis: Axes, row: dict) -> None:
-    """Outline a fitted Gaussian at one and two sigma."""
-    center = ((row['width'] - 1) / 2 + row['center_x'], (row['height'] - 1) / 2 + row['center_y'])
-    for factor, style in ((1, '-'), (2, '--')):
-        size = 2 * factor * row['sigma_x'], 2 * factor * row['sigma_y']
-        ellipse = Ellipse(center, *size, fill=False, color='white', linestyle=style)
-        ellipse.set_path_effects([Stroke(linewidth=2.5, foreground='black'), Normal()])
-        axis.add_patch(ellipse)
 
 
 def print_fields(title: str, rows: list[dict]) -> None:

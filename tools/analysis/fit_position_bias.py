@@ -1,10 +1,14 @@
 #!/usr/bin/env python
 """Fit the position bias that each layer of a model has learned with a two-dimensional Gaussian.
 
-After table 1 and figures 5 and 6 of Kim et al., BMVC 2023 (Gaussian attention bias), with lmfit as there: how well
-a Gaussian describes a layer (R^2) and how wide it is (sigma, in patches). The bias is what a layer adds to the
-attention logits at each offset between query and key, averaged over heads: the learned table or MLP of relative
-positions, and in GABViT and GABSwin also the learned Gaussian.
+The bias is what a layer adds to the attention logits, averaged over heads: the learned table or MLP of relative
+positions, and in GABViT and GABSwin also the learned Gaussian. How well a Gaussian describes a layer (R^2) and how
+wide it is (sigma, in patches), with lmfit as in table 1 of Kim et al., BMVC 2023 (Gaussian attention bias):
+
+centre patch: the bias of the patch in the middle towards all patches of the grid, which the paper fits
+offsets: the bias of every offset between two patches, of which each patch has a part
+
+slices.png has the map of every patch, as figure 5 of the paper: at the place of a patch the bias towards all patches.
 """
 
 import argparse
@@ -17,13 +21,15 @@ import bioattn_mm.cli.threads  # noqa: F401
 import numpy as np
 import timm
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from rich.progress import track
 from timm.layers import RelPosBias, RelPosMlp
 from timm.layers.pos_embed_rel import gen_relative_position_index
 from torch import nn
 
-from bioattn_mm.analysis.gaussian_fit import FIT_COLUMNS, fit_gaussian
+from bioattn_mm.analysis.gaussian_fit import draw_ellipses, fit_gaussian
 from bioattn_mm.analysis.models import build_backbone
 from bioattn_mm.checkpoints import check_fit, read_state_dict
 from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, run_tool
@@ -31,9 +37,13 @@ from bioattn_mm.cli.config import read_config
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.errors import InputError
 from bioattn_mm.models import GABSwin, GABViT
+from bioattn_mm.ops.relative_bias import bias_of_queries
 
 BACKBONES = (GABViT, GABSwin)
-FILES = ('table.csv', 'table.json', 'bias_maps.png', 'fits.png')
+FILES = ('table.csv', 'table.json', 'centre_patch.png', 'offsets.png', 'slices.png')
+CENTRE, OFFSETS = 'centre patch', 'offsets'
+# Slices along each axis of a drawing; of larger grids every second patch has one, every third, and so on.
+MAX_SLICES = 14
 # Default grid for GABViT, in patches: that of the pre-training at 224 pixels.
 VIT_GRID = (14, 14)
 
@@ -70,35 +80,34 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     report = Report(args.out, *FILES)
-    maps = read_maps(args.model, args.checkpoint, tuple(args.grid))
+    tables = read_tables(args.model, args.checkpoint, tuple(args.grid))
+    maps = {layer: {CENTRE: centre_map(table), OFFSETS: table} for layer, table in tables.items()}
 
-    rows, fits = [], {}
-    for layer, bias in track(maps.items(), description='fitting'):
-        values, fits[layer] = fit_gaussian(bias)
-        rows.append(dict(layer=layer, **values))
-    limits = {layer: (bias.min(), bias.max()) for layer, bias in maps.items()}
-    titles = {row['layer']: f'{row["layer"]}\n{describe(row)}' for row in rows}
+    rows = []
+    for layer, of_layer in track(maps.items(), description='fitting'):
+        rows += [dict(layer=layer, map=name, **fit_gaussian(bias)[0]) for name, bias in of_layer.items()]
     report.write_csv('table.csv', rows)
     report.write_json('table.json', rows)
-    report.write_figure('bias_maps.png', draw(maps, limits, {layer: layer for layer in maps}))
-    report.write_figure('fits.png', draw(fits, limits, titles))
-    names = (column.replace('r_squared', 'R^2').replace('_', ' ') for column in FIT_COLUMNS)
-    cells = ((row['layer'], *(f'{row[column]:.3f}' for column in FIT_COLUMNS)) for row in rows)
-    print_table('Gaussian fits, lengths in patches', ('layer', *names), cells)
+    report.write_figure('centre_patch.png', draw_fits(rows, maps, CENTRE))
+    report.write_figure('offsets.png', draw_fits(rows, maps, OFFSETS))
+    report.write_figure('slices.png', draw_slices(tables))
+    columns = dict(r_squared='R^2', sigma_x='sigma x', sigma_y='sigma y', amplitude='amplitude')
+    cells = ((row['layer'], row['map'], *(f'{row[column]:.3f}' for column in columns)) for row in rows)
+    print_table('Gaussian fits, lengths in patches', ('layer', 'map', *columns.values()), cells)
     print(report)
 
 
-def read_maps(model: str, checkpoint: str, grid: tuple[int, int]) -> dict[str, np.ndarray]:
+def read_tables(model: str, checkpoint: str, grid: tuple[int, int]) -> dict[str, np.ndarray]:
     """The bias of each layer at each offset, averaged over heads, by the layer's name: float64 (2 H - 1, 2 W - 1)."""
     if Path(model).suffix in ('.py', '.yaml', '.yml', '.json'):
         backbone, _ = build_backbone(read_config(model), checkpoint, classes=BACKBONES)
     else:
         backbone = load_from_timm(model, checkpoint)
     with torch.no_grad():
-        maps = {name: table.double().mean(0).numpy() for name, table in tables_of(backbone, grid)}
-    if not maps:
+        tables = {name: table.double().mean(0).numpy() for name, table in tables_of(backbone, grid)}
+    if not tables:
         raise InputError(f'{model} has no relative position bias')
-    return maps
+    return tables
 
 
 def load_from_timm(name: str, checkpoint: str) -> nn.Module:
@@ -137,27 +146,80 @@ def table_of_timm(module: RelPosMlp | RelPosBias) -> torch.Tensor:
     return table.unflatten(1, (2 * height - 1, 2 * width - 1))
 
 
-def describe(row: dict) -> str:
-    return f'R^2 {row["r_squared"]:.3f}, sigma {row["sigma_x"]:.1f} {row["sigma_y"]:.1f}'
+def grid_of(table: np.ndarray) -> tuple[int, int]:
+    """The grid of patches whose offsets a table has."""
+    return tuple((length + 1) // 2 for length in table.shape)
 
 
-def draw(maps: dict[str, np.ndarray], limits: dict[str, tuple], titles: dict[str, str]) -> Figure:
-    """Draw the map of each layer, six to a line, over the offset (query - key) in patches."""
-    columns = min(6, len(maps))
-    lines = math.ceil(len(maps) / columns)
-    figure = Figure(figsize=(2.6 * columns, 2.6 * lines), layout='constrained')
-    axes = figure.subplots(lines, columns, squeeze=False)
-    for axis in axes.flat[len(maps) :]:
-        axis.axis('off')
-    for axis, (layer, values) in zip(axes.flat, maps.items()):
-        low, high = limits[layer]
-        half_height, half_width = (length / 2 for length in values.shape)
-        extent = (-half_width, half_width, half_height, -half_height)
-        image = axis.imshow(values, vmin=low, vmax=high, cmap='viridis', extent=extent)
-        axis.set_title(titles[layer], fontsize=8)
-        axis.tick_params(labelsize=6)
+def slices_of(table: np.ndarray, queries: torch.Tensor) -> np.ndarray:
+    """The bias of some patches towards all: (2 H - 1, 2 W - 1) and indices (queries,) to (queries, H, W)."""
+    grid = grid_of(table)
+    return bias_of_queries(torch.from_numpy(table), grid, queries).unflatten(-1, grid).numpy()
+
+
+def centre_map(table: np.ndarray) -> np.ndarray:
+    """The bias of the patch in the middle towards all; of an even number of patches the one after the middle."""
+    height, width = grid_of(table)
+    return slices_of(table, torch.tensor([height // 2 * width + width // 2]))[0]
+
+
+def draw_fits(rows: list[dict], maps: dict[str, dict[str, np.ndarray]], name: str) -> Figure:
+    """Draw the map of each layer, in patches, with the fitted Gaussian at one and two sigma."""
+    figure, axes = panels(maps)
+    for axis, (layer, of_layer) in zip(axes, maps.items()):
+        (row,) = (row for row in rows if (row['layer'], row['map']) == (layer, name))
+        height, width = of_layer[name].shape
+        # The table's coordinates are offsets; those of the grid are rows and columns.
+        left, top = ((width - 1) / 2, (height - 1) / 2) if name == OFFSETS else (0, 0)
+        extent = (-left - 0.5, width - left - 0.5, height - top - 0.5, -top - 0.5)
+        image = axis.imshow(of_layer[name], cmap='viridis', extent=extent)
         figure.colorbar(image, ax=axis, shrink=0.7).ax.tick_params(labelsize=6)
+        if name == CENTRE:
+            mark_patch(axis, (height // 2, width // 2))
+        draw_ellipses(axis, ((width - 1) / 2 - left, (height - 1) / 2 - top), row)
+        axis.set(xlim=extent[:2], ylim=extent[2:])
+        fit = f'R^2 {row["r_squared"]:.3f}, sigma {row["sigma_x"]:.1f} x {row["sigma_y"]:.1f}'
+        axis.set_title(f'{layer}\n{fit}', fontsize=8)
+    what = 'offset from key to query' if name == OFFSETS else 'key'
+    figure.supxlabel(f'{what}, in patches; circles: fitted Gaussian at one and two sigma', fontsize=8)
     return figure
+
+
+def draw_slices(tables: dict[str, np.ndarray]) -> Figure:
+    """Draw, for each layer, the map of every patch at the patch's place."""
+    figure, axes = panels(tables)
+    for axis, (layer, table) in zip(axes, tables.items()):
+        height, width = grid_of(table)
+        rows, columns = (range(0, length, -(-length // MAX_SLICES)) for length in (height, width))
+        queries = torch.tensor([row * width + column for row in rows for column in columns])
+        # A line of NaN between two slices stays white.
+        slices = np.pad(slices_of(table, queries), ((0, 0), (0, 1), (0, 1)), constant_values=np.nan)
+        mosaic = slices.reshape(len(rows), len(columns), height + 1, width + 1).swapaxes(1, 2)
+        image = axis.imshow(mosaic.reshape(len(rows) * (height + 1), -1)[:-1, :-1], cmap='viridis')
+        figure.colorbar(image, ax=axis, shrink=0.7).ax.tick_params(labelsize=6)
+        axis.set_xticks([(index + 0.5) * (width + 1) for index in range(len(columns))][::3], columns[::3])
+        axis.set_yticks([(index + 0.5) * (height + 1) for index in range(len(rows))][::3], rows[::3])
+        axis.set_title(layer, fontsize=8)
+    figure.supxlabel('at the place of each patch (query) its bias towards all patches', fontsize=8)
+    return figure
+
+
+def panels(layers: dict[str, object]) -> tuple[Figure, np.ndarray]:
+    """A figure with a panel for each layer, six to a line."""
+    columns = min(6, len(layers))
+    lines = math.ceil(len(layers) / columns)
+    figure = Figure(figsize=(2.6 * columns, 2.6 * lines + 0.3), layout='constrained')
+    axes = figure.subplots(lines, columns, squeeze=False).ravel()
+    for axis in axes:
+        axis.tick_params(labelsize=6)
+    for axis in axes[len(layers) :]:
+        axis.axis('off')
+    return figure, axes
+
+
+def mark_patch(axis: Axes, place: tuple[int, int]) -> None:
+    """Draw a box around a patch (row, column)."""
+    axis.add_patch(Rectangle((place[1] - 0.5, place[0] - 0.5), 1, 1, fill=False, edgecolor='red', linewidth=1))
 
 
 if __name__ == '__main__':

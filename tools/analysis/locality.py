@@ -1,10 +1,11 @@
 #!/usr/bin/env python
 """How far the attention of each layer and head of a model reaches, and what it is made of.
 
-Measures of every system: the nonlocality, which is the distance between query and key in tokens, weighted by
-attention (ConViT, eq. 8). Of some systems: the gates of ConViT; the impact of content and of position on the
-attention, and the region of the visual field that a head of PerViT attends to (after PerViT, eq. 11 to 13); A and
-sigma of GAB's Gaussians; the share of TransNeXt's pooled tokens. bioattn_mm/analysis/locality.py has the definitions.
+Measures of every model with attention: the nonlocality, which is the distance between query and key in tokens,
+weighted by attention (ConViT, eq. 8 and figure 6). Of some systems: the gates of ConViT (figure 5); the impact of
+content and of position on the attention, and the region of the visual field that a head of PerViT attends to (PerViT,
+eq. 11 to 13); A and sigma of GAB's Gaussians; the share of TransNeXt's pooled tokens; how sparse the codes of VARS
+are. bioattn_mm/layers/locality.py has the definitions.
 """
 
 import argparse
@@ -21,12 +22,12 @@ from matplotlib.ticker import MaxNLocator
 from rich.progress import track
 
 from bioattn_mm.analysis.images import ImageReader, find_images
-from bioattn_mm.analysis.locality import DERIVATIVE_QUERIES, REGIONS, measure_model
 from bioattn_mm.analysis.models import build_backbone
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import load_config
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.layers import record_attention
+from bioattn_mm.layers.locality import DERIVATIVE_QUERIES, REGIONS, measure_model
 
 FILES = ('locality.csv', 'locality.json', 'locality.png')
 # Panels: title, label of the axis, and measures with their names in the legend.
@@ -37,8 +38,9 @@ PANELS = (
         dict(nonlocality='attention', nonlocality_content='content alone', nonlocality_position='position alone'),
     ),
     ('share of position (gate)', 'sigmoid(g)', dict(gate='gate')),
-    ('impact on attention', '1 / distance', dict(impact_content='content', impact_position='position')),
+    ('impact on attention', '1 / Frobenius norm', dict(impact_content='content', impact_position='position')),
     ('share of the pooled tokens', 'sum of weights', dict(pooled_share='pooled')),
+    ('sparsity of the codes', "Hoyer's sparsity", dict(sparsity='after the last step')),
     ('Gaussian bias: amplitude', 'A', dict(gaussian_amplitude='A')),
     ('Gaussian bias: width', 'sigma (tokens)', dict(gaussian_sigma='sigma')),
 )

@@ -1,36 +1,40 @@
 """Measures of locality with known answers: uniform and Gaussian attention, gates, constructed attention."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from bioattn_mm.analysis import locality
-from bioattn_mm.analysis.locality import (
-    REGIONS,
-    choose_queries,
-    distance_of_maps,
-    measure_attention,
-    measure_model,
-    measure_parameters,
-    nonlocality,
-    position_nonlocality,
-    region_means,
-)
 from bioattn_mm.layers import (
     GPSA,
     AggregatedAttention,
     AttentionMap,
+    ConvolutionalSparseReconstruction,
     DistanceEmbedding,
     GaussianRelPosAttention,
     LogCPB,
     PeripheralAttention,
     SoftmaxAttention,
     SparseReconstructionAttention,
+    locality,
+    record_attention,
 )
 from bioattn_mm.layers.attention_maps import Recording
+from bioattn_mm.layers.locality import (
+    REGIONS,
+    choose_queries,
+    measure_attention,
+    measure_model,
+    measure_parameters,
+    nonlocality,
+    position_nonlocality,
+    region_sums,
+    sparsity,
+)
+from bioattn_mm.models import PerViT
 from bioattn_mm.models.backbones import Backbone
 
 Grid = tuple[int, int]
@@ -85,16 +89,6 @@ def test_nonlocality_of_two_parts() -> None:
     assert nonlocality([window, pooled], torch.tensor([2]), torch.tensor([2])).item() == pytest.approx(0.25 + 3.75)
 
 
-def test_distance_of_one_token_to_uniform_attention() -> None:
-    grid, number = (3, 4), 12
-    content = torch.zeros(1, 2, number, number)
-    content[..., 5] = 1
-    uniform = torch.full((1, 2, number, number), 1 / number)
-    distance = distance_of_maps(*(AttentionMap.of_grid(weights, grid) for weights in (content, uniform)))
-    # One weight is 1 - 1/N away, N - 1 are 1/N away.
-    np.testing.assert_allclose(distance, np.full((2, number), math.sqrt(1 - 1 / number)), rtol=1e-6)
-
-
 def softmax_layer() -> SoftmaxAttention:
     """Attention to all tokens alike."""
     layer = SoftmaxAttention(6, 2)
@@ -110,6 +104,20 @@ def test_measures_do_not_depend_on_chunks(max_numel: int, monkeypatch: pytest.Mo
     measures = measure_attention(record(softmax_layer(), torch.randn(2, *grid, 6)))
     assert list(measures) == ['nonlocality']
     np.testing.assert_allclose(measures['nonlocality'], [pair_distances(grid).mean()] * 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize('num_queries', [None, 30])
+def test_impact_is_the_inverse_frobenius_norm(num_queries: int | None) -> None:
+    """Against the whole matrices, of two images; of a third of the rows it is scaled."""
+    layer, x = PeripheralAttention(8, 2).eval(), torch.randn(2, 9, 10, 8)
+    embedding = DistanceEmbedding(2)
+    recording = record(layer, x, embedding)
+    queries = choose_queries(recording, num_queries)
+    maps = {name: part.weights.double() for name, part in recording.maps(queries).items()}
+    measures = measure_attention(recording, num_queries)
+    for name in ('content', 'position'):
+        rows = (maps[name] - maps['attention']).flatten(2).norm(dim=-1) * math.sqrt(90 / len(queries))
+        np.testing.assert_allclose(measures[f'impact_{name}'], (1 / rows).mean(0))
 
 
 @pytest.mark.parametrize('gate', [0, 1])
@@ -140,17 +148,40 @@ def constructed(grid: Grid, values_of_distance) -> list[tuple[Tensor, AttentionM
     return [(p, AttentionMap.of_grid(w, grid)) for p, w in zip(places.split(7), phi.split(7, 2))]
 
 
-@pytest.mark.parametrize('index', range(4))
-@pytest.mark.parametrize('grid', [(9, 12), (6, 6)], ids=str)
-def test_region_of_a_ring(grid: Grid, index: int) -> None:
-    """A head that attends to one ring, with 0.9 there and 0.2 elsewhere."""
-    width = math.hypot(grid[0] - 1, grid[1] - 1) / 4
+@pytest.mark.parametrize('region', REGIONS)
+@pytest.mark.parametrize('grid', [(14, 14), (12, 17)], ids=str)
+def test_region_of_an_ideal_head(grid: Grid, region: str) -> None:
+    """A head that attends to one region alone: its sum is the number of pairs in the region."""
+    limits = dict(zip(REGIONS, pairwise([0, 1.19, 3.37, 5.83, 7.9])))
+    near, far = limits[region]
 
-    def ring(distance: np.ndarray) -> np.ndarray:
-        return np.where(np.minimum(distance // width, 3) == index, 0.9, 0.2)
+    def ideal(distance: np.ndarray) -> np.ndarray:
+        return ((near <= distance) & (distance < far)).astype(float)
 
-    means = region_means(constructed(grid, ring))
-    np.testing.assert_allclose(means, [[0.9 if region == index else 0.2 for region in range(4)]])
+    (sums,) = region_sums(constructed(grid, ideal))
+    wanted = ideal(pair_distances(grid)).sum()
+    assert sums.tolist() == [wanted * (other == region) for other in REGIONS]
+
+
+def test_far_region_ends() -> None:
+    (sums,) = region_sums(constructed((14, 14), lambda distance: (distance >= 7.9).astype(float)))
+    assert sums.tolist() == [0] * 4
+
+
+def test_regions_are_those_of_sums_and_not_of_means() -> None:
+    """A head that attends most to the central region, and most pairs of whose attention are further out."""
+    (sums,) = region_sums(constructed((14, 14), lambda distance: np.exp(-distance / 3)))
+    assert list(REGIONS)[sums.argmax()] == 'para-central'
+
+
+def test_regions_of_the_initial_pervit() -> None:
+    """Phi_p falls with the distance in all blocks, the later the more slowly (PerViT, eq. 9)."""
+    model = PerViT(arch='tiny', out_indices=(11,)).eval()
+    recordings = record_attention(model, torch.zeros(1, 3, 224, 224))
+    regions = [measure_parameters(recording)['region'] for recording in recordings]
+    assert all(len(set(heads)) == 1 for heads in regions)
+    wanted = ['para-central'] * 6 + ['mid-peripheral'] * 3 + ['far-peripheral'] * 3
+    assert [heads[0] for heads in regions] == wanted
 
 
 def test_nonlocality_of_constant_position_attention() -> None:
@@ -164,14 +195,15 @@ def test_parameters_of_peripheral_attention() -> None:
     nn.init.constant_(embedding.proj.weight, -0.02)
     layer.position.init_as_local(norm_weight=3, norm_bias=-5)
     parameters = measure_parameters(record(layer, torch.randn(1, 8, 8, 8), embedding))
-    assert parameters['region'] == ['central'] * 2
-    # It falls with the distance.
+    assert parameters['region'] == ['para-central'] * 2
     for head in range(2):
-        means = [parameters[f'mean_{region}'][head] for region in REGIONS]
-        assert means == sorted(means, reverse=True) and means[0] > 2 * means[1]
+        assert sum(parameters[f'share_{region}'][head] for region in REGIONS) == pytest.approx(1)
     layer.position.norm2.weight.data.neg_()
     rising = measure_parameters(record(layer, torch.randn(1, 8, 8, 8), embedding))
     assert set(rising['region']) <= {'mid-peripheral', 'far-peripheral'}
+    for near, far in (('central', 'far-peripheral'), ('para-central', 'mid-peripheral')):
+        for parameters_, is_larger in ((parameters, True), (rising, False)):
+            assert (parameters_[f'share_{near}'][0] > parameters_[f'share_{far}'][0]) == is_larger
     assert rising['position_nonlocality_release'][0] > parameters['position_nonlocality_release'][0] > 0
 
 
@@ -198,8 +230,28 @@ def test_share_of_the_pooled_tokens(bias: float) -> None:
 def test_steps_of_the_recurrence() -> None:
     layer = SparseReconstructionAttention(8, 2, num_steps=2)
     measures = measure_attention(record(layer, torch.randn(1, 3, 5, 8)))
-    assert list(measures) == ['nonlocality', 'nonlocality_step_0', 'nonlocality_step_1']
+    assert list(measures) == ['nonlocality', 'nonlocality_step_0', 'nonlocality_step_1', 'sparsity']
+    sparsities = measures.pop('sparsity')
     assert all(0 < value < math.hypot(2, 4) for values in measures.values() for value in values.tolist())
+    assert sparsities.shape == (2,) and (0 < sparsities).all() and (sparsities < 1).all()
+
+
+def test_sparsity() -> None:
+    codes = torch.tensor([[[0, -3.0, 0, 0], [2, -2, 2, 2], [1, 1, 0, 0]]])
+    np.testing.assert_allclose(sparsity(codes), [1, 0, 2 - math.sqrt(2)])
+
+
+@pytest.mark.parametrize('kind', ['vars_d', 'vars_s'])
+def test_a_higher_penalty_makes_codes_sparser(kind: str) -> None:
+    x, values = torch.randn(2, 4, 5, 8), []
+    for penalty in (0.0, 0.3, 1.0):
+        torch.manual_seed(0)
+        if kind == 'vars_d':
+            layer = SparseReconstructionAttention(8, 2, sparsity=penalty, threshold='soft')
+        else:
+            layer = ConvolutionalSparseReconstruction(8, (4, 5), sparsity=penalty)
+        values.append(measure_attention(record(layer.eval(), x))['sparsity'].mean().item())
+    assert values == sorted(values) and values[0] < values[2]
 
 
 def test_queries_are_spread_over_the_grid() -> None:

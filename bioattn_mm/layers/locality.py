@@ -1,19 +1,18 @@
-"""How far attention reaches and what it is composed of, for each layer and head.
-
-A measure 'after' an equation may differ from the paper's in details; its docstring defines it in full.
-"""
+"""How far attention reaches and what it is composed of, for each layer and head."""
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from ..layers.attention_maps import AttentionMap, Recording, whole_attention
-from ..layers.peripheral_attention import GRID_STEP
+from .attention_maps import AttentionMap, Recording, whole_attention
+from .peripheral_attention import GRID_STEP
 
-# Parts of the human visual field, from the query outwards (PerViT, figure 1).
-REGIONS = ('central', 'para-central', 'mid-peripheral', 'far-peripheral')
+# Parts of the visual field, from the query outwards, and the distance in tokens at which each ends (PerViT, footnote
+# 6). Tokens further away than the last belong to none.
+REGIONS = {'central': 1.19, 'para-central': 3.37, 'mid-peripheral': 5.83, 'far-peripheral': 7.9}
 # Upper limit of (elements of a layer's input) x (queries in a chunk), which bounds the memory of the maps.
 MAX_NUMEL = 2**28
 # Default number of queries for VARS, whose weights are derivatives through all steps of the recurrence.
@@ -43,38 +42,29 @@ def nonlocality(maps: list[AttentionMap], rows: Tensor, columns: Tensor) -> Tens
     return (weighted / total).mean(0)
 
 
-def distance_of_maps(part: AttentionMap, whole: AttentionMap) -> Tensor:
-    """Euclidean distance of two rows of weights, `|A_i - B_i|`, averaged over the images: float64 (heads, queries).
-
-    Its inverse, after averaging over queries and images, is the impact of a part on the whole attention. After PerViT
-    (Min et al., NeurIPS 2022), eq. 12, which takes the distance between position-based and mixed attention; here both
-    are weights that sum to 1 for each query.
-    """
-    return (part.weights.double() - whole.weights.double()).flatten(3).norm(dim=-1).mean(0)
+def squared_distance(part: AttentionMap, whole: AttentionMap) -> Tensor:
+    """Squared Euclidean distance of two rows of weights, `|A_i - B_i|^2`: float64 (B, heads, queries)."""
+    return (part.weights.double() - whole.weights.double()).flatten(3).square().sum(-1)
 
 
-def region_means(chunks: Iterable[tuple[Tensor, AttentionMap]]) -> Tensor:
-    """Mean position-based attention of each head in each of the `REGIONS`.
+def region_sums(chunks: Iterable[tuple[Tensor, AttentionMap]]) -> Tensor:
+    """Position-based attention of each head in each of the `REGIONS`, summed over all pairs of query and key.
 
-    After PerViT, eq. 11: a head belongs to the region with the largest mean. The regions are four rings of equal
-    width around the query, from 0 to the largest distance of two tokens of the grid.
+    PerViT (Min et al., NeurIPS 2022), eq. 11: a head belongs to the region with the largest sum.
 
     Args:
         chunks: What `PeripheralAttention.position_attention` returned.
 
     Returns:
-        float64 (heads, 4), NaN for a ring without tokens.
+        float64 (heads, 4).
     """
-    sums, numbers = 0, 0
+    sums = 0
     for places, phi in chunks:
         distances = _distances(phi, places)
-        height, width = phi.weights.shape[-2:]
-        largest = max((height - 1) ** 2 + (width - 1) ** 2, 1) ** 0.5
-        ring = (len(REGIONS) * distances / largest).long().clamp(max=len(REGIONS) - 1)
-        member = torch.stack([ring == index for index in range(len(REGIONS))]).double()
+        limits = torch.tensor([0, *REGIONS.values()], dtype=distances.dtype, device=distances.device)
+        member = torch.stack([(near <= distances) & (distances < far) for near, far in pairwise(limits)]).double()
         sums = sums + torch.einsum('nqrc,kqrc->nk', phi.weights[0].double(), member)
-        numbers = numbers + member.sum((1, 2, 3))
-    return sums / numbers
+    return sums
 
 
 def position_nonlocality(chunks: Iterable[tuple[Tensor, AttentionMap]]) -> Tensor:
@@ -95,6 +85,22 @@ def position_nonlocality(chunks: Iterable[tuple[Tensor, AttentionMap]]) -> Tenso
         total = total + (phi.weights[0].double() * distances).sum((1, 2, 3))
         number += distances.numel()
     return total / number
+
+
+def sparsity(codes: Tensor) -> Tensor:
+    """Hoyer's sparsity of the codes of VARS, `(sqrt(n) - |u|_1 / |u|_2) / (sqrt(n) - 1)`: 0 if all n are alike, 1 if
+    one alone is not 0.
+
+    It needs no limit below which a code counts as 0; those of the release's smooth threshold never are.
+
+    Args:
+        codes: (B, heads, n).
+
+    Returns:
+        Averaged over the images: float64 (heads,); NaN if all codes are 0.
+    """
+    root, codes = codes.shape[-1] ** 0.5, codes.double()
+    return ((root - codes.abs().sum(-1) / codes.norm(dim=-1)) / (root - 1)).mean(0)
 
 
 def choose_queries(recording: Recording, number: int | None) -> Tensor:
@@ -121,11 +127,16 @@ def measure_attention(recording: Recording, num_queries: int | None = None) -> d
 
     Returns:
         Measures by name, float64 (heads,) each: `nonlocality`, in tokens; `nonlocality_PART` of each part that the
-        weights are composed of (content, position, steps); for content and position also `distance_content` and
-        `distance_position`, see `distance_of_maps`; for aggregated attention `pooled_share`, the sum of the weights
-        of the pooled tokens. NaN if all weights are 0, which VARS can give.
+        weights are composed of (content, position, steps); for content and position also `impact_content` and
+        `impact_position`; for aggregated attention `pooled_share`, the sum of the weights of the pooled tokens; for
+        VARS the `sparsity` of the codes after the last step. NaN if all weights are 0, which VARS can give.
+
+        The impact of a part is the inverse of its distance to the whole attention, the Frobenius norm of the
+        difference of the two N x N matrices, whose rows sum to 1 (PerViT, eq. 12); of some queries alone it is
+        estimated as if the others were like them.
     """
     chosen = choose_queries(recording, num_queries)
+    num_tokens = recording.grid[0] * recording.grid[1]
     sums = defaultdict(float)
     for queries in chosen.split(max(1, MAX_NUMEL // recording.inputs[0].numel())):
         maps = recording.maps(queries)
@@ -139,11 +150,19 @@ def measure_attention(recording: Recording, num_queries: int | None = None) -> d
                 measures[f'nonlocality_{name.replace(" ", "_")}'] = nonlocality([maps[name]], *places)
         if 'position' in maps:
             for name in ('content', 'position'):
-                measures[f'distance_{name}'] = distance_of_maps(maps[name], maps['attention'])
+                measures[f'impact_{name}'] = squared_distance(maps[name], maps['attention'])
         for name, values in measures.items():
             sums[name] = sums[name] + values.sum(-1)
     num_heads = len(sums['nonlocality'])
-    return {name: (total / len(chosen)).expand(num_heads) for name, total in sums.items()}
+    means = {name: total / len(chosen) for name, total in sums.items()}
+    for name in ('impact_content', 'impact_position'):
+        if name in means:
+            means[name] = (num_tokens * means[name]).rsqrt().mean(0)
+    if hasattr(recording.layer, 'recurrent_states'):
+        codes = recording.layer.recurrent_states(*recording.inputs)[1][-1]
+        # VARS-S counts as a layer of one head.
+        means['sparsity'] = sparsity(codes.reshape(len(codes), num_heads, -1))
+    return {name: values.expand(num_heads) for name, values in means.items()}
 
 
 @torch.no_grad()
@@ -151,18 +170,19 @@ def measure_parameters(recording: Recording) -> dict[str, list]:
     """What a layer's parameters say about its locality, independent of the image: lists by name, a value per head.
 
     The backbone's `head_parameters` of the layer. Where a layer has a position-based attention (PerViT), also
-    `region`, the one of the REGIONS with the largest mean, these means (`mean_REGION`), and
+    `region` (see `region_sums`), the share of each of the REGIONS in the sum of all four (`share_REGION`), and
     `position_nonlocality_release`, on the grid of the input.
     """
     layer = recording.layer
     parameters = recording.backbone.head_parameters(layer)
     if hasattr(layer, 'position_attention'):
         embedding = recording.inputs[1]
-        means = region_means(layer.position_attention(recording.grid, embedding))
+        sums = region_sums(layer.position_attention(recording.grid, embedding))
+        shares = sums / sums.sum(1, keepdim=True)
         reach = position_nonlocality(layer.position_attention(recording.grid, embedding))
         parameters.update(
-            region=[REGIONS[index] for index in means.nan_to_num(-1).argmax(1).tolist()],
-            **{f'mean_{region}': column for region, column in zip(REGIONS, means.T.tolist())},
+            region=[list(REGIONS)[index] for index in sums.argmax(1).tolist()],
+            **{f'share_{region}': column for region, column in zip(REGIONS, shares.T.tolist())},
             position_nonlocality_release=reach.tolist(),
         )
     return parameters
@@ -177,8 +197,7 @@ def measure_model(recordings: Iterable[list[Recording]], num_queries: int | None
 
     Returns:
         For each layer and head a dict of `layer` (number), `name` (of the module), `head`, the token grid of the
-        first image (`height`, `width`), and the measures of `measure_attention` and `measure_parameters`, with
-        `impact_content` and `impact_position`, the inverse of the distances, in place of these.
+        first image (`height`, `width`), and the measures of `measure_attention` and `measure_parameters`.
     """
     sums, fixed, number = [], [], 0
     for of_image in recordings:
@@ -192,9 +211,6 @@ def measure_model(recordings: Iterable[list[Recording]], num_queries: int | None
     rows = []
     for index, (total, (name, (height, width), parameters)) in enumerate(zip(sums, fixed)):
         measures = {key: values / number for key, values in total.items()}
-        for part in ('content', 'position'):
-            if f'distance_{part}' in measures:
-                measures[f'impact_{part}'] = 1 / measures.pop(f'distance_{part}')
         for head in range(len(measures['nonlocality'])):
             row = dict(layer=index, name=name, head=head, height=height, width=width)
             row |= {key: values[head].item() for key, values in measures.items()}
