@@ -32,19 +32,19 @@ WIDTH = 2.1  # inches of a picture
 
 @dataclass
 class Picture:
-    """Weights to be drawn over an image.
+    """An image, or weights to be drawn over it.
 
     Attributes:
-        title: What they are.
+        title: What it shows.
         image: The image.
-        attention: The layer and the pixel that they are of.
-        values: Relative weights, float32, of the size of `image.pixels`.
+        attention: The layer and the pixel that is marked.
+        values: Relative weights, float32, of the size of `image.pixels`; None for the image alone.
     """
 
     title: str
     image: PreparedImage
     attention: Attention
-    values: np.ndarray
+    values: np.ndarray | None = None
 
 
 def draw_attention(
@@ -73,7 +73,7 @@ def draw_attention(
     if not set(heads or ()) <= set(range(number)):
         raise InputError(f'--heads must be 0 to {number - 1} in this layer, got {" ".join(map(str, heads))}')
     suffix = '\nmean of heads' if number > 1 else ''
-    lines = [[FREE], [FREE]]
+    lines = [[_photo(image, attention)], [FREE]]
     for name in _in_reading_order(attention):
         line = lines[0] if attention.parts[name][0].is_of_query else lines[1]
         line.append(_picture(f'{name}{_share(attention, name)}{suffix}', image, attention, name))
@@ -97,9 +97,10 @@ def draw_layers(image: PreparedImage, layers: list[Attention], title: str | None
     """
     lines = []
     for attention in layers:
+        first = FREE if lines else _photo(image, attention)
         names = [name for name in _in_reading_order(attention) if attention.parts[name][0].is_of_query]
         titles = [f'{attention.layer}\n{name}{_share(attention, name)}' for name in names]
-        lines.append([FREE, *(_picture(text, image, attention, name) for text, name in zip(titles, names))])
+        lines.append([first, *(_picture(text, image, attention, name) for text, name in zip(titles, names))])
     return _draw(lines, title)
 
 
@@ -120,14 +121,42 @@ def draw_models(
         InputError: A layer has no such map.
     """
     lines = []
-    for number in range(len(next(iter(models.values()))[1])):
-        line = [FREE]
+    first_image, first_layers = next(iter(models.values()))
+    for number in range(len(first_layers)):
+        line = [FREE if lines else _photo(first_image, first_layers[0])]
         for name, (image, layers) in models.items():
             _number_of_heads(layers[number], part)
             line.append(_picture(f'{name}\n{layers[number].layer}', image, layers[number], part))
         lines.append(line)
     columns = 1 + len(models)
     return _draw(lines, title, math.ceil(columns / 2) if len(lines) == 1 and columns > MAX_IN_ONE_LINE else columns)
+
+
+def draw_conditions(
+    conditions: dict[str, list[tuple[str, PreparedImage, Attention]]], part: str = ATTENTION, title: str | None = None
+) -> Figure:
+    """Draw a line for each state of an image: the image, and one of the maps of some layers, the mean over the heads.
+
+    As in `draw_attention`.
+
+    Args:
+        conditions: By the name of the state the layers: a title, the image as the model got it, and what the pixel
+            attends to.
+        part: Map that is drawn, which all layers have.
+        title: A line above the drawing.
+
+    Raises:
+        InputError: A layer has no such map.
+    """
+    lines = []
+    for condition, layers in conditions.items():
+        _, image, attention = layers[0]
+        line = [_photo(image, attention, f'{condition}, in pixels')]
+        for text, image, attention in layers:
+            _number_of_heads(attention, part)
+            line.append(_picture(text, image, attention, part))
+        lines.append(line)
+    return _draw(lines, title)
 
 
 def _number_of_heads(attention: Attention, part: str) -> int:
@@ -158,6 +187,10 @@ def _share(attention: Attention, name: str) -> str:
     return f', {100 * np.nansum(panel.values) / len(panel.values):.0f} % of all'
 
 
+def _photo(image: PreparedImage, attention: Attention, title: str = 'image, in pixels') -> Picture:
+    return Picture(title, image, attention)
+
+
 def _picture(title: str, image: PreparedImage, attention: Attention, part: str, head: int | None = None) -> Picture:
     height, width = image.pixels.shape[:2]
     values = relative_weight(attention.parts[part], head, tuple(image.inputs.shape[2:]))
@@ -165,12 +198,11 @@ def _picture(title: str, image: PreparedImage, attention: Attention, part: str, 
 
 
 def _draw(lines: list[list[Picture | None]], title: str | None, columns: int = COLUMNS) -> Figure:
-    """Draw pictures in lines of at most `columns`, and the image in the first place of the first."""
+    """Draw pictures in lines of at most `columns`."""
     places = [part for line in lines for part in _split(line, columns)]
     columns = max(map(len, places))
     pictures = [picture for line in lines for picture in line if picture is not FREE]
-    first = pictures[0]
-    height, width = first.values.shape
+    height, width = pictures[0].image.pixels.shape[:2]
     picture_height = WIDTH * min(2, max(0.4, height / width)) + 0.45
     figure = Figure(figsize=(WIDTH * columns + 1.1, picture_height * len(places) + 0.4), layout='constrained')
     figure.suptitle(title, fontsize=9)
@@ -178,12 +210,7 @@ def _draw(lines: list[list[Picture | None]], title: str | None, columns: int = C
     for axis in axes.flat:
         axis.axis('off')
 
-    axes[0, 0].axis('on')
-    axes[0, 0].imshow(first.image.pixels, extent=(0, width, height, 0))
-    axes[0, 0].set_title('image, in pixels', fontsize=8)
-    axes[0, 0].tick_params(labelsize=6)
-    mark(axes[0, 0], first)
-    largest = max(BRIGHTEST, *(picture.values.max() for picture in pictures))
+    largest = max(BRIGHTEST, *(picture.values.max() for picture in pictures if picture.values is not None))
     norm = LogNorm(max(DARKEST, 1 / largest), largest)
     for row, line in zip(axes, places, strict=True):
         for axis, picture in zip(row, line):
@@ -201,11 +228,16 @@ def _split(line: list, columns: int) -> list[list]:
 
 
 def show(axis: Axes, picture: Picture, norm: LogNorm) -> None:
-    """Draw weights over their image."""
-    height, width = picture.values.shape
+    """Draw weights over their image, or the image with axes in pixels."""
+    height, width = picture.image.pixels.shape[:2]
+    axis.set_title(picture.title, fontsize=8)
+    if picture.values is None:
+        axis.axis('on')
+        axis.imshow(picture.image.pixels, extent=(0, width, height, 0))
+        axis.tick_params(labelsize=6)
+        return
     heat = np.clip(norm(np.maximum(picture.values, norm.vmin)), 0, 1)
     axis.imshow(draw_heat(picture.image.pixels, np.asarray(heat)), extent=(0, width, height, 0))
-    axis.set_title(picture.title, fontsize=8)
 
 
 def add_color_bar(figure: Figure, axes: np.ndarray, norm: LogNorm) -> None:
@@ -222,7 +254,7 @@ def add_color_bar(figure: Figure, axes: np.ndarray, norm: LogNorm) -> None:
 def mark(axis: Axes, picture: Picture) -> None:
     """Draw a box around the token of the query, at some distance where the token is small."""
     attention = picture.attention
-    side = max(attention.stride, MARK_SIZE * max(picture.values.shape))
+    side = max(attention.stride, MARK_SIZE * max(picture.image.pixels.shape[:2]))
     row, column = ((place + 0.5) * attention.stride - side / 2 for place in attention.token)
     outline = [Stroke(linewidth=2.6, foreground='black'), Normal()]
     box = Rectangle((column, row), side, side, fill=False, edgecolor=MARK_COLOR, linewidth=1.2, path_effects=outline)

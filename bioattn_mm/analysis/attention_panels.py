@@ -94,7 +94,7 @@ def find_token(recording: Recording, image: PreparedImage, query: tuple[int, int
 
 def gates_of(recording: Recording) -> list[float] | None:
     """Share of position of each head, where the layer has gates (ConViT's GPSA)."""
-    return recording.backbone.head_parameters(recording.layer).get('gate')
+    return recording.head_parameters().get('gate')
 
 
 def panels_of(recording: Recording, place: tuple[int, int], stride: int) -> list[Panel]:
@@ -109,7 +109,7 @@ def panels_of(recording: Recording, place: tuple[int, int], stride: int) -> list
     whole = (0, width * stride, height * stride, 0)
     is_vars = hasattr(recording.layer, 'reconstruction_norms')
     panels = []
-    queries = torch.tensor([place[0] * width + place[1]], device=recording.inputs[0].device)
+    queries = torch.tensor([place[0] * width + place[1]], device=recording.tokens.device)
     maps = recording.maps(queries)
     if hasattr(recording.layer, 'foveal_map'):
         with torch.no_grad():

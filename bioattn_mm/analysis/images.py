@@ -8,6 +8,7 @@ import numpy as np
 from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.registry import MODELS, init_default_scope
+from mmengine.structures import BaseDataElement
 from torch import Tensor
 
 from ..cli.pipelines import find_datasets, without_annotations
@@ -130,12 +131,17 @@ class ImageReader:
         else:
             path, loaded = image, self.load(dict(img_path=str(image), img_id=0))
         packed = self.pipeline(loaded)
-        pixels, sample = packed['inputs'], packed['data_samples']
+        return self._prepared(path, packed['inputs'], packed['data_samples'])
+
+    def replace(self, image: PreparedImage, pixels: Tensor) -> PreparedImage:
+        """An image with other pixels: (C, H, W) from 0 to 255, in the order of colours of `image.batch['inputs']`."""
+        return self._prepared(image.path, pixels, image.batch['data_samples'][0])
+
+    def _prepared(self, path: Path | None, pixels: Tensor, sample: BaseDataElement) -> PreparedImage:
         batch = dict(inputs=[pixels], data_samples=[sample])
         inputs = self.preprocessor(copy.deepcopy(batch), False)['inputs']
-        return PreparedImage(
-            path, tuple(sample.ori_shape[:2]), pixels.flip(0).permute(1, 2, 0).numpy(), inputs, batch
-        )
+        shown = pixels.flip(0).permute(1, 2, 0).cpu().numpy().round().astype(np.uint8)
+        return PreparedImage(path, tuple(sample.ori_shape[:2]), shown, inputs, batch)
 
 
 def shorter_side(config: Config) -> int | None:
@@ -154,16 +160,18 @@ def _test_steps(config: Config) -> list[dict]:
 
 
 def stride_of(grid: tuple[int, int], size: tuple[int, int]) -> int:
-    """Stride of a layer's tokens in pixels, a power of two.
+    """Stride of a layer's tokens in pixels: a power of two, or of other models 7, 14 or a multiple.
 
     Args:
-        grid: (height, width) of the token grid: `size` divided by the stride, rounded up.
+        grid: (height, width) of the token grid: `size` divided by the stride, rounded up, or down for models that
+            leave out the rest.
         size: (height, width) of the model's input in pixels.
 
     Raises:
         ValueError: No stride gives this grid.
     """
-    for stride in (2**exponent for exponent in range(10)):
-        if all(-(-length // stride) == tokens for length, tokens in zip(size, grid)):
+    for stride in (*(2**exponent for exponent in range(10)), *(7 * 2**exponent for exponent in range(5))):
+        up, down = (tuple((length + rest) // stride for length in size) for rest in (stride - 1, 0))
+        if tuple(grid) in (up, down):
             return stride
     raise ValueError(f'no stride gives a grid of {grid} tokens for an image of {size} pixels')

@@ -17,6 +17,8 @@ from .config_text import configs_formatted_once
 from .installed import how_to_install
 from .restarts import note_refusal
 
+# In place of a checkpoint of one of timm's models: timm's own weights.
+PRETRAINED = 'pretrained'
 # What may stand for a checkpoint, for the help of the tools.
 CHECKPOINT_KINDS = 'a file, a URL, or hf://OWNER/NAME/FILE of a Hugging Face repository'
 
@@ -83,10 +85,11 @@ class ToolParser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
 
-    def add_config(self) -> None:
+    def add_config(self, **kwargs) -> None:
         """Add the config file."""
         self.add_argument(
             'config',
+            **kwargs,
             help='config file, or the name of one that comes with the package, such as transnext/upernet_tiny_ade20k',
         )
 
@@ -204,20 +207,51 @@ class ToolParser(argparse.ArgumentParser):
             help='another model on the same images, with or without a checkpoint; repeat the option for more models',
         )
 
+    def add_changes(self) -> None:
+        """Add the options of changed images, which `analysis.conditions.Changes` has."""
+        group = self.add_argument_group('changed images, side by side with the images as they are')
+        group.add_argument(
+            '--corrupt',
+            nargs='+',
+            default=[],
+            metavar='NAME:SEVERITY',
+            help='corruptions of ImageNet-C and their severities, 1 to 5, such as gaussian_noise:3 fog:5',
+        )
+        group.add_argument(
+            '--attack',
+            choices=('fgsm', 'pgd'),
+            help='attack the classifier or segmentor: fgsm (one step) or pgd (five, random start) raise the loss of '
+            'its own prediction',
+        )
+        group.add_argument(
+            '--epsilon',
+            metavar='E',
+            help='largest change of a pixel value by the attack as part of its range (default: 1/255)',
+        )
+
     def add_backbone_arguments(self, files: str, max_images: int, size: tuple[int, int] | None = None) -> None:
-        """Add the arguments of the tools that run a config's backbone on images.
+        """Add the arguments of the tools that run a backbone on images, which `models_to_compare` reads.
 
         Args:
             files: What goes into the folder `--out`.
             max_images: Default of `--max-images`.
             size: Default of `--size`.
         """
-        self.add_config()
+        self.add_config(nargs='?')
         self.add_argument(
             'checkpoint',
             nargs='?',
             help=f'checkpoint of the whole model, of its backbone, or of ImageNet: {CHECKPOINT_KINDS} (default: the '
             "file in the config's init_cfg if it is a local one, else random weights)",
+        )
+        self.add_argument(
+            '--timm',
+            nargs='+',
+            action='append',
+            default=[],
+            metavar=('NAME', 'CHECKPOINT'),
+            help='a model of timm in place of a config, such as swin_tiny_patch4_window7_224, with or without a '
+            f"checkpoint; '{PRETRAINED}' stands for timm's own weights",
         )
         self.add_out(files)
         self.add_argument(
@@ -230,18 +264,46 @@ class ToolParser(argparse.ArgumentParser):
         self.add_device()
 
 
-def models_to_compare(args: argparse.Namespace) -> list[tuple[str, str | None]]:
-    """Config and checkpoint, or None, of the model that a tool is called with and of those of `--compare`.
+def models_to_compare(args: argparse.Namespace) -> list[tuple[str, str | None, bool]]:
+    """The models that a tool is called with, and those of `--compare` and `--timm`.
+
+    Returns:
+        For each its config or the name of timm's model, its checkpoint or None, and whether it is timm's.
 
     Raises:
-        InputError: An option has more than a config and a checkpoint.
+        InputError: There is none, an option has more than two words, or a tool that takes one model has several.
     """
-    models = [(args.config, args.checkpoint)]
-    for words in args.compare:
-        if len(words) > 2:
-            raise InputError(f'--compare takes a config and a checkpoint, got {len(words)} words: {" ".join(words)}')
-        models.append((*words, None)[:2])
+    models = [(args.config, args.checkpoint, False)] if args.config else []
+    for option, kind in (('compare', 'a config'), ('timm', 'the name of a model')):
+        for words in getattr(args, option, ()):
+            if len(words) > 2:
+                raise InputError(
+                    f'--{option} takes {kind} and a checkpoint, got {len(words)} words: {" ".join(words)}'
+                )
+            models.append((*words, None)[:2] + (option == 'timm',))
+    if not models:
+        raise InputError('name a config, or a model of timm with --timm')
+    if len(models) > 1 and not hasattr(args, 'compare'):
+        raise InputError(
+            f'this tool looks into one model, got {len(models)}: {", ".join(name for name, *_ in models)}'
+        )
     return models
+
+
+def part_of_range(option: str, text: str) -> float:
+    """The value of a part of the pixel range, such as '4/255'.
+
+    Raises:
+        InputError: It is none; `option` is the option that it was given with.
+    """
+    numerator, _, denominator = text.partition('/')
+    try:
+        value = float(numerator) / float(denominator or 1)
+    except (ValueError, ZeroDivisionError):
+        value = 0.0
+    if not 0 < value <= 1:
+        raise InputError(f'{option} must be a part of the pixel range, such as 4/255 or 0.01, got {text}')
+    return value
 
 
 class AtLeast(argparse.Action):

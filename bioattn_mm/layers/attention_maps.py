@@ -2,7 +2,8 @@
 
 Each attention layer has a method `attention_maps(..., queries)` beside its `forward`, with the same inputs, that
 returns named weights. `record_attention` runs a backbone once and keeps each layer's inputs; `Recording.maps` then
-computes the weights of the queries asked for. Training and inference pay nothing for it.
+computes the weights of the queries asked for. Training and inference pay nothing for it. Backbones of other libraries
+have no such method: `other_attention` catches the weights where their layers compute them.
 """
 
 from dataclasses import dataclass
@@ -90,6 +91,11 @@ class Recording:
     grid: Grid
     backbone: nn.Module
 
+    @property
+    def tokens(self) -> Tensor:
+        """The first tensor among the inputs."""
+        return next(value for value in (*self.inputs, *self.keywords.values()) if isinstance(value, Tensor))
+
     @torch.no_grad()
     def maps(self, queries: Tensor) -> AttentionMaps:
         """The layer's weights for some of its tokens, without gradients.
@@ -99,18 +105,36 @@ class Recording:
         """
         return self.backbone.attention_maps(self, queries)
 
+    def head_parameters(self) -> dict[str, list[float]]:
+        """Learned numbers that describe the layer's heads, by name; see `Backbone.head_parameters`."""
+        return self.backbone.head_parameters(self.layer)
+
 
 @torch.no_grad()
 def record_attention(backbone: nn.Module, x: Tensor) -> list[Recording]:
     """Run a backbone, and keep what goes into each of its attention layers.
 
+    A layer takes part in one of two ways:
+
+    - Its backbone has the methods `attention_layers()`, which names it, and `attention_maps(recording, queries)` and
+      `head_parameters(layer)`, which by default are those of the layer; see `models.backbones.Backbone`.
+    - Of all other backbones, each layer does whose forward has one softmax over keys: as
+      `F.scaled_dot_product_attention`, as a softmax of (B, heads, N, N), or in `nn.MultiheadAttention`. Its tokens
+      are those of a grid, behind a class token or other ones, or those of windows, whose size an attribute
+      `window_size` of the layer, or of one that it is in, says. So do those of ViT, DeiT, BEiT and Swin in timm,
+      mmpretrain, mmdet and mmseg. A layer with another kind of keys is left out.
+
     Args:
-        backbone: One of this package's, in eval mode.
+        backbone: In eval mode. One that gives feature maps, (B, C, H, W) each.
         x: Its input, (B, 3, H, W).
 
     Returns:
-        One recording for each attention layer, in the order in which they ran.
+        One recording for each attention layer, in the order in which they ran; none for a backbone without attention.
     """
+    if not hasattr(backbone, 'attention_layers'):
+        from .other_attention import record_other_attention  # it imports this module
+
+        return record_other_attention(backbone, x)
     inputs = []
     names = {layer: name for name, layer in backbone.attention_layers().items()}
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from ..ops.relative_bias import bias_of_queries
 from .attention_maps import AttentionMap, AttentionMaps, Grid, maps_of_product
 from .gaussian_bias import GaussianBias
+from .windows import Windows
 
 
 class GaussianWindowMSA(WindowMSA):
@@ -74,21 +75,14 @@ def shifted_window_maps(layer: ShiftWindowMSA, x: Tensor, grid: Grid, queries: T
     size, shift = layer.window_size, layer.shift_size
     if min(grid) == size and not layer.pad_small_map:
         shift = 0
-    padded = tuple(-(-length // size) * size for length in grid)
+    windows = Windows(grid, (size, size), (shift, shift))
+    padded = windows.padded
     tokens = x.unflatten(1, grid)
     tokens = F.pad(tokens, (0, 0, 0, padded[1] - grid[1], 0, padded[0] - grid[0]))
-
-    # Windows are a regular grid on the map that is rolled by the shift.
-    row, column = (queries // grid[1] - shift) % padded[0], (queries % grid[1] - shift) % padded[1]
-    reach = torch.arange(size, device=queries.device)
-    rows, columns = (
-        ((place // size * size)[:, None] + reach + shift) % length for place, length in zip((row, column), padded)
-    )
-    windows = tokens[:, rows[:, :, None], columns[:, None]].flatten(2, 3)  # (B, queries, size * size, C)
-    places = row % size * size + column % size
+    number, places, rows, columns = windows.locate(queries)
+    of_window = tokens[:, rows[:, :, None], columns[:, None]].flatten(2, 3)  # (B, queries, size * size, C)
     mask = tokens.new_zeros(len(queries), size * size)
     if shift > 0:
-        number = row // size * (padded[1] // size) + column // size
         mask = layer.get_attn_mask(padded, size, shift, tokens.device)[number, places].to(tokens.dtype)
-    maps = layer.w_msa.query_maps(windows, places, mask)
+    maps = layer.w_msa.query_maps(of_window, places, mask)
     return {name: AttentionMap(w.unflatten(-1, (size, size)), rows, columns) for name, w in maps.items()}

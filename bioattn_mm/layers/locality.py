@@ -113,7 +113,7 @@ def choose_queries(recording: Recording, number: int | None) -> Tensor:
         number = DERIVATIVE_QUERIES if hasattr(recording.layer, 'reconstruction_norms') else num_tokens
     # The middle of each of `number` equal parts of the sequence.
     places = (torch.arange(min(number, num_tokens)) + 0.5) * (num_tokens / min(number, num_tokens))
-    return places.long().to(recording.inputs[0].device)
+    return places.long().to(recording.tokens.device)
 
 
 def measure_attention(recording: Recording, num_queries: int | None = None) -> dict[str, Tensor]:
@@ -138,7 +138,7 @@ def measure_attention(recording: Recording, num_queries: int | None = None) -> d
     chosen = choose_queries(recording, num_queries)
     num_tokens = recording.grid[0] * recording.grid[1]
     sums = defaultdict(float)
-    for queries in chosen.split(max(1, MAX_NUMEL // recording.inputs[0].numel())):
+    for queries in chosen.split(max(1, MAX_NUMEL // recording.tokens.numel())):
         maps = recording.maps(queries)
         places = queries // recording.grid[1], queries % recording.grid[1]
         whole = whole_attention(maps)
@@ -174,7 +174,7 @@ def measure_parameters(recording: Recording) -> dict[str, list]:
     `position_nonlocality_release`, on the grid of the input.
     """
     layer = recording.layer
-    parameters = recording.backbone.head_parameters(layer)
+    parameters = recording.head_parameters()
     if hasattr(layer, 'position_attention'):
         embedding = recording.inputs[1]
         sums = region_sums(layer.position_attention(recording.grid, embedding))

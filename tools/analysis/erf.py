@@ -4,9 +4,15 @@
 After section 2 of Kim et al., BMVC 2023 (Gaussian attention bias): the gradient of the central feature of an output,
 averaged over its channels, with respect to the image, averaged over the colours, ReLU, averaged over images. For
 each field the fraction of the image's area that holds 20, 50, 80 and 99 % of it, and the Gaussian that fits it.
+
+The models are backbones of configs, of this package, mmdet, mmseg or mmpretrain, and models of timm (--timm). Each
+has a line of fields, and further ones for each corruption, for an attack and for re-initialised position embeddings,
+with the correlation of each field and the one on images as they are, and the overlap (IoU) of the fifth of their
+pixels that contributes most.
 """
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 import bioattn_mm.cli.threads  # noqa: F401
@@ -15,17 +21,26 @@ import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from rich.progress import Progress
+from torch import nn
 
+from bioattn_mm.analysis.conditions import CLEAN, Changes, conditions_of
+from bioattn_mm.analysis.consistency import consistency
 from bioattn_mm.analysis.gaussian_fit import draw_ellipses
-from bioattn_mm.analysis.images import ImageReader, find_images
-from bioattn_mm.analysis.models import build_backbone
+from bioattn_mm.analysis.images import PreparedImage, find_images
+from bioattn_mm.analysis.models import (
+    Source,
+    build_backbone,
+    output_numbers,
+    read_sources,
+    with_initial_positions,
+)
 from bioattn_mm.analysis.receptive_field import SHARES, area_fractions, fit_field, receptive_fields
-from bioattn_mm.cli.command_line import ToolParser, models_to_compare, run_tool
-from bioattn_mm.cli.config import load_config
-from bioattn_mm.cli.reports import Report, print_table, unique_name
+from bioattn_mm.cli.command_line import ToolParser, run_tool
+from bioattn_mm.cli.reports import Report, print_table
 
 FILES = ('erf.csv', 'erf.json', 'erf.npz', 'erf.png')
 AREAS = tuple(f'area_{100 * share:g}' for share in SHARES)
+REINITIALISED = 'position embeddings re-initialised'
 # Contributions below this fraction of the largest one are drawn like it.
 DARKEST = 1e-4
 
@@ -37,8 +52,18 @@ def parse_args() -> argparse.Namespace:
         'analysis/erf.py configs/gab/upernet_vit_small_ade20k.py gab.pth '
         '--compare configs/convit/upernet_tiny_ade20k.py convit.pth '
         '--compare configs/pervit/upernet_tiny_ade20k.py --out erf --size 256 384',
+        'analysis/erf.py --timm vit_relpos_base_patch16_224 pretrained --reinit-position --images photos --out erf',
+        'analysis/erf.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth --corrupt gaussian_noise:3 fog:5 '
+        '--attack pgd --epsilon 4/255 --out erf',
     )
     parser.add_compare()
+    parser.add_argument(
+        '--reinit-position',
+        action='store_true',
+        help='also with position embeddings and biases that have their initial values again, and all else as it is '
+        '(figure 4 of the paper on GAB): what a model knows of places by them alone is gone',
+    )
+    parser.add_changes()
     parser.add_backbone_arguments(', '.join(FILES), max_images=32, size=(224, 224))
     return parser.parse_args()
 
@@ -47,62 +72,92 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     report = Report(args.out, *FILES)
-    models = models_to_compare(args)
-    configs = []
-    for path, _ in models:
-        # Only the images of the first config are used.
-        dataloaders = () if configs or args.images else ('val_dataloader',)
-        configs.append(load_config(path, mini=args.mini, cfg_options=args.cfg_options, dataloaders=dataloaders))
-    images = find_images(configs[0], args.images, args.max_images)
+    changes = Changes.read(args)
+    sources = read_sources(args)
+    images = find_images(sources[0].config, args.images, args.max_images)
 
-    rows, fields, weights = [], {}, {}
+    rows, fields, weights = [], [], {}
     with Progress() as progress:
-        task = progress.add_task('', total=len(configs) * len(images))
-        for (path, checkpoint), config in zip(models, configs):
-            name = unique_name(path, weights)
-            progress.update(task, description=name)
-            backbone, weights[name] = build_backbone(config, checkpoint, args.device)
-            reader = ImageReader(config, args.size, args.device)
-            inputs = (reader(image).inputs for image in progress.track(images, task_id=task))
-            fields[name] = receptive_fields(backbone, inputs)
-            for index, (output, field) in enumerate(zip(backbone.out_indices, fields[name])):
-                rows.append(measure(name, output, backbone.out_channels[index], field))
+        task = progress.add_task('')
+        for source in sources:
+            backbone, weights[source.name] = build_backbone(
+                source.config, source.checkpoint, args.device, size=args.size
+            )
+            lines = lines_of(source, backbone, changes, args)
+            progress.update(task, total=len(sources) * len(lines) * len(images))
+            clean = []
+            for condition, (model, read) in lines.items():
+                progress.update(task, description=f'{source.name}, {condition}')
+                inputs = (read(image).inputs for image in progress.track(images, task_id=task))
+                of_line = receptive_fields(model, inputs)
+                clean = clean or of_line
+                outputs = output_numbers(backbone, len(of_line))
+                for output, field, other in zip(outputs, of_line, clean, strict=True):
+                    compared = {} if condition == CLEAN else consistency(other, field)
+                    rows.append(measure(source.name, condition, output, field, compared))
+                fields += of_line
 
     report.write_csv('erf.csv', rows)
     report.write_json('erf.json', dict(weights=weights, images=len(images), fields=rows))
-    arrays = (field for of_model in fields.values() for field in of_model)
-    arrays = {f'{row["model"]}, output {row["output"]}': array for row, array in zip(rows, arrays)}
+    arrays = {array_name(row): field for row, field in zip(rows, fields, strict=True)}
     np.savez_compressed(report.path('erf.npz'), **arrays)
     report.write_figure('erf.png', draw(rows, fields, weights))
-    for name, source in weights.items():
-        print_fields(f'{name}, {source}', [row for row in rows if row['model'] == name])
+    for (name, condition), of_line in by_line(rows).items():
+        print_fields(f'{name}, {weights[name]}, {condition}', [row for (row,) in of_line])
     print(report)
 
 
-def measure(model: str, output: int, channels: int, field: np.ndarray) -> dict:
+def lines_of(
+    source: Source, backbone: nn.Module, changes: Changes, args: argparse.Namespace
+) -> dict[str, tuple[nn.Module, Callable[[Path], PreparedImage]]]:
+    """The lines of fields of a model by their names: a backbone and what reads the images for it."""
+    conditions = conditions_of(source.config, source.checkpoint, backbone, changes, args.size, args.device)
+    lines = {condition.name: (backbone, condition.read) for condition in conditions}
+    if args.reinit_position:
+        changed = with_initial_positions(backbone, source.config, args.device, args.size)
+        lines[REINITIALISED] = changed, conditions[0].read
+    return lines
+
+
+def measure(model: str, condition: str, output: int, field: np.ndarray, compared: dict[str, float]) -> dict:
     """One row of the table."""
     areas = dict(zip(AREAS, area_fractions(field)))
     height, width = field.shape
-    return dict(
-        model=model, output=output, channels=channels, height=height, width=width, **areas, **fit_field(field)
-    )
+    place = dict(model=model, condition=condition, output=output, height=height, width=width)
+    return dict(**place, **areas, **fit_field(field), **compared)
 
 
-def draw(rows: list[dict], fields: dict[str, list[np.ndarray]], weights: dict[str, str]) -> Figure:
+def array_name(row: dict) -> str:
+    """Name of a field in the file of all fields."""
+    changed = '' if row['condition'] == CLEAN else f', {row["condition"]}'
+    return f'{row["model"]}{changed}, output {row["output"]}'
+
+
+def by_line(rows: list[dict], *others: list) -> dict[tuple[str, str], list[tuple]]:
+    """The rows, with what belongs to each, by model and condition."""
+    lines = {}
+    for row, *rest in zip(rows, *others, strict=True):
+        lines.setdefault((row['model'], row['condition']), []).append((row, *rest))
+    return lines
+
+
+def draw(rows: list[dict], fields: list[np.ndarray], weights: dict[str, str]) -> Figure:
     """Draw a line of fields for each model on a logarithmic scale, with the fitted Gaussians at one and two sigma."""
-    columns = max(map(len, fields.values()))
-    height, width = next(iter(fields.values()))[0].shape
+    lines = by_line(rows, fields)
+    columns = max(map(len, lines.values()))
+    height, width = fields[0].shape
     # For each model fields that are three inches wide, and 1.5 inches of text.
-    size = (3.2 * columns + 0.8, (3 * height / width + 1.5) * len(fields))
+    size = (3.2 * columns + 0.8, (3 * height / width + 1.5) * len(lines))
     figure = Figure(figsize=size, layout='constrained')
-    rows = iter(rows)
-    for line, (model, of_model) in zip(figure.subfigures(len(fields), 1, squeeze=False).flat, fields.items()):
-        line.suptitle(f'{model}, {Path(weights[model]).name}', fontsize=9)
-        axes = line.subplots(1, columns, squeeze=False)[0]
-        for axis in axes[len(of_model) :]:
+    parts = figure.subfigures(len(lines), 1, squeeze=False).flat
+    for part, ((model, condition), of_line) in zip(parts, lines.items()):
+        changed = '' if condition == CLEAN else f', {condition}'
+        part.suptitle(f'{model}, {Path(weights[model]).name}{changed}', fontsize=9)
+        axes = part.subplots(1, columns, squeeze=False)[0]
+        for axis in axes[len(of_line) :]:
             axis.axis('off')
-        for axis, field in zip(axes, of_model):
-            row = next(rows)
+        for axis, (row, field) in zip(axes, of_line):
+            height, width = field.shape
             image = axis.imshow(
                 np.maximum(field / (field.max() or 1), DARKEST), norm=LogNorm(DARKEST, 1), cmap='viridis'
             )
@@ -110,17 +165,19 @@ def draw(rows: list[dict], fields: dict[str, list[np.ndarray]], weights: dict[st
             axis.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
             axis.set_title(describe(row), fontsize=7)
             axis.tick_params(labelsize=6)
-        line.colorbar(image, ax=axes, label='contribution, largest = 1').ax.tick_params(labelsize=6)
+        part.colorbar(image, ax=axes, label='contribution, largest = 1').ax.tick_params(labelsize=6)
+    figure.supxlabel('pixels', fontsize=7)
     return figure
 
 
 def describe(row: dict) -> str:
-    title = f'output {row["output"]}, {row["channels"]} channels\n'
+    title = f'output {row["output"]}\n'
     if row['r_squared'] != row['r_squared']:
         return f'{title}the mean over the channels is constant'
     areas = [f'{100 * share:g} % in {100 * row[area]:.3g} %' for share, area in zip(SHARES, AREAS)]
     fit = f'sigma {row["sigma_x"]:.1f} x {row["sigma_y"]:.1f} pixels, R^2 {row["r_squared"]:.2f}'
-    return f'{title}{", ".join(areas[:2])} of the area\n{", ".join(areas[2:])}\n{fit}'
+    compared = f'\ncorrelation {row["correlation"]:.2f}, IoU {row["iou"]:.2f}' if 'iou' in row else ''
+    return f'{title}{", ".join(areas[:2])} of the area\n{", ".join(areas[2:])}\n{fit}{compared}'
 
 
 def print_fields(title: str, rows: list[dict]) -> None:
@@ -129,9 +186,11 @@ def print_fields(title: str, rows: list[dict]) -> None:
     for row in rows:
         measures = (f'{100 * row[area]:.3g}' for area in AREAS)
         fit = (f'{row[key]:.3g}' for key in ('sigma_x', 'sigma_y', 'r_squared'))
-        cells.append((row['output'], *measures, *fit))
+        compared = (f'{row[key]:.2f}' for key in ('correlation', 'iou') if key in row)
+        cells.append((row['output'], *measures, *fit, *compared))
     title = f'{title}; areas in % of the image, lengths in pixels'
-    print_table(title, ('output', *areas, 'sigma x', 'sigma y', 'R^2'), cells)
+    compared = ('corr', 'IoU') if 'iou' in rows[0] else ()
+    print_table(title, ('output', *areas, 'sigma x', 'sigma y', 'R^2', *compared), cells)
     constant = [str(row['output']) for row in rows if row['r_squared'] != row['r_squared']]
     if constant:
         print(

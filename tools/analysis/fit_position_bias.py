@@ -187,7 +187,7 @@ def draw_fits(rows: list[dict], maps: dict[str, dict[str, np.ndarray]], name: st
 
 def draw_slices(tables: dict[str, np.ndarray]) -> Figure:
     """Draw, for each layer, the map of every patch at the patch's place."""
-    figure, axes = panels(tables)
+    figure, axes = panels(tables, columns=4, size=3.8)
     for axis, (layer, table) in zip(axes, tables.items()):
         height, width = grid_of(table)
         rows, columns = (range(0, length, -(-length // MAX_SLICES)) for length in (height, width))
@@ -204,11 +204,11 @@ def draw_slices(tables: dict[str, np.ndarray]) -> Figure:
     return figure
 
 
-def panels(layers: dict[str, object]) -> tuple[Figure, np.ndarray]:
-    """A figure with a panel for each layer, six to a line."""
-    columns = min(6, len(layers))
+def panels(layers: dict[str, object], columns: int = 6, size: float = 2.6) -> tuple[Figure, np.ndarray]:
+    """A figure with a panel for each layer, at most so many to a line and so many inches wide."""
+    columns = min(columns, len(layers))
     lines = math.ceil(len(layers) / columns)
-    figure = Figure(figsize=(2.6 * columns, 2.6 * lines + 0.3), layout='constrained')
+    figure = Figure(figsize=(size * columns, size * lines + 0.3), layout='constrained')
     axes = figure.subplots(lines, columns, squeeze=False).ravel()
     for axis in axes:
         axis.tick_params(labelsize=6)

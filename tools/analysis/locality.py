@@ -22,10 +22,10 @@ from matplotlib.ticker import MaxNLocator
 from rich.progress import track
 
 from bioattn_mm.analysis.images import ImageReader, find_images
-from bioattn_mm.analysis.models import build_backbone
+from bioattn_mm.analysis.models import build_backbone, read_sources
 from bioattn_mm.cli.command_line import ToolParser, run_tool
-from bioattn_mm.cli.config import load_config
 from bioattn_mm.cli.reports import Report, print_table
+from bioattn_mm.errors import InputError
 from bioattn_mm.layers import record_attention
 from bioattn_mm.layers.locality import DERIVATIVE_QUERIES, REGIONS, measure_model
 
@@ -51,6 +51,7 @@ def parse_args() -> argparse.Namespace:
     parser = ToolParser(
         __doc__,
         'analysis/locality.py configs/convit/upernet_tiny_ade20k.py iter_160000.pth --out locality --size 224 224',
+        'analysis/locality.py --timm deit_tiny_patch16_224 pretrained --images photos --out locality',
     )
     parser.add_integer(
         '--queries',
@@ -67,19 +68,22 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     report = Report(args.out, *FILES)
-    dataloaders = () if args.images else ('val_dataloader',)
-    config = load_config(args.config, mini=args.mini, cfg_options=args.cfg_options, dataloaders=dataloaders)
-    images = find_images(config, args.images, args.max_images)
-    backbone, weights = build_backbone(config, args.checkpoint, args.device)
-    reader = ImageReader(config, args.size, args.device)
+    (source,) = read_sources(args)
+    images = find_images(source.config, args.images, args.max_images)
+    backbone, weights = build_backbone(source.config, source.checkpoint, args.device, size=args.size)
+    reader = ImageReader(source.config, args.size, args.device)
 
     images_done = track(images, description='images')
     recordings = (record_attention(backbone, reader(image).inputs) for image in images_done)
     rows = measure_model(recordings, args.queries)
 
-    title = f'{Path(args.config).stem}, {Path(weights).name}, {len(images)} image{"s" * (len(images) > 1)}'
+    if not rows:
+        raise InputError(f'{source.name} has no attention layer that can be looked into')
+    title = f'{source.name}, {Path(weights).name}, {len(images)} image{"s" * (len(images) > 1)}'
     report.write_csv('locality.csv', rows)
-    report.write_json('locality.json', dict(config=args.config, weights=weights, images=len(images), heads=rows))
+    report.write_json(
+        'locality.json', dict(config=args.config or source.name, weights=weights, images=len(images), heads=rows)
+    )
     report.write_figure('locality.png', draw(rows, title))
     print_means(rows, title)
     print(report)

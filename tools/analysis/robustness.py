@@ -31,7 +31,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from bioattn_mm.analysis.evaluation import TrainedModel, choose_metric
 from bioattn_mm.analysis.robustness import CLEAN, Attacks, Condition, Corruptions, Results, measure, summarize
-from bioattn_mm.cli.command_line import AtLeast, ToolParser, run_tool
+from bioattn_mm.cli.command_line import AtLeast, ToolParser, part_of_range, run_tool
 from bioattn_mm.cli.config import load_config
 from bioattn_mm.cli.imagenet import tests_imagenet
 from bioattn_mm.cli.reports import Report, print_table, unique_name
@@ -126,8 +126,8 @@ def read_study(args: argparse.Namespace) -> Corruptions | Attacks:
         raise InputError('--attack takes no corruptions: measure them by another call')
     if 'pgd' not in args.attack:
         refuse(args, '--attack pgd', 'steps', 'step_size', 'restarts')
-    epsilons = [f'{255 * fraction("--epsilon", text):g}/255' for text in args.epsilon or ('1/255',)]
-    step_size = 255 * fraction('--step-size', args.step_size) if args.step_size else None
+    epsilons = [f'{255 * part_of_range("--epsilon", text):g}/255' for text in args.epsilon or ('1/255',)]
+    step_size = 255 * part_of_range('--step-size', args.step_size) if args.step_size else None
     return Attacks(args.attack, epsilons, args.steps or 5, step_size, args.restarts or 1)
 
 
@@ -136,18 +136,6 @@ def refuse(args: argparse.Namespace, needed: str, *names: str) -> None:
     for name in names:
         if getattr(args, name) is not None:
             raise InputError(f'--{name.replace("_", "-")} is an option of {needed}: add that')
-
-
-def fraction(option: str, text: str) -> float:
-    """The value of a part of the pixel range, such as '4/255'."""
-    numerator, _, denominator = text.partition('/')
-    try:
-        value = float(numerator) / float(denominator or 1)
-    except (ValueError, ZeroDivisionError):
-        value = 0.0
-    if not 0 < value <= 1:
-        raise InputError(f'{option} must be a part of the pixel range, such as 4/255 or 0.01, got {text}')
-    return value
 
 
 @run_tool
