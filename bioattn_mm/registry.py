@@ -45,6 +45,7 @@ HOOKS = child(
     'engine.ema',
     'engine.visualization',
     'engine.amp',
+    'engine.attention',
 )
 LOOPS = child(MMENGINE_LOOPS, 'engine.randomness')
 MODEL_WRAPPERS = child(MMENGINE_MODEL_WRAPPERS, 'engine.sync_batch_norm')

@@ -147,19 +147,21 @@ def record_attention(backbone: nn.Module, x: Tensor) -> list[Recording]:
     finally:
         for handle in handles:
             handle.remove()
-    output_grids = [tuple(output.shape[2:]) for output in outputs]
-    return [
-        Recording(names[layer], layer, positional, keywords, _grid_of(positional, output_grids), backbone)
-        for layer, positional, keywords in inputs
-    ]
+    # A classifier's outputs are no maps; layers before have the grid, too.
+    grids = [tuple(output.shape[2:]) for output in outputs if output.dim() == 4]
+    recordings = []
+    for layer, positional, keywords in inputs:
+        grids.append(_grid_of(positional, grids))
+        recordings.append(Recording(names[layer], layer, positional, keywords, grids[-1], backbone))
+    return recordings
 
 
-def _grid_of(inputs: tuple, output_grids: list[Grid]) -> Grid:
-    """Grid of a layer's tokens: the input's own, the one that follows it, or an output's of as many tokens."""
+def _grid_of(inputs: tuple, grids: list[Grid]) -> Grid:
+    """Grid of a layer's tokens: the input's own, the one that follows it, or one of `grids` with as many tokens."""
     x = inputs[0]
     if x.dim() == 4:
         return tuple(x.shape[1:3])
     if len(inputs) > 1:
         return tuple(inputs[1])
-    # With a class token, which a grid of tokens can not be mistaken for: one more than the tokens of an output.
-    return next(grid for grid in output_grids if grid[0] * grid[1] == x.shape[1] - 1)
+    # With a class token, which a grid of tokens can not be mistaken for: one more than the tokens of the grid.
+    return next(grid for grid in grids if grid[0] * grid[1] == x.shape[1] - 1)

@@ -115,7 +115,7 @@ class _Call:
         module: The module.
         inputs: Positional arguments of its forward.
         keywords: Keyword arguments.
-        number: How many softmaxes over keys were in it, and not in a module of its own.
+        number: How many softmaxes over keys ran in it.
     """
 
     module: nn.Module
@@ -146,7 +146,8 @@ class _Run:
 
     def found(self, weights: Tensor) -> None:
         calls = [call for call in self.calls if not isinstance(call.module, nn.Softmax)]
-        calls[-1].number += 1
+        for call in calls:
+            call.number += 1
         self.softmaxes.append((calls, weights.shape, self.shift))
         self.shift = None
 
@@ -171,7 +172,7 @@ def record_other_attention(backbone: nn.Module, x: Tensor) -> list[Recording]:
     finally:
         for handle in handles:
             handle.remove()
-    last = [tuple(output.shape[2:]) for output in outputs]
+    last = [tuple(output.shape[2:]) for output in outputs if isinstance(output, Tensor) and output.dim() == 4]
     last += [tuple(-(-length // stride) for length in x.shape[2:]) for stride in STRIDES]
     recordings = []
     for calls, shape, shift in run.softmaxes:

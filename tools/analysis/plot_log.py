@@ -14,8 +14,10 @@ from itertools import cycle, product
 
 import bioattn_mm.cli.threads  # noqa: F401
 
-from matplotlib import color_sequences
+from matplotlib import color_sequences, colormaps
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -28,6 +30,10 @@ FILES = ('log.png', 'log.csv', 'log.json')
 # Okabe and Ito's colours, which the colour-blind can tell apart; black is for text. Each run also has its dashes, so
 # that curves can be told apart in print and where one lies on another; 7 colours with 4 dashes are 28 styles.
 COLORS, DASHES = color_sequences['okabe_ito'][1:], ('-', '--', ':', '-.')
+# What `AttentionStatisticsHook` logs: a measure, the layer, and maybe the head.
+ATTENTION = re.compile(r'(?P<measure>attention/.+)/layer(?P<layer>\d+)(/head(?P<head>\d+))?')
+# Layers from the first to the last, dark to bright, but not so bright that a line is lost on white.
+LAYER_COLORS, BRIGHTEST = colormaps['viridis'], 0.9
 # Losses of the decoder's intermediate layers, such as d0.loss_cls and decode.d0.loss_cls.
 INTERMEDIATE = re.compile(r'(^|\.)d\d+\.')
 MAX_COLUMNS = 4
@@ -50,8 +56,9 @@ def parse_args() -> argparse.Namespace:
         '--keys',
         nargs='+',
         metavar='PATTERN',
-        help="what to draw, such as loss, 'd*.loss_cls', mIoU, grad_norm or '*' (default: losses except those of "
-        "intermediate decoder layers, learning rates, and the validation's metrics)",
+        help="what to draw, such as loss, 'd*.loss_cls', mIoU, grad_norm, 'attention/gate/*' or '*' (default: losses "
+        "except those of intermediate decoder layers, learning rates, the validation's metrics, and what "
+        'AttentionStatisticsHook logs)',
     )
     parser.add_argument(
         '--names', nargs='+', metavar='NAME', help='a name for each run (default: the ends of the paths)'
@@ -133,6 +140,7 @@ def choose_keys(logs: dict[str, TrainingLog], patterns: list[str] | None) -> lis
         }
         metrics = [key for key, values in known.items() if any(value != -1 for value in values)]
         usual = losses + [key for key in rates if not (same and key == 'base_lr')] + metrics
+        usual += [key for key in training if ATTENTION.fullmatch(key)]
         if not usual:
             raise InputError(f'neither losses nor metrics were logged: choose from {", ".join(training)} with --keys')
         return usual
@@ -171,27 +179,64 @@ def summarize(curve: Curve) -> dict[str, dict[str, float]]:
 
 
 def draw(logs: dict[str, TrainingLog], keys: list[str], weight: float) -> Figure:
-    """Draw a panel for each key with a line for each run, and the names of the runs above."""
-    columns = min(MAX_COLUMNS, math.ceil(math.sqrt(len(keys))))
-    lines = math.ceil(len(keys) / columns)
+    """Draw a panel for each key, or each measure of attention, with lines for each run, and the runs' names above."""
+    panels = {}
+    for key in keys:
+        match = ATTENTION.fullmatch(key)
+        panels.setdefault(match['measure'] if match else key, []).append(key)
+    columns = min(MAX_COLUMNS, math.ceil(math.sqrt(len(panels))))
+    lines = math.ceil(len(panels) / columns)
     legend_columns = columns if max(map(len, logs)) < 40 else 1
     legend_height = 0.25 * math.ceil(len(logs) / legend_columns) + 0.2
     figure = Figure(figsize=(max(4 * columns, 6), 3 * lines + legend_height), layout='constrained')
     axes = figure.subplots(lines, columns, squeeze=False).ravel()
     styles = dict(zip(logs, zip(cycle(COLORS), cycle(DASHES))))
-    for axis, key in zip(axes, keys):
-        axis.set_title(key, fontsize=9)
+    for axis, (title, of_panel) in zip(axes, panels.items()):
+        axis.set_title(title, fontsize=9)
         axis.set_xlabel('iteration', fontsize=8)
         axis.tick_params(labelsize=7)
         axis.grid(alpha=0.3)
+        if ATTENTION.fullmatch(of_panel[0]):
+            draw_layers(axis, logs, of_panel, styles)
+            continue
+        (key,) = of_panel
         for name, log in logs.items():
             if key in log.curves:
                 draw_curve(axis, log.curves[key], styles[name], weight if is_smoothed(key, log) else 0.0)
-    for axis in axes[len(keys) :]:
+    for axis in axes[len(panels) :]:
         axis.axis('off')
     handles = [Line2D([], [], color=color, linestyle=dashes, label=name) for name, (color, dashes) in styles.items()]
     figure.legend(handles=handles, loc='outside upper left', ncols=legend_columns, fontsize=8, frameon=False)
     return figure
+
+
+def draw_layers(
+    axis: Axes, logs: dict[str, TrainingLog], keys: list[str], styles: dict[str, tuple[str, str]]
+) -> None:
+    """Draw a measure of attention: a line for each layer, coloured by depth, with the dashes of the run.
+
+    Of heads there is a pale line each, and the mean.
+    """
+    layers = {key: int(ATTENTION.fullmatch(key)['layer']) for key in keys}
+    norm = Normalize(0, max(1, *layers.values()) / BRIGHTEST)
+    for name, log in logs.items():
+        for layer in sorted(set(layers.values())):
+            curves = [log.curves[key] for key, of_key in layers.items() if of_key == layer and key in log.curves]
+            color, dashes = LAYER_COLORS(norm(layer)), styles[name][1]
+            for curve in curves if len(curves) > 1 else ():
+                axis.plot(list(curve), list(curve.values()), color=color, alpha=0.3, linewidth=0.7)
+            mean = {
+                iteration: sum(curve[iteration] for curve in curves) / len(curves)
+                for iteration in (curves[0] if curves else ())
+                if all(iteration in curve for curve in curves)
+            }
+            draw_curve(axis, mean, (color, dashes), 0.0)
+    last = max(layers.values())
+    boundaries, ticks = [layer - 0.5 for layer in range(last + 2)], range(0, last + 1, max(1, last // 4))
+    colors = ScalarMappable(norm, LAYER_COLORS)
+    bar = axis.figure.colorbar(colors, ax=axis, boundaries=boundaries, ticks=ticks)
+    bar.set_label('layer', fontsize=7)
+    bar.ax.tick_params(labelsize=6)
 
 
 def is_smoothed(key: str, log: TrainingLog) -> bool:

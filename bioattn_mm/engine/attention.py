@@ -1,0 +1,99 @@
+"""What attention does while a model trains, for the log."""
+
+import copy
+import math
+
+import torch
+from mmengine.dist import is_main_process
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+from torch import Tensor, nn
+
+from ..errors import InputError
+from ..layers import record_attention
+from ..layers.locality import measure_model
+from ..registry import HOOKS
+from .ema import unwrapped
+
+# First part of the names in the log.
+PREFIX = 'attention'
+# Where a measure was taken, not what.
+PLACES = ('layer', 'name', 'head', 'height', 'width')
+
+
+@HOOKS.register_module()
+class AttentionStatisticsHook(Hook):
+    """Log how local the attention of each layer is, every `interval` iterations and at both ends of the training.
+
+    Those are the measures of `layers.locality.measure_model`: the nonlocality of all models, the gates of ConViT (its
+    figures 5 and 6), A and sigma of GAB, the share of each region in the position-based attention of PerViT, the
+    share of the pooled tokens of TransNeXt, the sparsity of VARS. They go to the visualizer, so to TensorBoard too,
+    as `attention/MEASURE/layerN`; `tools/analysis/plot_log.py` draws them.
+
+    The backbone may be of any library (see `record_attention`). It sees the same images each time, the first ones of
+    the first batch, in eval mode and float32. In a distributed training the main process does it alone.
+
+    Args:
+        interval: Iterations from one measurement to the next.
+        num_images: Number of images.
+        num_queries: Tokens of each layer whose attention is measured, evenly spread over the image.
+        per_head: Log each head, as `attention/MEASURE/layerN/headM`, instead of the means over the heads.
+
+    Raises:
+        InputError: In the first iteration, if the model has no attention that can be measured.
+    """
+
+    def __init__(
+        self, interval: int = 500, num_images: int = 2, num_queries: int = 32, per_head: bool = False
+    ) -> None:
+        for name, value in dict(interval=interval, num_images=num_images, num_queries=num_queries).items():
+            if value < 1:
+                raise InputError(f'{name} of AttentionStatisticsHook must be at least 1, got {value}')
+        self.interval = interval
+        self.num_images = num_images
+        self.num_queries = num_queries
+        self.per_head = per_head
+        self.images: Tensor | None = None
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict | None = None) -> None:
+        if not is_main_process():
+            return
+        if self.images is None:
+            with torch.no_grad():
+                data = unwrapped(runner.model).data_preprocessor(copy.deepcopy(data_batch), False)
+            self.images = data['inputs'][: self.num_images]
+        if runner.iter % self.interval == 0:
+            self.log(runner)
+
+    def after_train(self, runner: Runner) -> None:
+        if self.images is not None:
+            self.log(runner)
+
+    def log(self, runner: Runner) -> None:
+        """Measure, and hand the values to the visualizer."""
+        backbone = getattr(unwrapped(runner.model), 'backbone', None)
+        values = {} if backbone is None else self.measure(backbone)
+        if not values:
+            raise InputError(
+                'AttentionStatisticsHook needs a backbone with attention that can be measured: '
+                f'{type(backbone or unwrapped(runner.model)).__name__} has none'
+            )
+        # 'iter' marks what is logged of a training, as mmengine does it.
+        runner.visualizer.add_scalars(dict(values, iter=runner.iter), step=runner.iter)
+
+    def measure(self, backbone: nn.Module) -> dict[str, float]:
+        """The measures of a backbone by name, those that are finite; it comes back in the mode it was in."""
+        was_training = backbone.training
+        backbone.eval()
+        try:
+            rows = measure_model([record_attention(backbone, self.images)], self.num_queries)
+        finally:
+            backbone.train(was_training)
+        values: dict[str, list[float]] = {}
+        for row in rows:
+            for measure in row.keys() - PLACES:
+                name = f'{PREFIX}/{measure}/layer{row["layer"]}'
+                name += f'/head{row["head"]}' if self.per_head else ''
+                if isinstance(row[measure], float) and math.isfinite(row[measure]):
+                    values.setdefault(name, []).append(row[measure])
+        return {name: sum(of_heads) / len(of_heads) for name, of_heads in sorted(values.items())}

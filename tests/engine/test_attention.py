@@ -1,0 +1,150 @@
+"""`AttentionStatisticsHook` in short trainings: what it logs, when, and what `plot_log.py` draws of it."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mmengine.model import BaseModel
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.runner import Runner
+from PIL import Image
+from torch import Tensor, nn
+
+from bioattn_mm.analysis.training_log import TrainingLog
+from bioattn_mm.errors import InputError
+from bioattn_mm.layers import record_attention
+from bioattn_mm.layers.locality import measure_model
+
+from ..analysis.small_backbones import BACKBONES
+from ..tools.running import InProcess
+
+HOOK = 'bioattn_mm.AttentionStatisticsHook'
+
+
+class Model(BaseModel):
+    """A backbone whose loss is the mean of its outputs."""
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__(data_preprocessor=dict(type='ImgDataPreprocessor', mean=[120] * 3, std=[60] * 3))
+        self.backbone = backbone
+
+    def forward(self, inputs: Tensor, data_samples: None = None, mode: str = 'loss') -> dict[str, Tensor]:
+        return dict(loss=sum(output.square().mean() for output in self.backbone(inputs)))
+
+
+class Images(torch.utils.data.Dataset):
+    """Random images."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(index)
+        return dict(inputs=torch.randint(0, 255, (3, 48, 64), generator=generator))
+
+
+def train(backbone: nn.Module, folder: Path, iterations: int = 3, **options: object) -> Runner:
+    """Train for some iterations, with a measurement after every second one."""
+    runner = Runner(
+        Model(backbone),
+        str(folder),
+        train_dataloader=dict(dataset=Images(), batch_size=2, sampler=dict(type='DefaultSampler', shuffle=True)),
+        train_cfg=dict(by_epoch=False, max_iters=iterations),
+        optim_wrapper=dict(optimizer=dict(type='SGD', lr=10.0)),
+        custom_hooks=[dict(type=HOOK, interval=2, **options)],
+        default_hooks=dict(logger=dict(type='LoggerHook', interval=1), checkpoint=None),
+        experiment_name=folder.name,
+        log_level='WARNING',
+    )
+    runner.train()
+    return runner
+
+
+def build(name: str) -> nn.Module:
+    return MODELS.build(dict(type=f'bioattn_mm.{name}', **BACKBONES[name]))
+
+
+def test_gates_over_time(tmp_path: Path, tool: InProcess) -> None:
+    """Of each head, at the start, every second iteration and at the end; beside mmengine's own log."""
+    backbone = MODELS.build(
+        dict(type='bioattn_mm.ConViT', **BACKBONES['ConViT'] | dict(local_up_to_layer=4, out_indices=(1, 3)))
+    )
+    nn.init.normal_(backbone.blocks[0].attn.pos_proj.weight)
+    first = backbone.blocks[0].attn.gating_param.sigmoid().tolist()
+    work_dir = tmp_path / 'run'
+    train(backbone, work_dir, per_head=True)
+    curves = TrainingLog.read(str(work_dir)).training
+    gates = [curves[f'attention/gate/layer0/head{head}'] for head in range(4)]
+    last = backbone.blocks[0].attn.gating_param.sigmoid().tolist()
+    assert first != last
+    for curve, begin, end in zip(gates, first, last):
+        assert list(curve) == [0, 2, 3]
+        assert curve[0] == pytest.approx(begin) and curve[3] == pytest.approx(end)
+    assert list(curves['loss']) == [1, 2, 3]
+    names = {
+        'gate',
+        'nonlocality',
+        'nonlocality_content',
+        'nonlocality_position',
+        'impact_content',
+        'impact_position',
+    }
+    assert {key.split('/')[1] for key in curves if key.startswith('attention/')} == names
+    assert backbone.training
+
+    tool(tmp_path, 'analysis/plot_log.py', work_dir, '--out', tmp_path / 'log')
+    with (tmp_path / 'log' / 'log.csv').open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row['iteration'] for row in rows if row['attention/gate/layer0/head0']] == ['0', '2', '3']
+    with Image.open(tmp_path / 'log' / 'log.png') as image:
+        assert np.asarray(image.convert('L')).std() > 10
+    printed = tool(
+        tmp_path, 'analysis/plot_log.py', work_dir, '--keys', 'attention/gate/*', '--out', tmp_path / 'one'
+    )
+    assert 'attention/gate/layer0/head3' in printed.replace('\n', '')
+
+
+@pytest.mark.parametrize(
+    ('name', 'measures'),
+    [
+        ('TransNeXt', {'pooled_share'}),
+        ('PerViT', {'share_central', 'share_far-peripheral', 'impact_position'}),
+        ('GABViT', {'gaussian_sigma', 'gaussian_amplitude'}),
+        ('VARS', {'sparsity'}),
+    ],
+)
+def test_measures_of_every_system(name: str, measures: set[str], tmp_path: Path) -> None:
+    """The means over the heads, of the images of the first batch."""
+    backbone = build(name)
+    runner = train(backbone, tmp_path / name, iterations=1, num_images=1)
+    curves = TrainingLog.read(str(tmp_path / name)).training
+    logged = {key.split('/')[1] for key in curves if key.startswith('attention/')}
+    assert measures | {'nonlocality'} <= logged
+    (hook,) = (hook for hook in runner.hooks if type(hook).__name__ == 'AttentionStatisticsHook')
+    assert hook.images.shape == (1, 3, 48, 64)
+    backbone.eval()
+    rows = measure_model([record_attention(backbone, hook.images)], 32)
+    for layer in {row['layer'] for row in rows}:
+        wanted = np.mean([row['nonlocality'] for row in rows if row['layer'] == layer])
+        assert curves[f'attention/nonlocality/layer{layer}'][1] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_backbone_of_another_library(tmp_path: Path) -> None:
+    import mmseg.models  # noqa: F401
+
+    init_default_scope('mmseg')
+    swin = MODELS.build(dict(type='SwinTransformer', embed_dims=8, depths=(2, 1, 1, 1), num_heads=(1, 1, 2, 2)))
+    train(swin, tmp_path / 'swin', iterations=1)
+    curves = TrainingLog.read(str(tmp_path / 'swin')).training
+    assert [f'attention/nonlocality/layer{layer}' in curves for layer in range(6)] == [True] * 5 + [False]
+
+
+def test_refuses_what_it_cannot_measure(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match='needs a backbone with attention that can be measured: Conv2d has none'):
+        train(nn.Conv2d(3, 4, 3), tmp_path / 'convolution')
+    with pytest.raises(InputError, match='interval of AttentionStatisticsHook must be at least 1, got 0'):
+        from bioattn_mm.engine.attention import AttentionStatisticsHook
+
+        AttentionStatisticsHook(interval=0)
