@@ -21,18 +21,18 @@ def correlation(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def overlap(one: np.ndarray, other: np.ndarray, share: float = TOP_SHARE) -> float:
-    """Intersection over union of the pixels with the largest values, `share` of all in each map.
+    """Intersection over union of the pixels with the largest values, at most `share` of all in each map.
 
-    Of equal values at the border those that come first in the row-major order count, so that maps which are alike
-    have 1. NaN if one of the maps is constant.
+    Pixels with the smallest value of a map never count, so that fields which are mostly 0 have nothing in common by
+    that. Of equal values at the border those count that come first in the row-major order, so that maps which are
+    alike have 1. NaN if one of the maps is constant.
     """
     if np.ptp(one) == 0 or np.ptp(other) == 0:
         return math.nan
     tops = []
     for values in (one, other):
+        number = min(math.ceil(share * values.size), np.count_nonzero(values > values.min()))
         top = np.zeros(values.size, bool)
-        top[
-            np.argsort(-np.asarray(values, np.float64), axis=None, kind='stable')[: math.ceil(share * values.size)]
-        ] = 1
+        top[np.argsort(-np.asarray(values, np.float64), axis=None, kind='stable')[:number]] = True
         tops.append(top)
     return float(np.logical_and(*tops).sum() / np.logical_or(*tops).sum())

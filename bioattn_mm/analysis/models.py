@@ -10,6 +10,7 @@ from pathlib import Path
 
 import timm
 import torch
+import torch.nn.functional as F
 from mmengine.config import Config
 from mmengine.registry import MODELS as MMENGINE_MODELS
 from mmengine.registry import init_default_scope
@@ -106,7 +107,7 @@ def timm_config(name: str) -> Config:
         test_dataloader=dict(dataset=dict(type='CustomDataset', data_root='', pipeline=pipeline)),
         val_dataloader=None,
     )
-    return Config(config, filename=name)
+    return Config(config, cfg_text=name, filename=name)  # its text is not read from a file
 
 
 def build_backbone(
@@ -227,16 +228,20 @@ class TimmBackbone(OtherBackbone):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         try:
-            return tuple(
-                self.model.forward_intermediates(
-                    x, indices=list(self.out_indices), output_fmt='NCHW', intermediates_only=True
-                )
-            )
-        except AssertionError as error:
-            size = '{} x {}'.format(*x.shape[2:])
-            raise InputError(
-                f'{self.name} takes no images of {size}: {error}; name another size with --size'
-            ) from error
+            return self._maps(x)
+        except AssertionError:
+            # Some take whole patches alone: the image is padded at the bottom and right.
+            stride = self.model.feature_info[0]['reduction']
+            try:
+                return self._maps(F.pad(x, (0, -x.shape[3] % stride, 0, -x.shape[2] % stride)))
+            except AssertionError as error:
+                size = '{} x {}'.format(*x.shape[2:])
+                raise InputError(f'{self.name} takes no images of {size}: {error}; set --size') from error
+
+    def _maps(self, x: Tensor) -> tuple[Tensor, ...]:
+        indices = list(self.out_indices)
+        maps = self.model.forward_intermediates(x, indices=indices, output_fmt='NCHW', intermediates_only=True)
+        return tuple(maps)
 
 
 def output_numbers(backbone: nn.Module, number: int) -> list[int]:

@@ -181,16 +181,16 @@ def describe(row: dict) -> str:
 
 
 def print_fields(title: str, rows: list[dict]) -> None:
-    areas = (f'{100 * share:g} % in' for share in SHARES)
     cells = []
     for row in rows:
-        measures = (f'{100 * row[area]:.3g}' for area in AREAS)
-        fit = (f'{row[key]:.3g}' for key in ('sigma_x', 'sigma_y', 'r_squared'))
+        measures = (f'{100 * row[area]:.2g}' for area in AREAS)
         compared = (f'{row[key]:.2f}' for key in ('correlation', 'iou') if key in row)
-        cells.append((row['output'], *measures, *fit, *compared))
-    title = f'{title}; areas in % of the image, lengths in pixels'
-    compared = ('corr', 'IoU') if 'iou' in rows[0] else ()
-    print_table(title, ('output', *areas, 'sigma x', 'sigma y', 'R^2', *compared), cells)
+        sigma = f'{row["sigma_x"]:.3g} x {row["sigma_y"]:.3g}'
+        cells.append((row['output'], *measures, sigma, f'{row["r_squared"]:.2f}', *compared))
+    title = f'{title}; percent of the area that hold parts of the field, sigma in pixels'
+    compared = ('corr.', 'IoU') if 'iou' in rows[0] else ()
+    parts = (f'{100 * share:g} %' for share in SHARES)
+    print_table(title, ('output', *parts, 'sigma', 'R^2', *compared), cells)
     constant = [str(row['output']) for row in rows if row['r_squared'] != row['r_squared']]
     if constant:
         print(

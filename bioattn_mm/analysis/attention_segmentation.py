@@ -1,0 +1,171 @@
+"""Attention as a segmentation: how well the tokens that get most of it are those of the objects.
+
+After table 4 of VARS (Shi et al., ICML 2022): a map of a whole image is thresholded, and compared with a mask.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.registry import DATASETS, init_default_scope
+
+from ..cli.pipelines import find_datasets
+from ..errors import InputError
+from ..layers.attention_maps import AttentionMap, Recording, whole_attention
+from ..layers.locality import MAX_NUMEL, choose_queries
+from .images import SUFFIXES, PreparedImage, stride_of
+
+# Label of pixels that count neither as foreground nor as background.
+UNLABELLED = 255
+# What reads the masks of a dataset, at the size of the image file.
+LOAD_MASKS = dict(
+    mmseg=[dict(type='LoadAnnotations')],
+    mmdet=[dict(type='LoadImageFromFile'), dict(type='LoadAnnotations', with_bbox=True, with_mask=True)],
+)
+# Name of a class that is no object.
+BACKGROUND = 'background'
+
+
+@dataclass
+class Sample:
+    """An image with its mask.
+
+    Attributes:
+        image: File of the image.
+        foreground: Pixels of objects, bool (H, W).
+        labelled: Pixels that count, bool (H, W).
+    """
+
+    image: Path
+    foreground: np.ndarray
+    labelled: np.ndarray
+
+
+@torch.no_grad()
+def attention_received(recording: Recording, num_queries: int | None = None) -> np.ndarray:
+    """The attention that each token gets, the mean over the queries: (heads, H, W), none negative.
+
+    Of TransNeXt that is what it gets in windows and as a part of pooled tokens. Of VARS it is how strongly the token
+    is reconstructed by the last step, as in the paper, for which a weight of a pair of tokens is no share.
+
+    Args:
+        recording: The layer and what went into it, of one image.
+        num_queries: See `choose_queries`.
+    """
+    layer = recording.layer
+    if hasattr(layer, 'reconstruction_norms'):
+        return layer.reconstruction_norms(*recording.inputs)[-1, 0].float().cpu().numpy()
+    queries = choose_queries(recording, num_queries)
+    total = 0
+    for chunk in queries.split(max(1, MAX_NUMEL // recording.tokens.numel())):
+        for part in whole_attention(recording.maps(chunk)):
+            total = total + _on_grid(part, recording.grid)
+    return total / len(queries)
+
+
+def _on_grid(part: AttentionMap, grid: tuple[int, int]) -> np.ndarray:
+    """The sum of a map over its queries, at the places of the grid: (heads, H, W)."""
+    weights = part.weights[0].abs().float()  # (heads, queries, R, C)
+    height, width = grid
+    if part.rows.is_floating_point():  # pooled tokens, of which each token has a part
+        pooled = weights.sum(1).cpu().numpy()
+        share = pooled.shape[1] * pooled.shape[2] / (height * width)
+        return np.stack([cv2.resize(p, (width, height), interpolation=cv2.INTER_NEAREST) for p in pooled]) * share
+    rows, columns = (places.expand(weights.shape[1], -1) for places in (part.rows, part.columns))
+    inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None]
+    places = (rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None]).flatten()
+    total = weights.new_zeros(len(weights), height * width)
+    total.index_add_(1, places, (weights * inside).flatten(1))
+    return total.unflatten(1, grid).cpu().numpy()
+
+
+def largest_part(values: np.ndarray, mass: float) -> np.ndarray:
+    """The fewest tokens that hold a part of the whole: bool, of the shape of `values`.
+
+    Args:
+        values: None negative, (H, W).
+        mass: The part, above 0 and below 1.
+    """
+    order = np.argsort(-values, axis=None, kind='stable')
+    held = np.cumsum(values.ravel()[order], dtype=np.float64)
+    number = np.searchsorted(held, mass * held[-1]) + 1
+    chosen = np.zeros(values.size, bool)
+    chosen[order[:number]] = True
+    return chosen.reshape(values.shape)
+
+
+def to_file(values: np.ndarray, image: PreparedImage, grid: tuple[int, int]) -> np.ndarray:
+    """A map of tokens, (H, W), at the pixels of the image's file, each with the value of its token."""
+    stride = stride_of(grid, tuple(image.inputs.shape[2:]))
+    height, width = image.pixels.shape[:2]
+    pixels = values.repeat(stride, 0).repeat(stride, 1)[:height, :width]
+    # Models that leave out the rest of an image have no tokens there.
+    pixels = np.pad(pixels, [(0, length - present) for length, present in zip((height, width), pixels.shape)])
+    size = image.original_size[::-1]
+    return cv2.resize(pixels.astype(np.float32), size, interpolation=cv2.INTER_NEAREST).astype(values.dtype)
+
+
+def scores(chosen: np.ndarray, sample: Sample) -> dict[str, float]:
+    """Jaccard index of the chosen pixels and the foreground, and the mean of it and that of the background (mIoU)."""
+    ious = []
+    for found, wanted in ((chosen, sample.foreground), (~chosen, ~sample.foreground)):
+        union = ((found | wanted) & sample.labelled).sum()
+        ious.append(float((found & wanted & sample.labelled).sum() / union) if union else float('nan'))
+    return dict(jaccard=ious[0], miou=float(np.mean(ious)))
+
+
+def read_masks(folder: str, masks: str, limit: int) -> Iterator[Sample]:
+    """Images of a folder and the label maps of the same names: 0 is background, 255 does not count.
+
+    Raises:
+        InputError: A folder has no images, or an image has no label map.
+    """
+    images = sorted(file for file in Path(folder).rglob('*') if file.suffix.lower() in SUFFIXES)[:limit]
+    if not images:
+        raise InputError(f'no images in {folder}: expected files that end in {", ".join(SUFFIXES)}')
+    for image in images:
+        path = (Path(masks) / image.relative_to(folder)).with_suffix('.png')
+        if not path.is_file():
+            raise InputError(f'no label map for {image}: expected {path}')
+        labels = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+        labels = labels if labels.ndim == 2 else labels.max(2)
+        yield Sample(image, (labels != 0) & (labels != UNLABELLED), labels != UNLABELLED)
+
+
+def read_dataset(config: Config, classes: list[str] | None, limit: int) -> Iterator[Sample]:
+    """Validation images of a config with their label maps (mmseg) or the masks of their objects (mmdet).
+
+    Args:
+        config: The config.
+        classes: Names of the classes that are foreground; None for all but `BACKGROUND`.
+        limit: Maximum number of images.
+
+    Raises:
+        InputError: The config has no such images, or there is no such class.
+    """
+    settings = next(find_datasets(config.get('val_dataloader')), None)
+    if settings is None or config.default_scope not in LOAD_MASKS:
+        raise InputError(
+            f'{config.filename} names no images with masks: take a config of a segmentor or detector, or name '
+            'folders with --images and --masks'
+        )
+    init_default_scope(config.default_scope)
+    dataset = DATASETS.build(dict(settings, pipeline=LOAD_MASKS[config.default_scope]))
+    names = list(dataset.metainfo['classes'])
+    unknown = sorted(set(classes or ()) - set(names))
+    if unknown:
+        raise InputError(f'no class {", ".join(unknown)}: expected some of {", ".join(names)}')
+    numbers = [names.index(name) for name in classes or names if name != BACKGROUND]
+    for index in range(min(limit, len(dataset))):
+        loaded = dataset[index]
+        if 'gt_seg_map' in loaded:
+            labels = loaded['gt_seg_map']
+            yield Sample(Path(loaded['img_path']), np.isin(labels, numbers), labels != UNLABELLED)
+        else:
+            masks = loaded['gt_masks'].masks[np.isin(loaded['gt_bboxes_labels'], numbers)]
+            shape = loaded['ori_shape'][:2]
+            yield Sample(Path(loaded['img_path']), masks.any(0).reshape(shape), np.ones(shape, bool))

@@ -1,0 +1,212 @@
+#!/usr/bin/env python
+"""How well attention alone finds the objects of images: its largest part as a segmentation, against masks.
+
+After table 4 of VARS (Shi et al., ICML 2022). For each layer and image: how much attention every token gets, the mean
+over all queries (of VARS how strongly it is reconstructed); the fewest tokens that hold 60 % of it (--mass) are taken
+for the objects, and compared with the foreground by the Jaccard index, and by mIoU, its mean with that of the
+background. Of the heads the mean map counts, and beside it the best head of the layer, as in DINO (Caron et al.,
+2021). What taking everything for foreground would give is printed, too.
+
+Masks are those of a config's validation images, of a segmentor or a detector (--classes chooses what is foreground),
+or label maps in a folder (--masks), where 0 is background and 255 does not count.
+"""
+
+import argparse
+
+import bioattn_mm.cli.threads  # noqa: F401
+
+import mmcv
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.progress import track
+
+from bioattn_mm.analysis.attention_segmentation import (
+    Sample,
+    attention_received,
+    largest_part,
+    read_dataset,
+    read_masks,
+    scores,
+    to_file,
+)
+from bioattn_mm.analysis.heat import draw_heat
+from bioattn_mm.analysis.images import ImageReader
+from bioattn_mm.analysis.models import build_backbone, read_sources
+from bioattn_mm.cli.command_line import ToolParser, run_tool
+from bioattn_mm.cli.reports import Report, print_table
+from bioattn_mm.errors import InputError
+from bioattn_mm.layers import record_attention
+
+FILES = ('attention_segmentation.csv', 'attention_segmentation.json', 'attention_segmentation.png')
+MEAN, EVERYTHING = 'mean', 'everything'
+# Images in the drawing.
+NUM_DRAWN = 4
+
+
+def parse_args() -> argparse.Namespace:
+    parser = ToolParser(
+        __doc__,
+        'analysis/attention_segmentation.py configs/vars/upernet_rvt_tiny_vars_d_ade20k.py vars.pth '
+        '--compare configs/transnext/upernet_micro_ade20k.py transnext.pth --classes person car --out segmentation',
+        'analysis/attention_segmentation.py --timm deit_tiny_patch16_224 pretrained --images VOC/JPEGImages '
+        '--masks VOC/SegmentationClass --size 224 224 --out segmentation',
+    )
+    parser.add_argument(
+        '--layer',
+        type=int,
+        nargs='+',
+        metavar='N',
+        help='numbers of the attention layers, from 0; negative numbers count from the end (default: all)',
+    )
+    parser.add_argument(
+        '--mass',
+        type=float,
+        default=0.6,
+        metavar='PART',
+        help='part of the attention that the tokens hold which are taken for the objects (default: 0.6)',
+    )
+    parser.add_argument(
+        '--classes',
+        nargs='+',
+        metavar='NAME',
+        help="names of the config's classes that are foreground (default: all but 'background')",
+    )
+    parser.add_argument('--masks', metavar='DIR', help='folder of label maps, PNG, named as the images of --images')
+    parser.add_integer(
+        '--queries',
+        minimum=1,
+        default=256,
+        metavar='N',
+        help='queries that attention is averaged over (default: 256)',
+    )
+    parser.add_compare()
+    parser.add_backbone_arguments(', '.join(FILES), max_images=100)
+    return parser.parse_args()
+
+
+@run_tool
+def main() -> None:
+    args = parse_args()
+    if not 0 < args.mass < 1:
+        raise InputError(f'--mass must be above 0 and below 1, got {args.mass:g}')
+    if bool(args.images) != bool(args.masks) or args.masks and args.classes:
+        raise InputError('--images and --masks go together, and without --classes')
+    report = Report(args.out, *FILES)
+    sources = read_sources(args)
+    if args.masks:
+        samples = list(read_masks(args.images, args.masks, args.max_images))
+    else:
+        samples = list(read_dataset(sources[0].config, args.classes, args.max_images))
+    samples = [sample for sample in samples if (sample.foreground & sample.labelled).any()]
+    if not samples:
+        raise InputError('no image has foreground: choose other --classes, or more images with --max-images')
+
+    weights, rows, drawn = {}, [], []
+    for source in sources:
+        backbone, weights[source.name] = build_backbone(source.config, source.checkpoint, args.device, size=args.size)
+        reader = ImageReader(source.config, args.size, args.device)
+        found = {}
+        for number, sample in enumerate(track(samples, description=source.name)):
+            image = reader(sample.image)
+            recordings = record_attention(backbone, image.inputs)
+            if not recordings:
+                raise InputError(f'{source.name} has no attention layer that can be looked into')
+            for layer in layers_of(args.layer, len(recordings)):
+                received = attention_received(recordings[layer], args.queries)
+                maps = {MEAN: received.mean(0), **dict(enumerate(received))}
+                for head, values in maps.items():
+                    chosen = to_file(largest_part(values, args.mass).astype(np.uint8), image, values.shape)
+                    of_image = scores(chosen.astype(bool), sample)
+                    found.setdefault((layer, recordings[layer].name, head), []).append(of_image)
+                    if head == MEAN and number < NUM_DRAWN:
+                        map_ = to_file(values, image, values.shape)
+                        drawn.append((source.name, layer, number, map_, chosen, of_image))
+        rows += [
+            dict(model=source.name, layer=layer, name=name, head=head, **means(of_images))
+            for (layer, name, head), of_images in found.items()
+        ]
+    everything = means([scores(np.ones_like(sample.foreground), sample) for sample in samples])
+
+    report.write_csv(FILES[0], rows)
+    document = dict(weights=weights, images=len(samples), mass=args.mass, everything=everything, heads=rows)
+    report.write_json(FILES[1], document)
+    report.write_figure(FILES[2], draw(samples[:NUM_DRAWN], best_layers(drawn, rows)))
+    print_rows(rows, everything, f'{len(samples)} images, {100 * args.mass:g} % of the attention')
+    print(report)
+
+
+def layers_of(asked: list[int] | None, number: int) -> list[int]:
+    """The numbers of the layers, from 0."""
+    for layer in asked or ():
+        if not -number <= layer < number:
+            raise InputError(f'--layer must be {-number} to {number - 1} in this model, got {layer}')
+    return [layer % number for layer in asked] if asked else list(range(number))
+
+
+def means(of_images: list[dict[str, float]]) -> dict[str, float]:
+    """The mean of each measure over the images."""
+    return {key: float(np.nanmean([values[key] for values in of_images])) for key in of_images[0]}
+
+
+def best_layers(drawn: list[tuple], rows: list[dict]) -> dict[str, list[tuple]]:
+    """What is to be drawn of each model: the maps of the layer whose mean map has the highest Jaccard index."""
+    best = {}
+    for row in rows:
+        if row['head'] == MEAN and row['jaccard'] > best.get(row['model'], (-1.0, 0))[0]:
+            best[row['model']] = row['jaccard'], row['layer']
+    return {
+        f'{model}, layer {layer}': [entry for entry in drawn if entry[:2] == (model, layer)]
+        for model, (_, layer) in best.items()
+    }
+
+
+def draw(samples: list[Sample], models: dict[str, list[tuple]]) -> Figure:
+    """Draw a line for each image: its mask, and the maps of the models with the outline of what they choose."""
+    columns = 1 + len(models)
+    figure = Figure(figsize=(2.6 * columns, 2.3 * len(samples)), layout='constrained')
+    axes = figure.subplots(len(samples), columns, squeeze=False)
+    for number, sample in enumerate(samples):
+        picture = mmcv.imread(str(sample.image), channel_order='rgb')
+        axis = axes[number, 0]
+        axis.imshow(picture)
+        outline(axis, sample.foreground)
+        axis.set_title('image and mask, in pixels', fontsize=7)
+        axis.tick_params(labelsize=6)
+        for axis, (name, entries) in zip(axes[number, 1:], models.items()):
+            _, _, _, values, chosen, of_image = entries[number]
+            axis.imshow(draw_heat(picture, (values - values.min()) / (np.ptp(values) or 1)))
+            outline(axis, chosen)
+            axis.set_title(f'{name}\nJaccard {of_image["jaccard"]:.2f}', fontsize=7)
+            axis.set(xticks=[], yticks=[])
+    return figure
+
+
+def outline(axis: Axes, mask: np.ndarray) -> None:
+    """Draw the border of a mask, where it has one."""
+    if mask.any() and not mask.all():
+        axis.contour(mask, levels=[0.5], colors='white', linewidths=1.8)
+        axis.contour(mask, levels=[0.5], colors='black', linewidths=0.7)
+
+
+def print_rows(rows: list[dict], everything: dict[str, float], title: str) -> None:
+    """Print the mean map of each layer, and its best head."""
+    cells = []
+    for row in rows:
+        if row['head'] != MEAN:
+            continue
+        heads = [
+            other
+            for other in rows
+            if (other['model'], other['layer']) == (row['model'], row['layer']) and other['head'] != MEAN
+        ]
+        best = max(heads, key=lambda head: head['jaccard'])
+        values = (f'{100 * value:.1f}' for value in (row['jaccard'], row['miou'], best['jaccard'], best['miou']))
+        cells.append((row['model'], row['layer'], *values, best['head']))
+    cells.append((EVERYTHING, '', *(f'{100 * everything[key]:.1f}' for key in ('jaccard', 'miou')), '', '', ''))
+    columns = ('model', 'layer', 'Jaccard', 'mIoU', 'of best head', 'mIoU', 'head')
+    print_table(f'{title}; Jaccard index and mIoU in %', columns, cells)
+
+
+if __name__ == '__main__':
+    main()
