@@ -18,7 +18,7 @@ from ..cli.readable_log import without_initial_values
 from ..datasets.corruption import Corrupt
 from ..errors import InputError
 from .attacks import Attack, attack_batch, fgsm, pgd
-from .images import ImageReader, PreparedImage
+from .images import ImageReader, PreparedImage, data_preprocessor_of
 from .models import SEED, TimmBackbone
 from .robustness import insert_corruption
 
@@ -144,7 +144,7 @@ class _TimmClassifier(nn.Module):
     def __init__(self, model: nn.Module, config: Config) -> None:
         super().__init__()
         self.model = model
-        self.data_preprocessor = MODELS.build(config.model.data_preprocessor)
+        self.data_preprocessor = MODELS.build(data_preprocessor_of(config))
 
     def forward(self, inputs: Tensor, data_samples: list | None = None, mode: str = 'tensor') -> Tensor:
         return self.model(inputs)
@@ -162,6 +162,7 @@ def _attacked_model(config: Config, checkpoint: str | None, backbone: nn.Module,
     torch.manual_seed(SEED)
     settings = copy.deepcopy(config.model)
     settings.train_cfg = None  # what mixes images is no part of the model
+    settings.data_preprocessor = data_preprocessor_of(config)
     if checkpoint:
         settings.init_cfg = settings.backbone.init_cfg = None
     model = MODELS.build(settings)

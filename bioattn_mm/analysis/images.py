@@ -114,7 +114,7 @@ class ImageReader:
         is_loader = [step['type'].split('.')[-1] in LOADERS for step in steps]
         self.load = Compose([step for step, loads in zip(steps, is_loader) if loads])
         self.pipeline = Compose([step for step, loads in zip(steps, is_loader) if not loads])
-        self.preprocessor = MODELS.build(config.model.data_preprocessor).to(device)
+        self.preprocessor = MODELS.build(data_preprocessor_of(config)).to(device)
 
     def __call__(self, image: Path | np.ndarray) -> PreparedImage:
         """Prepare one image.
@@ -142,6 +142,12 @@ class ImageReader:
         inputs = self.preprocessor(copy.deepcopy(batch), False)['inputs']
         shown = pixels.flip(0).permute(1, 2, 0).cpu().numpy().round().astype(np.uint8)
         return PreparedImage(path, tuple(sample.ori_shape[:2]), shown, inputs, batch)
+
+
+def data_preprocessor_of(config: Config) -> dict:
+    """The settings of the data preprocessor, which may stand beside the model, and in mmpretrain needs no type."""
+    settings = config.model.get('data_preprocessor') or config.get('data_preprocessor') or {}
+    return dict(type='ClsDataPreprocessor') | settings if config.default_scope == 'mmpretrain' else settings
 
 
 def shorter_side(config: Config) -> int | None:

@@ -137,8 +137,8 @@ def build_backbone(
     settings = dict(config.model.get('backbone') or {})
     name = str(settings.pop('type', None))
     init_default_scope(config.default_scope)
-    # A type that does not exist is said so below.
-    backbone_type = None if name == 'timm' else MMENGINE_MODELS.get(name)
+    with MMENGINE_MODELS.switch_scope_and_registry(None) as registry:  # that of the config
+        backbone_type = None if name == 'timm' else registry.get(name)
     if classes and not (backbone_type and issubclass(backbone_type, classes)):
         expected = ' or '.join(cls.__name__ for cls in classes)
         raise InputError(f'{config.filename} has the backbone {name}: expected a subclass of {expected}')

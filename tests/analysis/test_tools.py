@@ -38,19 +38,6 @@ test_evaluator = dict()
 """
 
 
-@pytest.fixture
-def images(tmp_path: Path) -> Path:
-    """A dataset's folder with three images, 40 x 60 pixels, left half darker than the right one."""
-    folder = tmp_path / 'data' / 'images'
-    folder.mkdir(parents=True)
-    values = np.random.default_rng(0).integers(0, 128, (3, 40, 60, 3), dtype=np.uint8)
-    values[:, :, 30:] += 127
-    for number, value in enumerate(values):
-        Image.fromarray(value).save(folder / f'image_{number}.png')
-    (folder / 'notes.txt').write_text('no image')
-    return folder
-
-
 def write_config(folder: Path, name: str, **options) -> Path:
     backbone = dict(type=f'bioattn_mm.{name}', **(BACKBONES[name] | options))
     path = folder / f'{name.lower()}.py'
@@ -222,7 +209,7 @@ def test_refuses_in_one_line(
     assert line.startswith('error: ') and line.endswith(message)
 
 
-def test_refuses_another_backbone_and_an_empty_folder(images: Path, tmp_path: Path, tool: InProcess) -> None:
+def test_refuses_a_wrong_backbone_and_an_empty_folder(images: Path, tmp_path: Path, tool: InProcess) -> None:
     config = write_config(tmp_path, 'GABViT')
     (tmp_path / 'empty').mkdir()
     line = tool.refused(
@@ -230,5 +217,5 @@ def test_refuses_another_backbone_and_an_empty_folder(images: Path, tmp_path: Pa
     )
     assert line.startswith(f'error: no images in {tmp_path / "empty"}: expected files that end in .jpg')
     config.write_text(config.read_text().replace('bioattn_mm.GABViT', 'mmdet.ResNet'))
-    line = tool.refused(tmp_path, LOCALITY, config, '--out', tmp_path / 'out', *ON_CPU)
-    assert 'has the backbone mmdet.ResNet: expected a subclass of Backbone' in line
+    line = tool.refused(tmp_path, ERF, config, '--out', tmp_path / 'out', *ON_CPU)
+    assert 'the backbone mmdet.ResNet of' in line and "unexpected keyword argument 'arch'" in line

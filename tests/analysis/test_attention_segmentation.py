@@ -1,0 +1,162 @@
+"""Attention as a segmentation: what each token gets, its largest part, scores, masks of datasets, and the tool."""
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from bioattn_mm.analysis.attention_segmentation import (
+    Sample,
+    attention_received,
+    largest_part,
+    read_dataset,
+    scores,
+)
+from bioattn_mm.cli.config import load_config
+from bioattn_mm.errors import InputError
+from bioattn_mm.layers import record_attention
+from bioattn_mm.registry import MODELS
+
+from ..tools.running import InProcess
+from .small_backbones import BACKBONES
+from .test_tools import ON_CPU, check_drawing, read_csv, write_config
+
+TOOL = 'analysis/attention_segmentation.py'
+
+
+@pytest.mark.parametrize('name', BACKBONES)
+def test_attention_received(name: str) -> None:
+    """The column means of the whole matrix; of TransNeXt with what each token gets as a part of pooled ones."""
+    backbone = MODELS.build(dict(type=f'bioattn_mm.{name}', **BACKBONES[name])).eval()
+    for recording in record_attention(backbone, torch.randn(1, 3, 64, 96)):
+        height, width = recording.grid
+        received = attention_received(recording, height * width)
+        assert received.shape[1:] == (height, width) and received.min() >= 0
+        maps = recording.maps(torch.arange(height * width))
+        if name == 'VARS':
+            norms = recording.layer.reconstruction_norms(*recording.inputs)[-1, 0]
+            np.testing.assert_allclose(received, norms, rtol=1e-5)
+        elif 'pooled' in maps:
+            window, pooled = (maps[part].weights[0].numpy() for part in ('window', 'pooled'))
+            wanted = np.zeros_like(received)
+            for query, (rows, columns) in enumerate(zip(maps['window'].rows, maps['window'].columns)):
+                for r, row in enumerate(rows.tolist()):
+                    for c, column in enumerate(columns.tolist()):
+                        if 0 <= row < height and 0 <= column < width:
+                            wanted[:, row, column] += window[:, query, r, c]
+            blocks = [length // parts for length, parts in zip((height, width), pooled.shape[2:])]
+            wanted += np.kron(pooled.sum(1), np.ones(blocks)) / np.prod(blocks)
+            np.testing.assert_allclose(received, wanted / (height * width), rtol=1e-4)
+            np.testing.assert_allclose(received.sum((1, 2)), 1, rtol=1e-4)
+        elif name != 'GABSwin':
+            wanted = maps['attention'].weights[0].mean(1)
+            np.testing.assert_allclose(received, wanted, rtol=1e-4)
+
+
+def test_largest_part() -> None:
+    values = np.array([[4.0, 1, 0], [2, 2, 1]])
+    assert largest_part(values, 0.3).tolist() == [[True, False, False], [False] * 3]
+    # 4 and 2 are exactly 60 %, of which one 2 is enough.
+    assert largest_part(values, 0.6).sum() == 2
+    assert largest_part(values, 0.61).tolist() == [[True, False, False], [True, True, False]]
+    assert largest_part(np.ones((2, 5)), 0.5).sum() == 5
+
+
+def test_scores() -> None:
+    """Two of three chosen pixels and of three of the foreground are the same; one pixel has no label."""
+    foreground = np.array([[1, 1, 1, 0], [0, 0, 0, 0]], bool)
+    chosen = np.array([[1, 1, 0, 1], [0, 0, 0, 1]], bool)
+    labelled = np.ones((2, 4), bool)
+    labelled[1, 3] = False
+    found = scores(chosen, Sample(Path(), foreground, labelled))
+    assert found == pytest.approx(dict(jaccard=2 / 4, miou=(2 / 4 + 3 / 5) / 2))
+
+
+def test_masks_of_datasets(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Label maps of a segmentor and masks of a detector, whole or of some classes."""
+    monkeypatch.chdir(workplace)
+    segmentor = load_config('configs/transnext/upernet_micro_ade20k.py', mini=True)
+    everything, cars = (list(read_dataset(segmentor, classes, 3)) for classes in (None, ['car']))
+    labels = cv2.imread(
+        'data/mini/ADEChallengeData2016/annotations/validation/ADE_val_00000001.png', cv2.IMREAD_UNCHANGED
+    )
+    first = next(sample for sample in everything if sample.image.stem == 'ADE_val_00000001')
+    np.testing.assert_array_equal(first.labelled, labels > 0)
+    np.testing.assert_array_equal(first.foreground, labels > 0)
+    car = next(sample for sample in cars if sample.image.stem == 'ADE_val_00000001')
+    np.testing.assert_array_equal(car.foreground, labels == 21)  # of the 150 classes it is the 21st
+    assert len(everything) == 3
+
+    detector = load_config('configs/transnext/mask_rcnn_tiny_coco.py', mini=True)
+    objects, people = (list(read_dataset(detector, classes, 3)) for classes in (None, ['person']))
+    for whole, part in zip(objects, people):
+        height, width = cv2.imread(str(whole.image)).shape[:2]
+        assert whole.foreground.shape == (height, width) == whole.labelled.shape and whole.labelled.all()
+        assert whole.foreground.any() and (part.foreground <= whole.foreground).all()
+    with pytest.raises(InputError, match='no class unicorn: expected some of person, bicycle'):
+        next(read_dataset(detector, ['unicorn'], 1))
+    classifier = load_config('configs/transnext/transnext-micro_8xb128_in1k.py', mini=True)
+    with pytest.raises(InputError, match='names no images with masks'):
+        next(read_dataset(classifier, None, 1))
+
+
+@pytest.fixture
+def masks(images: Path, tmp_path: Path) -> Path:
+    """Label maps of the images: a part of the right half is an object, one row has no label."""
+    folder = tmp_path / 'masks'
+    folder.mkdir()
+    for image in images.glob('*.png'):
+        labels = np.zeros((40, 60), np.uint8)
+        labels[10:30, 30:55] = 7
+        labels[0] = 255
+        cv2.imwrite(str(folder / image.name), labels)
+    return folder
+
+
+def test_tool_on_folders(images: Path, masks: Path, tmp_path: Path, tool: InProcess) -> None:
+    config = write_config(tmp_path, 'GABViT')
+    options = ('--images', images, '--masks', masks, '--max-images', 2, '--size', 64, 96, *ON_CPU)
+    printed = tool(tmp_path, TOOL, config, '--timm', 'test_vit', *options, '--layer', 0, -1, '--out', 'out')
+    rows = read_csv(tmp_path / 'out' / 'attention_segmentation.csv')
+    heads = ['mean', '0', '1']
+    assert [(row['model'], row['layer'], row['head']) for row in rows] == [
+        (model, layer, head)
+        for model, layers in (('gabvit', '02'), ('test_vit', '05'))
+        for layer in layers
+        for head in heads
+    ]
+    assert all(0 <= float(row['jaccard']) < 1 and 0 < float(row['miou']) < 1 for row in rows)
+    document = json.loads((tmp_path / 'out' / 'attention_segmentation.json').read_text())
+    # 20 x 25 pixels of 39 x 60.
+    share = 500 / (39 * 60)
+    assert document['everything'] == pytest.approx(dict(jaccard=share, miou=share / 2))
+    check_drawing(tmp_path / 'out' / 'attention_segmentation.png')
+    assert f'{100 * share:.1f}' in printed and '60 % of the attention' in printed
+
+
+@pytest.mark.parametrize(
+    ('args', 'message'),
+    [
+        (('--mass', 1), '--mass must be above 0 and below 1, got 1'),
+        (('--masks', 'masks'), '--images and --masks go together, and without --classes'),
+        (('--layer', 3, '--images', 'data', '--masks', 'masks'), '--layer must be -3 to 2 in this model, got 3'),
+        (
+            ('--images', 'data', '--masks', 'absent'),
+            'no label map for data/images/image_0.png: expected absent/images',
+        ),
+        (('--images', 'masks/none', '--masks', 'masks'), 'no images in masks/none'),
+    ],
+)
+def test_refuses_in_one_line(
+    args: tuple, message: str, images: Path, masks: Path, tmp_path: Path, tool: InProcess
+) -> None:
+    config = write_config(tmp_path, 'GABViT')
+    if 'absent' not in args:
+        masks.rename(tmp_path / 'labels')
+        (tmp_path / 'masks').mkdir()
+        (tmp_path / 'labels').rename(tmp_path / 'masks' / 'images')
+    line = tool.refused(tmp_path, TOOL, config, *args, '--out', 'out', *ON_CPU)
+    assert line.startswith('error: ') and message in line
