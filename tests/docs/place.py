@@ -36,7 +36,7 @@ from .blocks import ROOT
 # Which tool a line runs, and with which config.
 TRAINS, TESTS = r'(\b|_)(train(\.py|\.sh)?|dry-run) ', r'(\b|_)test(\.py|\.sh)? '
 EXPORTS, TRIES_SIZES = r'\bexport(\.py)? ', r'\bbenchmark_extrapolation\.py '
-READS_IMAGES, CORRUPTS = r'\b(erf|locality)\.py ', r'\brobustness\.py '
+READS_IMAGES, CORRUPTS = r'\b(erf|locality|attention_segmentation)\.py ', r'\brobustness\.py '
 CONFIG = re.compile(r'[\w./-]*?(?P<kind>upernet|mask_rcnn|dino|mask2former|in1k)[\w-]*(\.py)?')
 MINUTES = 10  # that one command may take
 
@@ -243,6 +243,6 @@ READERS_FILES = {
     r'\bclips\b': video,
     r'\bparts\b': lambda path: write_coco_folder(path, range(24)),
     r'(?<![\w/])(transnext|convit|pervit|vars_rvt)_\w+\.pth': authors_classifier,
-    r'(?<![\w/])vit_relpos_\w+\.pth': lambda path: torch.save(timm.create_model(path.stem).state_dict(), path),
+    r'(?<![\w/])(vit_relpos|deit)_\w+\.pth': lambda path: torch.save(timm.create_model(path.stem).state_dict(), path),
     r'(?<![\w/])(mask_rcnn|upernet)_transnext_\w+\.pth': authors_model,
 }

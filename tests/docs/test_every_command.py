@@ -79,6 +79,11 @@ TABLE: dict[str, Row | dict[str, Row]] = {
         'Two commands': MAKES,
     },
     'CONTRIBUTING.md': {'Set up': INSTALLS, 'Tests': NotRun('it is the test suite')},
+    'docs/analysis.md': {
+        'Any backbone': Run(),
+        'Under corruption and attack': Run(),
+        'During training': Run(),
+    },
     'docs/adding_a_backbone.md': RunBy('tests/toy/test_toy_vit.py'),
     'docs/docker.md': NOT_HERE,
     'docs/export.md': {'Export': Run(but=SETS_UP)},
