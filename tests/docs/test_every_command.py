@@ -90,6 +90,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
     'docs/gallery.md': {
         'The models': Run(),
         'What a pixel attends to': Run(),
+        'Attention under corruption': Run(),
         'Effective receptive field': Run(),
         'Locality': Run(),
         'Fit position bias': Run(),
