@@ -39,6 +39,9 @@ class Changes:
     attack: str | None = None
     epsilon: float = 1.0
 
+    def __bool__(self) -> bool:
+        return bool(self.corruptions or self.attack)
+
     @classmethod
     def read(cls, args: argparse.Namespace) -> 'Changes':
         """Read the options of `ToolParser.add_changes`.

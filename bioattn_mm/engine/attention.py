@@ -71,24 +71,27 @@ class AttentionStatisticsHook(Hook):
 
     def log(self, runner: Runner) -> None:
         """Measure, and hand the values to the visualizer."""
-        backbone = getattr(unwrapped(runner.model), 'backbone', None)
-        values = {} if backbone is None else self.measure(backbone)
-        if not values:
+        model = unwrapped(runner.model)
+        rows = self.measure(model.backbone) if hasattr(model, 'backbone') else []
+        if not rows:
             raise InputError(
                 'AttentionStatisticsHook needs a backbone with attention that can be measured: '
-                f'{type(backbone or unwrapped(runner.model)).__name__} has none'
+                f'{type(getattr(model, "backbone", model)).__name__} has none'
             )
         # 'iter' marks what is logged of a training, as mmengine does it.
-        runner.visualizer.add_scalars(dict(values, iter=runner.iter), step=runner.iter)
+        runner.visualizer.add_scalars(dict(self.named(rows), iter=runner.iter), step=runner.iter)
 
-    def measure(self, backbone: nn.Module) -> dict[str, float]:
-        """The measures of a backbone by name, those that are finite; it comes back in the mode it was in."""
+    def measure(self, backbone: nn.Module) -> list[dict]:
+        """The measures of every head of a backbone, which comes back in the mode that it was in."""
         was_training = backbone.training
         backbone.eval()
         try:
-            rows = measure_model([record_attention(backbone, self.images)], self.num_queries)
+            return measure_model([record_attention(backbone, self.images)], self.num_queries)
         finally:
             backbone.train(was_training)
+
+    def named(self, rows: list[dict]) -> dict[str, float]:
+        """The finite measures by their names in the log, of each head or averaged over the heads."""
         values: dict[str, list[float]] = {}
         for row in rows:
             for measure in row.keys() - PLACES:

@@ -45,14 +45,14 @@ class Images(torch.utils.data.Dataset):
         return dict(inputs=torch.randint(0, 255, (3, 48, 64), generator=generator))
 
 
-def train(backbone: nn.Module, folder: Path, iterations: int = 3, **options: object) -> Runner:
+def train(backbone: nn.Module, folder: Path, iterations: int = 3, lr: float = 10.0, **options: object) -> Runner:
     """Train for some iterations, with a measurement after every second one."""
     runner = Runner(
         Model(backbone),
         str(folder),
         train_dataloader=dict(dataset=Images(), batch_size=2, sampler=dict(type='DefaultSampler', shuffle=True)),
         train_cfg=dict(by_epoch=False, max_iters=iterations),
-        optim_wrapper=dict(optimizer=dict(type='SGD', lr=10.0)),
+        optim_wrapper=dict(optimizer=dict(type='SGD', lr=lr)),
         custom_hooks=[dict(type=HOOK, interval=2, **options)],
         default_hooks=dict(logger=dict(type='LoggerHook', interval=1), checkpoint=None),
         experiment_name=folder.name,
@@ -139,6 +139,15 @@ def test_backbone_of_another_library(tmp_path: Path) -> None:
     train(swin, tmp_path / 'swin', iterations=1)
     curves = TrainingLog.read(str(tmp_path / 'swin')).training
     assert [f'attention/nonlocality/layer{layer}' in curves for layer in range(6)] == [True] * 5 + [False]
+
+
+def test_goes_on_after_a_divergence(tmp_path: Path) -> None:
+    """What is no number is not logged, and does not end the training."""
+    backbone = build('PerViT')
+    nn.init.constant_(backbone.blocks[0].attn.qkv.weight, float('nan'))
+    train(backbone, tmp_path / 'nan', iterations=1)
+    curves = TrainingLog.read(str(tmp_path / 'nan')).training
+    assert 'attention/nonlocality/layer0' not in curves and 'attention/share_central/layer0' in curves
 
 
 def test_refuses_what_it_cannot_measure(tmp_path: Path) -> None:
