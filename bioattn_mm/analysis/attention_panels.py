@@ -119,7 +119,7 @@ def panels_of(recording: Recording, place: tuple[int, int], stride: int) -> list
         rows, columns = (positions[0].cpu().numpy() for positions in (values.rows, values.columns))
         # A shifted window may have the size of the map, and other places.
         is_whole = np.array_equal(rows, np.arange(height)) and np.array_equal(columns, np.arange(width))
-        if is_whole or name == 'pooled':
+        if is_whole or values.rows.is_floating_point():  # pooled tokens cover the map together
             panels.append(Panel(name, weights, whole, is_share=not is_vars))
         else:
             panels.append(_window_panel(name, weights, rows, columns, recording.grid, stride))
@@ -137,6 +137,8 @@ def _window_panel(
     inside = [(0 <= places) & (places < length) for places, length in zip((rows, columns), grid)]
     # A shifted window may wrap around the map; the mask keeps the tokens on the query's side.
     seen = (np.abs(weights).max(0) > MASKED) & inside[0][:, None] & inside[1]
+    if not seen.any():  # all weights are 0, as those of learnable tokens that are left out
+        seen = inside[0][:, None] & inside[1]
     r, c = np.flatnonzero(seen.any(1)), np.flatnonzero(seen.any(0))
     (top, bottom), (left, right) = ((places.min(), places.max() + 1) for places in (rows[r], columns[c]))
     values = np.full((len(weights), bottom - top, right - left), np.nan, np.float32)

@@ -3,11 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from bioattn_mm.analysis.attention_figure import draw_attention, draw_layers, draw_models
-from bioattn_mm.analysis.attention_panels import Attention, Panel, relative_weight
+from bioattn_mm.analysis.attention_panels import Attention, Panel, panels_of, relative_weight
 from bioattn_mm.analysis.images import PreparedImage
 from bioattn_mm.errors import InputError
+from bioattn_mm.layers import record_attention
+from bioattn_mm.registry import MODELS
+
+from .small_backbones import BACKBONES
 
 STRIDE = 16
 # The model's input, padded from 40 x 60 pixels.
@@ -94,3 +99,20 @@ def test_refuses_what_is_not_there(image: PreparedImage) -> None:
         draw_attention(image, attention, heads=[0, 2])
     with pytest.raises(InputError, match='--part must be one of'):
         draw_models({'one': (image, [attention])}, 'window')
+
+
+@pytest.mark.parametrize('kind', ['pooled', 'no learnable tokens'])
+def test_panels_of_ablations(kind: str) -> None:
+    """Pooled tokens alone cover the map; learnable tokens without weights are drawn as such, in the window."""
+    mixer = dict(type='bioattn_mm.PooledAttention') if kind == 'pooled' else None
+    options = dict(token_mixers=[mixer] * 3 + [dict(type='bioattn_mm.LengthScaledAttention')]) if mixer else {}
+    backbone = MODELS.build(dict(type='bioattn_mm.TransNeXt', **BACKBONES['TransNeXt'], **options)).eval()
+    if not mixer:
+        for block in (block for stage in backbone.stages[:3] for block in stage.blocks):
+            nn.init.zeros_(block.attn.learnable_tokens)
+    recording = record_attention(backbone, torch.randn(1, 3, 64, 96))[0]
+    panels = {panel.name: panel for panel in panels_of(recording, (0, 0), 4)}
+    if mixer:
+        assert panels['attention'].extent == (0, 96, 64, 0)
+    else:
+        assert panels['learnable tokens'].extent == (0, 8, 8, 0) and not panels['learnable tokens'].values.any()
