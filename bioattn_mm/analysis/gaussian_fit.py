@@ -8,6 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Ellipse
 from matplotlib.patheffects import Normal, Stroke
 
+# A fit that has come so far without an end wanders in a flat valley: it started from the wrong sign, or fits noise.
+MAX_EVALUATIONS = 1000
 FIT_COLUMNS = ('r_squared', 'sigma_x', 'sigma_y', 'amplitude', 'center_x', 'center_y', 'offset')
 
 
@@ -81,4 +83,4 @@ def _minimize(values: np.ndarray, x: np.ndarray, y: np.ndarray, peak: float) -> 
         sigmay=dict(value=sigma_y, min=0.1, max=20 * y.max()),
         c=values.max() if peak < 0 else values.min(),
     )
-    return model.fit(values, parameters, x=x, y=y)
+    return model.fit(values, parameters, x=x, y=y, max_nfev=MAX_EVALUATIONS)
