@@ -16,27 +16,42 @@ from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS as MMENGINE_OPTIM_WRAPP
 from mmengine.registry import OPTIM_WRAPPERS as MMENGINE_OPTIM_WRAPPERS
 from mmengine.registry import STRATEGIES as MMENGINE_STRATEGIES
 from mmengine.registry import TRANSFORMS as MMENGINE_TRANSFORMS
+from mmengine.registry import VISUALIZERS as MMENGINE_VISUALIZERS
 from mmengine.registry import Registry
 
 
-class ModelRegistry(Registry):
-    """mmengine's registry; it imports the detectors, and mmdet with them, for a name that nothing else has."""
+class LateRegistry(Registry):
+    """mmengine's registry; some names are in modules that import another library, and wait until they are asked for.
+
+    Attributes:
+        late: The modules of this package by these names.
+    """
+
+    late: dict[str, str]
 
     def get(self, key: str) -> type | None:
-        self.import_from_location()
-        if key.split('.')[-1] not in self.module_dict:
-            import_module('bioattn_mm.models.detectors')
+        module = self.late.get(key.split('.')[-1])
+        if module is not None:
+            import_module(f'bioattn_mm.{module}')
         return super().get(key)
 
 
-def child(parent: Registry, *locations: str, kind: type[Registry] = Registry) -> Registry:
-    """The registry of this package below one of mmengine's; `locations` are its modules in this package."""
-    return kind(
+def child(parent: Registry, *locations: str, late: dict[str, str] | None = None) -> Registry:
+    """The registry of this package below one of mmengine's.
+
+    Args:
+        parent: mmengine's registry.
+        locations: Modules of this package that are imported at the first look-up.
+        late: See `LateRegistry`.
+    """
+    registry = LateRegistry(
         parent.name, parent=parent, scope='bioattn_mm', locations=[f'bioattn_mm.{name}' for name in locations]
     )
+    registry.late = late or {}
+    return registry
 
 
-MODELS = child(MMENGINE_MODELS, 'models', kind=ModelRegistry)
+MODELS = child(MMENGINE_MODELS, 'models', late=dict(CompatibleDINO='models.detectors'))
 HOOKS = child(
     MMENGINE_HOOKS,
     'engine.hooks',
@@ -51,7 +66,13 @@ LOOPS = child(MMENGINE_LOOPS, 'engine.randomness')
 MODEL_WRAPPERS = child(MMENGINE_MODEL_WRAPPERS, 'engine.sync_batch_norm')
 STRATEGIES = child(MMENGINE_STRATEGIES, 'engine.strategies')
 DATASETS = child(MMENGINE_DATASETS, 'datasets.image_mask', 'datasets.fractions', 'datasets.imagenet')
-METRICS = child(MMENGINE_METRICS, 'engine.metrics')
+METRICS = child(
+    MMENGINE_METRICS,
+    late=dict(
+        SubsetAccuracy='engine.metrics', CorruptionError='engine.metrics', CocoPanopticMetric='engine.panoptic'
+    ),
+)
 TRANSFORMS = child(MMENGINE_TRANSFORMS, 'datasets.transforms', 'datasets.corruption')
+VISUALIZERS = child(MMENGINE_VISUALIZERS, late=dict(PanopticVisualizer='engine.panoptic'))
 OPTIM_WRAPPERS = child(MMENGINE_OPTIM_WRAPPERS, 'engine.amp')
 OPTIM_WRAPPER_CONSTRUCTORS = child(MMENGINE_OPTIM_WRAPPER_CONSTRUCTORS, 'engine.optim')

@@ -19,6 +19,15 @@ from .schedule import set_epochs
 HOW_TO_GET = dict(
     ADE20KDataset='download ADEChallengeData2016.zip of the MIT Scene Parsing Benchmark '
     '(http://data.csail.mit.edu/places/ADEchallenge/ADEChallengeData2016.zip) and unpack it into data/ade',
+    **dict.fromkeys(
+        ('ADE20KInstanceDataset', 'ADE20KPanopticDataset'),
+        'unpack ADEChallengeData2016.zip of the MIT Scene Parsing Benchmark '
+        '(http://data.csail.mit.edu/places/ADEchallenge/ADEChallengeData2016.zip) into data/ade, in its folder '
+        'http://sceneparsing.csail.mit.edu/data/ChallengeData2017/annotations_instance.tar, and run '
+        'tools/convert_ade20k.py data/ade/ADEChallengeData2016',
+    ),
+    CocoPanopticDataset='download the 2017 train and val images, annotations and panoptic annotations from '
+    'https://cocodataset.org/#download, unpack them into data/coco, and the two archives in its annotations there',
     CocoDataset='download the 2017 train and val images and annotations from https://cocodataset.org/#download '
     'and unpack them into data/coco',
     ImageNet='download ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar from https://image-net.org/download.php, '
@@ -89,7 +98,7 @@ def load_config(
         if dataloaders and not data:
             ensure_mini_data()
     if tta:
-        absent = [key for key in ('tta_model', 'tta_pipeline') if key not in config]
+        absent = [key for key in ('tta_model', 'tta_pipeline') if not config.get(key)]
         if absent:
             raise InputError(
                 f'multi-scale testing needs {" and ".join(absent)} in the config, {config.filename} has none'

@@ -11,7 +11,14 @@ from ..errors import InputError
 from .pipelines import find_datasets
 
 MINI_ROOT = 'data/mini'
-MINI_FOLDERS = dict(ADE20KDataset=FOLDERS['ade20k'], CocoDataset=FOLDERS['coco'], ImageNet=FOLDERS['imagenet'])
+MINI_FOLDERS = dict(
+    ADE20KDataset=FOLDERS['ade20k'],
+    ADE20KInstanceDataset=FOLDERS['ade20k'],
+    ADE20KPanopticDataset=FOLDERS['ade20k'],
+    CocoDataset=FOLDERS['coco'],
+    CocoPanopticDataset=FOLDERS['coco'],
+    ImageNet=FOLDERS['imagenet'],
+)
 
 # The miniature images are about a quarter of the real ones' size, so every size in pixels is divided by this.
 SIZE_DIVISOR = 4
@@ -38,8 +45,10 @@ COUNTS = (
     'model.*.num_queries',
     'model.train_cfg.*.num',  # sampled regions; in Cascade R-CNN, of several heads
     'model.*.max_per_img',
+    'model.test_cfg.max_per_image',
     'tta_model.*.max_per_img',
 )
+QUERY_HEADS = ('decode_head', 'panoptic_head')  # of Mask2Former in mmseg and in mmdet
 RATE_FACTORS = ('optim_wrapper.paramwise_cfg.*.lr_mult', 'optim_wrapper.paramwise_cfg.layer_decay_rate')
 
 # Of classifiers, which would need hundreds of epochs to learn through it.
@@ -119,7 +128,7 @@ def make_mini(config: Config, mini_root: str | None = MINI_ROOT) -> Config:
     for dataloader in (config.val_dataloader, config.test_dataloader):
         dataloader.update(num_workers=1, persistent_workers=False)
     config.train_cfg = dict(type='IterBasedTrainLoop', max_iters=MAX_ITERS, val_interval=MAX_ITERS // 2)
-    has_queries = is_dino or 'num_queries' in config.model.get('decode_head', {})
+    has_queries = is_dino or any('num_queries' in config.model.get(key, {}) for key in QUERY_HEADS)
     if 'auto_scale_lr' in config:
         config.auto_scale_lr.enable = False  # the rate is for this batch
     rate = CLASSIFICATION_LEARNING_RATE if is_classifier else LEARNING_RATE

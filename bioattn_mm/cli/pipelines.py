@@ -7,8 +7,8 @@ from mmengine.config import Config, ConfigDict
 
 from ..errors import InputError
 
-LOAD_ANNOTATIONS = 'LoadAnnotations'
-LOADING = ('LoadImageFromFile', LOAD_ANNOTATIONS)
+LOAD_ANNOTATIONS = ('LoadAnnotations', 'LoadPanopticAnnotations')
+LOADING = ('LoadImageFromFile', *LOAD_ANNOTATIONS)
 CHECKED = 'bioattn_mm.Checked'
 
 # Classifiers are tested on crops of this ratio to the short side, and on whole images from this size in pixels.
@@ -24,9 +24,9 @@ def find_datasets(node: object) -> Iterator[ConfigDict]:
 def name_bad_files(config: Config) -> None:
     """Let a config load images and annotations with this package's transforms, whose errors name the file.
 
-    `LoadImageFromFile` and `LoadAnnotations` become `bioattn_mm.CheckedLoadImageFromFile` and
-    `bioattn_mm.CheckedLoadAnnotations` with the same arguments, wherever they are in the config. The config files
-    name the former because mmdet's and mmseg's inference APIs look for them.
+    `LoadImageFromFile` becomes `bioattn_mm.CheckedLoadImageFromFile` with the same arguments, wherever it is in the
+    config, and so do the others of `LOADING`. The config files name the former because mmdet's and mmseg's inference
+    APIs look for them.
     """
     for step in find_dicts(config):
         if step.get('type') in LOADING:
@@ -53,6 +53,12 @@ def without_annotations(steps: list[dict]) -> list[dict]:
     return kept
 
 
+def is_panoptic(config: Config) -> bool:
+    """Whether a model of mmdet predicts panoptic segmentation."""
+    # Instance segmentation with Mask2Former has a panoptic head without stuff.
+    return (config.model.get('panoptic_fusion_head') or {}).get('num_stuff_classes', 0) > 0
+
+
 def loads_masks(config: Config) -> bool:
     """Whether the training of a detection config loads masks."""
     return any(step.get('with_mask') for step in find_dicts(config.get('train_dataloader')))
@@ -70,8 +76,8 @@ def load_ground_truth(config: Config, masks: bool = True) -> None:
         masks: Whether masks are wanted.
     """
     steps = (step for step in find_dicts(config.get('train_dataloader')) if _loads_annotations(step))
-    load = copy.deepcopy(next(steps, dict(with_bbox=True)))
-    load['type'] = CHECKED + LOAD_ANNOTATIONS
+    load = copy.deepcopy(next(steps, dict(type='LoadAnnotations', with_bbox=True)))
+    load['type'] = CHECKED + load['type'].removeprefix(CHECKED)
     if not masks:
         load.pop('with_mask', None)
     for dataset in find_datasets(config.test_dataloader):
@@ -103,7 +109,7 @@ def set_crop_size(pipeline: list[dict], size: int) -> None:
 
 
 def _loads_annotations(step: ConfigDict) -> bool:
-    return step.get('type') in (LOAD_ANNOTATIONS, CHECKED + LOAD_ANNOTATIONS)
+    return str(step.get('type')).removeprefix(CHECKED) in LOAD_ANNOTATIONS
 
 
 def find_dicts(node: object) -> Iterator[ConfigDict]:

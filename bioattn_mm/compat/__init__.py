@@ -1,5 +1,11 @@
-"""mmcv's compiled ops written in PyTorch and torchvision, for an mmcv that was installed without them."""
+"""What mmcv and mmdet import and what is not always installed: mmcv's compiled ops, and `panopticapi`."""
 
-from .mmcv_ext import install
+from . import mmcv_ext, panoptic
 
 __all__ = ['install']
+
+
+def install() -> None:
+    """Provide mmcv's compiled ops and `panopticapi`, where they are not installed; `import bioattn_mm` calls this."""
+    mmcv_ext.install()
+    panoptic.install()

@@ -3,9 +3,10 @@
 import sys
 import warnings
 from collections.abc import Callable
-from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
+
+from .stand_in import StandIn
 
 MODULE_NAME = 'mmcv._ext'
 
@@ -14,66 +15,57 @@ PACKAGES_USING_OPS = ('mmdet.models', 'mmdet.structures', 'mmseg.models')
 
 
 def install() -> None:
-    """Provide `mmcv._ext` if mmcv has no compiled ops; `import bioattn_mm` calls this.
+    """Provide `mmcv._ext` if mmcv has no compiled ops.
 
     It provides the functions that Mask R-CNN, DINO, UperNet and Mask2Former use in training and testing, on CPU and
     GPU: `nms`, `softnms`, `nms_match`, RoIAlign, RoIPool, multi-scale deformable attention, and the sigmoid and
     softmax focal losses (`point_sample` is plain PyTorch already). All of `mmcv.ops` can be imported; any other
     function raises a NotImplementedError when it is called.
 
-    This only appends a finder to `sys.meta_path`, which Python asks for modules that no other finder has found:
-    compiled ops take precedence, and nothing is imported until `mmcv._ext` is. A second call does nothing.
+    Compiled ops take precedence, and nothing is imported until `mmcv._ext` is. A second call does nothing.
 
     Models of mmdet and mmseg that were imported before work without `mmcv.ops`; a RuntimeWarning says so.
     """
-    if Finder in sys.meta_path:
+    if STAND_IN in sys.meta_path:
         return
     early = [name for name in PACKAGES_USING_OPS if name in sys.modules]
     if early and find_spec(MODULE_NAME) is None:
         warnings.warn(
             f'imported before bioattn_mm, and so without mmcv.ops: {", ".join(early)}; import bioattn_mm first',
             RuntimeWarning,
-            stacklevel=3,  # the line that imports bioattn_mm
+            stacklevel=4,  # the line that imports bioattn_mm
         )
-    sys.meta_path.append(Finder)
+    STAND_IN.install()
 
 
-class Finder:
-    """Finder and loader of `mmcv._ext`, after `importlib.abc.MetaPathFinder` and `importlib.abc.Loader`."""
+def fill(module: ModuleType) -> None:
+    """Give a module the functions of `mmcv._ext`."""
+    # Imported here, because torch and torchvision take seconds and compiled ops do not need this.
+    from . import deformable_attention, focal_loss, nms, roi_align, roi_pool
 
-    @classmethod
-    def find_spec(cls, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        return ModuleSpec(name, cls, origin=__name__) if name == MODULE_NAME else None
+    functions = [
+        nms.nms,
+        nms.softnms,
+        nms.nms_match,
+        roi_align.roi_align_forward,
+        roi_align.roi_align_backward,
+        roi_pool.roi_pool_forward,
+        roi_pool.roi_pool_backward,
+        deformable_attention.ms_deform_attn_forward,
+        deformable_attention.ms_deform_attn_backward,
+        focal_loss.sigmoid_focal_loss_forward,
+        focal_loss.sigmoid_focal_loss_backward,
+        focal_loss.softmax_focal_loss_forward,
+        focal_loss.softmax_focal_loss_backward,
+        get_compiler_version,
+        get_compiling_cuda_version,
+    ]
+    for function in functions:
+        setattr(module, function.__name__, function)
+    module.__getattr__ = _missing_function
 
-    @staticmethod
-    def create_module(spec: ModuleSpec) -> ModuleType:
-        return ModuleType(spec.name, 'Functions of mmcv._ext over PyTorch and torchvision.')
 
-    @staticmethod
-    def exec_module(module: ModuleType) -> None:
-        # Imported here, because torch and torchvision take seconds and compiled ops do not need this.
-        from . import deformable_attention, focal_loss, nms, roi_align, roi_pool
-
-        functions = [
-            nms.nms,
-            nms.softnms,
-            nms.nms_match,
-            roi_align.roi_align_forward,
-            roi_align.roi_align_backward,
-            roi_pool.roi_pool_forward,
-            roi_pool.roi_pool_backward,
-            deformable_attention.ms_deform_attn_forward,
-            deformable_attention.ms_deform_attn_backward,
-            focal_loss.sigmoid_focal_loss_forward,
-            focal_loss.sigmoid_focal_loss_backward,
-            focal_loss.softmax_focal_loss_forward,
-            focal_loss.softmax_focal_loss_backward,
-            get_compiler_version,
-            get_compiling_cuda_version,
-        ]
-        for function in functions:
-            setattr(module, function.__name__, function)
-        module.__getattr__ = _missing_function
+STAND_IN = StandIn(MODULE_NAME, __name__, fill)
 
 
 def get_compiler_version() -> str:

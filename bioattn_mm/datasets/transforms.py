@@ -7,6 +7,7 @@ import numpy as np
 from mmcv.transforms import BaseTransform
 from mmengine.registry import TRANSFORMS as MMENGINE_TRANSFORMS
 from mmengine.utils import is_list_of
+from PIL import Image
 
 from ..errors import InputError
 from ..registry import TRANSFORMS
@@ -94,6 +95,43 @@ class CheckedLoadAnnotations(BaseTransform):
             check_labels(results['gt_seg_map'], results['ori_shape'], results.get('num_classes'), first)
         except ValueError as error:
             raise BadDataError(f'the {source} {error}; {WHAT_TO_DO}') from error
+        return results
+
+
+@TRANSFORMS.register_module()
+class CheckedLoadPanopticAnnotations(BaseTransform):
+    """mmdet's `LoadPanopticAnnotations` with checks, and with errors that name the file.
+
+    The panoptic map must have the size of its image and a pixel of every segment that the annotations list.
+
+    Args:
+        **kwargs: Arguments of `LoadPanopticAnnotations`.
+
+    Raises:
+        BadDataError: In `transform`: the panoptic map is missing or damaged.
+    """
+
+    def __init__(self, **kwargs: object) -> None:
+        # With its scope: mmpretrain and mmseg have no such transform.
+        self.load = MMENGINE_TRANSFORMS.build(dict(type='mmdet.LoadPanopticAnnotations', **kwargs))
+
+    def transform(self, results: dict) -> dict | None:
+        source = f'panoptic map {results.get("seg_map_path")}'
+        try:
+            with Image.open(results['seg_map_path']) as image:
+                height, width = image.height, image.width
+            if (height, width) != tuple(results['ori_shape']):
+                raise ValueError(f'it is of shape {(height, width)}, its image of {tuple(results["ori_shape"])}')
+            results = self.load(results)
+            empty = ~results['gt_masks'].masks.any(axis=(1, 2)) if self.load.with_mask else np.zeros(0, bool)
+            if empty.any():
+                ids = [each['id'] for each in results['segments_info'] if each['is_thing']]
+                raise ValueError(f'it has no pixel of the segment {ids[empty.argmax()]}')
+        except FileNotFoundError as error:
+            raise BadDataError(f'{source} not found') from error
+        except Exception as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise BadDataError(f'cannot use the {source}: {reason}; {WHAT_TO_DO}') from error
         return results
 
 

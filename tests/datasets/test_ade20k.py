@@ -10,7 +10,7 @@ from mmseg.structures import SegDataSample
 from PIL import Image
 
 from bioattn_mm.datasets.mini import majority_baseline
-from bioattn_mm.datasets.mini.classes import ADE20K_CLASSES
+from bioattn_mm.datasets.class_names import ADE20K_CLASSES
 
 from .conftest import NUM_TRAIN, NUM_VAL
 

@@ -10,7 +10,7 @@ from mmdet.datasets import CocoDataset
 from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
-from bioattn_mm.datasets.mini.classes import COCO_CATEGORIES
+from bioattn_mm.datasets.class_names import COCO_CATEGORIES
 from bioattn_mm.datasets.mini.coco import polygons, run_lengths
 from bioattn_mm.datasets.mini.objects import KINDS
 

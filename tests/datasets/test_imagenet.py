@@ -8,7 +8,7 @@ from mmpretrain.datasets import ImageNet
 from mmpretrain.datasets.categories import IMAGENET_CATEGORIES
 from PIL import Image
 
-from bioattn_mm.datasets.mini.classes import IMAGENET_CLASSES
+from bioattn_mm.datasets.class_names import IMAGENET_CLASSES
 
 from .conftest import NUM_TRAIN, NUM_VAL
 

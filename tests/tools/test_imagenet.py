@@ -11,7 +11,7 @@ import torch
 from mmengine.config import Config
 from PIL import Image
 
-from bioattn_mm.datasets.mini.classes import IMAGENET_CLASSES
+from bioattn_mm.datasets.class_names import IMAGENET_CLASSES
 from bioattn_mm.datasets.mini.imagenet import write_image
 
 from ..conftest import NUM_TRAIN, NUM_VAL

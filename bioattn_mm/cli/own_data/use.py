@@ -7,7 +7,7 @@ from mmengine.config import Config
 from ...errors import InputError
 from ...files import atomic_write
 from ..classes import DATALOADERS, EVALUATORS, leaf_dataset_configs, set_classes
-from ..pipelines import find_dicts, loads_masks
+from ..pipelines import find_dicts, is_panoptic, loads_masks
 from .arguments import DataArguments
 from .coco import read_coco
 from .folders import OwnData, is_temporary
@@ -36,6 +36,11 @@ def use_own_data(config: Config, arguments: DataArguments) -> OwnData:
     Raises:
         InputError: The data are in no layout of `LAYOUTS`, or do not fit the model.
     """
+    if is_panoptic(config):
+        raise InputError(
+            f'own data are objects or label maps, {config.filename} learns panoptic segmentation: take a config of '
+            'either, such as configs/transnext/mask2former_tiny_coco.py or mask2former_tiny_ade20k.py'
+        )
     if config.default_scope == 'mmdet':
         own = read_coco(arguments, loads_masks(config))
     elif config.default_scope == 'mmseg':

@@ -1,4 +1,7 @@
-"""Writes the miniature ADE20K (scene parsing, 150 classes) and rates its most frequent class as a prediction."""
+"""Writes the miniature ADE20K (150 classes, 100 of them with instances), and rates its most frequent class.
+
+The instances are written as the site has them, and converted as those of the real dataset are.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,7 +10,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from .classes import ADE20K_CLASSES
+from ..ade20k import INSTANCES, THINGS, convert_split
+from ..class_names import ADE20K_CLASSES
+from ..parallel import run_all
 from .drawing import Scene
 from .objects import KINDS
 from .scenes import SURFACES, draw_scene
@@ -21,7 +26,9 @@ WEIGHTS = {kind: what.frequency if what.ade else 0.15 for kind, what in KINDS.it
 
 
 def write_ade20k(root: Path, num_images: dict[str, int], seed: int, draw_all: Callable) -> None:
-    """Write `images/`, `annotations/`, `objectInfo150.txt` and `sceneCategories.txt`.
+    """Write `images/`, `annotations/`, `annotations_instance/`, `objectInfo150.txt` and `sceneCategories.txt`.
+
+    And what `tools/convert_ade20k.py` makes of them: annotations of instance and panoptic segmentation.
 
     Args:
         root: Existing empty folder.
@@ -32,11 +39,12 @@ def write_ade20k(root: Path, num_images: dict[str, int], seed: int, draw_all: Ca
     """
     scene_lines, counts = [], {}
     for split in SPLITS:
-        (root / 'images' / split).mkdir(parents=True)
-        (root / 'annotations' / split).mkdir(parents=True)
+        for folder in ('images', 'annotations', INSTANCES):
+            (root / folder / split).mkdir(parents=True)
         lines, pixels = zip(*draw_all(partial(write_image, root, split, seed), num_images[split]))
         scene_lines += lines
         counts[split] = np.array(pixels)
+        convert_split(root, split, run_all)
     (root / 'sceneCategories.txt').write_text('\n'.join(scene_lines) + '\n')
 
     pixels = np.concatenate(list(counts.values())).sum(axis=0)
@@ -48,7 +56,7 @@ def write_ade20k(root: Path, num_images: dict[str, int], seed: int, draw_all: Ca
 
 
 def write_image(root: Path, split: str, seed: int, index: int) -> tuple[str, np.ndarray]:
-    """Draw and write one image and its annotation.
+    """Draw and write one image and its annotations.
 
     Returns:
         tuple[str, np.ndarray]: Its line of `sceneCategories.txt`, and the pixels of each value, (151,) int64.
@@ -58,6 +66,7 @@ def write_image(root: Path, split: str, seed: int, index: int) -> tuple[str, np.
     stem = SPLITS[split].format(index + 1)
     Image.fromarray(scene.image).save(root / 'images' / split / f'{stem}.jpg', quality=93)
     Image.fromarray(labels).save(root / 'annotations' / split / f'{stem}.png')
+    Image.fromarray(instance_map(scene)).save(root / INSTANCES / split / f'{stem}.png')
     return f'{stem} {scene.name}', count_pixels(labels)
 
 
@@ -67,6 +76,19 @@ def label_map(scene: Scene) -> np.ndarray:
     for instance in scene.instances:
         labels[instance.mask] = VALUES.get(KINDS[instance.kind].ade, UNLABELLED)
     return labels
+
+
+def instance_map(scene: Scene) -> np.ndarray:
+    """The instances of a scene: (H, W, 3) uint8, the class among `THINGS` + 1, the number of the instance, and 0.
+
+    ADE20K has no crowds: their members are of their class, and of no instance.
+    """
+    pixels = np.zeros((*scene.surface.shape, 3), np.uint8)
+    for number, instance in enumerate(scene.instances, start=1):
+        name = KINDS[instance.kind].ade
+        if name in THINGS and not instance.crowd:
+            pixels[instance.mask, :2] = THINGS.index(name) + 1, number
+    return pixels
 
 
 def count_pixels(labels: np.ndarray) -> np.ndarray:

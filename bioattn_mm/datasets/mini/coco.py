@@ -1,4 +1,4 @@
-"""Writes the miniature COCO 2017: images and `instances_{train,val}2017.json`."""
+"""Writes the miniature COCO 2017: images, `instances_{train,val}2017.json` and `panoptic_{train,val}2017`."""
 
 import json
 from collections.abc import Callable
@@ -10,10 +10,11 @@ import numpy as np
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from .classes import COCO_CATEGORIES
-from .drawing import Instance
+from ..class_names import COCO_CATEGORIES, COCO_STUFF
+from ..panoptic import PanopticMap
+from .drawing import Instance, Scene
 from .objects import KINDS
-from .scenes import draw_scene
+from .scenes import SURFACES, draw_scene
 
 FOLDER = 'coco'
 SPLITS = ('train', 'val')
@@ -23,6 +24,15 @@ CATEGORIES = [
     for category_id, name in categories.items()
 ]
 CATEGORY_IDS = {category['name']: category['id'] for category in CATEGORIES}
+PANOPTIC_CATEGORIES = [dict(category, isthing=1) for category in CATEGORIES] + [
+    dict(supercategory=group, id=category_id, name=name, isthing=0)
+    for category_id, (group, name) in COCO_STUFF.items()
+]
+STUFF_IDS = {name: category_id for category_id, (_, name) in COCO_STUFF.items()}
+# What the surfaces of scenes are called, whose other names are ADE20K's.
+STUFF_NAMES = dict(
+    sky='sky-other-merged', mountain='mountain-merged', grass='grass-merged', field='dirt-merged', tree='tree-merged'
+)
 # How likely each kind of object is; those without a category, which are background, are less frequent.
 WEIGHTS = {kind: what.frequency if what.coco else 0.4 for kind, what in KINDS.items() if what.frequency}
 MIN_AREA = 24  # objects with fewer visible pixels are not annotated
@@ -39,10 +49,10 @@ def write_coco(root: Path, num_images: dict[str, int], seed: int, draw_all: Call
         draw_all: `draw_all(write, count)` calls `write(index)` for all indices below count, in any order, and returns
             the list of results in the order of the indices.
     """
-    (root / 'annotations').mkdir()
     for split in SPLITS:
         (root / f'{split}2017').mkdir()
-        images, annotations = zip(*draw_all(partial(write_image, root, split, seed), num_images[split]))
+        (root / 'annotations' / f'panoptic_{split}2017').mkdir(parents=True)
+        images, annotations, segments = zip(*draw_all(partial(write_image, root, split, seed), num_images[split]))
         content = {
             'info': {
                 'description': 'Miniature in the format of COCO 2017, drawn by bioattn_mm',
@@ -54,14 +64,21 @@ def write_coco(root: Path, num_images: dict[str, int], seed: int, draw_all: Call
             },
             'licenses': [{'url': '', 'id': 1, 'name': 'No known copyright restrictions'}],
             'images': images,
-            'annotations': [{**each, 'id': i} for i, each in enumerate(sum(annotations, []), start=1)],
-            'categories': CATEGORIES,
         }
-        (root / 'annotations' / f'instances_{split}2017.json').write_text(json.dumps(content))
+        numbered = [{**each, 'id': i} for i, each in enumerate(sum(annotations, []), start=1)]
+        for name, own in (
+            ('instances', {'annotations': numbered, 'categories': CATEGORIES}),
+            ('panoptic', {'annotations': segments, 'categories': PANOPTIC_CATEGORIES}),
+        ):
+            (root / 'annotations' / f'{name}_{split}2017.json').write_text(json.dumps({**content, **own}))
 
 
-def write_image(root: Path, split: str, seed: int, index: int) -> tuple[dict, list[dict]]:
-    """Draw and write one image; returns its entry of 'images' and its annotations, which lack their ids."""
+def write_image(root: Path, split: str, seed: int, index: int) -> tuple[dict, list[dict], dict]:
+    """Draw and write one image and its panoptic map.
+
+    Returns:
+        Its entry of 'images', its instances, which lack their ids, and its segments.
+    """
     scene = draw_scene(np.random.default_rng([seed, 1, SPLITS.index(split), index]), WEIGHTS)
     height, width = scene.surface.shape
     image = {
@@ -75,8 +92,34 @@ def write_image(root: Path, split: str, seed: int, index: int) -> tuple[dict, li
         'id': index + 1,
     }
     Image.fromarray(scene.image).save(root / f'{split}2017' / image['file_name'], quality=93)
+    panoptic = panoptic_map(scene)
+    name = f'{index + 1:012d}.png'
+    panoptic.save(root / 'annotations' / f'panoptic_{split}2017' / name)
+    segments = {'image_id': image['id'], 'file_name': name, 'segments_info': panoptic.segments()}
     annotations = [annotate(instance) for instance in scene.instances]
-    return image, [{**annotation, 'image_id': image['id']} for annotation in annotations if annotation]
+    return image, [{**annotation, 'image_id': image['id']} for annotation in annotations if annotation], segments
+
+
+def panoptic_map(scene: Scene) -> PanopticMap:
+    """The segments of a scene: things by object, stuff by category; hardly visible objects are unlabelled."""
+    stuff = np.array([stuff_id(name) for name in SURFACES])[scene.surface]
+    for instance in scene.instances:
+        if KINDS[instance.kind].coco is None:
+            stuff[instance.mask] = stuff_id(KINDS[instance.kind].ade)
+    panoptic = PanopticMap(scene.surface.shape)
+    for category_id in np.unique(stuff).tolist():
+        panoptic.add(stuff == category_id, category_id or None)
+    for instance in scene.instances:
+        category = KINDS[instance.kind].coco
+        if category is not None:
+            is_annotated = instance.mask.sum() >= MIN_AREA
+            panoptic.add(instance.mask, CATEGORY_IDS[category] if is_annotated else None, instance.crowd)
+    return panoptic
+
+
+def stuff_id(name: str | None) -> int:
+    """The category of a surface or an object without instances, by its name in ADE20K; 0 if COCO has none."""
+    return STUFF_IDS.get(STUFF_NAMES.get(name, name), 0)
 
 
 def annotate(instance: Instance) -> dict | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from .classes import IMAGENET_CLASSES
+from ..class_names import IMAGENET_CLASSES
 from .objects import KINDS
 from .scenes import draw_single
 

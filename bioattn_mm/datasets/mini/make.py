@@ -4,20 +4,20 @@ A dataset is written to a temporary folder and moved into place when complete. O
 """
 
 import json
-import os
 import tempfile
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ...errors import InputError
+from ..parallel import run_all
 from . import ade20k, coco, imagenet
 
 MANIFEST = 'miniature.json'
-FORMAT_VERSION = 2  # raise it when the same arguments give other files than before
+FORMAT_VERSION = 3  # raise it when the same arguments give other files than before
 WRITERS = {
     'ade20k': (ade20k.write_ade20k, ade20k.SPLITS),
     'coco': (coco.write_coco, coco.SPLITS),
@@ -137,21 +137,9 @@ def make_folder(
     ):
         task = bar.add_task(f'drawing {folder}', total=sum(num_images.values()))
 
-        def draw_all(write_one, count):
-            results = []
-            # NumPy and OpenCV release the GIL only for a part of the time: more threads would wait for it.
-            with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-                try:
-                    for result in pool.map(write_one, range(count)):
-                        results.append(result)
-                        bar.advance(task)
-                finally:
-                    pool.shutdown(cancel_futures=True)  # on an error or Ctrl-C, do not draw the rest
-            return results
-
         complete = Path(temporary) / folder.name
         complete.mkdir()
-        write(complete, num_images, manifest['seed'], draw_all)
+        write(complete, num_images, manifest['seed'], partial(run_all, advance=partial(bar.advance, task)))
         with_count = {**manifest, 'num_files': count_files(complete)}
         (complete / MANIFEST).write_text(json.dumps(with_count, indent=2) + '\n')
         # Another process, such as another rank of a distributed run, may have made it in the meantime.

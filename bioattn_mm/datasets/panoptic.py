@@ -1,0 +1,69 @@
+"""Panoptic annotations in COCO's format: a PNG whose colours are the IDs of segments, and what each segment is."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from ..compat.panoptic import VOID, id2rgb
+
+# From the ID of a segment to that of the next: their colours are easy to tell apart, and use all channels.
+STEP = 40_009
+
+
+def box_of(mask: np.ndarray) -> list[int]:
+    """The box around a (H, W) bool mask with at least one pixel: x, y, width and height in pixels."""
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    left, top = columns[0], rows[0]
+    return [int(left), int(top), int(columns[-1] - left + 1), int(rows[-1] - top + 1)]
+
+
+class PanopticMap:
+    """The segments of an image, none of which overlap.
+
+    Args:
+        shape: Height and width in pixels.
+
+    Attributes:
+        ids (np.ndarray): (H, W) int32, the ID of the segment of each pixel, or `VOID`.
+    """
+
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self.ids = np.full(shape, VOID, np.int32)
+        self._added: list[tuple[int, int, bool]] = []
+
+    def add(self, mask: np.ndarray, category_id: int | None, crowd: bool = False) -> None:
+        """Add a segment in front of those before it.
+
+        Args:
+            mask: (H, W) bool.
+            category_id: Its category; None makes the pixels unlabelled.
+            crowd: Whether it is a group of objects.
+        """
+        if category_id is None:
+            self.ids[mask] = VOID
+            return
+        segment_id = STEP * (len(self._added) + 1)
+        self.ids[mask] = segment_id
+        self._added.append((segment_id, category_id, crowd))
+
+    def segments(self) -> list[dict]:
+        """COCO's `segments_info`: the segments of which something is visible."""
+        segments = []
+        for segment_id, category_id, crowd in self._added:
+            mask = self.ids == segment_id
+            if mask.any():
+                segments.append(
+                    dict(
+                        id=segment_id,
+                        category_id=category_id,
+                        iscrowd=int(crowd),
+                        bbox=box_of(mask),
+                        area=int(mask.sum()),
+                    )
+                )
+        return segments
+
+    def save(self, path: Path) -> None:
+        """Write the PNG."""
+        Image.fromarray(id2rgb(self.ids)).save(path)

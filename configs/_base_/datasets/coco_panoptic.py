@@ -1,0 +1,43 @@
+# COCO 2017, panoptic segmentation, with large-scale jittering. Download the images, the annotations and the panoptic
+# annotations from https://cocodataset.org. The instances are rated by their own annotations, too.
+_base_ = './coco_instance_jitter.py'
+dataset_type = 'CocoPanopticDataset'
+train_pipeline = [
+    dict(type='LoadImageFromFile', to_float32=True),
+    dict(type='LoadPanopticAnnotations', with_bbox=True, with_mask=True, with_seg=True),
+    dict(type='RandomFlip', prob=0.5),
+    dict(type='RandomResize', scale=(1024, 1024), ratio_range=(0.1, 2.0), resize_type='Resize', keep_ratio=True),
+    dict(
+        type='RandomCrop',
+        crop_type='absolute',
+        crop_size=(1024, 1024),
+        recompute_bbox=True,
+        allow_negative_crop=True,
+    ),
+    dict(type='PackDetInputs'),
+]
+train_dataloader = dict(
+    dataset=dict(
+        type=dataset_type,
+        ann_file='annotations/panoptic_train2017.json',
+        data_prefix=dict(seg='annotations/panoptic_train2017/'),
+        pipeline=train_pipeline,
+    )
+)
+val_dataloader = dict(
+    dataset=dict(
+        type=dataset_type,
+        ann_file='annotations/panoptic_val2017.json',
+        data_prefix=dict(seg='annotations/panoptic_val2017/'),
+    )
+)
+test_dataloader = val_dataloader
+val_evaluator = [
+    dict(
+        type='bioattn_mm.CocoPanopticMetric',
+        ann_file=f'{_base_.data_root}/annotations/panoptic_val2017.json',
+        seg_prefix=f'{_base_.data_root}/annotations/panoptic_val2017',
+    ),
+    _base_.val_evaluator,
+]
+test_evaluator = val_evaluator

@@ -1,0 +1,15 @@
+# Mask2Former for instance segmentation on ADE20K, 160k iterations with the settings of its authors; a config adds the
+# backbone and the head's `in_channels`.
+_base_ = [
+    '../models/mask2former_instance.py',
+    '../datasets/ade20k_instance.py',
+    '../schedules/mask2former_160k.py',
+    '../runtimes/mmdet.py',
+]
+model = dict(
+    data_preprocessor=dict(batch_augments=[dict(_base_.model.data_preprocessor.batch_augments[0], size=(640, 640))]),
+    panoptic_head=dict(num_things_classes=100, loss_cls=dict(class_weight=[1.0] * 100 + [0.1])),
+    panoptic_fusion_head=dict(num_things_classes=100),
+)
+default_hooks = dict(checkpoint=dict(save_best='coco/segm_mAP'), visualization=dict(type='DetVisualizationHook'))
+log_processor = dict(by_epoch=False)
