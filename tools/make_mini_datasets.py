@@ -7,8 +7,8 @@ import json
 import bioattn_mm.cli.threads  # noqa: F401
 
 from bioattn_mm.cli.command_line import run_tool
-from bioattn_mm.datasets.mini import majority_baseline, make_mini_datasets
 from bioattn_mm.datasets.class_names import IMAGENET_CLASSES
+from bioattn_mm.datasets.mini import majority_baseline, make_mini_datasets
 
 
 def parse_args() -> argparse.Namespace:

@@ -1,7 +1,7 @@
 """What mmdet imports of `panopticapi`: segments as colours, and the sums that panoptic quality is computed from.
 
-mmdet's dataset, transforms and metric of panoptic segmentation need COCO's package of that name, which is not on PyPI.
-mmdet matches the segments itself; what it takes from the package is in this file.
+mmdet's dataset, transforms and metric of panoptic segmentation need COCO's package of that name, which is not on
+PyPI. mmdet matches the segments itself; what it takes from the package is in this file.
 """
 
 import math

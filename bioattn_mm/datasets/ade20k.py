@@ -78,7 +78,7 @@ def convert_split(root: Path, split: str, run_all: Callable) -> tuple[Path, Path
             annotations, panoptic = annotate(labels, instances)
         except ValueError as error:
             raise InputError(f'the annotations {name} of {split} {error}: download and unpack them again') from error
-        panoptic.save(partial / name)
+        panoptic.image().save(partial / name)
         segments = dict(image_id=entry['id'], file_name=name, segments_info=panoptic.segments())
         return entry, [dict(annotation, image_id=entry['id']) for annotation in annotations], segments
 

@@ -84,7 +84,7 @@ COCO_CATEGORIES = {
         90: 'toothbrush',
     },
 }
-# The 53 categories without instances that panoptic segmentation adds, in the order of their ids: (supercategory, name).
+# The 53 categories without instances that panoptic segmentation adds: {id: (supercategory, name)}.
 COCO_STUFF = {
     92: ('textile', 'banner'), 93: ('textile', 'blanket'), 95: ('building', 'bridge'),
     100: ('raw-material', 'cardboard'), 107: ('furniture-stuff', 'counter'), 109: ('textile', 'curtain'),

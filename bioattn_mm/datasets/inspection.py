@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from mmdet.datasets import CocoDataset
+from mmdet.datasets import CocoDataset, CocoPanopticDataset
 from mmengine.dataset import BaseDataset
 from mmseg.datasets import BaseSegDataset
 from PIL import Image
@@ -103,6 +103,11 @@ def inspect_dataset(
     Raises:
         InputError: It is neither mmdet's `CocoDataset` nor a dataset of mmseg, or its list of images cannot be read.
     """
+    if isinstance(dataset, CocoPanopticDataset):
+        raise InputError(
+            'panoptic annotations cannot be inspected: inspect the instances or the label maps of the same images '
+            'with the config of either, such as configs/transnext/mask2former_tiny_coco.py'
+        )
     if isinstance(dataset, CocoDataset):
         _inspect_coco(found, dataset, with_mask, max_images, decode, track)
     elif isinstance(dataset, BaseSegDataset):

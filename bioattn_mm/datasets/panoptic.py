@@ -1,7 +1,5 @@
 """Panoptic annotations in COCO's format: a PNG whose colours are the IDs of segments, and what each segment is."""
 
-from pathlib import Path
-
 import numpy as np
 from PIL import Image
 
@@ -64,6 +62,6 @@ class PanopticMap:
                 )
         return segments
 
-    def save(self, path: Path) -> None:
-        """Write the PNG."""
-        Image.fromarray(id2rgb(self.ids)).save(path)
+    def image(self) -> Image.Image:
+        """The image of the annotation, to be saved as PNG."""
+        return Image.fromarray(id2rgb(self.ids))

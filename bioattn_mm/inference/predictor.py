@@ -1,4 +1,4 @@
-"""Prediction with a detector or a segmentor, through the inferencers of mmdet and mmseg."""
+"""Prediction with a detector, a segmentor or a panoptic model, through the inferencers of mmdet and mmseg."""
 
 import contextlib
 import copy
@@ -26,7 +26,7 @@ from ..checkpoints import check_fit, dataset_meta_of, read_checkpoint, weights_o
 from ..cli.classes import default_palette, set_classes
 from ..cli.config import default_work_dir, load_config
 from ..cli.model_check import state_dict_of
-from ..cli.pipelines import name_host_transforms, without_annotations
+from ..cli.pipelines import is_panoptic, name_host_transforms, without_annotations
 from ..engine.amp import autocast_dtype, in_float32
 from ..errors import InputError
 from .images import check_array, free_memory, read_image
@@ -53,7 +53,7 @@ class Prediction:
 
 
 class Predictor:
-    """Predicts on images with a detector or a segmentor of this package, of mmdet or of mmseg.
+    """Predicts on images with a detector, a segmentor or a panoptic model of this package, of mmdet or of mmseg.
 
     The predictions are those of `tools/test.py`; boxes, masks and label maps have the size and the coordinates of the
     image as a viewer shows it, turned as its EXIF data say. Arrays are BGR, as OpenCV reads them, going in and out.
@@ -72,6 +72,10 @@ class Predictor:
         Of a detector:
 
         >>> sample.pred_instances[sample.pred_instances.scores > 0.3].bboxes    # x1, y1, x2, y2 in pixels
+
+    Of a panoptic model, the segment of each pixel, its class + 1000 times the number of the object:
+
+        >>> sample.pred_panoptic_seg.sem_seg
 
     Args:
         config: Config file, or a config that was read.
@@ -92,7 +96,7 @@ class Predictor:
         config (Config): The config after all changes.
         checkpoint (str): The file or URL of the weights.
         model (nn.Module): The detector or segmentor, in eval mode; of an ONNX file mmdeploy's model of a backend.
-        task (str): 'detection' or 'segmentation'.
+        task (str): 'detection', 'segmentation' or 'panoptic'.
         classes (tuple[str, ...]): Names of the classes in the order of their indices.
         palette (list[tuple[int, int, int]]): R, G and B of each class.
         device (torch.device): Where the model is.
@@ -160,8 +164,8 @@ class Predictor:
                 so that the number does not change what is predicted.
 
         Returns:
-            For each image the data sample of mmdet (`pred_instances` with `bboxes`, `scores`, `labels` and `masks`)
-            or mmseg (`pred_sem_seg`, `seg_logits`), on the device.
+            For each image the data sample of mmdet (`pred_instances` with `bboxes`, `scores`, `labels` and `masks`,
+            `pred_panoptic_seg`) or mmseg (`pred_sem_seg`, `seg_logits`), on the device.
 
         Raises:
             InputError: An image cannot be read or predicted on.
@@ -285,6 +289,11 @@ class Predictor:
         if palette is None or isinstance(palette, str) or len(palette) < len(self.classes):
             palette = default_palette(len(self.classes))
         self.palette = [tuple(int(value) for value in color) for color in palette[: len(self.classes)]]
+        if self.classes != own_classes and self.task == 'panoptic':
+            raise InputError(
+                f'{self.checkpoint} was trained on {len(self.classes)} other classes than the {len(own_classes)} of '
+                f'{self.config.filename}: name its own config'
+            )
         if self.classes != own_classes:
             set_classes(self.config, self.classes, self.palette)
 
@@ -297,6 +306,9 @@ class Predictor:
         if self.task == 'segmentation':
             # The score of every class in every pixel, float32, of each view, and the index of the highest, int64.
             per_pixel = 4 * len(self.classes) * self._num_views + 8
+        elif 'panoptic_head' in self.config.model:
+            # The mask of every query in the size of the image, float32: logits, probabilities, and these with scores.
+            per_pixel = 32 + 3 * 4 * self.config.model.panoptic_head.get('num_queries', 100)
         else:
             # What drawing takes, and a byte of every mask.
             per_pixel = 32 + _max_masks(self.config)
@@ -337,7 +349,7 @@ class Predictor:
         batch_size = 1 if self.checkpoint.endswith(EXPORTED_SUFFIX) else len(images)
         with self.autocast():
             samples = self._inferencer(images, batch_size=batch_size, return_datasamples=True)
-        if self.task == 'detection':
+        if self.task != 'segmentation':
             samples = samples['predictions']
         samples = samples if isinstance(samples, list) else [samples]
         return [in_float32(sample) for sample in samples] if self.amp else samples
@@ -366,7 +378,7 @@ class _MMSegInferencer(_BuiltModel, MMSegInferencer):
     """mmseg's inferencer."""
 
 
-INFERENCERS = dict(detection=_DetInferencer, segmentation=_MMSegInferencer)
+INFERENCERS = dict(detection=_DetInferencer, panoptic=_DetInferencer, segmentation=_MMSegInferencer)
 TASKS = dict(mmdet='detection', mmseg='segmentation')
 
 
@@ -375,6 +387,8 @@ def _build_inferencer(config: Config, model: nn.Module, device: torch.device) ->
     if 'visualizer' not in config:
         name = 'DetLocalVisualizer' if config.default_scope == 'mmdet' else 'SegLocalVisualizer'
         config.visualizer = dict(type=name)
+    if is_panoptic(config):
+        config.visualizer.type = 'bioattn_mm.PanopticVisualizer'
     config.visualizer.vis_backends = None  # it draws, and what it drew is written elsewhere
     return INFERENCERS[_task_of(config)](config, model, device)
 
@@ -385,7 +399,7 @@ def _task_of(config: Config) -> str:
             f'{config.filename} is a config of {config.default_scope}: prediction is for detectors of mmdet and '
             'segmentors of mmseg'
         )
-    return TASKS[config.default_scope]
+    return 'panoptic' if is_panoptic(config) else TASKS[config.default_scope]
 
 
 def _classes_of(config: Config) -> tuple[tuple[str, ...], list | None]:

@@ -1,4 +1,4 @@
-"""The files of `tools/predict.py`: overlays, COCO's JSON, index images with a palette."""
+"""The files of `tools/predict.py`: overlays, COCO's JSON, index images with a palette, panoptic maps."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -6,12 +6,14 @@ from pathlib import Path
 import cv2
 import numpy as np
 import torch
+from mmdet.structures import INSTANCE_OFFSET
 from mmdet.structures.mask import encode_mask_results
 from mmengine.structures import BaseDataElement
 from PIL import Image
 from pycocotools import mask as coco_mask
 
 from ..cli.reports import unique_name, write_json
+from ..datasets.panoptic import PanopticMap
 from ..files import PARTIAL, atomic_path
 from .inputs import Video
 from .predictor import Prediction, Predictor
@@ -29,16 +31,19 @@ class Results:
     - `overlays/NAME.png`, of videos `overlays/NAME.mp4`: the image with its prediction.
     - `labels/NAME.png`, of videos `labels/NAME/FRAME.png`, of segmentors: the index of the class in every pixel, with
       the palette; 255 for classes that were left out.
+    - `panoptic/NAME.png`, of videos `panoptic/NAME/FRAME.png`, of panoptic models: the ID of the segment of every
+      pixel, R + 256 G + 256^2 B; 0 for pixels of none and of classes that were left out.
     - `predictions.json`: of detectors COCO's format, with the index of the class plus 1 as category id, `bbox` as x,
-      y, width and height in pixels, and where there are masks `segmentation` in run lengths; of segmentors the label
-      map of each image, with the index of the class as category id.
+      y, width and height in pixels, and where there are masks `segmentation` in run lengths; of panoptic models
+      COCO's panoptic format, with the same category ids; of segmentors the label map of each image, with the index of
+      the class as category id.
 
     NAME is that of the file, with its folder or a number where several inputs share it.
 
     Args:
         folder: The folder, which is made with the first file.
         predictor: What predicts.
-        score_thr: Leave out detections with a lower score.
+        score_thr: Leave out detections with a lower score. Segments of panoptic models have none.
         classes: Names of the classes to keep; None for all.
     """
 
@@ -48,12 +53,15 @@ class Results:
         self.folder, self.predictor, self.score_thr = folder, predictor, score_thr
         kept = predictor.classes if classes is None else classes
         self.kept = [index for index, name in enumerate(predictor.classes) if name in kept]
-        is_detector = predictor.task == 'detection'
+        first_id = int(predictor.task != 'segmentation')
         self.images, self.annotations = [], []
         self.categories = [
-            dict(id=index + is_detector, name=name, color=list(color))
+            dict(id=index + first_id, name=name, color=list(color))
             for index, (name, color) in enumerate(zip(predictor.classes, predictor.palette))
         ]
+        if predictor.task == 'panoptic':
+            for index, category in enumerate(self.categories):
+                category['isthing'] = int(index < predictor.model.num_things_classes)
         self._names: set[str] = set()
 
     def add_image(self, prediction: Prediction) -> None:
@@ -69,7 +77,7 @@ class Results:
     def write(self) -> None:
         """Write what is in no file yet."""
         document = dict(images=self.images, categories=self.categories)
-        if self.predictor.task == 'detection':
+        if self.predictor.task != 'segmentation':
             document['annotations'] = self.annotations
         write_json(self._path(DOCUMENT), document, indent=None)
 
@@ -93,6 +101,15 @@ class Results:
             for annotation in coco_annotations(sample):
                 number = len(self.annotations) + 1
                 self.annotations.append(dict(id=number, image_id=entry['id'], **annotation))
+        elif self.predictor.task == 'panoptic':
+            segments = sample.pred_panoptic_seg.sem_seg
+            segments[~torch.isin(segments % INSTANCE_OFFSET, torch.tensor(self.kept))] = len(self.categories)
+            panoptic = panoptic_map(segments[0].numpy(), len(self.categories))
+            file_name = f'panoptic/{name}.png'
+            _write_png(self._path(file_name), panoptic.image())
+            self.annotations.append(
+                dict(image_id=entry['id'], file_name=file_name, segments_info=panoptic.segments())
+            )
         else:
             sample.pred_sem_seg.data = self._relabel(sample.pred_sem_seg.data.long())
             entry['label_map'] = f'labels/{name}.png'
@@ -186,6 +203,21 @@ def coco_annotations(sample: BaseDataElement) -> list[dict]:
             annotation['area'] = int(coco_mask.area(mask))
             annotation['segmentation'] = dict(size=mask['size'], counts=mask['counts'].decode())
     return sorted(annotations, key=lambda annotation: -annotation['score'])
+
+
+def panoptic_map(segments: np.ndarray, num_classes: int) -> PanopticMap:
+    """The segments of an image in COCO's form, with the index of the class plus 1 as category id.
+
+    Args:
+        segments: (H, W) int, class + `INSTANCE_OFFSET` * number of the object; `num_classes` is no segment.
+        num_classes: Number of classes.
+    """
+    panoptic = PanopticMap(segments.shape)
+    for segment in np.unique(segments).tolist():
+        label = segment % INSTANCE_OFFSET
+        if label < num_classes:
+            panoptic.add(segments == segment, label + 1)
+    return panoptic
 
 
 def index_image(labels: np.ndarray, palette: list[tuple[int, int, int]]) -> Image.Image:

@@ -4,7 +4,9 @@ import html
 
 import cv2
 import numpy as np
-from mmengine.structures import BaseDataElement
+import torch
+from mmdet.structures import INSTANCE_OFFSET
+from mmengine.structures import BaseDataElement, PixelData
 
 from ..analysis.heat import COLORS
 from ..inference import Predictor
@@ -52,6 +54,11 @@ def draw_prediction(
         labels = _label_map(sample).astype(np.int32)
         labels = cv2.resize(labels, picture.shape[1::-1], interpolation=cv2.INTER_NEAREST)
         layer = np.array(predictor.palette, np.uint8)[labels]
+    elif predictor.task == 'panoptic':
+        segments = _segments(sample)
+        segments = cv2.resize(segments, picture.shape[1::-1], interpolation=cv2.INTER_NEAREST)
+        resized = type(sample)(pred_panoptic_seg=PixelData(sem_seg=torch.from_numpy(segments)[None]))
+        layer = predictor.draw(picture[..., ::-1], resized, opacity=1.0)[..., ::-1]
     else:
         layer = _draw_objects(picture, sample, predictor, score_thr)
     return cv2.addWeighted(np.ascontiguousarray(layer), opacity, picture, 1 - opacity, 0)
@@ -59,6 +66,10 @@ def draw_prediction(
 
 def _label_map(sample: BaseDataElement) -> np.ndarray:
     return sample.pred_sem_seg.data[0].numpy()
+
+
+def _segments(sample: BaseDataElement) -> np.ndarray:
+    return sample.pred_panoptic_seg.sem_seg[0].numpy()
 
 
 def _draw_objects(picture: np.ndarray, sample: BaseDataElement, predictor: Predictor, score_thr: float) -> np.ndarray:
@@ -127,6 +138,10 @@ def legend_of(sample: BaseDataElement, predictor: Predictor, score_thr: float) -
     if predictor.task == 'segmentation':
         counts = np.bincount(_label_map(sample).ravel(), minlength=number)
         texts = [f'{100 * count / counts.sum():.1f} %' for count in counts]
+    elif predictor.task == 'panoptic':
+        labels = np.unique(_segments(sample)) % INSTANCE_OFFSET
+        counts = np.bincount(labels[labels < number], minlength=number)
+        texts = [f'{count}' for count in counts]
     else:
         counts = np.bincount(_objects_above(sample, score_thr).labels.numpy(), minlength=number)
         texts = [f'{count}' for count in counts]

@@ -15,7 +15,10 @@ SOURCES = dict(
     vars_paper='VARS (ICML 2022): 3 steps; no weights are released that want another number',
     timm='timm, pretrained configuration of vit_relpos_{small,base}_patch16_224: mean = std = 0.5',
     swin='Swin, mask-rcnn_swin-s-p4-w7_fpn_ms-crop-3x in mmdet, swin-small upernet in mmseg',
-    mmdet='mmdet, dino-4scale_r50_8xb2-12e and mask-rcnn_r50_fpn',
+    mmdet='mmdet, dino-4scale_r50_8xb2-12e and mask-rcnn_r50_fpn; mask2former_swin-{t,s}-p4-w7-224_8xb2-lsj-50e_coco '
+    'and -coco-panoptic',
+    mask2former='Mask2Former, released configs of instance and panoptic segmentation of ADE20K '
+    '(github.com/facebookresearch/Mask2Former)',
     mmseg='mmseg, mask2former_r50_8xb2-160k, upernet_swin, segmentation of ADE20K',
     beit='BEiT, upernet in mmseg: layer decay 0.9, weight decay 0.05',
     deit='DeiT and ViT, upernet in mmseg: one learning rate, drop path 0.1',
@@ -34,6 +37,10 @@ MASK_RCNN = r'\w+/mask_rcnn_'
 DINO = r'\w+/dino_'
 UPERNET = r'\w+/upernet_'
 MASK2FORMER = r'\w+/mask2former_'
+MASK2FORMER_COCO = r'\w+/mask2former_\w+_coco'  # instance and panoptic segmentation
+MASK2FORMER_ADE20K = r'\w+/mask2former_\w+_ade20k_(instance|panoptic)'
+MASK2FORMER_MMDET = rf'{MASK2FORMER_COCO}|{MASK2FORMER_ADE20K}'
+PANOPTIC = r'\w+/mask2former_\w+_panoptic'
 QUERIES = rf'{DINO}|{MASK2FORMER}'
 COCO = rf'{MASK_RCNN}|{DINO}'
 ADE20K = rf'{UPERNET}|{MASK2FORMER}'
@@ -67,6 +74,32 @@ ERASING = dict(
     fill_std=list(BGR_STD),
 )
 BICUBIC = dict(backend='pillow', interpolation='bicubic')
+JITTER = [
+    FLIP,
+    (
+        'RandomResize',
+        dict(scale=(1024, 1024), ratio_range=(0.1, 2.0), resize_type='Resize', keep_ratio=True),
+    ),
+    (
+        'RandomCrop',
+        dict(crop_type='absolute', crop_size=(1024, 1024), recompute_bbox=True, allow_negative_crop=True),
+    ),
+]
+CROP_640 = [
+    (
+        'RandomChoiceResize',
+        dict(
+            scales=[320, 384, 448, 512, 576, 640, 704, 768, 832, 896, 960, 1024, 1088, 1152, 1216, 1280],
+            resize_type='ResizeShortestEdge',
+            max_size=2560,
+        ),
+    ),
+    (
+        'RandomCrop',
+        dict(crop_type='absolute', crop_size=(640, 640), recompute_bbox=True, allow_negative_crop=True),
+    ),
+]
+WITH_OBJECTS = ('FilterAnnotations', dict(min_gt_bbox_wh=(1e-5, 1e-5), by_mask=True))
 CROP_512 = ('RandomCrop', dict(crop_size=(512, 512), cat_max_ratio=0.75))
 
 
@@ -196,6 +229,7 @@ SETTINGS = [
     (r'gab/mask_rcnn_swin', 'loop', dict(epochs=36, validation=1), 'swin'),
     (UPERNET, 'loop', dict(iterations=160000, validation=16000), 'transnext'),
     (MASK2FORMER, 'loop', dict(iterations=160000, validation=5000), 'transnext'),
+    (MASK2FORMER_COCO, 'loop', dict(iterations=368750, validation=5000), 'mmdet'),
     (
         MASK_RCNN,
         'schedule',
@@ -235,9 +269,17 @@ SETTINGS = [
         [dict(type='PolyLR', eta_min=0.0, power=0.9, by_epoch=False, begin=0, end=160000)],
         'mmseg',
     ),
+    (
+        MASK2FORMER_COCO,
+        'schedule',
+        [dict(type='MultiStepLR', milestones=[327778, 355092], gamma=0.1, by_epoch=False, begin=0, end=368750)],
+        'mmdet',
+    ),
     # The best checkpoint is chosen among those of every validation.
     (COCO, 'best checkpoint', 'coco/bbox_mAP', 'mmdet'),
     (ADE20K, 'best checkpoint', 'mIoU', 'mmseg'),
+    (MASK2FORMER_MMDET, 'best checkpoint', 'coco/segm_mAP', 'mmdet'),
+    (PANOPTIC, 'best checkpoint', 'coco_panoptic/PQ', 'mmdet'),
     # Images.
     (ALL, 'normalisation', IMAGENET, 'transnext'),
     (GAB_VIT, 'normalisation', dict(mean=(127.5,) * 3, std=(127.5,) * 3, bgr_to_rgb=True), 'timm'),
@@ -245,6 +287,8 @@ SETTINGS = [
     (DINO, 'padding', dict(train=1, test=1), 'mmdet'),
     (UPERNET, 'padding', dict(train=(512, 512), test=None), 'mmseg'),
     (MASK2FORMER, 'padding', dict(train=(512, 512), test=32), 'mmseg'),
+    (MASK2FORMER_COCO, 'padding', dict(train=(1024, 1024), test=32), 'mmdet'),
+    (MASK2FORMER_ADE20K, 'padding', dict(train=(640, 640), test=32), 'mask2former'),
     (MASK_RCNN, 'training images', [('Resize', dict(scale=(1333, 800), keep_ratio=True)), FLIP], 'transnext'),
     (r'gab/mask_rcnn_swin', 'training images', multi_scale_crops(1333), 'swin'),
     (DINO, 'training images', multi_scale_crops(4200), 'mmdet'),
@@ -277,10 +321,28 @@ SETTINGS = [
         ],
         'mmseg',
     ),
+    (MASK2FORMER_COCO, 'training images', [*JITTER, WITH_OBJECTS], 'mmdet'),
+    (r'\w+/mask2former_\w+_coco_panoptic', 'training images', JITTER, 'mmdet'),
+    (
+        MASK2FORMER_ADE20K,
+        'training images',
+        [*CROP_640, WITH_OBJECTS, ('PhotoMetricDistortion', {}), FLIP],
+        'mask2former',
+    ),
+    (
+        r'\w+/mask2former_\w+_ade20k_panoptic',
+        'training images',
+        [*CROP_640, ('PhotoMetricDistortion', {}), FLIP],
+        'mask2former',
+    ),
     (MASK_RCNN, 'images without objects', False, 'mmdet'),
+    (MASK2FORMER_MMDET, 'images without objects', False, 'mmdet'),
+    (r'\w+/mask2former_\w+_ade20k_panoptic', 'images without objects', True, 'mask2former'),
     (DINO, 'images without objects', True, 'mmdet'),
     (COCO, 'test images', [('Resize', dict(scale=(1333, 800), keep_ratio=True))], 'mmdet'),
     (ADE20K, 'test images', [('Resize', dict(scale=(2048, 512), keep_ratio=True))], 'mmseg'),
+    (MASK2FORMER_COCO, 'test images', [('Resize', dict(scale=(1333, 800), keep_ratio=True))], 'mmdet'),
+    (MASK2FORMER_ADE20K, 'test images', [('Resize', dict(scale=(2560, 640), keep_ratio=True))], 'mask2former'),
     (
         ADE20K,
         'multi-scale test images',
@@ -288,11 +350,30 @@ SETTINGS = [
         'mmseg',
     ),
     (COCO, 'multi-scale test images', [(1333, 600), (1333, 800), (2000, 1000)], 'chosen'),
+    (MASK2FORMER_MMDET, 'multi-scale test images', None, 'mmdet'),
     # Testing.
     (UPERNET, 'testing', dict(mode='slide', crop_size=(512, 512), stride=(341, 341)), 'transnext'),
     (r'transnext/upernet_\w+_ms', 'testing', dict(mode='whole'), 'transnext_ms'),
     (r'gab/upernet_swin', 'testing', dict(mode='whole'), 'swin'),
     (MASK2FORMER, 'testing', dict(mode='whole'), 'mmseg'),
+    (
+        MASK2FORMER_MMDET,
+        'testing',
+        dict(segments=False, instances=True, per_image=100, overlap=0.8, least=None),
+        'mmdet',
+    ),
+    (
+        r'\w+/mask2former_\w+_coco_panoptic',
+        'testing',
+        dict(segments=True, instances=True, per_image=100, overlap=0.8, least=0.8),
+        'mmdet',
+    ),
+    (
+        r'\w+/mask2former_\w+_ade20k_panoptic',
+        'testing',
+        dict(segments=True, instances=False, per_image=100, overlap=0.8, least=0.8),
+        'mask2former',
+    ),
     (MASK_RCNN, 'testing', dict(score=0.05, nms=0.5, per_image=100, mask=0.5, proposals=1000), 'mmdet'),
     (DINO, 'testing', dict(per_image=300), 'mmdet'),
     # Heads.
@@ -328,6 +409,20 @@ SETTINGS = [
         dict(classes=150, queries=100, layers=(6, 9), points=12544, weights=[2.0, 5.0, 5.0], no_object=0.1),
         'mmseg',
     ),
+    *(
+        (
+            rf'\w+/mask2former_\w+_{data}',
+            'head',
+            dict(classes=classes, queries=100, layers=(6, 9), points=12544, weights=[2.0, 5.0, 5.0], no_object=0.1),
+            source,
+        )
+        for data, classes, source in (
+            ('coco', 80, 'mmdet'),
+            ('coco_panoptic', 133, 'mmdet'),
+            ('ade20k_instance', 100, 'mask2former'),
+            ('ade20k_panoptic', 150, 'mask2former'),
+        )
+    ),
     # Normalisation layers.
     (ALL, 'batch norm over all GPUs', False, 'mmdet'),
     (UPERNET, 'batch norm over all GPUs', True, 'transnext'),
@@ -354,6 +449,8 @@ SETTINGS = [
     # Position bias of TransNeXt: mode and training size, mode in multi-scale testing.
     (r'transnext/(mask_rcnn|dino)_', 'position bias', ('interpolate', 800, 'extrapolate'), 'transnext'),
     (r'transnext/mask2former_', 'position bias', ('interpolate', 512, 'extrapolate'), 'transnext'),
+    (r'transnext/mask2former_\w+_coco', 'position bias', ('interpolate', 1024), 'chosen'),
+    (r'transnext/mask2former_\w+_ade20k_', 'position bias', ('interpolate', 640), 'chosen'),
     (r'transnext/upernet_', 'position bias', ('interpolate', 512, 'extrapolate'), 'transnext_ms'),
     (r'transnext/upernet_\w+_ms', 'position bias', ('interpolate', 800, 'interpolate'), 'transnext_ms'),
     # Steps of the recurrence of VARS.

@@ -52,7 +52,7 @@ def read(name: str, system: str = 'transnext') -> Config:
 def test_builds(path: Path) -> None:
     config = parse(path)
     model = build(config)
-    module = config.model.get('decode_head') or config.model.get('head')
+    module = config.model.get('decode_head') or config.model.get('panoptic_head') or config.model.get('head')
     if 'in_channels' in (config.model.get('neck') or {}):
         module = config.model.neck
     in_channels = module.in_channels if isinstance(module.in_channels, (list, tuple)) else (module.in_channels,)

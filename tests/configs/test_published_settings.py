@@ -16,7 +16,14 @@ from .reading import CONFIGS, parse
 
 NAMES = {f'{path.parent.name}/{path.stem}': path for path in CONFIGS}
 # Transforms that neither change an image nor choose one.
-UNCHANGING = ('LoadImageFromFile', 'LoadAnnotations', 'PackDetInputs', 'PackSegInputs', 'PackInputs')
+UNCHANGING = (
+    'LoadImageFromFile',
+    'LoadAnnotations',
+    'LoadPanopticAnnotations',
+    'PackDetInputs',
+    'PackSegInputs',
+    'PackInputs',
+)
 
 
 @cache
@@ -108,11 +115,13 @@ def settings_of_images(config: Config) -> dict[str, object]:
     if config.default_scope == 'mmpretrain':
         padding = None
     elif config.default_scope == 'mmdet':
-        padding = dict(train=preprocessor.pad_size_divisor, test=preprocessor.pad_size_divisor)
+        divisor = preprocessor.pad_size_divisor
+        augments = preprocessor.batch_augments
+        padding = dict(train=augments[0].size if augments else divisor, test=divisor)
     else:
         padding = dict(train=preprocessor.size, test=(preprocessor.test_cfg or {}).get('size_divisor'))
     pipelines = [config[f'{kind}_dataloader'].dataset.pipeline for kind in ('train', 'val', 'test')]
-    for pipeline in (*pipelines, config.tta_pipeline):
+    for pipeline in (*pipelines, config.tta_pipeline or []):
         Compose(pipeline)
     assert pipelines[1] == pipelines[2]
     measured = {
@@ -125,7 +134,10 @@ def settings_of_images(config: Config) -> dict[str, object]:
     }
     if padding:
         measured['padding'] = padding
-        measured['multi-scale test images'] = [step.scale for step in config.tta_pipeline[1].transforms[0]]
+        assert bool(config.tta_pipeline) == bool(config.tta_model)
+        measured['multi-scale test images'] = config.tta_pipeline and [
+            step.scale for step in config.tta_pipeline[1].transforms[0]
+        ]
     if config.default_scope == 'mmdet':
         measured['images without objects'] = not config.train_dataloader.dataset.filter_cfg.filter_empty_gt
     if config.default_scope == 'mmpretrain':
@@ -151,17 +163,19 @@ def steps_of(pipeline: list) -> list:
 def settings_of_model(config: Config, model: torch.nn.Module) -> dict[str, object]:
     """Measured on the built model, or read in its config where a module keeps nothing of it."""
     if config.default_scope == 'mmdet':
-        measured = (
-            mask_rcnn(model, config.model.rpn_head.anchor_generator)
-            if config.model.type == 'MaskRCNN'
-            else dino(model)
-        )
+        if config.model.type == 'MaskRCNN':
+            measured = mask_rcnn(model, config.model.rpn_head.anchor_generator)
+        elif config.model.type == 'Mask2Former':
+            measured = dict(head=mask2former(model.panoptic_head), testing=segments(model))
+        else:
+            measured = dino(model)
     elif config.default_scope == 'mmpretrain':
         measured = classifier(model, config)
     else:
-        head = upernet if config.model.decode_head.type == 'UPerHead' else mask2former
+        is_upernet = config.model.decode_head.type == 'UPerHead'
         whole = model.test_cfg.mode == 'whole'
-        measured = dict(head=head(model), testing=dict(mode='whole') if whole else dict(model.test_cfg))
+        head = upernet(model) if is_upernet else mask2former(model.decode_head)
+        measured = dict(head=head, testing=dict(mode='whole') if whole else dict(model.test_cfg))
     backbone = config.model.backbone
     measured['weights'] = (config.model.get('init_cfg') or backbone.get('init_cfg') or {}).get('checkpoint')
     measured['drop path'] = backbone.get('drop_path_rate', 0.0)
@@ -244,8 +258,7 @@ def upernet(model: torch.nn.Module) -> dict[str, object]:
     )
 
 
-def mask2former(model: torch.nn.Module) -> dict[str, object]:
-    head = model.decode_head
+def mask2former(head: torch.nn.Module) -> dict[str, object]:
     return dict(
         classes=head.num_classes,
         queries=head.num_queries,
@@ -253,6 +266,21 @@ def mask2former(model: torch.nn.Module) -> dict[str, object]:
         points=head.num_points,
         weights=[loss.loss_weight for loss in (head.loss_cls, head.loss_mask, head.loss_dice)],
         no_object=head.class_weight[-1],
+    )
+
+
+def segments(model: torch.nn.Module) -> dict[str, object]:
+    fusion, config = model.panoptic_fusion_head, model.test_cfg
+    head = model.panoptic_head
+    assert (fusion.num_things_classes, fusion.num_stuff_classes) == (head.num_things_classes, head.num_stuff_classes)
+    assert config.panoptic_on == (head.num_stuff_classes > 0) and config.filter_low_score
+    return dict(
+        segments=config.panoptic_on,
+        instances=config.instance_on,
+        per_image=config.max_per_image,
+        overlap=config.iou_thr,
+        # The least score of a segment: mmdet's default.
+        least=config.get('object_mask_thr', 0.8) if config.panoptic_on else None,
     )
 
 

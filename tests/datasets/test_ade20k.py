@@ -9,8 +9,8 @@ from mmseg.evaluation import IoUMetric
 from mmseg.structures import SegDataSample
 from PIL import Image
 
-from bioattn_mm.datasets.mini import majority_baseline
 from bioattn_mm.datasets.class_names import ADE20K_CLASSES
+from bioattn_mm.datasets.mini import majority_baseline
 
 from .conftest import NUM_TRAIN, NUM_VAL
 

@@ -94,7 +94,7 @@ def write_image(root: Path, split: str, seed: int, index: int) -> tuple[dict, li
     Image.fromarray(scene.image).save(root / f'{split}2017' / image['file_name'], quality=93)
     panoptic = panoptic_map(scene)
     name = f'{index + 1:012d}.png'
-    panoptic.save(root / 'annotations' / f'panoptic_{split}2017' / name)
+    panoptic.image().save(root / 'annotations' / f'panoptic_{split}2017' / name)
     segments = {'image_id': image['id'], 'file_name': name, 'segments_info': panoptic.segments()}
     annotations = [annotate(instance) for instance in scene.instances]
     return image, [{**annotation, 'image_id': image['id']} for annotation in annotations if annotation], segments

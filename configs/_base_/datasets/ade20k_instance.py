@@ -1,5 +1,5 @@
-# ADE20K's 100 classes with instances, boxes and masks, with Mask2Former's resize: short sides from half the crop of 640
-# pixels to twice. The annotations are those that tools/convert_ade20k.py writes.
+# ADE20K's 100 classes with instances, boxes and masks, with Mask2Former's resize: short sides from half to twice the
+# crop of 640 pixels. The annotations are those that tools/convert_ade20k.py writes.
 _base_ = './coco_instance_jitter.py'
 dataset_type = 'ADE20KInstanceDataset'
 data_root = 'data/ade/ADEChallengeData2016'

@@ -1,5 +1,5 @@
-# Mask2Former for instance segmentation on ADE20K, on four feature maps of a plain backbone; a config adds the backbone and
-# the neck's `in_channels`.
+# Mask2Former for instance segmentation on ADE20K, on four feature maps of a plain backbone; a config adds the
+# backbone and the neck's `in_channels`.
 _base_ = './mask2former_ade20k_instance.py'
 model = dict(
     neck=dict(
