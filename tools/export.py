@@ -67,7 +67,7 @@ def main() -> None:
     # Not at the top: a missing package ends the tool in one line.
     from mmdeploy.utils import get_root_logger
 
-    from bioattn_mm.deploy.export import check_runtime, export, inference_checkpoint, publish
+    from bioattn_mm.deploy.export import check_kind, check_runtime, export, inference_checkpoint, publish
     from bioattn_mm.deploy.verification import Verification
 
     get_root_logger().setLevel(logging.ERROR)
@@ -75,6 +75,7 @@ def main() -> None:
     deploy_config = read_deploy_config(args.deploy_cfg)
     check_runtime(deploy_config)
     config = load_config(args.config, mini=args.mini, cfg_options=args.cfg_options)
+    check_kind(config, deploy_config)
     name_host_transforms(config)  # mmdeploy finds the loading transforms by their names
     if args.verify:
         config = with_mini_test_data(config)

@@ -27,6 +27,29 @@ def check_runtime(deploy_config: Config) -> None:
         raise InputError(f'the deploy config exports for {backend}, which is not installed: install it first')
 
 
+def has_panoptic_head(config: Config) -> bool:
+    """Whether a model is mmdet's Mask2Former, of instance or of panoptic segmentation."""
+    return 'panoptic_fusion_head' in config.model
+
+
+def model_type_of(config: Config) -> str:
+    """mmdeploy's name of the exported model with what comes after the network."""
+    return 'panoptic_end2end' if has_panoptic_head(config) else 'end2end'
+
+
+def check_kind(config: Config, deploy_config: Config) -> None:
+    """Raise an `InputError` if a deploy config is for Mask2Former in mmdet and the model is not, or the reverse."""
+    found = deploy_config.codebase_config.get('model_type', 'end2end')
+    if found != model_type_of(config):
+        needed = (
+            'one of configs/deploy/panoptic-seg_*' if has_panoptic_head(config) else 'another one of configs/deploy'
+        )
+        raise InputError(
+            f'{Path(deploy_config.filename).name} does not export {config.model.type} of {config.filename}: take '
+            f'{needed}'
+        )
+
+
 def inference_checkpoint(path: str, own: dict[str, Tensor]) -> dict:
     """The part of a checkpoint that inference needs, in the form in which OpenMMLab publishes checkpoints.
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from ..errors import InputError
 from . import tasks  # noqa: F401  registers the tasks that `build_task_processor` looks up
+from .export import has_panoptic_head, model_type_of
 
 CUDA = 'CUDAExecutionProvider'
 
@@ -45,7 +46,8 @@ def load_exported(path: str, config: Config, device: str) -> nn.Module:
         raise InputError(f'onnxruntime cannot load {path}: {str(error).splitlines()[0]}') from error
     outputs = {output.name: output for output in session.get_outputs()}
     is_detector = config.default_scope == 'mmdet'
-    if is_detector != ({'dets', 'labels'} <= set(outputs)):
+    expected = {'cls_logits', 'mask_logits'} if has_panoptic_head(config) else {'dets', 'labels'}
+    if is_detector != (expected <= set(outputs)):
         raise InputError(f'{path} is not a model of {config.filename}: its outputs are {", ".join(outputs)}')
     task = dict(type='mmdet', task='ObjectDetection') if is_detector else dict(type='mmseg', task='Segmentation')
     # A segmentor exported with its argmax gives integers.
@@ -56,7 +58,9 @@ def load_exported(path: str, config: Config, device: str) -> nn.Module:
                 type='onnx', input_names=[session.get_inputs()[0].name], output_names=list(outputs), input_shape=None
             ),
             backend_config=dict(type='onnxruntime'),
-            codebase_config=dict(**task, model_type='end2end', with_argmax=with_argmax, post_processing=dict()),
+            codebase_config=dict(
+                **task, model_type=model_type_of(config), with_argmax=with_argmax, post_processing=dict()
+            ),
         )
     )
     task_processor = build_task_processor(config, deploy_config, device)

@@ -121,13 +121,19 @@ def largest_difference(a: BaseDataElement, b: BaseDataElement, test_cfg: dict) -
     Segmentation: the largest difference of the logits. Detection: each detection is compared with the closest one of
     its class in the other prediction; their difference is the largest among that of the scores, that of the corners
     relative to the longer side of the image, and the fraction of pixels in which the masks differ. It is at most the
-    amount by which the score exceeds the lowest score that the other prediction would have kept.
+    amount by which the score exceeds the lowest score that the other prediction would have kept. Panoptic
+    segmentation: the fraction of pixels of another segment, and where there are detections their difference, too.
     """
     if 'seg_logits' in a:
         return float((a.seg_logits.data - b.seg_logits.data).abs().max())
-    side = max(a.ori_shape)
-    a, b = a.pred_instances, b.pred_instances
-    return max(from_closest(a, b, side, test_cfg), from_closest(b, a, side, test_cfg))
+    side, differences = max(a.ori_shape), []
+    if 'pred_panoptic_seg' in a:
+        segments, other_segments = a.pred_panoptic_seg.sem_seg, b.pred_panoptic_seg.sem_seg
+        differences.append(float((segments != other_segments).float().mean()))
+    if 'pred_instances' in a:
+        a, b = a.pred_instances, b.pred_instances
+        differences += [from_closest(a, b, side, test_cfg), from_closest(b, a, side, test_cfg)]
+    return max(differences)
 
 
 def from_closest(instances: InstanceData, others: InstanceData, side: int, test_cfg: dict) -> float:

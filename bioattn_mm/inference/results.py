@@ -60,8 +60,9 @@ class Results:
             for index, (name, color) in enumerate(zip(predictor.classes, predictor.palette))
         ]
         if predictor.task == 'panoptic':
+            num_things = predictor.config.model.panoptic_fusion_head.num_things_classes
             for index, category in enumerate(self.categories):
-                category['isthing'] = int(index < predictor.model.num_things_classes)
+                category['isthing'] = int(index < num_things)
         self._names: set[str] = set()
 
     def add_image(self, prediction: Prediction) -> None:

@@ -25,6 +25,7 @@ OUTPUTS = {
     'segmentation': ['output'],
     'detection': ['dets', 'labels'],
     'instance-seg': ['dets', 'labels', 'masks'],
+    'panoptic-seg': ['cls_logits', 'mask_logits'],
 }
 NAMES = sorted(path.stem for path in FOLDER.glob('*.py'))
 

@@ -50,6 +50,18 @@ def test_of_scores() -> None:
     assert largest_difference(a, b, {}) == 0.25
 
 
+def test_of_segments() -> None:
+    a, b = detections((0, 0.9, 1)), detections((0, 0.8, 1))
+    segments = torch.zeros(1, 4, 5, dtype=torch.int32)
+    for sample, where in ((a, slice(0, 2)), (b, slice(0, 3))):
+        sample.pred_panoptic_seg = PixelData(sem_seg=segments.clone())
+        sample.pred_panoptic_seg.sem_seg[:, 0, where] = 1007
+    # The scores differ by more; without the objects, one pixel of 20 differs.
+    assert largest_difference(a, b, TEST_CFG) == pytest.approx(0.1)
+    del a.pred_instances, b.pred_instances
+    assert largest_difference(a, b, TEST_CFG) == pytest.approx(0.05)
+
+
 def test_of_masks() -> None:
     masks = torch.zeros(2, 100, 200, dtype=torch.bool)
     masks[0, 10:20, 10:20] = True

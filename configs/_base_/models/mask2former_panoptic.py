@@ -1,5 +1,5 @@
-# Mask2Former for panoptic segmentation of COCO, mmdet's settings. Losses and decoders are those of mmseg's head, which
-# is mmdet's. A config adds the backbone and the head's `in_channels`.
+# Mask2Former for panoptic segmentation of COCO, mmdet's settings. Losses and decoders are those of mmseg's head,
+# which is mmdet's. A config adds the backbone and the head's `in_channels`.
 _base_ = './mask2former.py'
 model = dict(
     _delete_=True,
