@@ -13,6 +13,8 @@ from . import tasks  # noqa: F401  registers the tasks that `build_task_processo
 from .export import has_panoptic_head, model_type_of
 
 CUDA = 'CUDAExecutionProvider'
+# Outputs of detectors, and of mmdet's Mask2Former.
+DETECTIONS, QUERIES = {'dets', 'labels'}, {'cls_logits', 'mask_logits'}
 
 
 def default_device() -> str:
@@ -46,8 +48,8 @@ def load_exported(path: str, config: Config, device: str) -> nn.Module:
         raise InputError(f'onnxruntime cannot load {path}: {str(error).splitlines()[0]}') from error
     outputs = {output.name: output for output in session.get_outputs()}
     is_detector = config.default_scope == 'mmdet'
-    expected = {'cls_logits', 'mask_logits'} if has_panoptic_head(config) else {'dets', 'labels'}
-    if is_detector != (expected <= set(outputs)):
+    expected = None if not is_detector else QUERIES if has_panoptic_head(config) else DETECTIONS
+    if expected != next((names for names in (DETECTIONS, QUERIES) if names <= set(outputs)), None):
         raise InputError(f'{path} is not a model of {config.filename}: its outputs are {", ".join(outputs)}')
     task = dict(type='mmdet', task='ObjectDetection') if is_detector else dict(type='mmseg', task='Segmentation')
     # A segmentor exported with its argmax gives integers.

@@ -13,6 +13,11 @@ def small_training(config: str) -> tuple[str, ...]:
     name = Path(config).stem
     if name.startswith('upernet'):
         return (f'{TRAIN}.2.scale=(256,64)', f'{TRAIN}.3.crop_size=(64,64)', 'model.data_preprocessor.size=(64,64)')
+    if name.startswith('mask2former') and not name.endswith('ade20k'):  # mmdet's
+        crop = (f'{TRAIN}.3.scale=(96,96)', f'{TRAIN}.4.crop_size=(64,64)')
+        if 'ade20k' in name:
+            crop = (f'{TRAIN}.2.scales=[64,96]', f'{TRAIN}.3.crop_size=(64,64)')
+        return *crop, 'model.data_preprocessor.batch_augments.0.size=(64,64)', 'model.train_cfg.num_points=256'
     if name.startswith('mask2former'):
         return (
             f'{TRAIN}.2.scales=[64,96]', f'{TRAIN}.3.crop_size=(64,64)', 'model.data_preprocessor.size=(64,64)',

@@ -1,6 +1,7 @@
 """Every config trains, is tested, and comes back from its checkpoint."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from ..conftest import NUM_TRAIN
 from .running import ROOT, InProcess, metrics_of_test, run, scalars
 from .small_images import small_training
 
-# Of each system and framework, except TransNeXt (all frameworks: test_real_run.py) and DINO (test_mini_dino_learns);
+# Of each system and framework, except TransNeXt (all frameworks: test_real_run.py), DINO (test_mini_dino_learns) and
+# mmdet's Mask2Former (test_real_run.py, test_panoptic.py);
 # `make test-all` runs the rest.
 REPRESENTATIVES = (
     'convit/mask_rcnn_tiny_coco',
@@ -35,6 +37,8 @@ def options_of_two_images(mode: str, name: str) -> list[str]:
     dataset = f'{mode}_dataloader.dataset'
     if 'in1k' in name:  # the first image and the last, which are of different classes
         return [f'{dataset}.indices=[0,{NUM_TRAIN - 1}]', f'{dataset}.split=train']
+    if re.search('mask2former.*(coco|_instance|_panoptic)$', name):
+        return options_of_two_segmented(mode, name)
     if 'ade20k' in name:
         folders = ('img_path=images/training', 'seg_map_path=annotations/training')
         options = [f'{dataset}.indices=2', *(f'{dataset}.data_prefix.{folder}' for folder in folders)]
@@ -52,15 +56,44 @@ def options_of_two_images(mode: str, name: str) -> list[str]:
     return [*options, *(f'{dataset}.pipeline.{step}={sizes[step.split(".")[-1]]}' for step in steps)]
 
 
+def options_of_two_segmented(mode: str, name: str) -> list[str]:
+    """The same for Mask2Former in mmdet, of instances or panoptic, on COCO or ADE20K."""
+    dataset, evaluator = f'{mode}_dataloader.dataset', f'{mode}_evaluator'
+    kind = 'panoptic' if 'panoptic' in name else 'instance'
+    root, file = 'data/mini/ADEChallengeData2016', f'two_{kind}.json'
+    images, maps = 'images/training/', 'ade20k_panoptic_train/'
+    if 'coco' in name:
+        root, file = 'data/mini/coco', f'annotations/{"panoptic_two" if kind == "panoptic" else "two_images"}.json'
+        images, maps = 'train2017/', 'annotations/panoptic_train2017/'
+    options = [f'{dataset}.ann_file={file}', f'{dataset}.data_prefix.img={images}']
+    if kind == 'panoptic':
+        options.append(f'{dataset}.data_prefix.seg={maps}')
+    if mode == 'train':
+        return [*options, *small_training(name)]
+    options.append(f'{dataset}.pipeline.1.scale=(96,96)')
+    if name.endswith('coco_panoptic'):
+        options.append(f'{evaluator}.1.ann_file=data/mini/coco/annotations/two_images.json')
+        evaluator += '.0'
+    if kind == 'panoptic':
+        options.append(f'{evaluator}.seg_prefix={root}/{maps}')
+    return [*options, f'{evaluator}.ann_file={root}/{file}']
+
+
 @pytest.fixture(scope='module')
 def two_images(workplace: Path) -> None:
-    """The annotation file of two images of the miniature COCO."""
-    folder = workplace / 'data/mini/coco/annotations'
-    content = json.loads((folder / 'instances_train2017.json').read_text())
-    content['images'] = content['images'][:2]
-    ids = [image['id'] for image in content['images']]
-    content['annotations'] = [a for a in content['annotations'] if a['image_id'] in ids]
-    (folder / 'two_images.json').write_text(json.dumps(content))
+    """The annotation files of two images of the miniature COCO and of the miniature ADE20K."""
+    coco, ade20k = workplace / 'data/mini/coco/annotations', workplace / 'data/mini/ADEChallengeData2016'
+    for path, file in (
+        (coco / 'instances_train2017.json', 'two_images.json'),
+        (coco / 'panoptic_train2017.json', 'panoptic_two.json'),
+        (ade20k / 'ade20k_instance_train.json', 'two_instance.json'),
+        (ade20k / 'ade20k_panoptic_train.json', 'two_panoptic.json'),
+    ):
+        content = json.loads(path.read_text())
+        content['images'] = content['images'][:2]
+        ids = [image['id'] for image in content['images']]
+        content['annotations'] = [a for a in content['annotations'] if a['image_id'] in ids]
+        (path.parent / file).write_text(json.dumps(content))
 
 
 @pytest.mark.usefixtures('two_images')
@@ -74,9 +107,13 @@ def test_every_config_learns_and_comes_back(name: str, workplace: Path, tool: In
     iterations, warmup, options = 14, 20, []
     if 'dino' in name:  # learns later than the others: more steps, a shorter warm-up, a higher rate
         iterations, warmup, options = 20, 3, ['optim_wrapper.optimizer.lr=5e-4']
+    if re.search('mask2former.*(coco|_instance)$', name):  # and objects of its own masks later still
+        iterations, warmup, options = 30, 3, ['optim_wrapper.optimizer.lr=5e-4']
     # So few steps may leave every score of a detector below its threshold, and the metric empty. UperNet's head is
     # mmseg's, and would take most of the time.
     model = ['model.test_cfg.rcnn.score_thr=0.0'] if 'mask_rcnn' in name else []
+    if 'panoptic' in name:  # nor are its classes certain
+        model = ['model.test_cfg.object_mask_thr=0.0', 'model.test_cfg.iou_thr=0.0']
     if 'in1k' in name:
         options = ['train_dataloader.batch_size=4']
     if 'upernet' in name:
@@ -104,8 +141,8 @@ def test_every_config_learns_and_comes_back(name: str, workplace: Path, tool: In
     names = [metric for metric in tested if 'time' not in metric]
     assert {metric: tested[metric] for metric in names} == {metric: validated[metric] for metric in names}
     # Equal zeros would say nothing.
-    metric = 'mIoU' if 'ade20k' in name else 'accuracy/top1' if 'in1k' in name else 'coco/bbox_mAP_50'
-    assert tested[metric] > 0
+    metrics = ('coco_panoptic/PQ', 'mIoU', 'accuracy/top1', 'coco/segm_mAP_50', 'coco/bbox_mAP_50')
+    assert tested[next(metric for metric in metrics if metric in tested)] > 0
     shutil.rmtree(work_dir)
 
 

@@ -17,9 +17,16 @@ from .running import InProcess, metrics_of_test, run, run_script, scalars
 from .small_images import small_training
 from .user_folder import make_user_folder
 
-UPERNET, MASK_RCNN, DINO, MASK2FORMER = (
+UPERNET, MASK_RCNN, DINO, MASK2FORMER, INSTANCE, PANOPTIC = (
     f'configs/transnext/{name}.py'
-    for name in ('upernet_micro_ade20k', 'mask_rcnn_micro_coco', 'dino_4scale_micro_coco', 'mask2former_micro_ade20k')
+    for name in (
+        'upernet_micro_ade20k',
+        'mask_rcnn_micro_coco',
+        'dino_4scale_micro_coco',
+        'mask2former_micro_ade20k',
+        'mask2former_micro_coco',
+        'mask2former_micro_ade20k_panoptic',
+    )
 )
 WEIGHTS = 'model.backbone.init_cfg.checkpoint=transnext_micro_224_1k.pth'
 LOG = 'default_hooks.logger.interval=1'
@@ -33,6 +40,10 @@ SMALL_MODEL = {
     ),
     DINO: ('model.num_queries=50', 'model.encoder.num_layers=2', 'model.decoder.num_layers=2'),
     MASK2FORMER: ('model.decode_head.num_queries=20', 'model.decode_head.transformer_decoder.num_layers=3'),
+    **dict.fromkeys(
+        (INSTANCE, PANOPTIC),
+        ('model.panoptic_head.num_queries=20', 'model.panoptic_head.transformer_decoder.num_layers=3'),
+    ),
 }  # fmt: skip
 
 
@@ -169,7 +180,8 @@ def test_train_by_epochs(user: Path) -> None:
 
 
 @pytest.mark.parametrize(('config', 'checkpoint', 'metric'), [
-    (DINO, 'epoch_1.pth', 'coco/bbox_mAP'), (MASK2FORMER, 'iter_2.pth', 'mIoU')
+    (DINO, 'epoch_1.pth', 'coco/bbox_mAP'), (MASK2FORMER, 'iter_2.pth', 'mIoU'),
+    (INSTANCE, 'iter_2.pth', 'coco/segm_mAP'), (PANOPTIC, 'iter_2.pth', 'coco_panoptic/PQ'),
 ])  # fmt: skip
 def test_detr_like_heads(user: Path, config: str, checkpoint: str, metric: str, tool: InProcess) -> None:
     by_epoch = checkpoint.startswith('epoch')
@@ -182,6 +194,8 @@ def test_detr_like_heads(user: Path, config: str, checkpoint: str, metric: str, 
     metrics = check(user, config, work_dir / checkpoint, options=small_images('test', 3), how=tool)
     assert metric in metrics
     assert metrics == last_validation(work_dir)
+    if config in (INSTANCE, PANOPTIC):  # mmdet merges no masks of several scales
+        return
     number = 3 if by_epoch else 6
     scales = [f'tta_pipeline.1.transforms.0.{index}.scale=({96 + 16 * index},96)' for index in range(number)]
     options = ('test_dataloader.dataset.indices=2', *scales)

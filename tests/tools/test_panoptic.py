@@ -1,0 +1,123 @@
+"""A panoptic model through the tools: trained, tested, drawn, predicted with, exported; and what cannot be done."""
+
+import json
+import re
+from pathlib import Path
+
+import mmcv
+import numpy as np
+import pytest
+from PIL import Image
+
+from bioattn_mm import Predictor
+from bioattn_mm.compat.panoptic import rgb2id
+
+from .running import ROOT, InProcess, metrics_of_test, scalars
+
+CONFIG = str(ROOT / 'tests/tools/mask2former_panoptic_small.py')
+PIPELINE = 'train_dataloader.dataset.pipeline'
+CHECKPOINT = 'panoptic/iter_60.pth'
+IMAGES = 'data/mini/coco/val2017'
+
+
+@pytest.fixture
+def trained(workplace: Path, tool: InProcess) -> Path:
+    """The work dir of a miniature run, shorter than `--mini` alone; the first test that needs it trains."""
+    work_dir = workplace / 'panoptic'
+    if not work_dir.exists():
+        tool(
+            workplace, 'train.py', CONFIG, '--mini', '--work-dir', 'panoptic', '--cfg-options',
+            'optim_wrapper.optimizer.lr=2e-3', 'train_cfg.max_iters=60', 'train_cfg.val_interval=60',
+            'param_scheduler.1.end=60', 'default_hooks.checkpoint.interval=60', f'{PIPELINE}.4.crop_size=(128,128)',
+            'model.data_preprocessor.batch_augments.0.size=(128,128)',
+        )  # fmt: skip
+    return work_dir
+
+
+def test_it_learns_and_comes_back(workplace: Path, trained: Path, tool: InProcess) -> None:
+    (validated,) = [line for line in scalars(trained) if 'loss' not in line]
+    assert validated['coco_panoptic/PQ_st'] > 3
+    tool(workplace, 'test.py', CONFIG, CHECKPOINT, '--mini', '--show-dir', 'panoptic/drawn')
+    tested = {name: value for name, value in metrics_of_test(trained / 'test').items() if 'time' not in name}
+    assert {'coco_panoptic/PQ', 'coco/segm_mAP'} <= set(tested)
+    assert tested == {name: validated[name] for name in tested}
+    check_drawings(workplace, trained / 'drawn')
+
+
+def check_drawings(workplace: Path, folder: Path) -> None:
+    """Left the ground truth, in whose pixels without segments the image shows; right another picture."""
+    segments = {}
+    content = json.loads((workplace / 'data/mini/coco/annotations/panoptic_val2017.json').read_text())
+    for annotation in content['annotations']:
+        path = workplace / 'data/mini/coco/annotations/panoptic_val2017' / annotation['file_name']
+        segments[path.stem] = rgb2id(np.asarray(Image.open(path)))
+    for path in folder.rglob('vis_image/*.png'):
+        stem = f'{int(path.stem.split("_")[-1]):012d}'  # the hook counts the images from 1
+        image = mmcv.imread(str(workplace / IMAGES / f'{stem}.jpg'))
+        truth, predicted = np.split(mmcv.imread(str(path)), 2, axis=1)
+        labelled = segments[stem] > 0
+        difference = np.abs(truth.astype(int) - image).mean(axis=-1)
+        assert difference[labelled].mean() > 3 * (difference[~labelled].mean() if (~labelled).any() else 0)
+        assert (truth != predicted).any()
+
+
+def test_prediction_is_coco_s_panoptic_format(workplace: Path, trained: Path, tool: InProcess) -> None:
+    predictor = Predictor(CONFIG, workplace / CHECKPOINT, mini=True, device='cpu')
+    (sample,) = predictor(workplace / IMAGES / '000000000001.jpg')
+    segments = sample.pred_panoptic_seg.sem_seg[0].numpy()
+    found = [segment for segment in np.unique(segments).tolist() if segment % 1000 < 133]
+    kept = found[-1] % 1000
+    for out, classes in (('all', []), ('one', ['--classes', predictor.classes[kept]])):
+        tool(
+            workplace, 'predict.py', CONFIG, CHECKPOINT, f'{IMAGES}/000000000001.jpg', '--mini', '--device', 'cpu',
+            '--out', f'panoptic/{out}', *classes,
+        )  # fmt: skip
+        document = json.loads((trained / out / 'predictions.json').read_text())
+        (annotation,) = document['annotations']
+        ids = rgb2id(np.asarray(Image.open(trained / out / annotation['file_name'])))
+        things = [category['id'] for category in document['categories'] if category['isthing']]
+        assert things == list(range(1, 81)) and len(document['categories']) == 133
+        # Every segment has the pixels that the model found, and no other pixel has an ID.
+        expected = [segment for segment in found if not classes or segment % 1000 == kept]
+        assert [each['category_id'] for each in annotation['segments_info']] == [s % 1000 + 1 for s in expected]
+        for each, segment in zip(annotation['segments_info'], expected):
+            assert ((ids == each['id']) == (segments == segment)).all()
+            assert each['area'] == (segments == segment).sum()
+        assert set(np.unique(ids)) - {0} == {each['id'] for each in annotation['segments_info']}
+        assert (mmcv.imread(str(trained / out / 'overlays/000000000001.png')).shape[:2]) == ids.shape
+
+
+@pytest.mark.filterwarnings('ignore:You are using the legacy TorchScript-based ONNX export')
+def test_exported_predicts_the_same(workplace: Path, trained: Path, tool: InProcess) -> None:
+    for package in ('mmdeploy', 'onnx', 'onnxruntime'):
+        pytest.importorskip(package, reason=f'{package} is not installed: make setup EXTRA=deploy')
+    arguments = ('export.py', CONFIG, CHECKPOINT, '--mini')
+    line = tool.error(
+        workplace, *arguments, '--out', 'panoptic/refused',
+        '--deploy-cfg', 'configs/deploy/instance-seg_onnxruntime_dynamic.py',
+    )  # fmt: skip
+    assert line.endswith('take one of configs/deploy/panoptic-seg_*')
+    printed = tool(
+        workplace, *arguments, '--out', 'panoptic/exported', '--verify', '--verify-images', '2',
+        '--deploy-cfg', 'configs/deploy/panoptic-seg_onnxruntime_dynamic.py',
+    )  # fmt: skip
+    assert float(re.search('largest difference of the outputs: (.*)', printed)[1]) < 1e-3
+    own, exported = (
+        Predictor(CONFIG, trained / file, mini=True, device='cpu')
+        for file in ('iter_60.pth', 'exported/end2end.onnx')
+    )
+    image = mmcv.imread(str(workplace / IMAGES / '000000000002.jpg'))
+    image = mmcv.imresize(image, (256, 192))  # which the pipeline resizes to a multiple of 32: no padding
+    options = [predictor([image])[0].pred_panoptic_seg.sem_seg for predictor in (own, exported)]
+    assert (options[0] != options[1]).float().mean() < 0.01
+
+
+def test_what_cannot_be_done_is_said_in_a_line(workplace: Path, trained: Path, tool: InProcess) -> None:
+    line = tool.refused(workplace, 'test.py', CONFIG, CHECKPOINT, '--mini', '--tta')
+    assert 'multi-scale testing needs tta_model and tta_pipeline' in line
+    line = tool.refused(workplace, 'train.py', CONFIG, '--data', 'data/mini/coco')
+    assert 'learns panoptic segmentation: take a config of either' in line
+    line = tool.refused(workplace, 'inspect_data.py', CONFIG, '--mini', '--out', 'inspected_panoptic')
+    assert 'panoptic annotations cannot be inspected' in line
+    line = tool.refused(workplace, 'test.py', 'configs/transnext/mask2former_micro_ade20k_panoptic.py', CHECKPOINT)
+    assert 'tools/convert_ade20k.py data/ade/ADEChallengeData2016' in line
