@@ -6,12 +6,13 @@ ade20k_instance_{train,val}.json, ade20k_panoptic_{train,val}.json and the PNGs 
 """
 
 import argparse
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import bioattn_mm.cli.threads  # noqa: F401
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.datasets.ade20k import SPLITS, convert_split, output_files
@@ -32,16 +33,17 @@ def main() -> None:
         if path.exists() or path.with_suffix('').exists():
             raise InputError(f'{path} is there already, or its PNGs: remove or rename them to convert again')
     columns = (TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    written = []
     with Progress(*columns) as progress:
         for split in SPLITS:
-            bar = progress.add_task(split, total=None)
+            written += convert_split(root, split, partial(run_shown, progress, progress.add_task(split)))
+    print(*written, sep='  ')
 
-            def run(function: object, count: int, bar: object = bar) -> list:
-                progress.update(bar, total=count)
-                return run_all(function, count, partial(progress.advance, bar))
 
-            written = convert_split(root, split, run)
-            progress.print(*written, sep='  ')
+def run_shown(progress: Progress, bar: TaskID, function: Callable, count: int) -> list:
+    """`run_all` with a bar."""
+    progress.update(bar, total=count)
+    return run_all(function, count, partial(progress.advance, bar))
 
 
 if __name__ == '__main__':

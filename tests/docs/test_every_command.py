@@ -159,6 +159,8 @@ TABLE: dict[str, Row | dict[str, Row]] = {
     'docs/training.md': {
         'Train and test': Run(),
         'Train and test, 2': Run(),
+        'Data': RunBy('tests/datasets/test_panoptic_data.py'),
+        'Mask2Former': Run(),
         'Weights': Run(alone=True),
         'ImageNet': Run(words={'--test-set r': '--test-set val'}),  # of ImageNet-R there is no miniature
         'ImageNet, 2': Run(alone=True),
