@@ -79,7 +79,7 @@ def test_other_or_damaged_miniature_is_replaced_only_on_request(tmp_path):
     make(tmp_path, overwrite=True)
     assert contents(tmp_path) == whole
     make(tmp_path, num_train=2, overwrite=True)
-    assert len(contents(tmp_path)) == len(whole) + 4  # an image and its annotation, and two images
+    assert len(contents(tmp_path)) == len(whole) + 7  # images, label map, instances and two panoptic maps
 
 
 def test_failure_leaves_nothing_behind(tmp_path, monkeypatch):
