@@ -5,15 +5,11 @@ PyPI. mmdet matches the segments itself; what it takes from the package is in th
 """
 
 import math
-import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
-
-from .stand_in import StandIn
 
 VOID = 0  # ID of pixels that belong to no segment
 OFFSET = 256**3  # number of IDs
@@ -116,25 +112,3 @@ class PQStat:
             for key in ('pq', 'sq', 'rq')
         }
         return dict(**means, n=len(occurring)), per_category
-
-
-CONTENTS = {
-    'panopticapi': {},
-    'panopticapi.utils': dict(rgb2id=rgb2id, id2rgb=id2rgb),
-    'panopticapi.evaluation': dict(OFFSET=OFFSET, VOID=VOID, PQStat=PQStat, PQStatCat=PQStatCat),
-}
-
-
-def fill(module: ModuleType) -> None:
-    """Give a module of `panopticapi` its content."""
-    vars(module).update(CONTENTS[module.__name__])
-
-
-STAND_INS = [StandIn(name, __name__, fill, is_package='.' not in name) for name in CONTENTS]
-
-
-def install() -> None:
-    """Provide `panopticapi` if it is not installed. A second call does nothing."""
-    for stand_in in STAND_INS:
-        if stand_in not in sys.meta_path:
-            stand_in.install()

@@ -137,7 +137,7 @@ def test_dataset_without_a_miniature(config: Config) -> None:
 
 
 def test_miniature_of_another_version(tmp_path: Path) -> None:
-    for folder in MINI_FOLDERS.values():
+    for folder in set(MINI_FOLDERS.values()):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / 'miniature.json').write_text('{"format": 1, "num_files": 3}')
     with pytest.raises(InputError, match='drawn by another version of bioattn_mm: draw it again with'):
@@ -154,7 +154,7 @@ def test_only_absent_miniatures_are_drawn(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_miniature_with_a_damaged_manifest(tmp_path: Path) -> None:
-    for folder in MINI_FOLDERS.values():
+    for folder in set(MINI_FOLDERS.values()):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / 'miniature.json').write_text('{')
     with pytest.raises(InputError, match='miniature.json cannot be read: make the miniature again with'):

@@ -16,7 +16,8 @@ from mmdet.structures import DetDataSample
 from mmdet.structures.mask import BitmapMasks
 from mmengine.structures import InstanceData, PixelData
 
-from bioattn_mm.compat.panoptic import STAND_INS, PQStat, id2rgb, rgb2id
+from bioattn_mm.compat.panoptic import PQStat, id2rgb, rgb2id
+from bioattn_mm.compat.panopticapi import STAND_INS
 from bioattn_mm.datasets.mini.coco import PANOPTIC_CATEGORIES
 from bioattn_mm.datasets.panoptic import PanopticMap
 from bioattn_mm.engine.panoptic import CocoPanopticMetric, PanopticVisualizer
