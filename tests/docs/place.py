@@ -27,7 +27,6 @@ from bioattn_mm.cli.installed import find_config
 from .. import parity
 from ..models.test_classifiers import released_file
 from ..own_folders import draw, write_coco_folder, write_images
-from ..tools import test_convert_checkpoint as released
 from ..tools.random_weights import random_checkpoint
 from ..tools.small_images import small_training
 from ..tools.user_folder import make_user_folder
@@ -218,8 +217,11 @@ def authors_classifier(path: Path) -> None:
 
 def authors_model(path: Path) -> None:
     """A whole detector or segmentor of TransNeXt's authors, by their name for it."""
-    head, variant = re.match(r'(mask_rcnn|dino|upernet|mask2former)\w*?_transnext_([a-z]+)', path.name).groups()
-    weights = {name: torch.rand(shape) for name, shape in getattr(released, head)(released.CHANNELS[variant]).items()}
+    head, variant = re.match(
+        r'(mask_rcnn|dino_\dscale|upernet|mask2former)\w*?_transnext_([a-z]+)', path.name
+    ).groups()
+    shapes = parity.released_heads(head, variant)
+    weights = {name: torch.rand(shape) for name, shape in shapes.items()}
     backbone = parity.released_state_dict(f'transnext_{variant}')
     weights.update({f'backbone.{name}': value for name, value in backbone.items()})
     classes = (CocoDataset if 'coco' in path.name else ADE20KDataset).METAINFO['classes']

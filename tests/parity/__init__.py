@@ -3,6 +3,12 @@
 Every parameter and floating-point buffer of a reference was overwritten with `fill_value(name, shape)`, then the
 features of `image(B, H, W)` were recorded in eval mode in float32. `NAME.json` says which system, variant and image;
 `NAME.npz` holds `subsample` of each stage; `manifest_*.json` lists the names and shapes of the released state dict.
+
+`released_heads.json` lists the necks and heads of the released detectors and segmentors, as the libraries that the
+authors pin build them from their configs: mmdet 2.28.2 with mmcv 1.7.1, mmseg 0.30.0, mmdet 3.0.0 with mmcv 2.0.0,
+mmseg 1.0.0. `whole_*_tiny.npz` holds what these libraries' whole models, around the authors' backbone, then predicted:
+filled in the same way, with `img_size=224`, in eval mode and in float64, in which no two scores are so near to each
+other that rounding could swap them.
 """
 
 import json
@@ -34,6 +40,17 @@ def released_state_dict(manifest: str) -> dict[str, torch.Tensor]:
     """The filled state dict of `manifest_{manifest}.json`, under the authors' names."""
     shapes = json.loads((FOLDER / f'manifest_{manifest}.json').read_text())
     return {name: fill_value(name, shape) for name, shape in shapes.items()}
+
+
+def released_heads(framework: str, variant: str) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the neck and the heads around a variant of TransNeXt, as the authors' library builds them.
+
+    Args:
+        framework: A key of `released_heads.json`.
+        variant: 'micro', 'tiny', 'small' or 'base'; the backbones of tiny and small have the same channels.
+    """
+    shapes = json.loads((FOLDER / 'released_heads.json').read_text())[framework]
+    return {name: tuple(shape) for name, shape in {**shapes['tiny'], **shapes.get(variant, {})}.items()}
 
 
 def image(batch: int, height: int, width: int) -> torch.Tensor:
