@@ -32,7 +32,8 @@ def main() -> None:
     # As `python SCRIPT` does.
     sys.path.insert(0, str(script.resolve().parent))
     os.environ['BIOATTN_MM_SCRIPT'] = str(script)
-    from .checkpoints import mmengine_reads_all  # here, because it takes seconds that --help need not take
+    from . import registry  # noqa: F401, here, because it takes seconds that --help need not take
+    from .checkpoints import mmengine_reads_all
 
     with mmengine_reads_all():
         runpy.run_module('bioattn_mm.script', run_name='__main__', alter_sys=True)

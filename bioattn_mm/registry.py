@@ -6,6 +6,7 @@ mmengine imports this module when a config of any library names a type such as `
 
 from importlib import import_module
 
+from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.registry import DATASETS as MMENGINE_DATASETS
 from mmengine.registry import HOOKS as MMENGINE_HOOKS
 from mmengine.registry import LOOPS as MMENGINE_LOOPS
@@ -18,6 +19,11 @@ from mmengine.registry import STRATEGIES as MMENGINE_STRATEGIES
 from mmengine.registry import TRANSFORMS as MMENGINE_TRANSFORMS
 from mmengine.registry import VISUALIZERS as MMENGINE_VISUALIZERS
 from mmengine.registry import Registry
+from mmengine.utils import is_installed
+
+# mmengine looks for the files of `_base_ = 'mmseg::...'` in the package of this name.
+if not is_installed(MODULE2PACKAGE['mmseg']):
+    MODULE2PACKAGE['mmseg'] = 'onedl-mmsegmentation'
 
 
 class LateRegistry(Registry):

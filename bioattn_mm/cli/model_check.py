@@ -9,8 +9,23 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ..errors import InputError
+
+
+class NumbersOnCPU(TorchFunctionMode):
+    """Within `torch.device('meta')`: `torch.linspace` gives numbers.
+
+    Models read their rates of stochastic depth out of it while they are built; mmdet's Swin and mmpretrain's ConvNeXt
+    do.
+    """
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function is torch.linspace:
+            kwargs.setdefault('device', 'cpu')
+        return function(*args, **kwargs)
 
 
 def state_dict_of(config: Config) -> dict[str, Tensor]:
@@ -26,7 +41,7 @@ def model_of(config: Config) -> nn.Module:
     """
     init_default_scope(config.default_scope)
     try:
-        with torch.device('meta'):
+        with torch.device('meta'), NumbersOnCPU():
             # mmdet changes the config of a model that it builds.
             return MODELS.build(copy.deepcopy(config.model))
     except InputError:

@@ -1,12 +1,7 @@
 # Mask R-CNN with GABSwin-Small on COCO: Swin's settings, 36 epochs with multi-scale crops, but float32; Swin's mixed
 # precision is `tools/train.py --amp`. GAB names no framework or schedule; its baseline has the AP of these settings.
 # Weights: Swin's ImageNet-1k release, without Gaussians, fetched when training starts.
-_base_ = [
-    '../_base_/models/mask_rcnn.py',
-    '../_base_/datasets/coco_instance_multi_scale.py',
-    '../_base_/schedules/adamw_3x.py',
-    '../_base_/runtimes/mmdet.py',
-]
+_base_ = '../_base_/recipes/mask_rcnn_3x_coco.py'
 model = dict(
     backbone=dict(
         type='bioattn_mm.GABSwin',

@@ -14,8 +14,10 @@ SOURCES = dict(
     vars='VARS, default of the released training code (github.com/bfshi/VARS); for num_steps the paper says 3',
     vars_paper='VARS (ICML 2022): 3 steps; no weights are released that want another number',
     timm='timm, pretrained configuration of vit_relpos_{small,base}_patch16_224: mean = std = 0.5',
-    swin='Swin, mask-rcnn_swin-s-p4-w7_fpn_ms-crop-3x in mmdet, swin-small upernet in mmseg',
-    mmdet='mmdet, dino-4scale_r50_8xb2-12e and mask-rcnn_r50_fpn; mask2former_swin-{t,s}-p4-w7-224_8xb2-lsj-50e_coco '
+    swin='Swin, mask-rcnn_swin-{t,s}-p4-w7_fpn_ms-crop-3x in mmdet, upernet and mask2former in mmseg',
+    convnext='ConvNeXt, mask-rcnn_convnext-t-p4-w7_fpn in mmdet, convnext-tiny_upernet in mmseg',
+    mmdet='mmdet, dino-4scale_r50_8xb2-{12e,24e,36e}, dino-5scale_swin-l, mask-rcnn_r50_fpn, '
+    'cascade-mask-rcnn_r50_fpn_1x, retinanet_r50_fpn_1x; mask2former_swin-{t,s}-p4-w7-224_8xb2-lsj-50e_coco '
     'and -coco-panoptic',
     mask2former='Mask2Former, released configs of instance and panoptic segmentation of ADE20K '
     '(github.com/facebookresearch/Mask2Former)',
@@ -33,7 +35,8 @@ SOURCES = dict(
 )
 
 ALL = '.*'
-MASK_RCNN = r'\w+/mask_rcnn_'
+MASK_RCNN = r'\w+/(cascade_)?mask_rcnn_'
+RETINANET = r'\w+/retinanet_'
 DINO = r'\w+/dino_'
 UPERNET = r'\w+/upernet_'
 MASK2FORMER = r'\w+/mask2former_'
@@ -42,11 +45,14 @@ MASK2FORMER_ADE20K = r'\w+/mask2former_\w+_ade20k_(instance|panoptic)'
 MASK2FORMER_MMDET = rf'{MASK2FORMER_COCO}|{MASK2FORMER_ADE20K}'
 PANOPTIC = r'\w+/mask2former_\w+_panoptic'
 QUERIES = rf'{DINO}|{MASK2FORMER}'
-COCO = rf'{MASK_RCNN}|{DINO}'
+COCO = rf'{MASK_RCNN}|{DINO}|{RETINANET}'
 ADE20K = rf'{UPERNET}|{MASK2FORMER}'
 TRANSNEXT = 'transnext/'
 GAB_VIT = r'gab/\w+_vit_'
 GAB_SWIN = r'gab/\w+_swin_'
+SWIN_BACKBONE = r'baselines/\w+_swin_'
+CONVNEXT = r'baselines/\w+_convnext_'
+MULTI_SCALE_3X = r'gab/mask_rcnn_swin|transnext/mask_rcnn_\w+_3x'
 PLAIN = rf'(convit|pervit|vars)/|{GAB_VIT}'
 IN1K = r'\w+/[\w-]+_in1k'
 FINETUNE = rf'{IN1K}-384px'
@@ -145,11 +151,13 @@ def transnext_weights(arch: str) -> str:
 CONVIT = 'https://dl.fbaipublicfiles.com/convit'
 TIMM = 'https://github.com/rwightman/pytorch-image-models/releases/download/v0.1-tpu-weights'
 SWIN = 'https://github.com/SwinTransformer/storage/releases/download/v1.0.0'
+ONEDL = 'https://mmassets.onedl.ai'
 TRANSNEXT_ARCHS = ('micro', 'tiny', 'small', 'base')
 CONVIT_ARCHS = ('tiny', 'small', 'base')
 PERVIT_ARCHS = ('tiny', 'small', 'medium')
 # Host and attention.
 VARS_NAMES = [f'{host}_vars_{kind}' for host in ('rvt_tiny', 'deit_tiny') for kind in ('s', 'd', 'sd')]
+VARS_NAMES += ['rvt_tiny_softmax', 'rvt_tiny_performer']
 
 
 SETTINGS = [
@@ -160,7 +168,7 @@ SETTINGS = [
     # Optimizer. In float32; the authors' Mask R-CNN Base and Swin's Mask R-CNN are the `--amp` of tools/train.py.
     (ALL, 'precision', 'OptimWrapper', 'transnext'),
     (COCO, 'optimizer', adamw(1e-4, 0.05), 'transnext'),
-    (r'gab/dino_swin', 'optimizer', adamw(1e-4, 1e-4), 'mmdet'),
+    (r'gab/dino_(5scale_)?swin', 'optimizer', adamw(1e-4, 1e-4), 'mmdet'),
     (UPERNET, 'optimizer', adamw(6e-5, 0.05), 'transnext'),
     (r'gab/upernet_swin', 'optimizer', adamw(6e-5, 0.01), 'swin'),
     (MASK2FORMER, 'optimizer', adamw(1e-4, 0.05), 'mmseg'),
@@ -216,22 +224,35 @@ SETTINGS = [
         {'backbone.pos_embed', 'backbone.cls_token', 'flat', 'gaussian', 'query_embed', 'query_feat', 'level_embed'},
         'mmseg',
     ),
-    (GAB_SWIN, 'no weight decay', {'relative_position_bias_table', 'norm', 'gaussian'}, 'swin'),
     (
-        r'gab/mask2former_swin',
+        rf'{GAB_SWIN}|{SWIN_BACKBONE}',
+        'no weight decay',
+        {'relative_position_bias_table', 'norm', 'gaussian'},
+        'swin',
+    ),
+    (CONVNEXT, 'no weight decay', {'flat'}, 'convnext'),
+    (
+        r'baselines/mask2former_convnext',
+        'no weight decay',
+        {'flat', 'query_embed', 'query_feat', 'level_embed'},
+        'mmseg',
+    ),
+    (
+        r'(gab|baselines)/mask2former_swin',
         'no weight decay',
         {'relative_position_bias_table', 'norm', '.gn.', 'gaussian', 'query_embed', 'query_feat', 'level_embed'},
         'mmseg',
     ),
     # Schedule.
-    (MASK_RCNN, 'loop', dict(epochs=12, validation=1), 'transnext'),
+    (rf'{MASK_RCNN}|{RETINANET}', 'loop', dict(epochs=12, validation=1), 'transnext'),
     (DINO, 'loop', dict(epochs=12, validation=1), 'mmdet'),
-    (r'gab/mask_rcnn_swin', 'loop', dict(epochs=36, validation=1), 'swin'),
+    (MULTI_SCALE_3X, 'loop', dict(epochs=36, validation=1), 'swin'),
+    *((rf'\w+/dino_\w+_{epochs}e_', 'loop', dict(epochs=epochs, validation=1), 'mmdet') for epochs in (24, 36)),
     (UPERNET, 'loop', dict(iterations=160000, validation=16000), 'transnext'),
     (MASK2FORMER, 'loop', dict(iterations=160000, validation=5000), 'transnext'),
     (MASK2FORMER_COCO, 'loop', dict(iterations=368750, validation=5000), 'mmdet'),
     (
-        MASK_RCNN,
+        rf'{MASK_RCNN}|{RETINANET}',
         'schedule',
         [
             dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=500),
@@ -240,7 +261,7 @@ SETTINGS = [
         'transnext',
     ),
     (
-        r'gab/mask_rcnn_swin',
+        MULTI_SCALE_3X,
         'schedule',
         [
             dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=1000),
@@ -248,11 +269,18 @@ SETTINGS = [
         ],
         'swin',
     ),
-    (
-        DINO,
-        'schedule',
-        [dict(type='MultiStepLR', milestones=[11], gamma=0.1, by_epoch=True, begin=0, end=12)],
-        'mmdet',
+    *(
+        (
+            configs,
+            'schedule',
+            [dict(type='MultiStepLR', milestones=[milestone], gamma=0.1, by_epoch=True, begin=0, end=epochs)],
+            'mmdet',
+        )
+        for configs, milestone, epochs in (
+            (DINO, 11, 12),
+            (r'\w+/dino_\w+_24e_', 20, 24),
+            (r'\w+/dino_\w+_36e_', 30, 36),
+        )
     ),
     (
         UPERNET,
@@ -283,14 +311,19 @@ SETTINGS = [
     # Images.
     (ALL, 'normalisation', IMAGENET, 'transnext'),
     (GAB_VIT, 'normalisation', dict(mean=(127.5,) * 3, std=(127.5,) * 3, bgr_to_rgb=True), 'timm'),
-    (MASK_RCNN, 'padding', dict(train=32, test=32), 'mmdet'),
+    (rf'{MASK_RCNN}|{RETINANET}', 'padding', dict(train=32, test=32), 'mmdet'),
     (DINO, 'padding', dict(train=1, test=1), 'mmdet'),
     (UPERNET, 'padding', dict(train=(512, 512), test=None), 'mmseg'),
     (MASK2FORMER, 'padding', dict(train=(512, 512), test=32), 'mmseg'),
     (MASK2FORMER_COCO, 'padding', dict(train=(1024, 1024), test=32), 'mmdet'),
     (MASK2FORMER_ADE20K, 'padding', dict(train=(640, 640), test=32), 'mask2former'),
-    (MASK_RCNN, 'training images', [('Resize', dict(scale=(1333, 800), keep_ratio=True)), FLIP], 'transnext'),
-    (r'gab/mask_rcnn_swin', 'training images', multi_scale_crops(1333), 'swin'),
+    (
+        rf'{MASK_RCNN}|{RETINANET}',
+        'training images',
+        [('Resize', dict(scale=(1333, 800), keep_ratio=True)), FLIP],
+        'transnext',
+    ),
+    (MULTI_SCALE_3X, 'training images', multi_scale_crops(1333), 'swin'),
     (DINO, 'training images', multi_scale_crops(4200), 'mmdet'),
     (
         UPERNET,
@@ -335,7 +368,7 @@ SETTINGS = [
         [*CROP_640, ('PhotoMetricDistortion', {}), FLIP],
         'mask2former',
     ),
-    (MASK_RCNN, 'images without objects', False, 'mmdet'),
+    (rf'{MASK_RCNN}|{RETINANET}', 'images without objects', False, 'mmdet'),
     (MASK2FORMER_MMDET, 'images without objects', False, 'mmdet'),
     (r'\w+/mask2former_\w+_ade20k_panoptic', 'images without objects', True, 'mask2former'),
     (DINO, 'images without objects', True, 'mmdet'),
@@ -375,6 +408,7 @@ SETTINGS = [
         'mask2former',
     ),
     (MASK_RCNN, 'testing', dict(score=0.05, nms=0.5, per_image=100, mask=0.5, proposals=1000), 'mmdet'),
+    (RETINANET, 'testing', dict(score=0.05, nms=0.5, per_image=100, candidates=1000), 'mmdet'),
     (DINO, 'testing', dict(per_image=300), 'mmdet'),
     # Heads.
     (
@@ -386,16 +420,36 @@ SETTINGS = [
         'mmdet',
     ),
     (
+        r'transnext/cascade_mask_rcnn_',
+        'head',
+        dict(
+            classes=80,
+            anchor_scales=[8],
+            anchor_ratios=[0.5, 1.0, 2.0],
+            regions=512,
+            positive=0.25,
+            proposals=2000,
+            stages=[(0.5, 1), (0.6, 0.5), (0.7, 0.25)],
+        ),
+        'mmdet',
+    ),
+    (
+        RETINANET,
+        'head',
+        dict(classes=80, anchor_scale=4, octaves=3, anchor_ratios=[0.5, 1.0, 2.0], strides=[8, 16, 32, 64, 128]),
+        'mmdet',
+    ),
+    (
         DINO,
         'head',
         dict(classes=80, queries=900, layers=(6, 6), levels=4, denoising=100, costs=[2.0, 5.0, 2.0]),
         'mmdet',
     ),
     (
-        r'transnext/dino_5scale',
+        r'\w+/dino_5scale',
         'head',
         dict(classes=80, queries=900, layers=(6, 6), levels=5, denoising=100, costs=[2.0, 5.0, 2.0]),
-        'transnext',
+        'mmdet',
     ),
     (
         UPERNET,
@@ -430,9 +484,10 @@ SETTINGS = [
     # The pyramid of plain backbones: its strides. The heads of the others take the backbone's.
     (r'(convit|pervit|vars)/mask_rcnn|gab/mask_rcnn_vit', 'pyramid', (4, 8, 16, 32, 64), 'vitdet'),
     (r'(convit|pervit|vars)/dino|gab/dino_vit', 'pyramid', (8, 16, 32, 64), 'chosen'),
+    (r'(convit|pervit|vars)/dino_5scale', 'pyramid', (4, 8, 16, 32, 64), 'chosen'),
     (r'(convit|pervit|vars)/(upernet|mask2former)|gab/(upernet|mask2former)_vit', 'pyramid', (4, 8, 16, 32), 'deit'),
     # Stochastic depth.
-    (r'transnext/(dino_\w+|mask2former|mask_rcnn)_(micro|tiny)', 'drop path', 0.3, 'transnext_paper'),
+    (rf'transnext/dino_|{MASK_RCNN}|{RETINANET}|transnext/mask2former_', 'drop path', 0.3, 'transnext_paper'),
     (r'transnext/(dino_\w+|mask2former|mask_rcnn)_small', 'drop path', 0.5, 'transnext_paper'),
     (r'transnext/(dino_\w+|mask2former|mask_rcnn)_base', 'drop path', 0.6, 'transnext_paper'),
     (r'transnext/upernet_(micro|tiny)', 'drop path', 0.4, 'transnext'),
@@ -443,11 +498,17 @@ SETTINGS = [
     (r'pervit/\w+_small', 'drop path', 0.1, 'pervit'),
     (r'pervit/\w+_medium', 'drop path', 0.2, 'pervit'),
     (GAB_VIT, 'drop path', 0.1, 'deit'),
-    (r'gab/(mask_rcnn|dino)_swin', 'drop path', 0.2, 'swin'),
-    (r'gab/(upernet|mask2former)_swin', 'drop path', 0.3, 'swin'),
+    (r'gab/(mask_rcnn|dino|dino_5scale)_swin|baselines/mask_rcnn_swin', 'drop path', 0.2, 'swin'),
+    (r'(gab|baselines)/(upernet|mask2former)_swin', 'drop path', 0.3, 'swin'),
+    (CONVNEXT, 'drop path', 0.4, 'convnext'),
     (r'vars/', 'drop path', 0.1, 'vars'),
     # Position bias of TransNeXt: mode and training size, mode in multi-scale testing.
-    (r'transnext/(mask_rcnn|dino)_', 'position bias', ('interpolate', 800, 'extrapolate'), 'transnext'),
+    (
+        r'transnext/((cascade_)?mask_rcnn|dino|retinanet)_',
+        'position bias',
+        ('interpolate', 800, 'extrapolate'),
+        'transnext',
+    ),
     (r'transnext/mask2former_', 'position bias', ('interpolate', 512, 'extrapolate'), 'transnext'),
     (r'transnext/mask2former_\w+_coco', 'position bias', ('interpolate', 1024), 'chosen'),
     (r'transnext/mask2former_\w+_ade20k_', 'position bias', ('interpolate', 640), 'chosen'),
@@ -456,14 +517,36 @@ SETTINGS = [
     # Steps of the recurrence of VARS.
     (r'vars/', 'steps', 3, 'vars_paper'),
     (r'vars/\w+_rvt_tiny_vars_s?d_', 'steps', 5, 'vars'),
+    (r'vars/[\w-]+[_-](softmax|performer|filter)_', 'steps', None, 'vars_paper'),
     # Pre-trained weights.
     *((rf'transnext/\w+_{arch}_', 'weights', transnext_weights(arch), 'transnext') for arch in TRANSNEXT_ARCHS),
     *((rf'convit/\w+_{arch}_', 'weights', f'{CONVIT}/convit_{arch}.pth', 'convit') for arch in CONVIT_ARCHS),
     *((rf'pervit/\w+_{arch}_', 'weights', f'checkpoints/pervit_{arch}.pth', 'pervit') for arch in PERVIT_ARCHS),
     (r'gab/\w+_vit_small', 'weights', f'{TIMM}/vit_relpos_small_patch16_224-sw-ec2778b4.pth', 'timm'),
     (r'gab/\w+_vit_base', 'weights', f'{TIMM}/vit_relpos_base_patch16_224-sw-49049aed.pth', 'timm'),
-    (GAB_SWIN, 'weights', f'{SWIN}/swin_small_patch4_window7_224.pth', 'swin'),
-    *((rf'vars/\w+_{name}_(coco|ade20k)', 'weights', f'checkpoints/vars_{name}.pth', 'vars') for name in VARS_NAMES),
+    *(
+        (rf'(gab|baselines)/\w+_swin_{size}', 'weights', f'{SWIN}/swin_{size}_patch4_window7_224.pth', 'swin')
+        for size in ('tiny', 'small')
+    ),
+    *(
+        (
+            rf'baselines/(upernet|mask2former)_swin_{size}',
+            'weights',
+            f'{ONEDL}/mmsegmentation/v0.5/pretrain/swin/swin_{size}_patch4_window7_224_20220317-{checksum}.pth',
+            'swin',
+        )
+        for size, checksum in (('tiny', '1cdeb081'), ('small', '7ba6d6dd'))
+    ),
+    (
+        CONVNEXT,
+        'weights',
+        f'{ONEDL}/mmclassification/v0/convnext/downstream/convnext-tiny_3rdparty_32xb128-noema_in1k_20220301-795e9634.pth',
+        'convnext',
+    ),
+    *(
+        (rf'vars/\w+_{name}_(\d\de_)?(coco|ade20k)', 'weights', f'checkpoints/vars_{name}.pth', 'vars')
+        for name in VARS_NAMES
+    ),
     # ImageNet. Images a step: 8 GPUs with 128 each.
     (IN1K, 'images per GPU', 128, 'transnext'),
     (CONVIT_PLUS, 'images per GPU', 64, 'convit_paper'),

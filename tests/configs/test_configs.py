@@ -1,7 +1,7 @@
 """Every config: parses, builds, has the paper's size, and states only what differs."""
 
 import re
-from copy import deepcopy
+from collections.abc import Sequence
 from os.path import normpath
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from PIL import Image
 
 from bioattn_mm.analysis.model_stats import Network, default_size, multiply_adds, random_images
 from bioattn_mm.cli.mini import make_mini
+from bioattn_mm.cli.model_check import model_of
 
 from .reading import ABLATIONS, CONFIGS, ROOT, parse
 
@@ -38,25 +39,27 @@ PARAMETERS = dict(
 )
 
 
-def build(config: Config) -> torch.nn.Module:
-    init_default_scope(config.default_scope)
-    with torch.device('meta'):
-        return MODELS.build(deepcopy(config.model))  # DINO changes its config
-
-
 def read(name: str, system: str = 'transnext') -> Config:
     return Config.fromfile(ROOT / f'configs/{system}/{name}.py')
+
+
+def channels_of(backbone: torch.nn.Module) -> Sequence[int]:
+    """Channels of the outputs; mmdet's and mmseg's Swin and mmpretrain's ConvNeXt have those of the stages."""
+    for name in ('out_channels', 'num_features', 'channels'):
+        if hasattr(backbone, name):
+            return getattr(backbone, name)
+    raise AssertionError(type(backbone))
 
 
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda path: f'{path.parent.name}/{path.stem}')
 def test_builds(path: Path) -> None:
     config = parse(path)
-    model = build(config)
+    model = model_of(config)
     module = config.model.get('decode_head') or config.model.get('panoptic_head') or config.model.get('head')
     if 'in_channels' in (config.model.get('neck') or {}):
         module = config.model.neck
     in_channels = module.in_channels if isinstance(module.in_channels, (list, tuple)) else (module.in_channels,)
-    assert tuple(in_channels) == model.backbone.out_channels
+    assert tuple(in_channels) == tuple(channels_of(model.backbone))
     # As many parameters as the system's metafile states.
     metafile = yaml.safe_load((ROOT / path.parent / 'metafile.yml').read_text())
     (stated,) = [
@@ -69,7 +72,7 @@ def test_builds(path: Path) -> None:
 
 @pytest.mark.parametrize('name', PARAMETERS)
 def test_size_is_the_one_of_the_paper(name: str) -> None:
-    parameters = sum(parameter.numel() for parameter in build(read(name)).parameters()) / 1e6
+    parameters = sum(parameter.numel() for parameter in model_of(read(name)).parameters()) / 1e6
     decimals = len(PARAMETERS[name].partition('.')[2])
     assert f'{parameters:.{decimals}f}' == PARAMETERS[name]
 
@@ -78,7 +81,7 @@ def groups_of(name: str, system: str = 'transnext', options: dict | None = None)
     """The config, with some values of it changed, and, by parameter name, the optimizer's group."""
     config = read(name, system)
     config.merge_from_dict(options or {})
-    model = build(config)
+    model = model_of(config)
     groups = build_optim_wrapper(model, config.optim_wrapper).optimizer.param_groups
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     by_name = {names[id(p)]: group for group in groups for p in group['params']}
@@ -168,7 +171,9 @@ def test_says_where_its_weights_come_from(path: Path) -> None:
     checkpoint = init_cfg.checkpoint
     # What the config says, what the tools print where the file is missing, and the name of the file agree.
     fetched = checkpoint.startswith('https://')
-    unpublished = 'deit_tiny' in path.stem or path.stem.split('_')[-2] == 's' and 'rvt_tiny' in path.stem
+    unpublished = (
+        'deit_tiny' in path.stem or re.search(r'rvt_tiny_(vars_s|softmax|performer)_', path.stem) is not None
+    )
     assert ('fetched when training starts' in comment) == ('weights_source' not in config) == fetched
     assert ('nobody publishes' in comment) == unpublished
     assert ('by hand' in comment) == (not fetched and not unpublished)
@@ -220,7 +225,10 @@ def test_leaf_configs_repeat_nothing() -> None:
     def leaves(node: dict, prefix: str = '') -> dict:
         flat = {}
         for key, value in node.items():
-            flat.update(leaves(value, f'{prefix}{key}.') if isinstance(value, dict) else {prefix + key: value})
+            if not isinstance(value, dict):
+                flat[prefix + key] = value
+            elif '_delete_' not in value:  # nothing is inherited below it
+                flat.update(leaves(value, f'{prefix}{key}.'))
         return flat
 
     for path in CONFIGS:
@@ -228,7 +236,10 @@ def test_leaf_configs_repeat_nothing() -> None:
         (bases,) = re.findall(r'^_base_ = (\[.*?\]|\'.*?\')$', text, flags=re.DOTALL | re.MULTILINE)
         inherited = {}
         for base in re.findall(r"'(.*?)'", bases):
-            inherited.update(parse(Path(normpath(path.parent / base))).to_dict())
+            if '::' in base:  # a file of mmdet's
+                inherited.update(Config.fromfile(Config._get_cfg_path(base, '')[0]).to_dict())
+            else:
+                inherited.update(parse(Path(normpath(path.parent / base))).to_dict())
         own = {'_base_': Config(inherited)}
         exec(text.replace(f'_base_ = {bases}', ''), own)
         del own['_base_'], own['__builtins__']

@@ -1,7 +1,6 @@
 """Every config builds what its sources publish: the table of `published_settings.py`."""
 
 import re
-from copy import deepcopy
 from functools import cache
 
 import pytest
@@ -10,6 +9,8 @@ from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATA_SAMPLERS, MODELS, PARAM_SCHEDULERS, init_default_scope
+
+from bioattn_mm.cli.model_check import model_of
 
 from .published_settings import SETTINGS, SOURCES
 from .reading import CONFIGS, parse
@@ -36,8 +37,7 @@ def published(name: str) -> dict[str, object]:
 def test_config_builds_the_published_settings(name: str) -> None:
     config = parse(NAMES[name])
     init_default_scope(config.default_scope)
-    with torch.device('meta'):
-        model = MODELS.build(deepcopy(config.model))  # DINO changes its config
+    model = model_of(config)
     measured = {
         **settings_of_optimizer(config, model, published(name)['no weight decay']),
         **settings_of_schedule(config),
@@ -163,8 +163,10 @@ def steps_of(pipeline: list) -> list:
 def settings_of_model(config: Config, model: torch.nn.Module) -> dict[str, object]:
     """Measured on the built model, or read in its config where a module keeps nothing of it."""
     if config.default_scope == 'mmdet':
-        if config.model.type == 'MaskRCNN':
+        if 'rpn_head' in config.model:
             measured = mask_rcnn(model, config.model.rpn_head.anchor_generator)
+        elif config.model.type == 'RetinaNet':
+            measured = retinanet(model, config.model.bbox_head.anchor_generator)
         elif config.model.type == 'Mask2Former':
             measured = dict(head=mask2former(model.panoptic_head), testing=segments(model))
         else:
@@ -192,7 +194,7 @@ def settings_of_model(config: Config, model: torch.nn.Module) -> dict[str, objec
         overrides = config.get('tta_overrides')
         measured['position bias'] = (mode, size, *([overrides.model.backbone.bias_mode] if overrides else []))
     if backbone.type == 'bioattn_mm.VARS':
-        measured['steps'] = backbone.get('num_steps', 3)
+        measured['steps'] = backbone.get('num_steps', 3) if backbone.attention.startswith('vars') else None
     return measured
 
 
@@ -208,17 +210,27 @@ def classifier(model: torch.nn.Module, config: Config) -> dict[str, object]:
 
 
 def mask_rcnn(model: torch.nn.Module, anchors: dict) -> dict[str, object]:
-    sampler = model.train_cfg.rcnn.sampler
-    rcnn = model.test_cfg.rcnn
-    assert model.roi_head.mask_head.num_classes == model.roi_head.bbox_head.num_classes
+    """Of Mask R-CNN and of Cascade Mask R-CNN, whose stages have an overlap of positive regions and a loss weight."""
+    bbox_heads, mask_heads, training, stages = (
+        [model.roi_head.bbox_head], [model.roi_head.mask_head], [model.train_cfg.rcnn], {},
+    )  # fmt: skip
+    if isinstance(model.roi_head.bbox_head, torch.nn.ModuleList):
+        bbox_heads, mask_heads, training = model.roi_head.bbox_head, model.roi_head.mask_head, model.train_cfg.rcnn
+        overlaps = [stage.assigner.pos_iou_thr for stage in training]
+        stages = dict(stages=list(zip(overlaps, model.roi_head.stage_loss_weights, strict=True)))
+    (classes,) = {head.num_classes for head in (*bbox_heads, *mask_heads)}
+    samplers = [stage.sampler for stage in training]
+    assert all(sampler == samplers[0] for sampler in samplers)
+    sampler, rcnn = samplers[0], model.test_cfg.rcnn
     return {
         'head': dict(
-            classes=model.roi_head.bbox_head.num_classes,
+            classes=classes,
             anchor_scales=anchors.scales,
             anchor_ratios=anchors.ratios,
             regions=sampler.num,
             positive=sampler.pos_fraction,
             proposals=model.train_cfg.rpn_proposal.max_per_img,
+            **stages,
         ),
         'testing': dict(
             score=rcnn.score_thr,
@@ -226,6 +238,25 @@ def mask_rcnn(model: torch.nn.Module, anchors: dict) -> dict[str, object]:
             per_image=rcnn.max_per_img,
             mask=rcnn.mask_thr_binary,
             proposals=model.test_cfg.rpn.max_per_img,
+        ),
+    }
+
+
+def retinanet(model: torch.nn.Module, anchors: dict) -> dict[str, object]:
+    testing = model.test_cfg
+    return {
+        'head': dict(
+            classes=model.bbox_head.num_classes,
+            anchor_scale=anchors.octave_base_scale,
+            octaves=anchors.scales_per_octave,
+            anchor_ratios=anchors.ratios,
+            strides=anchors.strides,
+        ),
+        'testing': dict(
+            score=testing.score_thr,
+            nms=testing.nms.iou_threshold,
+            per_image=testing.max_per_img,
+            candidates=testing.nms_pre,
         ),
     }
 

@@ -6,7 +6,7 @@ features of `image(B, H, W)` were recorded in eval mode in float32. `NAME.json` 
 
 `released_heads.json` lists the necks and heads of the released detectors and segmentors, as the libraries that the
 authors pin build them from their configs: mmdet 2.28.2 with mmcv 1.7.1, mmseg 0.30.0, mmdet 3.0.0 with mmcv 2.0.0,
-mmseg 1.0.0. `whole_*_tiny.npz` holds what these libraries' whole models, around the authors' backbone, then predicted:
+mmseg 1.0.0. `whole_*_tiny.npz` holds what these libraries' whole models, around the authors' backbone, predicted:
 filled in the same way, with `img_size=224`, in eval mode and in float64, in which no two scores are so near to each
 other that rounding could swap them.
 """

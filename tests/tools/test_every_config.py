@@ -50,7 +50,7 @@ def options_of_two_images(mode: str, name: str) -> list[str]:
         return [*options, f'{dataset}.pipeline.1.scale=(160,120)']
     # Those that train at several scales choose one of a list.
     steps = ['2.scale']
-    if 'dino' in name or 'mask_rcnn_swin' in name:
+    if 'dino' in name or '_3x_' in name or (name.startswith('gab/') and 'mask_rcnn_swin' in name):
         steps = [f'3.transforms.{place}.scales' for place in ('0.0', '1.0', '1.2')]
     sizes = dict(scale='(160,120)', scales='[(160,120)]')
     return [*options, *(f'{dataset}.pipeline.{step}={sizes[step.split(".")[-1]]}' for step in steps)]
@@ -110,6 +110,7 @@ def test_every_config_learns_and_comes_back(name: str, workplace: Path, tool: In
     # So few steps may leave every score of a detector below its threshold, and the metric empty. UperNet's head is
     # mmseg's, and would take most of the time.
     model = ['model.test_cfg.rcnn.score_thr=0.0'] if 'mask_rcnn' in name else []
+    model += ['model.test_cfg.score_thr=0.0'] if 'retinanet' in name else []
     if 'panoptic' in name:  # nor are its classes certain
         model = ['model.test_cfg.object_mask_thr=0.0', 'model.test_cfg.iou_thr=0.0']
     if 'in1k' in name:

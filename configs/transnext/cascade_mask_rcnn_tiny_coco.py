@@ -1,0 +1,36 @@
+# Cascade Mask R-CNN with TransNeXt-Tiny on COCO, 12 epochs: mmdet's heads, and all else as in Mask R-CNN.
+# Weights: the authors' ImageNet-1k release, fetched when training starts.
+_base_ = [
+    'mmdet::_base_/models/cascade-mask-rcnn_r50_fpn.py',
+    '../_base_/datasets/coco_instance.py',
+    '../_base_/schedules/adamw_1x.py',
+    '../_base_/runtimes/mmdet.py',
+]
+model = dict(
+    backbone=dict(
+        _delete_=True,
+        type='bioattn_mm.TransNeXt',
+        arch='tiny',
+        bias_mode='interpolate',
+        img_size=800,
+        drop_path_rate=0.3,
+        init_cfg=dict(
+            type='Pretrained',
+            checkpoint='https://huggingface.co/DaiShiResearch/transnext-tiny-224-1k/resolve/main/transnext_tiny_224_1k.pth',
+        ),
+    ),
+    neck=dict(in_channels=[72, 144, 288, 576]),
+)
+# Multi-scale testing extrapolates the position bias, and merges boxes alone.
+tta_overrides = dict(
+    model=dict(
+        backbone=dict(bias_mode='extrapolate'),
+        roi_head=dict(mask_head=None, mask_roi_extractor=None),
+    ),
+    test_evaluator=dict(metric='bbox'),
+)
+optim_wrapper = dict(
+    paramwise_cfg=dict(
+        custom_keys={name: dict(decay_mult=0.0) for name in ('attn.scale', 'window_bias', 'position_bias', 'norm')}
+    )
+)
