@@ -140,7 +140,12 @@ def initial_weights(runner: Runner, backbone: nn.Module | None) -> str:
     if path:
         left_out = other_classes(read_state_dict(path), unwrapped(runner.model).state_dict())
         return f'all of {path}' + (f', but {len(left_out)} of another number of classes' if left_out else '')
-    return getattr(backbone, 'loaded_weights', None) or 'random'
+    if loaded := getattr(backbone, 'loaded_weights', None):
+        return loaded
+    init_cfg = getattr(backbone, 'init_cfg', None)  # of a backbone of another library
+    if isinstance(init_cfg, dict) and init_cfg.get('type') == 'Pretrained':
+        return f'{init_cfg["checkpoint"]}; {type(backbone).__name__} does not say which entries it used'
+    return 'random'
 
 
 def schedule(runner: Runner, hook: DryRunHook) -> list[tuple[str, str]]:

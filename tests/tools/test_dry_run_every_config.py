@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
+
+from bioattn_mm.cli.model_check import model_of
 
 from .. import parity
 from .running import ROOT, run
@@ -33,11 +34,12 @@ def write_weights(config: Config, path: Path) -> None:
     if (parity.FOLDER / f'manifest_{manifest}.json').is_file():
         state_dict = parity.released_state_dict(manifest)
     else:
-        init_default_scope(config.default_scope)
-        with torch.device('meta'):
-            shapes = {name: value.shape for name, value in MODELS.build(backbone).state_dict().items()}
+        shapes = {name: value.shape for name, value in model_of(config).backbone.state_dict().items()}
         state_dict = {name: parity.fill_value(name, shape) for name, shape in shapes.items()}
-    torch.save(dict(model=state_dict), path)
+    if prefix := config.model.backbone.init_cfg.get('prefix'):  # ConvNeXt's is a whole classifier of mmpretrain's
+        torch.save(dict(state_dict={prefix + name: value for name, value in state_dict.items()}), path)
+    else:
+        torch.save(dict(model=state_dict), path)
 
 
 @pytest.mark.dry_run
