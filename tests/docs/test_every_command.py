@@ -85,16 +85,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
         'During training': Run(),
     },
     'docs/adding_a_backbone.md': RunBy('tests/toy/test_toy_vit.py'),
-    'docs/any_model.md': {
-        'Any backbone under any model': Run(),
-        'Any backbone under any model, 2': Run(),
-        **{
-            f'{heading}{number}': RunBy('tests/hosts/test_any_model.py')
-            for heading in ('Detectors', 'Segmentors')
-            for number in ('', *(f', {index}' for index in range(2, 6)))
-            if (heading, number) != ('Detectors', ', 5')
-        },
-    },
+    'docs/any_model.md': RunBy('tests/hosts/test_any_model.py'),
     'docs/docker.md': NOT_HERE,
     'docs/export.md': {'Export': Run(but=SETS_UP)},
     'docs/gallery.md': {
