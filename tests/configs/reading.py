@@ -1,9 +1,12 @@
-"""The configs of the systems, each of which is parsed once for all tests of this folder."""
+"""The configs of the systems, each of which is parsed, and each model built, once for all tests of this folder."""
 
 from functools import cache
 from pathlib import Path
 
+import torch
 from mmengine.config import Config
+
+from bioattn_mm.cli.model_check import model_of
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted(path.relative_to(ROOT) for path in ROOT.glob('configs/[!_]*/*.py') if path.parent.name != 'deploy')
@@ -16,3 +19,14 @@ ABLATIONS = sorted(path.relative_to(ROOT) for path in ROOT.glob('configs/*/ablat
 def parse(path: Path) -> Config:
     """A config by its path in the repository, for tests that do not change it."""
     return Config.fromfile(ROOT / path)
+
+
+_models: dict[str, torch.nn.Module] = {}
+
+
+def shared_model(config: Config) -> torch.nn.Module:
+    """The model of a config, without values, for tests that do not change it: one for configs that have the same."""
+    key = f'{config.default_scope} {config.model}'
+    if key not in _models:
+        _models[key] = model_of(config)
+    return _models[key]

@@ -16,9 +16,8 @@ from PIL import Image
 
 from bioattn_mm.analysis.model_stats import Network, default_size, multiply_adds, random_images
 from bioattn_mm.cli.mini import make_mini
-from bioattn_mm.cli.model_check import model_of
 
-from .reading import ABLATIONS, CONFIGS, ROOT, parse
+from .reading import ABLATIONS, CONFIGS, ROOT, parse, shared_model
 
 # Parameters in millions as the paper prints them. UperNet's include the auxiliary head, which is left out at test
 # time; the ImageNet classifier counts in none of them.
@@ -54,7 +53,7 @@ def channels_of(backbone: torch.nn.Module) -> Sequence[int]:
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda path: f'{path.parent.name}/{path.stem}')
 def test_builds(path: Path) -> None:
     config = parse(path)
-    model = model_of(config)
+    model = shared_model(config)
     module = config.model.get('decode_head') or config.model.get('panoptic_head') or config.model.get('head')
     if 'in_channels' in (config.model.get('neck') or {}):
         module = config.model.neck
@@ -72,7 +71,7 @@ def test_builds(path: Path) -> None:
 
 @pytest.mark.parametrize('name', PARAMETERS)
 def test_size_is_the_one_of_the_paper(name: str) -> None:
-    parameters = sum(parameter.numel() for parameter in model_of(read(name)).parameters()) / 1e6
+    parameters = sum(parameter.numel() for parameter in shared_model(read(name)).parameters()) / 1e6
     decimals = len(PARAMETERS[name].partition('.')[2])
     assert f'{parameters:.{decimals}f}' == PARAMETERS[name]
 
@@ -81,7 +80,7 @@ def groups_of(name: str, system: str = 'transnext', options: dict | None = None)
     """The config, with some values of it changed, and, by parameter name, the optimizer's group."""
     config = read(name, system)
     config.merge_from_dict(options or {})
-    model = model_of(config)
+    model = shared_model(config)
     groups = build_optim_wrapper(model, config.optim_wrapper).optimizer.param_groups
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     by_name = {names[id(p)]: group for group in groups for p in group['params']}

@@ -10,10 +10,8 @@ from mmengine.dataset import Compose
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATA_SAMPLERS, MODELS, PARAM_SCHEDULERS, init_default_scope
 
-from bioattn_mm.cli.model_check import model_of
-
 from .published_settings import SETTINGS, SOURCES
-from .reading import CONFIGS, parse
+from .reading import CONFIGS, parse, shared_model
 
 NAMES = {f'{path.parent.name}/{path.stem}': path for path in CONFIGS}
 # Transforms that neither change an image nor choose one.
@@ -37,7 +35,7 @@ def published(name: str) -> dict[str, object]:
 def test_config_builds_the_published_settings(name: str) -> None:
     config = parse(NAMES[name])
     init_default_scope(config.default_scope)
-    model = model_of(config)
+    model = shared_model(config)
     measured = {
         **settings_of_optimizer(config, model, published(name)['no weight decay']),
         **settings_of_schedule(config),
