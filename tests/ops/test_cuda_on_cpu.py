@@ -16,6 +16,11 @@ def test_no_fault(emulation: CUDAOnCPU) -> None:
     assert emulation.operators.run('without_fault').tolist() == list(range(63, -1, -1))
 
 
+def test_asynchronous_copies(emulation: CUDAOnCPU) -> None:
+    emulation.draw_order()
+    assert emulation.operators.run('copy_to_others').tolist() == list(range(63, -1, -1))
+
+
 @pytest.mark.parametrize(
     ('fault', 'seed', 'message'),
     [
@@ -35,6 +40,12 @@ def test_no_fault(emulation: CUDAOnCPU) -> None:
         ('load_unaligned', 0, r'not aligned for the type that is accessed, faults.cu:\d+'),
         ('barrier_that_half_the_threads_reach', 0, '32 threads wait for others that never come'),
         ('unknown_instruction', 0, 'no emulation of the PTX instruction mma.sync.aligned.m8n8k4'),
+        ('read_a_copy_before_the_wait', 0, 'reads what thread 0 copies and has not waited for'),
+        ('read_a_copy_after_the_wait_of_another_thread', 0, 'reads what thread 0 copies and has not waited for'),
+        ('read_a_copy_before_the_barrier', 0, 'reads what thread 0 writes .* without a barrier|uninitialised|waited'),
+        ('copy_over_what_others_read', 0, r'writes what a thread of warp \d reads without a barrier|reads what'),
+        ('copy_unaligned', 0, 'copies other than sixteen aligned bytes'),
+        ('copy_from_behind_a_tensor', 0, 'reads or writes outside of a tensor'),
     ],
 )
 def test_a_fault(emulation: CUDAOnCPU, fault: str, seed: int, message: str) -> None:
@@ -60,22 +71,32 @@ def test_tensors_begin_as_nan(emulation: CUDAOnCPU) -> None:
 
 
 @pytest.fixture(scope='module')
-def plain_arithmetic(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
-    folder = tmp_path_factory.mktemp('plain_faults')
-    return CUDAOnCPU('plain_faults_on_cpu', [HERE / 'faults.cu'], folder, tensor_cores=False)
+def turing(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
+    """Compute capability 7.5, whose tensor cores multiply float16 alone."""
+    return CUDAOnCPU('turing_faults_on_cpu', [HERE / 'faults.cu'], tmp_path_factory.mktemp('turing_faults'), 750)
 
 
-@pytest.mark.parametrize('branch', ['emulation', 'plain_arithmetic'])
-@pytest.mark.parametrize('dtype', [torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_matrix_product_of_a_warp(branch: str, dtype: torch.dtype, request: pytest.FixtureRequest) -> None:
-    emulation = request.getfixturevalue(branch)
+@pytest.mark.parametrize(
+    ('capability', 'dtype', 'instruction'),
+    [
+        ('emulation', torch.float32, 'mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32'),
+        ('emulation', torch.float16, 'mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32'),
+        ('emulation', torch.bfloat16, 'mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32'),
+        ('turing', torch.float32, None),
+        ('turing', torch.bfloat16, None),
+        ('turing', torch.float16, 'mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32'),
+    ],
+)
+def test_matrix_product_of_a_warp(
+    capability: str, dtype: torch.dtype, instruction: str | None, request: pytest.FixtureRequest
+) -> None:
+    emulation = request.getfixturevalue(capability)
     emulation.draw_order()
     a, b, c = torch.randn(16, 24).to(dtype), torch.randn(24, 8).to(dtype), torch.randn(16, 8)
     product = emulation.operators.product(a, b, c)
     torch.testing.assert_close(product.double(), c.double() + a.double() @ b.double(), rtol=0, atol=1e-5)
-    executed = emulation.operators.executed_instructions()
-    name = dict(float32='tf32', float16='f16', bfloat16='bf16')[str(dtype).removeprefix('torch.')]
-    assert any(f'.{name}.' in instruction for instruction in executed) == (branch == 'emulation')
+    executed = [name for name in emulation.operators.executed_instructions() if name.startswith('mma')]
+    assert instruction in executed if instruction else not executed
 
 
 def test_matrix_product_keeps_nan_and_infinity(emulation: CUDAOnCPU) -> None:
@@ -92,8 +113,15 @@ def test_ptx_becomes_a_call_on_the_same_lines() -> None:
     assert (
         call.split()
         == (
-            'cuda_on_cpu::ptx("a {%0}, {%1};" , { cuda_on_cpu::operand(c[0]) , '
-            'cuda_on_cpu::operand(bits(a[0])), cuda_on_cpu::operand(b)});'
+            'cuda_on_cpu::ptx("a {%0}, {%1};" , { cuda_on_cpu::output(c[0]) , '
+            'cuda_on_cpu::input(bits(a[0])), cuda_on_cpu::input(b)});'
         ).split()
     )
     assert call.count('\n') == source.count('\n')
+    assert with_calls_for_ptx('asm("b %0, %1;" : "=r"(x) : "f"(y));') == (
+        'cuda_on_cpu::ptx("b %0, %1;" , { cuda_on_cpu::output(x) ,  cuda_on_cpu::input(y)});'
+    )
+    assert with_calls_for_ptx('asm volatile("c [%0];" : : "r"(x) : "memory");') == (
+        'cuda_on_cpu::ptx("c [%0];" , { cuda_on_cpu::input(x) });'
+    )
+    assert with_calls_for_ptx('asm volatile("d;" : : : "memory");') == 'cuda_on_cpu::ptx("d;" , {});'

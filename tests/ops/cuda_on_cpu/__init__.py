@@ -4,7 +4,8 @@
 - Every access of shared memory is checked for races, for what nobody has written, for the end of the memory and for
   alignment; shared memory and new tensors begin as NaN, and tensors lie between pages that must not be touched
   (memory.h).
-- The instructions of the tensor cores follow the PTX ISA, and round toward zero as the hardware does (ptx.h).
+- The PTX instructions follow the PTX ISA (ptx.h): tensor cores round toward zero as the hardware does, approximations
+  have the largest error that they may have, and asynchronous copies arrive when a thread waits for them, not before.
 
 The first fault ends the kernel with a `RuntimeError` that names the line.
 """
@@ -39,10 +40,10 @@ class CUDAOnCPU:
         name: Of the library and of its operators, `torch.ops.<name>`.
         sources: CUDA files, which are checked, and C++ files of operators.
         folder: Where to compile.
-        tensor_cores: Compile the branch for compute capability 8.0 and later, or that for earlier ones.
+        capability: Compute capability to compile for, times 100: 800 for 8.0 and later, 750, or 0 for earlier ones.
     """
 
-    def __init__(self, name: str, sources: Sequence[Path], folder: Path, tensor_cores: bool = True) -> None:
+    def __init__(self, name: str, sources: Sequence[Path], folder: Path, capability: int = 800) -> None:
         compiler = os.environ.get('CXX', 'g++')
         if not shutil.which(compiler):
             pytest.skip(f'there is no {compiler} to compile the CUDA kernels for the CPU')
@@ -64,8 +65,7 @@ class CUDAOnCPU:
                 flags = [*CHECKED, '-x', 'c++']
             objects.append(str(folder / f'{name}_{source.stem}.o'))
             # Headers of this folder take the place of CUDA's, and of those of `csrc` that have the same name.
-            flags += [f'-I{HERE}', f'-I{translated}', f'-DNAMESPACE={name}']
-            flags += ['-DBIOATTN_TENSOR_CORES'] if tensor_cores else []
+            flags += [f'-I{HERE}', f'-I{translated}', f'-DNAMESPACE={name}', f'-DBIOATTN_CAPABILITY={capability}']
             run([*compile_one, *flags, '-c', str(source), '-o', objects[-1]])
         libraries, library = Path(torch.__file__).parent / 'lib', folder / f'{name}.so'
         link = [compiler, '-shared', '-Wl,-Bsymbolic', *objects, f'-L{libraries}', '-lc10', '-ltorch_cpu', '-ldl']
@@ -98,14 +98,19 @@ def runtime(folder: str, *compile_one: str) -> tuple[str, ...]:
 
 
 def with_calls_for_ptx(source: str) -> str:
-    """`asm volatile("..." : outputs : inputs)` as a call of `ptx` (ptx.h), on the same lines."""
+    """`asm("..." : outputs : inputs : "memory")` as a call of `ptx` (ptx.h), on the same lines."""
 
     def call(match: re.Match) -> str:
-        text, *operands = re.split(r':(?=\s*")', match[1])
-        lists = ', '.join(re.sub(r'"[+=]?\w"\(', 'cuda_on_cpu::operand(', part) for part in operands)
-        return f'cuda_on_cpu::ptx({text}, {{{lists}}});'
+        text, outputs, inputs, *clobbers = f'{match[1].replace("::", ": :")}::'.split(':')
+        calls = [
+            re.sub(r'"[+=]?\w"\(', f'cuda_on_cpu::{kind}(', operands)
+            for kind, operands in (('output', outputs), ('input', inputs))
+            if operands.strip()
+        ]
+        result = f'cuda_on_cpu::ptx({text}, {{{", ".join(calls)}}});'
+        return result + '\n' * (match[0].count('\n') - result.count('\n'))
 
-    return re.sub(r'asm volatile\((.*?)\);', call, source, flags=re.DOTALL)
+    return re.sub(r'asm(?: volatile)?\((.*?)\);', call, source, flags=re.DOTALL)
 
 
 def barriers_in(*sources: Path) -> list[str]:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "fibers.h"
+#include "memory.h"
 #include "ptx.h"
 
 #include <cmath>
@@ -39,10 +40,19 @@ inline float __uint_as_float(uint32_t bits) {
   return x;
 }
 
+inline uint32_t __cvta_generic_to_shared(const void* pointer) { return cuda_on_cpu::shared_address(pointer); }
+
 inline float __shfl_sync(unsigned, float value, int lane) {
   return cuda_on_cpu::exchange({{value}})[2 * lane].numbers[0];
 }
 
 inline float __shfl_xor_sync(unsigned mask, float value, int difference) {
   return __shfl_sync(mask, value, threadIdx.x % cuda_on_cpu::kLanes ^ difference);
+}
+
+inline bool __all_sync(unsigned, bool value) {
+  const cuda_on_cpu::Slot* const slots = cuda_on_cpu::exchange({{value ? 1.0f : 0.0f}});
+  bool all = true;
+  for (int lane = 0; lane < cuda_on_cpu::kLanes; ++lane) all = all && slots[2 * lane].numbers[0];
+  return all;
 }

@@ -86,6 +86,56 @@ __global__ void unknown_instruction(float* results) {
                : "r"(threadIdx.x));
 }
 
+// Each thread copies what another one reads.
+__global__ void copy_to_others(float* results) {
+  results[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  float* const four = numbers() + threadIdx.x * 4;
+  if (threadIdx.x < kThreads / 4) copy_to_shared(four, results + threadIdx.x * 4, true);
+  wait_for_copies();
+  __syncthreads();
+  results[threadIdx.x] = numbers()[kThreads - 1 - threadIdx.x];
+}
+
+__global__ void read_a_copy_before_the_wait(float* results) {
+  if (threadIdx.x == 0) copy_to_shared(numbers(), results, true);
+  __syncthreads();
+  results[threadIdx.x] = numbers()[0];
+  wait_for_copies();
+}
+
+// The wait is for the copies of this thread.
+__global__ void read_a_copy_after_the_wait_of_another_thread(float* results) {
+  if (threadIdx.x == 0) copy_to_shared(numbers(), results, true);
+  if (threadIdx.x == 1) wait_for_copies();
+  __syncthreads();
+  results[threadIdx.x] = numbers()[0];
+}
+
+__global__ void read_a_copy_before_the_barrier(float* results) {
+  if (threadIdx.x == 0) copy_to_shared(numbers(), results, true);
+  wait_for_copies();
+  results[threadIdx.x] = numbers()[0];
+}
+
+__global__ void copy_over_what_others_read(float* results) {
+  numbers()[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  results[threadIdx.x] = numbers()[threadIdx.x ^ 32];
+  if (threadIdx.x == 0) copy_to_shared(numbers() + 32, results, true);
+  wait_for_copies();
+}
+
+__global__ void copy_unaligned(float* results) {
+  if (threadIdx.x == 0) copy_to_shared(numbers(), results + 1, true);
+  wait_for_copies();
+}
+
+__global__ void copy_from_behind_a_tensor(float* results) {
+  if (threadIdx.x == 0) copy_to_shared(numbers(), results + kThreads, true);
+  wait_for_copies();
+}
+
 at::Tensor run(const std::string& name) {
   static const std::map<std::string, void (*)(float*)> kernels = {
       {"without_fault", without_fault},
@@ -101,6 +151,13 @@ at::Tensor run(const std::string& name) {
       {"load_unaligned", load_unaligned},
       {"barrier_that_half_the_threads_reach", barrier_that_half_the_threads_reach},
       {"unknown_instruction", unknown_instruction},
+      {"copy_to_others", copy_to_others},
+      {"read_a_copy_before_the_wait", read_a_copy_before_the_wait},
+      {"read_a_copy_after_the_wait_of_another_thread", read_a_copy_after_the_wait_of_another_thread},
+      {"read_a_copy_before_the_barrier", read_a_copy_before_the_barrier},
+      {"copy_over_what_others_read", copy_over_what_others_read},
+      {"copy_unaligned", copy_unaligned},
+      {"copy_from_behind_a_tensor", copy_from_behind_a_tensor},
   };
   return cuda_on_cpu::guarded([&] {
     const at::Tensor results = at::empty({kThreads}, at::kFloat);
@@ -119,10 +176,13 @@ __global__ void product_kernel(const T* a, const T* b, float* c) {
   for (int k = 0; k < 4; ++k) sums[k] = c[(g + k / 2 * 8) * 8 + 2 * t + k % 2];
   for (int step = 0; step < kSteps; ++step)
     for (int r = 0; r < 2; ++r) rows[step][r] = load_pair(a + (g + 8 * r) * 8 * kSteps + 8 * step + 2 * t);
-  multiply_add_steps<kSteps>(sums, rows, [&](int step) {
+  Pair<T> columns[kSteps];
+  for (int step = 0; step < kSteps; ++step) {
     const T* row = b + (8 * step + 2 * t) * 8 + g;
-    return Pair<T>{row[0], row[8]};
-  });
+    columns[step] = {row[0], row[8]};
+  }
+  multiply_add(sums, rows[0], rows[1], columns[0], columns[1]);
+  multiply_add(sums, rows[2], columns[2]);
   for (int k = 0; k < 4; ++k) c[(g + k / 2 * 8) * 8 + 2 * t + k % 2] = sums[k];
 }
 

@@ -27,6 +27,7 @@ size_t shared_bytes;
 // Who wrote a byte of shared memory last, and who has read it since. An interval of the past says as much as none.
 struct Byte {
   int writer;
+  bool arriving;  // the writer copies it, and has not waited yet
   Time written;
   const void* written_at;
   // For each warp the lanes that have read it, since its latest step.
@@ -37,6 +38,15 @@ struct Byte {
 };
 
 std::vector<Byte> bytes(kSharedBytes);
+
+// Sixteen bytes on their way to shared memory.
+struct Copy {
+  uint32_t address;
+  char data[16];
+  const void* issued_at;
+};
+
+std::vector<std::vector<Copy>> copies(kMaxThreads);  // of each thread
 
 // "file.cu:12", with the lines that inlined this one behind it.
 std::string line_of(const void* address) {
@@ -75,6 +85,11 @@ void access(const void* begin, size_t size, bool write, const void* address) {
     fail_at(write ? "writes beyond the end, at" : "reads beyond the end, at", offset, address);
   for (size_t i = offset; i < offset + size; ++i) {
     Byte& byte = bytes[i];
+    if (byte.arriving)
+      fail_at(
+          std::string(write ? "writes" : "reads") + " what thread " + std::to_string(byte.writer) +
+              " copies and has not waited for,",
+          i, address);
     if (byte.writer != me.number && unordered(byte.writer / kLanes, byte.written))
       fail_at(
           std::string("races: it ") + (write ? "writes" : "reads") + " what thread " + std::to_string(byte.writer) +
@@ -139,7 +154,42 @@ GuardedAllocator guarded;
 
 void set_shared_bytes(size_t bytes) { shared_bytes = bytes; }
 
-void poison_shared_memory() { memset(shared_memory, 0xff, sizeof shared_memory); }
+void poison_shared_memory() {
+  memset(shared_memory, 0xff, sizeof shared_memory);
+  for (auto& of_thread : copies) of_thread.clear();
+  for (Byte& byte : bytes) byte.arriving = false;
+}
+
+uint32_t shared_address(const void* pointer) { return static_cast<const char*>(pointer) - shared_memory; }
+
+void read_shared(void* target, uint32_t address, size_t size) {
+  const void* const place = __builtin_return_address(0);
+  if (address % size) fail_at("does not read a multiple of " + std::to_string(size) + ",", address, place);
+  access(shared_memory + address, size, /*write=*/false, place);
+  memcpy(target, shared_memory + address, size);
+}
+
+void copy_later(uint32_t address, const void* source, size_t size, size_t from_source) {
+  const void* const place = __builtin_return_address(0);
+  Copy copy = {address, {}, place};
+  if (size != sizeof copy.data || address % size || (from_source && reinterpret_cast<uintptr_t>(source) % size))
+    fail_at("copies other than sixteen aligned bytes to", address, place);
+  memcpy(copy.data, source, from_source);
+  access(shared_memory + address, size, /*write=*/true, place);
+  memset(shared_memory + address, 0xff, size);
+  for (size_t i = address; i < address + size; ++i) bytes[i].arriving = true;
+  copies[current_thread()->number].push_back(copy);
+}
+
+void finish_copies() {
+  auto& own = copies[current_thread()->number];
+  for (const Copy& copy : own) {
+    for (size_t i = copy.address; i < copy.address + sizeof copy.data; ++i) bytes[i].arriving = false;
+    access(shared_memory + copy.address, sizeof copy.data, /*write=*/true, copy.issued_at);
+    memcpy(shared_memory + copy.address, copy.data, sizeof copy.data);
+  }
+  own.clear();
+}
 
 SegmentationFaults::SegmentationFaults() {
   struct sigaction action = {};

@@ -6,6 +6,7 @@
 #include <c10/core/Allocator.h>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace bioattn_mm {
 extern char shared_memory[];
@@ -20,6 +21,17 @@ void set_shared_bytes(size_t bytes);
 
 // NaN in every dtype, and forgets who wrote and read.
 void poison_shared_memory();
+
+// Address of shared memory as PTX instructions take it.
+uint32_t shared_address(const void* pointer);
+
+// Reads `size` bytes, at an address that must be a multiple of `size`.
+void read_shared(void* target, uint32_t address, size_t size);
+
+// Copies `from_source` bytes to shared memory, and zeros up to `size`, when the thread calls `finish_copies`. Until then
+// nobody may read or write them.
+void copy_later(uint32_t address, const void* source, size_t size, size_t from_source);
+void finish_copies();
 
 // While it lives, a segmentation fault ends the kernel instead of the process.
 class SegmentationFaults {

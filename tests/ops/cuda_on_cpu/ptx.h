@@ -1,8 +1,9 @@
-// PTX instructions of the kernels. `asm volatile(...)` becomes a call of `ptx` when the source is compiled for the CPU
+// PTX instructions of the kernels. `asm(...)` becomes a call of `ptx` when the source is compiled for the CPU
 // (__init__.py): the text of the instruction, and its operands in the order of their numbers.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 #include <string>
 #include <vector>
@@ -10,12 +11,22 @@
 namespace cuda_on_cpu {
 
 struct Operand {
-  float* output;   // an accumulator, read and written; null for inputs
-  uint32_t input;  // a register
+  void* output;    // a register of 32 bits that is written, and perhaps read; null for inputs
+  uint64_t input;  // the bits of a register
 };
 
-inline Operand operand(float& accumulator) { return {&accumulator, 0}; }
-inline Operand operand(uint32_t reg) { return {nullptr, reg}; }
+template <typename Register>
+Operand output(Register& reg) {
+  static_assert(sizeof(Register) == 4);
+  return {&reg, 0};
+}
+
+template <typename Register>
+Operand input(const Register& reg) {
+  Operand operand = {nullptr, 0};
+  memcpy(&operand.input, &reg, sizeof reg);
+  return operand;
+}
 
 void ptx(const char* text, std::initializer_list<Operand> operands);
 

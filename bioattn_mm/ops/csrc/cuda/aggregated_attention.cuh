@@ -3,228 +3,491 @@
 // A warp has sixteen queries, two rows of eight columns: lane quad g has the queries of column g, in the upper row
 // (r = 0) and in the lower (r = 1), and lane t of the quad has channels 2t and 2t + 1 of every eight. These are the
 // layouts of the tensor cores (device.cuh), so queries, sums and gradients stay in registers between the pooled part,
-// which consists of matrix products, and the window part, which does not. Pooled keys come in tiles of eight neighbours
-// in a row of the pooled grid; where a row ends within a tile, the rest of the tile has no weight.
+// which consists of matrix products, and the window part, which does not.
+//
+// The other factor of the products, keys and values or, for their gradients, queries, comes from shared memory in runs
+// of eight neighbours in a row of their grid. Their order there is such that lane t of a quad has the logits of the t-th
+// of four runs: the position biases of a run are neighbours in memory, and a lane loads them at once.
 #pragma once
 
 #include "../aggregated_attention.h"
 #include "cuda/device.cuh"
 #include "cuda/launch.h"
 
+#include <ATen/ops/constant_pad_nd.h>
+
+#include <algorithm>
 #include <cmath>
 
 namespace bioattn_mm {
 
+constexpr int kWarps = 4, kThreads = kWarps * kLanes;
 constexpr int kWarpRows = 2, kWarpColumns = 8, kWarpQueries = kWarpRows * kWarpColumns;
 constexpr int kMaxWindow = 9, kMaxChannels = 64;
-constexpr int kTile = 8;  // pooled keys, or queries of one row, side by side in a matrix product
+constexpr int kTile = 8;  // tokens, or channels, side by side in a matrix product; and tokens in a run
+
+// Tiles, of eight tokens each, that are in shared memory at a time: as many bytes in every dtype.
+template <typename T>
+constexpr int kTiles = sizeof(T) == 2 ? 8 : 4;
+template <typename T>
+constexpr int kStaged = kTile * kTiles<T>;
+
+__host__ __device__ __forceinline__ int round_up(int length) { return (length + kTile - 1) / kTile * kTile; }
+
+// A grid of tokens in runs, eight neighbours in a row. Where a row ends within a run, the rest of the run is not there.
+struct Grid {
+  Grid(int height, int width)
+      : height(height),
+        width(width),
+        padded_width(round_up(width)),
+        runs(height * padded_width / kTile),
+        rows_of_four(4 / std::max(padded_width / kTile, 1)),
+        columns_of_four(4 % std::max(padded_width / kTile, 1) * kTile) {}
+
+  int height, width, padded_width;
+  int runs;
+  int rows_of_four, columns_of_four;  // from a run to the fourth behind it
+};
+
+// A run by its row and its first column. Rows may be beyond the end of the grid.
+struct Run {
+  __device__ Run() : row(0), column(0) {}
+  __device__ Run(const Grid& grid, int number)
+      : row(number / (grid.padded_width / kTile)), column(number % (grid.padded_width / kTile) * kTile) {}
+
+  // The run `distance` behind this one, at most seven, in a grid with runs. Most rows have several: no division.
+  __device__ Run behind(const Grid& grid, int distance) const {
+    Run run = *this;
+#pragma unroll 1
+    for (run.column += distance * kTile; run.column >= grid.padded_width; ++run.row) run.column -= grid.padded_width;
+    return run;
+  }
+
+  // Goes on to the fourth run from here. A division for each run would be a third of the work of a loop.
+  __device__ void advance(const Grid& grid) {
+    row += grid.rows_of_four, column += grid.columns_of_four;
+    if (column >= grid.padded_width) column -= grid.padded_width, ++row;
+  }
+
+  int row, column;
+};
+
+// Distances between neighbours in a row of tokens, in bytes.
+struct Strides {
+  int query, key, value, pooled_key, pooled_value;
+};
 
 // Pointers to the inputs, and their sizes. All indices of tokens fit int; offsets in memory may not.
 template <typename T>
 struct Arguments : Pointers<T>, Sizes<int> {
-  explicit Arguments(const Inputs& inputs) : Pointers<T>(pointers_to<Pointers<T>>(inputs)), Sizes<int>(inputs) {}
+  // `inputs` as from `for_kernels`.
+  explicit Arguments(const Inputs& inputs)
+      : Pointers<T>(pointers_to<Pointers<T>>(inputs)),
+        Sizes<int>(inputs),
+        queries(this->height, this->width),
+        pooled_keys(this->pooled_height, this->pooled_width),
+        stride{
+            stride_of(inputs.query), stride_of(inputs.key), stride_of(inputs.value), stride_of(inputs.pooled_key),
+            stride_of(inputs.pooled_value)} {}
+
+  static int stride_of(const Tensor& tokens) { return tokens.stride(2) * sizeof(T); }
 
   __device__ bool inside(int i, int j) const { return 0 <= i && i < height && 0 <= j && j < width; }
 
-  __host__ __device__ int tiles_in_row() const { return (pooled_width + kTile - 1) / kTile; }
-  __host__ __device__ int tiles() const { return pooled_height * tiles_in_row(); }
+  Grid queries, pooled_keys;
+  Strides stride;
 };
 
 __device__ __forceinline__ int clamp(int x, int high) { return x < high ? x : high; }
+
+// Size of the window: kWindow where the kernel is compiled for one, else 0 stands for any.
+template <int kWindow, typename T>
+__device__ __forceinline__ int window_of(const Arguments<T>& p) {
+  return kWindow ? kWindow : p.window;
+}
+
+// Whether a head has the group of eight channels, where kGroups groups are compiled: two for 8 or 16 channels, eight for
+// 40 to 64.
+template <int kGroups>
+__device__ __forceinline__ bool has_group(int group, int channels) {
+  constexpr int kAtLeast = kGroups == 8 ? 5 : kGroups == 2 ? 1
+                                                           : kGroups;
+  return group < kAtLeast || kTile * group < channels;
+}
 
 // What a lane computes: the grid of blocks is (tiles of the image, heads, batch), and the warps of a block have rows of
 // the image below one another.
 struct Place {
   template <typename T>
-  __device__ Place(const Arguments<T>& p, int warps)
-      : warp(threadIdx.x / kLanes), g(threadIdx.x % kLanes / 4), t(threadIdx.x % 4), head(blockIdx.y), image(blockIdx.z) {
-    const int blocks_in_row = (p.width + kWarpColumns - 1) / kWarpColumns;
-    top = (blockIdx.x / blocks_in_row * warps + warp) * kWarpRows;
+  __device__ explicit Place(const Arguments<T>& p)
+      : warp(threadIdx.x / kLanes), g(threadIdx.x % kLanes / 4), t(threadIdx.x % 4), head(blockIdx.y), image(blockIdx.z), head_channel(head * p.channels), channel(head_channel + 2 * t) {
+    const int blocks_in_row = p.queries.padded_width / kWarpColumns;
+    top = (blockIdx.x / blocks_in_row * kWarps + warp) * kWarpRows;
     column = blockIdx.x % blocks_in_row * kWarpColumns + g;
+    valid_column = clamp(column, p.width - 1);
 #pragma unroll
     for (int r = 0; r < kWarpRows; ++r) {
       inside[r] = p.inside(top + r, column);
       // Lanes outside of the image compute the same as those at its edge, and write nothing.
       row[r] = clamp(top + r, p.height - 1);
-      token[r] = p.token(image, head, row[r], clamp(column, p.width - 1));
+      token[r] = (image * p.height + row[r]) * p.width + valid_column;
     }
   }
 
   int warp, g, t, head, image;
-  int top, column;  // upper row of the warp, column of the lane
-  int row[2];       // of the lane's two queries, as the next two
+  int head_channel;  // first channel of the head among those of a token
+  int channel;       // first channel of the lane
+  int top, column;   // upper row of the warp, column of the lane
+  int valid_column;  // within the image
+  int row[2];        // of the lane's two queries, as the next two
   bool inside[2];
-  int64_t token[2];
+  int token[2];  // number in (B, H, W)
 };
 
 // The grid of blocks that covers the images.
 template <typename T>
-dim3 blocks_over_image(const Arguments<T>& p, int warps) {
-  const unsigned columns = (p.width + kWarpColumns - 1) / kWarpColumns;
-  const unsigned rows = (p.height + warps * kWarpRows - 1) / (warps * kWarpRows);
+dim3 blocks_over_image(const Arguments<T>& p) {
+  const unsigned columns = p.queries.padded_width / kWarpColumns;
+  const unsigned rows = (p.height + kWarps * kWarpRows - 1) / (kWarps * kWarpRows);
   return dim3(rows * columns, p.heads, p.batch);
 }
 
-// Loads the lane's channels of a token, for kGroups groups of eight; zero beyond the last channel.
+// Loads the lane's channels of a token, of which `token` is the first, for kGroups groups of eight; zero beyond the last.
 template <int kGroups, typename T>
-__device__ __forceinline__ void load_channels(Pair<T> (&pairs)[kGroups], const T* data, int64_t token, int channels, int t) {
+__device__ __forceinline__ void load_channels(Pair<T> (&pairs)[kGroups], const T* token, int channels) {
 #pragma unroll
   for (int c = 0; c < kGroups; ++c)
-    pairs[c] = kTile * c < channels ? load_pair(data + token * channels + kTile * c + 2 * t) : make_pair<T>(0, 0);
+    pairs[c] = has_group<kGroups>(c, channels) ? load_pair(token + kTile * c) : Pair<T>{T(0), T(0)};
 }
 
-// Loads the lane's channels of its two tokens, as a left factor of matrix products.
+// Loads the lane's channels of two tokens, as a left factor of matrix products. `data` begins with them, as in the next.
 template <int kGroups, typename T>
 __device__ __forceinline__ void load_rows(
-    Pair<T> (&pairs)[kGroups][2], const T* data, const int64_t (&token)[2], int channels, int t) {
+    Pair<T> (&pairs)[kGroups][2], const T* data, const int (&tokens)[2], int stride, int channels) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
+    Pair<T> row[kGroups];
+    load_channels(row, advanced(data, tokens[r], stride), channels);
 #pragma unroll
-    for (int c = 0; c < kGroups; ++c)
-      pairs[c][r] =
-          kTile * c < channels ? load_pair(data + token[r] * channels + kTile * c + 2 * t) : make_pair<T>(0, 0);
+    for (int c = 0; c < kGroups; ++c) pairs[c][r] = row[c];
   }
 }
 
-// Writes sums, in the layout of an accumulator, to the lane's two tokens.
+// Writes sums, in the layout of an accumulator, to two tokens.
 template <int kGroups, typename T>
 __device__ __forceinline__ void store_rows(
-    T* data, const float (&sums)[kGroups][4], const int64_t (&token)[2], const bool (&inside)[2], int channels, int t) {
+    T* data, const float (&sums)[kGroups][4], const int (&tokens)[2], const bool (&inside)[2], int stride, int channels) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
+    if (!inside[r]) continue;
+    T* const token = advanced(data, tokens[r], stride);
 #pragma unroll
     for (int c = 0; c < kGroups; ++c)
-      if (inside[r] && kTile * c < channels)
-        *reinterpret_cast<Pair<T>*>(data + token[r] * channels + kTile * c + 2 * t) =
-            make_pair<T>(sums[c][2 * r], sums[c][2 * r + 1]);
+      if (has_group<kGroups>(c, channels))
+        *reinterpret_cast<Pair<T>*>(token + kTile * c) = make_pair<T>(sums[c][2 * r], sums[c][2 * r + 1]);
   }
 }
 
-// Stride of rows in shared memory, in elements: an odd multiple of eight, so that the eight rows that a warp reads at
-// once lie in different banks.
-constexpr int padded(int length) { return length / 8 % 2 ? length : length + 8; }
-
-// Rows of channels in shared memory: right factors of matrix products that sum over the channels or, transposed, over
-// the rows.
-template <int kRows, int kGroups, typename T>
+// Rows of channels in shared memory: right factors of matrix products that sum over the channels or over the rows.
+template <int kGroups, typename T>
 struct Rows {
-  static constexpr int kStride = padded(kTile * kGroups);
-  T* data;
+  // The distance of rows: as a multiple of sixteen bytes it is odd, so that the eight rows that a warp reads at once lie
+  // in different banks.
+  static constexpr int kLength = kTile * kGroups;
+  static constexpr int kStride = sizeof(T) == 4 ? kLength + 4 : kGroups % 2 ? kLength
+                                                                            : kLength + 8;
+  static constexpr int kSize = kStaged<T> * kStride;
 
-  __device__ void store(int row, int channel, const Pair<T>& pair) const {
-    *reinterpret_cast<Pair<T>*>(data + row * kStride + channel) = pair;
-  }
-  // Right factor for a group of channels; its columns are the eight rows from `first`.
-  __device__ Pair<T> factor(int first, int group, int g, int t) const {
-    return load_pair(data + (first + g) * kStride + kTile * group + 2 * t);
-  }
-  static constexpr int kSize = kRows * kStride;
-};
-
-template <int kRows, int kGroups, typename T>
-struct TransposedRows {
-  static constexpr int kStride = padded(kRows);
-  T* data;
-
-  __device__ void store(int row, int channel, const Pair<T>& pair) const {
-    data[channel * kStride + row] = pair.x;
-    data[(channel + 1) * kStride + row] = pair.y;
-  }
-  // Right factor for the eight rows from `first`; its columns are the channels of a group.
-  __device__ Pair<T> factor(int first, int group, int g, int t) const {
-    return load_pair(data + (kTile * group + g) * kStride + first + 2 * t);
-  }
-  static constexpr int kSize = kTile * kGroups * kStride;
-};
-
-// Copies kRows rows of channels to shared memory: `token(row)` gives the number of a row's token, or -1 for a row of
-// zeros, and `store(row, channel, pair)` writes a pair of channels.
-template <int kRows, int kGroups, int kThreads, typename T, typename Token, typename Store>
-__device__ __forceinline__ void stage(const T* data, int channels, const Token& token, const Store& store) {
-  constexpr int kPairs = kTile * kGroups / 2;
-  for (int k = threadIdx.x; k < kRows * kPairs; k += kThreads) {
-    const int row = k / kPairs, channel = k % kPairs * 2;
-    const int64_t number = token(row);
-    store(row, channel, number >= 0 && channel < channels ? load_pair(data + number * channels + channel) : make_pair<T>(0, 0));
-  }
-}
-
-// A tile of pooled keys: its row in the pooled grid and its first column.
-struct PooledTile {
-  template <typename T>
-  __device__ PooledTile(const Arguments<T>& p, int tile)
-      : u(tile / p.tiles_in_row()), v(tile % p.tiles_in_row() * kTile) {}
-  template <typename T>
-  __device__ void next(const Arguments<T>& p) {
-    v += kTile;
-    if (v >= p.pooled_width) v = 0, ++u;
-  }
-  // Number of the pooled token in (B, Ph, Pw, heads), -1 beyond the grid.
-  template <typename T>
-  __device__ int64_t token(const Arguments<T>& p, int image, int head, int k) const {
-    return u < p.pooled_height && v + k < p.pooled_width ? p.pooled_token(image, head, u, v + k) : -1;
-  }
-
-  int u, v;
-};
-
-// Position bias of the lane's two queries, for one tile of pooled keys after the other.
-template <typename T>
-struct PooledBias {
-  // Adds the bias to the logits of a tile, and makes them -inf beyond the pooled grid. `first` says that the tile does
-  // not follow the one of the last call.
-  __device__ void add(float (&logits)[4], const Arguments<T>& p, const Place& place, const PooledTile& tile, bool first) {
-    const bool exists = tile.u < p.pooled_height;
-    if (exists && (first || tile.v == 0)) {
+  // Right factors for two groups of channels, b[n][0] and b[n][1]: their columns are rows 8n to 8n + 7 from `first`.
+  __device__ void factors(Pair<T> (&b)[2][2], int first, int group) const {
+    if constexpr (sizeof(T) == 2 && kTensorCores<T>) {
+      const int lane = threadIdx.x % kLanes, row = lane / 16 * kTile + lane % kTile;
+      Pair<T> matrices[4];
+      load_matrices<false>(matrices, data + (first + row) * kStride + kTile * (group + lane / kTile % 2));
+      b[0][0] = matrices[0], b[0][1] = matrices[1], b[1][0] = matrices[2], b[1][1] = matrices[3];
+    } else {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int64_t row = p.pooled_bias_rows[place.row[r] * p.pooled_height + tile.u];
-        BIOATTN_KERNEL_ASSERT(0 <= row && row < p.bias_rows, "pooled_bias_rows has a row that pooled_bias has not");
-        rows[r] = p.pooled_bias + p.bias(place.head, row, clamp(place.column, p.width - 1));
+      for (int k = 0; k < 4; ++k) b[k / 2][k % 2] = factor(first + k / 2 * kTile, group + k % 2);
+    }
+  }
+
+  // Right factors for one group of channels: the columns of b[n] are rows 8n to 8n + 7 from `first`.
+  __device__ void factors(Pair<T> (&b)[4], int first, int group) const {
+    if constexpr (sizeof(T) == 2 && kTensorCores<T>) {
+      load_matrices<false>(b, data + (first + threadIdx.x % kLanes) * kStride + kTile * group);
+    } else {
+#pragma unroll
+      for (int n = 0; n < 4; ++n) b[n] = factor(first + n * kTile, group);
+    }
+  }
+
+  // Right factors whose columns are a group of channels; factor n has rows 8n to 8n + 7 from `first`.
+  __device__ void transposed_factors(Pair<T> (&b)[4], int first, int group) const {
+    if constexpr (sizeof(T) == 2 && kTensorCores<T>) {
+      load_matrices<true>(b, data + (first + threadIdx.x % kLanes) * kStride + kTile * group);
+    } else {
+      const int g = threadIdx.x % kLanes / 4, t = threadIdx.x % 4;
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const T* const upper = data + (first + kTile * n + 2 * t) * kStride + kTile * group + g;
+        b[n] = {upper[0], upper[kStride]};
       }
     }
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const int v = tile.v + 2 * place.t + k % 2;
-      logits[k] = exists && v < p.pooled_width ? logits[k] + static_cast<float>(rows[k / 2][v]) : -INFINITY;
-    }
   }
 
-  const T* rows[2];
+  T* data;
+
+ private:
+  __device__ Pair<T> factor(int first, int group) const {
+    return load_pair(data + (first + threadIdx.x % kLanes / 4) * kStride + kTile * group + threadIdx.x % 4 * 2);
+  }
 };
 
-// Calls function(i, j, inside, offsets) for every token (i, j) in the windows of the lane's two queries, row by row;
-// offsets[r] is its offset in the window of query r, or -1 if it is not in that window.
-template <typename T, typename Function>
-__device__ __forceinline__ void for_windows(const Arguments<T>& p, const Place& place, const Function& function) {
-  const int margin = p.window / 2;
-  for (int dy = 0; dy <= p.window; ++dy) {
-    for (int dx = 0; dx < p.window; ++dx) {
-      const int offsets[2] = {dy < p.window ? dy * p.window + dx : -1, dy > 0 ? (dy - 1) * p.window + dx : -1};
-      const int i = place.top - margin + dy, j = place.column - margin + dx;
-      function(i, j, p.inside(i, j), offsets);
+// products (16 x 32, as four tiles) += a (16 x channels) times the 32 rows from `first`, transposed.
+template <int kGroups, typename T>
+__device__ __forceinline__ void multiply_by_rows(
+    float (*products)[4], const Pair<T> (&a)[kGroups][2], const Rows<kGroups, T>& rows, int first) {
+#pragma unroll
+  for (int c = 0; c + 1 < kGroups; c += 2) {
+#pragma unroll
+    for (int n = 0; n < 4; n += 2) {
+      Pair<T> b[2][2];
+      rows.factors(b, first + n * kTile, c);
+      multiply_add(products[n], a[c], a[c + 1], b[0][0], b[0][1]);
+      multiply_add(products[n + 1], a[c], a[c + 1], b[1][0], b[1][1]);
     }
   }
+  if constexpr (kGroups % 2) {
+    Pair<T> b[4];
+    rows.factors(b, first, kGroups - 1);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) multiply_add(products[n], a[kGroups - 1], b[n]);
+  }
+}
+
+// sums (16 x channels) += a (16 x 32, as four tiles) times the 32 rows from `first`. Tensor cores round every sum toward
+// zero: over hundreds of products that is more than float32 should lose. There each product is summed by itself, and
+// added with rounding to nearest.
+template <int kGroups, typename T>
+__device__ __forceinline__ void add_product_of_rows(
+    float (&sums)[kGroups][4], const Pair<T> (*a)[2], const Rows<kGroups, T>& rows, int first) {
+#pragma unroll
+  for (int c = 0; c < kGroups; ++c) {
+    Pair<T> b[4];
+    rows.transposed_factors(b, first, c);
+    if constexpr (sizeof(T) == 2) {
+      multiply_add(sums[c], a[0], a[1], b[0], b[1]);
+      multiply_add(sums[c], a[2], a[3], b[2], b[3]);
+    } else {
+      float product[4] = {};
+      multiply_add(product, a[0], a[1], b[0], b[1]);
+      multiply_add(product, a[2], a[3], b[2], b[3]);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) sums[c][k] += product[k];
+    }
+  }
+}
+
+// Copies the same tokens of two tensors to shared memory, kStaged<T> at a time, while those before are worked on: there
+// is room for both. A thread copies (part of) one row; what it needs to find its token is computed once.
+template <int kGroups, typename T>
+struct Stage {
+  using Matrix = Rows<kGroups, T>;
+  static constexpr int kBytes = 4 * Matrix::kSize * sizeof(T);  // two tensors, twice
+
+  // `first` and `second` begin with the grid's first token.
+  __device__ Stage(
+      char* shared_memory, const Grid& grid, const Run& first_run, const T* first, int first_stride, const T* second,
+      int second_stride)
+      : run(first_run.behind(grid, row_of_thread() / 32 * 4 + row_of_thread() % kTile / 2)),
+        shared(reinterpret_cast<T*>(shared_memory)),
+        source(of_second() ? second : first),
+        stride(of_second() ? second_stride : first_stride) {
+    keep(source);
+  }
+
+  // Rows of the first and of the second tensor.
+  __device__ Matrix first(int buffer) const { return {shared + 2 * buffer * Matrix::kSize}; }
+  __device__ Matrix second(int buffer) const { return {shared + (2 * buffer + 1) * Matrix::kSize}; }
+
+  // Begins to copy the next tokens.
+  __device__ void copy(const Grid& grid, int buffer, int channels) {
+    constexpr int kChunk = Vector<T>::kSize, kChunks = Matrix::kLength / kChunk;
+    const int column = run.column + row_of_thread() / kTile % 4 * 2 + row_of_thread() % 2;
+    const bool exists = run.row < grid.height && column < grid.width;
+    const T* const token = advanced(source, run.row * grid.width + column, stride);
+    T* const target = (of_second() ? second(buffer) : first(buffer)).data + row_of_thread() * Matrix::kStride;
+#pragma unroll
+    for (int k = 0; k < kChunks / kParts; ++k) {
+      const int chunk = k * kParts + threadIdx.x % kParts;
+      copy_to_shared(
+          target + chunk * kChunk, token + chunk * kChunk,
+          exists && has_group<kGroups>(k * kParts * kChunk / kTile, channels));
+    }
+#pragma unroll
+    for (int four = 0; four < kTiles<T> / 4; ++four) run.advance(grid);
+  }
+
+ private:
+  // Threads that copy one row.
+  static constexpr int kParts = kThreads / (2 * kStaged<T>);
+
+  // Of every 32 rows, row 8n + 2t + k has token 2n + k of the t-th run.
+  static __device__ int row_of_thread() { return threadIdx.x / kParts % kStaged<T>; }
+  static __device__ bool of_second() { return threadIdx.x >= kThreads / 2; }
+
+  Run run;
+  T* shared;
+  const T* source;
+  int stride;
+};
+
+// The bias of tokens that are not there, as a run of any dtype; `minus_infinity` gives its address. They are variables
+// because the compiler would make branches of constants.
+static __device__ Vector<uint32_t> minus_infinity_float[2] = {
+    {0xff800000u, 0xff800000u, 0xff800000u, 0xff800000u}, {0xff800000u, 0xff800000u, 0xff800000u, 0xff800000u}};
+static __device__ Vector<uint32_t> minus_infinity_half[1] = {{0xfc00fc00u, 0xfc00fc00u, 0xfc00fc00u, 0xfc00fc00u}};
+static __device__ Vector<uint32_t> minus_infinity_bfloat16[1] = {{0xff80ff80u, 0xff80ff80u, 0xff80ff80u, 0xff80ff80u}};
+
+template <typename T>
+__device__ __forceinline__ const T* minus_infinity() {
+  Vector<uint32_t>* const run = std::is_same_v<T, float>       ? minus_infinity_float
+                                : std::is_same_v<T, c10::Half> ? minus_infinity_half
+                                                               : minus_infinity_bfloat16;
+  return reinterpret_cast<const T*>(run);
+}
+
+// Position biases of two rows of logits: those of the lane's queries over runs of pooled keys or, for the gradients of
+// the keys, those of its pooled keys over runs of queries.
+template <typename T>
+struct RunBias {
+  // Makes the biases of a run the first summands of its four tiles of logits; -inf if it is beyond the end of the grid.
+  __device__ void start(float (*logits)[4], const Grid& grid, const Run& run) const {
+    constexpr int kSize = Vector<T>::kSize;
+    const bool exists = run.row < grid.height;
+    const int row = exists ? run.row : 0;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      // Numbers of rows fit int.
+      const int bias_row = *advanced(rows[r], row, row_stride);
+      const T* first = advanced(advanced(data[r], run.column, sizeof(T)), bias_row, size);
+      if (!exists) first = minus_infinity<T>();
+      keep(first);
+#pragma unroll
+      for (int vector = 0; vector < kTile / kSize; ++vector) {
+        const Vector<T> biases = load_vector(first + vector * kSize);
+#pragma unroll
+        for (int i = 0; i < kSize; ++i) {
+          const int k = vector * kSize + i;
+          logits[k / 2][2 * r + k % 2] = static_cast<float>(biases.numbers[i]);
+        }
+      }
+    }
+  }
+
+  const int64_t* rows[2];  // numbers of the rows of the bias: for runs in row 0 of their grid,
+  int row_stride;          // and bytes to those for the next row
+  const T* data[2];        // bias of the first token in row 0 of the bias
+  int size;                // bytes of a row of the bias
+};
+
+// Position biases of the lane's two queries over the pooled keys.
+template <typename T>
+__device__ __forceinline__ RunBias<T> bias_of_queries(const Arguments<T>& p, const Place& place) {
+  RunBias<T> bias;
+  const int width = p.pooled_keys.padded_width;
+  bias.row_stride = sizeof(int64_t);
+  bias.size = p.width * width * static_cast<int>(sizeof(T));
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    bias.rows[r] = p.pooled_bias_rows + place.row[r] * p.pooled_height;
+    bias.data[r] = advanced(p.pooled_bias, place.head * p.bias_rows, bias.size) + place.valid_column * width;
+    keep(bias.rows[r]), keep(bias.data[r]);
+  }
+  keep(bias.row_stride), keep(bias.size);
+  return bias;
+}
+
+// Calls function(dy, dx, inside, token) for every token in the windows of the lane's two queries, row by row. `token` is
+// its number in (B, H, W) or, where it is not inside, that of some other token: there are no branches. In the window of
+// the upper query its offset is dy * window + dx, if dy < window; in that of the lower query it is one row less, if
+// dy > 0. kWindow is the size of the window where the kernel is compiled for one, else 0.
+template <int kWindow, typename T, typename Function>
+__device__ __forceinline__ void for_windows(const Arguments<T>& p, const Place& place, const Function& function) {
+  const int window = window_of<kWindow>(p), margin = window / 2, left = place.column - margin;
+#pragma unroll kWindow + 1
+  for (int dy = 0; dy <= window; ++dy) {
+    const int i = place.top - margin + dy, first = (place.image * p.height + i) * p.width + left;
+    const bool inside_row = static_cast<unsigned>(i) < static_cast<unsigned>(p.height);
+#pragma unroll kWindow ? kWindow : 1
+    for (int dx = 0; dx < window; ++dx) {
+      const bool inside = inside_row && static_cast<unsigned>(left + dx) < static_cast<unsigned>(p.width);
+      function(dy, dx, inside, inside ? first + dx : place.token[0]);
+    }
+  }
+}
+
+// Calls function(o) for the lane's share of the offsets in a window, every fourth.
+template <int kWindow, typename T, typename Function>
+__device__ __forceinline__ void for_offsets(const Arguments<T>& p, int t, const Function& function) {
+  const int window = window_of<kWindow>(p), offsets = window * window;
+#pragma unroll kWindow ? (kWindow * kWindow + 3) / 4 : 1
+  for (int o = 0; o < offsets; o += 4)
+    if (o + t < offsets) function(o + t);
 }
 
 // A tensor as the kernels read it: contiguous and, where it is a view of memory that begins elsewhere, aligned for the
 // widest loads. PyTorch's own allocations are.
+inline bool is_aligned(const Tensor& tensor) { return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0; }
+
 inline Tensor for_kernels(const Tensor& tensor) {
   const Tensor contiguous = tensor.contiguous();
-  return reinterpret_cast<uintptr_t>(contiguous.const_data_ptr()) % 16 ? contiguous.clone() : contiguous;
+  return is_aligned(contiguous) ? contiguous : contiguous.clone();
 }
 
-// Calls function(std::integral_constant<int, kGroups>()) with the smallest compiled number of groups of eight channels
-// that holds a head's channels.
+// The same for tokens (B, H, W, heads, d), whose neighbours in a row may lie further apart, as do the keys in a tensor
+// of keys and values: such views are not copied.
+inline Tensor tokens_for_kernels(const Tensor& tokens) {
+  const auto sizes = tokens.sizes(), strides = tokens.strides();
+  const bool in_one_piece = strides[4] == 1 && strides[3] == sizes[4] && strides[1] == sizes[2] * strides[2] &&
+                            strides[0] == sizes[1] * strides[1];
+  const bool aligned = is_aligned(tokens) && strides[2] * tokens.element_size() % 16 == 0;
+  return in_one_piece && aligned && strides[2] < 1 << 28 ? tokens : for_kernels(tokens);
+}
+
+// Position biases (..., columns) with rows of whole runs, so that a run is aligned; -inf where there are no tokens.
+inline Tensor in_whole_runs(const Tensor& bias) {
+  const int64_t missing = round_up(bias.size(-1)) - bias.size(-1);
+  return missing ? at::constant_pad_nd(bias, {0, missing}, -INFINITY) : bias;
+}
+
+inline Inputs for_kernels(const Inputs& inputs) {
+  return {
+      tokens_for_kernels(inputs.query),
+      tokens_for_kernels(inputs.key),
+      tokens_for_kernels(inputs.value),
+      tokens_for_kernels(inputs.pooled_key),
+      tokens_for_kernels(inputs.pooled_value),
+      for_kernels(inputs.window_bias),
+      for_kernels(in_whole_runs(inputs.pooled_bias)),
+      for_kernels(inputs.pooled_bias_rows),
+      for_kernels(inputs.token_weights)};
+}
+
+// Calls function(std::integral_constant<int, kGroups>(), std::integral_constant<int, kWindow>()) with the smallest
+// compiled number of groups of eight channels that holds a head's channels, and with the size of the window or, for any
+// size, 0: 24 channels and windows of 3 x 3, those of every TransNeXt, have kernels of their own.
 template <typename Function>
-void for_channels(int64_t channels, const Function& function) {
+void for_sizes(int64_t channels, int64_t window, const Function& function) {
   TORCH_CHECK_VALUE(
       channels % kTile == 0 && 0 < channels && channels <= kMaxChannels,
       "aggregated_attention on CUDA takes 8, 16, ... 64 channels a head, got ", channels);
-  if (channels <= 16) return function(std::integral_constant<int, 2>());
-  if (channels <= 24) return function(std::integral_constant<int, 3>());
-  if (channels <= 32) return function(std::integral_constant<int, 4>());
-  return function(std::integral_constant<int, 8>());
+  const std::integral_constant<int, 0> any;
+  if (channels <= 16) return function(std::integral_constant<int, 2>(), any);
+  if (channels <= 24 && window == 3) return function(std::integral_constant<int, 3>(), std::integral_constant<int, 3>());
+  if (channels <= 24) return function(std::integral_constant<int, 3>(), any);
+  if (channels <= 32) return function(std::integral_constant<int, 4>(), any);
+  return function(std::integral_constant<int, 8>(), any);
 }
 
 // Calls function(T()) for the dtypes of the kernels.

@@ -2,7 +2,7 @@
 // it needs again from the inputs and the logsumexp. There are no atomic additions: each sum is added up by one thread or
 // warp, always in the same order.
 //
-//   query_kernel         gradients of the queries and token weights; sums for the window bias; `mean`
+//   query_kernel         gradients of the queries and token weights; sums for the window bias; `statistics`
 //   window_kernel        gradients of the window keys and values, gathered from the queries in whose windows they are
 //   pooled_kernel        gradients of the pooled keys and values, one partial sum for each group of queries
 //   pooled_bias_kernel   gradient of the position bias, from the pairs of query and pooled row that share a row of it
@@ -13,7 +13,6 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/searchsorted.h>
 #include <ATen/ops/sort.h>
 
@@ -22,367 +21,488 @@
 namespace bioattn_mm {
 namespace {
 
-constexpr int kWarps = 4, kThreads = kWarps * kLanes;
-constexpr int kTiles = 4, kStaged = kTiles * kTile;  // rows in shared memory at a time
+// Blocks that a multiprocessor should hold at least: what is left of its registers for a thread.
+template <int kGroups, typename T>
+constexpr int kBlocksPerMultiprocessor = kGroups <= 4 && sizeof(T) == 2 ? 3 : 2;
+
+// What the backward pass knows of the softmax of a query.
+struct alignas(8) Statistics {
+  float shift;       // kLog2e * logsumexp: weight = 2^(kLog2e * logit - shift)
+  float minus_mean;  // of the gradients of the weights
+};
 
 // What the backward pass reads and writes.
 template <typename T>
 struct BackwardArguments : Arguments<T> {
   const T *grad_output, *output, *rounding;  // `rounding` is null for float32
+  int grad_output_stride;
   const float* logsumexp;
-  float* mean;  // (B, H, W, heads), written by query_kernel
+  const T* bias_of_keys;   // (heads, R, Pw, columns), pooled_bias with columns of queries in whole runs
+  Statistics* statistics;  // (B, heads, H, columns), written by query_kernel; beyond the image no query has a weight
   MutablePointers<T> grad;
+
+  // Bytes from a token to the next, where tokens are contiguous.
+  __device__ int token_stride() const { return this->heads * this->channels * static_cast<int>(sizeof(T)); }
+
+  __device__ Statistics* statistics_of(int image, int head, int i) const {
+    return advanced(statistics, (image * this->heads + head) * this->height + i, row_of_statistics());
+  }
+  __device__ int row_of_statistics() const { return this->queries.padded_width * static_cast<int>(sizeof(Statistics)); }
 };
 
-// Turns the logits of a tile into their gradients, with the gradients of the weights and the logsumexp and mean of each
-// of the lane's two queries.
-__device__ __forceinline__ void logit_gradients(
-    float (&logits)[4], const float (&grad_weights)[4], const float (&logsumexp)[2], const float (&mean)[2]) {
-#pragma unroll
-  for (int k = 0; k < 4; ++k)
-    logits[k] = exponential(logits[k] - logsumexp[k / 2]) * (grad_weights[k] - mean[k / 2]);
+// Weight of a logit.
+__device__ __forceinline__ float weight_of(float logit, float shift) {
+  return power_of_two(fmaf(kLog2e, logit, -shift));
 }
 
-template <int kGroups, typename T>
-__global__ void __launch_bounds__(kThreads) query_kernel(BackwardArguments<T> p, float* window_bias_sums) {
+// Gradients of the logits of four tiles, which `logits` and `grad_weights` have before and after: there the gradients of
+// the weights minus their mean. `shift` is that of each of the lane's two queries.
+template <typename T>
+__device__ __forceinline__ void logit_gradients(
+    Pair<T> (&grad_logits)[4][2], const float (&logits)[4][4], const float (&grad_weights)[4][4], const float (&shift)[2]) {
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      grad_logits[n][r] = make_pair<T>(
+          weight_of(logits[n][2 * r], shift[r]) * grad_weights[n][2 * r],
+          weight_of(logits[n][2 * r + 1], shift[r]) * grad_weights[n][2 * r + 1]);
+  }
+}
+
+template <int kGroups, int kWindow, typename T>
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>) query_kernel(
+    BackwardArguments<T> p, float* window_bias_sums) {
   char* const shared_memory = block_memory();
-  const Place place(p, kWarps);
-  const int g = place.g, t = place.t;
-  const int64_t* token = place.token;
+  const Place place(p);
+  const int g = place.g, t = place.t, lane = threadIdx.x % kLanes;
+  const int token_stride = p.token_stride();
 
   Pair<T> query[kGroups][2], grad[kGroups][2];
-  load_rows(query, p.query, place.token, p.channels, t);
-  load_rows(grad, p.grad_output, place.token, p.channels, t);
+  load_rows(query, p.query + place.channel, place.token, p.stride.query, p.channels);
+  load_rows(grad, p.grad_output + place.channel, place.token, p.grad_output_stride, p.channels);
 
-  // Window part: logits and gradients of the weights of the block's queries.
-  float* const all_logits = reinterpret_cast<float*>(shared_memory);
-  float* const all_grads = all_logits + kWarps * kWarpQueries * p.offsets;
-  float *own_logits[2], *own_grads[2];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int place_in_block = (place.warp * kWarpQueries + r * kWarpColumns + g) * p.offsets;
-    own_logits[r] = all_logits + place_in_block;
-    own_grads[r] = all_grads + place_in_block;
-  }
-  const T* const window_bias = p.window_bias + place.head * p.offsets;
-  for_windows(p, place, [&](int i, int j, bool inside, const int (&offsets)[2]) {
-    float logits[2] = {0, 0}, grads[2] = {0, 0};
-    if (inside) {
-      const int64_t other = p.token(place.image, place.head, i, j);
-      Pair<T> key[kGroups], value[kGroups];
-      load_channels(key, p.key, other, p.channels, t);
-      load_channels(value, p.value, other, p.channels, t);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-#pragma unroll
-        for (int c = 0; c < kGroups; ++c) {
-          logits[r] += dot(query[c][r], key[c]);
-          grads[r] += dot(grad[c][r], value[c]);
-        }
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float logit = quad_sum(logits[r]), grad_weight = quad_sum(grads[r]);
-      if (t == r && offsets[r] >= 0) {
-        own_logits[r][offsets[r]] = inside ? logit + static_cast<float>(window_bias[offsets[r]]) : -INFINITY;
-        own_grads[r][offsets[r]] = grad_weight;
-      }
-    }
-  });
+  // Window part: logits and gradients of the weights of the warp's queries; -inf and 0 outside of the image.
+  const int window = window_of<kWindow>(p), offsets = window * window, of_warp = kWarpQueries * offsets;
+  float* const warp_logits = reinterpret_cast<float*>(shared_memory) + place.warp * of_warp;
+  float* const warp_grads = warp_logits + kWarps * of_warp;
+#pragma unroll kWindow ? 5 : 1
+  for (int k = lane; k < of_warp; k += kLanes) warp_logits[k] = -INFINITY, warp_grads[k] = 0;
   __syncwarp();
-  float own_logsumexp[2], own_mean[2];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    own_logsumexp[r] = p.logsumexp[token[r]];
-    // grad_output . output is the mean of the gradients, plus the part of the token weights, which is subtracted.
-    float sum = 0;
-#pragma unroll
-    for (int c = 0; c < kGroups; ++c) {
-      if (kTile * c >= p.channels) continue;
-      const int64_t channel = token[r] * p.channels + kTile * c + 2 * t;
-      sum += dot(grad[c][r], load_pair(p.output + channel));
-      if constexpr (sizeof(T) == 2) sum += dot(grad[c][r], load_pair(p.rounding + channel));
-    }
-    for (int o = t; o < p.offsets; o += 4)
-      sum -= static_cast<float>(p.token_weights[token[r] * p.offsets + o]) * own_grads[r][o];
-    own_mean[r] = quad_sum(sum);
-    if (place.inside[r] && t == 0) p.mean[token[r]] = own_mean[r];
-    for (int o = t; o < p.offsets; o += 4) {
-      if (place.inside[r]) p.grad.token_weights[token[r] * p.offsets + o] = static_cast<T>(own_grads[r][o]);
-      own_logits[r][o] =
-          place.inside[r] ? exponential(own_logits[r][o] - own_logsumexp[r]) * (own_grads[r][o] - own_mean[r]) : 0;
-    }
-  }
-  __syncthreads();
-  for (int o = threadIdx.x; o < p.offsets; o += kThreads) {
-    float sum = 0;
-    for (int q = 0; q < kWarps * kWarpQueries; ++q) sum += all_logits[q * p.offsets + o];
-    const int64_t block = static_cast<int64_t>(place.image) * gridDim.x + blockIdx.x;
-    window_bias_sums[(block * p.heads + place.head) * p.offsets + o] = sum;
-  }
-  float sums[kGroups][4] = {};
-  for_windows(p, place, [&](int i, int j, bool inside, const int (&offsets)[2]) {
-    if (!inside) return;
-    Pair<T> key[kGroups];
-    load_channels(key, p.key, p.token(place.image, place.head, i, j), p.channels, t);
+  const T *keys = p.key + place.channel, *values = p.value + place.channel;
+  int key_stride = p.stride.key, value_stride = p.stride.value;
+  keep(keys), keep(values), keep(key_stride), keep(value_stride);
+  // Lanes 0 and 1 of a quad have the logits of the query in row t % 2, the others the gradients of its weights.
+  float* const lane_numbers = (t < 2 ? warp_logits : warp_grads) + (g + t % 2 * kTile) * offsets - t % 2 * window;
+  for_windows<kWindow>(p, place, [&](int dy, int dx, bool inside, int token) {
+    Pair<T> key[kGroups], value[kGroups];
+    load_channels(key, advanced(keys, token, key_stride), p.channels);
+    load_channels(value, advanced(values, token, value_stride), p.channels);
+    float products[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float grad_logit = offsets[r] >= 0 ? own_logits[r][offsets[r]] : 0;
 #pragma unroll
       for (int c = 0; c < kGroups; ++c) {
-        sums[c][2 * r] += grad_logit * static_cast<float>(key[c].x);
-        sums[c][2 * r + 1] += grad_logit * static_cast<float>(key[c].y);
+        products[r] = add_dot(products[r], query[c][r], key[c]);
+        products[2 + r] = add_dot(products[2 + r], grad[c][r], value[c]);
+      }
+    }
+    const float product = quad_sums(products, t);
+    int stores = inside && (t % 2 == 0 ? dy < window : dy > 0);
+    keep(stores);
+    if (stores) lane_numbers[dy * window + dx] = product;
+  });
+  __syncwarp();
+  float* const own_logits[2] = {warp_logits + g * offsets, warp_logits + (g + kTile) * offsets};
+  float* const own_grads[2] = {warp_grads + g * offsets, warp_grads + (g + kTile) * offsets};
+  const T* const window_bias = p.window_bias + place.head * offsets;
+  const int weights_stride = p.heads * offsets * static_cast<int>(sizeof(T));
+  float shift[2], minus_mean[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    shift[r] = kLog2e * p.logsumexp[static_cast<int64_t>(place.token[r]) * p.heads + place.head];
+    // grad_output . output is the mean of the gradients, plus the part of the token weights, which is subtracted.
+    float mean = 0;
+    Pair<T> output[kGroups];
+    load_channels(output, advanced(p.output + place.channel, place.token[r], token_stride), p.channels);
+#pragma unroll
+    for (int c = 0; c < kGroups; ++c) mean = add_dot(mean, grad[c][r], output[c]);
+    if constexpr (sizeof(T) == 2) {
+      load_channels(output, advanced(p.rounding + place.channel, place.token[r], token_stride), p.channels);
+#pragma unroll
+      for (int c = 0; c < kGroups; ++c) mean = add_dot(mean, grad[c][r], output[c]);
+    }
+    const T* const weights = advanced(p.token_weights + place.head * offsets, place.token[r], weights_stride);
+    T* const grad_weights = advanced(p.grad.token_weights + place.head * offsets, place.token[r], weights_stride);
+    for_offsets<kWindow>(p, t, [&](int o) {
+      mean -= static_cast<float>(weights[o]) * own_grads[r][o];
+      if (place.inside[r]) grad_weights[o] = static_cast<T>(own_grads[r][o]);
+    });
+    minus_mean[r] = -quad_sum(mean);
+    for_offsets<kWindow>(p, t, [&](int o) {
+      const float weight = weight_of(own_logits[r][o] + static_cast<float>(window_bias[o]), shift[r]);
+      own_logits[r][o] = place.inside[r] ? weight * (own_grads[r][o] + minus_mean[r]) : 0;
+    });
+    if (t == 0 && place.top + r < p.height)
+      p.statistics_of(place.image, place.head, place.row[r])[place.column] = {
+          place.inside[r] ? shift[r] : INFINITY, place.inside[r] ? minus_mean[r] : 0};
+  }
+  __syncwarp();
+
+  // Gradient of the window bias: sums over the warp's queries, then over the block's warps.
+#pragma unroll kWindow ? 3 : 1
+  for (int first = 0; first < offsets; first += 4) {
+    const int o = first + t;
+    float sum = o < offsets ? own_logits[0][o] + own_logits[1][o] : 0;
+#pragma unroll
+    for (int distance = 4; distance < kLanes; distance *= 2) sum += __shfl_xor_sync(kAllLanes, sum, distance);
+    if (g == 0 && o < offsets) warp_grads[o] = sum;
+  }
+  float sums[kGroups][4] = {};
+  for_windows<kWindow>(p, place, [&](int dy, int dx, bool inside, int token) {
+    Pair<T> key[kGroups];
+    load_channels(key, advanced(keys, token, key_stride), p.channels);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      int in_window = inside && (r == 0 ? dy < window : dy > 0);
+      keep(in_window);
+      // Loaded in any case, without a branch: beyond its window are other numbers of the block.
+      const float loaded = own_logits[r][(dy - r) * window + dx], grad_logit = in_window ? loaded : 0;
+#pragma unroll
+      for (int c = 0; c < kGroups; ++c) {
+        sums[c][2 * r] = fmaf(grad_logit, static_cast<float>(key[c].x), sums[c][2 * r]);
+        sums[c][2 * r + 1] = fmaf(grad_logit, static_cast<float>(key[c].y), sums[c][2 * r + 1]);
       }
     }
   });
+  __syncthreads();
+#pragma unroll 1
+  for (int o = threadIdx.x; o < offsets; o += kThreads) {
+    const float* const first = reinterpret_cast<float*>(shared_memory) + kWarps * of_warp + o;
+    float sum = 0;
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) sum += first[warp * of_warp];
+    const int64_t block = static_cast<int64_t>(place.image) * gridDim.x + blockIdx.x;
+    window_bias_sums[(block * p.heads + place.head) * offsets + o] = sum;
+  }
 
   // Pooled part.
-  const Rows<kStaged, kGroups, T> keys{reinterpret_cast<T*>(shared_memory)};
-  const TransposedRows<kStaged, kGroups, T> transposed_keys{keys.data + keys.kSize};
-  const Rows<kStaged, kGroups, T> values{transposed_keys.data + transposed_keys.kSize};
-  PooledBias<T> pooled_bias;
-  for (int first = 0; first < p.tiles(); first += kTiles) {
-    const auto token = [&](int row) {
-      return PooledTile(p, first + row / kTile).token(p, place.image, place.head, row % kTile);
-    };
+  const Grid& pooled = p.pooled_keys;
+  if (pooled.runs > 0) {
     __syncthreads();
-    stage<kStaged, kGroups, kThreads>(p.pooled_key, p.channels, token, [&](int row, int channel, const Pair<T>& pair) {
-      keys.store(row, channel, pair);
-      transposed_keys.store(row, channel, pair);
-    });
-    stage<kStaged, kGroups, kThreads>(p.pooled_value, p.channels, token, [&](int row, int channel, const Pair<T>& pair) {
-      values.store(row, channel, pair);
-    });
-    __syncthreads();
-    Pair<T> grad_logits[kTiles][2];
-    PooledTile tile(p, first);
+    const Run begin;
+    Stage<kGroups, T> stage(
+        shared_memory, pooled, begin, advanced(p.pooled_key, place.image * p.pooled, p.stride.pooled_key) + place.head_channel,
+        p.stride.pooled_key, advanced(p.pooled_value, place.image * p.pooled, p.stride.pooled_value) + place.head_channel,
+        p.stride.pooled_value);
+    const RunBias<T> bias = bias_of_queries(p, place);
+    Run run = begin.behind(pooled, t);
+    stage.copy(pooled, 0, p.channels);
+#pragma unroll 1
+    for (int first = 0, buffer = 0; first < pooled.runs; first += kTiles<T>, buffer ^= 1) {
+      wait_for_copies();
+      __syncthreads();  // all have copied these keys, and none still reads those before
+      if (first + kTiles<T> < pooled.runs) stage.copy(pooled, buffer ^ 1, p.channels);
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      float logits[4] = {}, grad_weights[4] = {};
-      multiply_add_steps<kGroups>(logits, query, [&](int c) { return keys.factor(n * kTile, c, g, t); });
-      multiply_add_steps<kGroups>(grad_weights, grad, [&](int c) { return values.factor(n * kTile, c, g, t); });
-      pooled_bias.add(logits, p, place, tile, n == 0);
-      tile.next(p);
-      logit_gradients(logits, grad_weights, own_logsumexp, own_mean);
-      grad_logits[n][0] = make_pair<T>(logits[0], logits[1]);
-      grad_logits[n][1] = make_pair<T>(logits[2], logits[3]);
+      for (int n = 0; n < kTiles<T>; n += 4) {
+        float logits[4][4], grad_weights[4][4];
+        bias.start(logits, pooled, run);
+        run.advance(pooled);
+#pragma unroll
+        for (int k = 0; k < 16; ++k) grad_weights[k / 4][k % 4] = minus_mean[k % 4 / 2];
+        multiply_by_rows(logits, query, stage.first(buffer), kTile * n);
+        multiply_by_rows(grad_weights, grad, stage.second(buffer), kTile * n);
+        Pair<T> grad_logits[4][2];
+        logit_gradients(grad_logits, logits, grad_weights, shift);
+        add_product_of_rows(sums, grad_logits, stage.first(buffer), kTile * n);
+      }
     }
-#pragma unroll
-    for (int c = 0; c < kGroups; ++c)
-      add_product<kTiles>(sums[c], grad_logits, [&](int n) { return transposed_keys.factor(n * kTile, c, g, t); });
   }
-  store_rows(p.grad.query, sums, place.token, place.inside, p.channels, t);
+  store_rows(p.grad.query + place.channel, sums, place.token, place.inside, token_stride, p.channels);
 }
 
 // Here the lane's two tokens are keys, and the tokens of their windows are the queries in whose windows they are.
-template <int kGroups, typename T>
-__global__ void __launch_bounds__(kThreads) window_kernel(BackwardArguments<T> p) {
-  const Place place(p, kWarps);
+template <int kGroups, int kWindow, typename T>
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>) window_kernel(BackwardArguments<T> p) {
+  const Place place(p);
   const int t = place.t;
   Pair<T> key[kGroups][2], value[kGroups][2];
-  load_rows(key, p.key, place.token, p.channels, t);
-  load_rows(value, p.value, place.token, p.channels, t);
-  const T* const window_bias = p.window_bias + place.head * p.offsets;
+  load_rows(key, p.key + place.channel, place.token, p.stride.key, p.channels);
+  load_rows(value, p.value + place.channel, place.token, p.stride.value, p.channels);
+
+  const int window = window_of<kWindow>(p), offsets = window * window;
+  const T *queries = p.query + place.channel, *grads = p.grad_output + place.channel;
+  const T *token_weights = p.token_weights + place.head * offsets, *window_bias = p.window_bias + place.head * offsets;
+  // Of the row of columns of the image that the token numbers of `for_windows` continue.
+  const Statistics* statistics = p.statistics_of(place.image, place.head, 0);
+  int query_stride = p.stride.query, grad_stride = p.grad_output_stride;
+  int weights_stride = p.heads * offsets * static_cast<int>(sizeof(T)), row = p.row_of_statistics();
+  keep(queries), keep(grads), keep(token_weights), keep(window_bias), keep(statistics);
+  keep(query_stride), keep(grad_stride), keep(weights_stride), keep(row);
+  const int r_of_lane = t % 2;
 
   float key_sums[kGroups][4] = {}, value_sums[kGroups][4] = {};
-  for_windows(p, place, [&](int i, int j, bool inside, const int (&offsets)[2]) {
-    const int64_t other = inside ? p.token(place.image, place.head, i, j) : 0;
+  for_windows<kWindow>(p, place, [&](int dy, int dx, bool inside, int token) {
     Pair<T> query[kGroups], grad[kGroups];
-    float logits[2] = {0, 0}, grads[2] = {0, 0};
-    if (inside) {
-      load_channels(query, p.query, other, p.channels, t);
-      load_channels(grad, p.grad_output, other, p.channels, t);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-#pragma unroll
-        for (int c = 0; c < kGroups; ++c) {
-          logits[r] += dot(query[c], key[c][r]);
-          grads[r] += dot(grad[c], value[c][r]);
-        }
-      }
-    }
+    load_channels(query, advanced(queries, token, query_stride), p.channels);
+    load_channels(grad, advanced(grads, token, grad_stride), p.channels);
+    float products[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float logit = quad_sum(logits[r]), grad_weight = quad_sum(grads[r]);
-      if (!inside || offsets[r] < 0) continue;
-      // In the window of the query, this key has the opposite offset.
-      const int offset = p.offsets - 1 - offsets[r];
-      const float weight = exponential(logit + static_cast<float>(window_bias[offset]) - p.logsumexp[other]);
-      const float grad_logit = weight * (grad_weight - p.mean[other]);
-      const float factor = weight + static_cast<float>(p.token_weights[other * p.offsets + offset]);
 #pragma unroll
       for (int c = 0; c < kGroups; ++c) {
-        key_sums[c][2 * r] += grad_logit * static_cast<float>(query[c].x);
-        key_sums[c][2 * r + 1] += grad_logit * static_cast<float>(query[c].y);
-        value_sums[c][2 * r] += factor * static_cast<float>(grad[c].x);
-        value_sums[c][2 * r + 1] += factor * static_cast<float>(grad[c].y);
+        products[r] = add_dot(products[r], query[c], key[c][r]);
+        products[2 + r] = add_dot(products[2 + r], grad[c], value[c][r]);
+      }
+    }
+    // Lanes t and t + 2 of a quad compute the weight of the key in row t % 2.
+    const float product = quad_sums(products, t), other = __shfl_xor_sync(kAllLanes, product, 2);
+    int of_grads = t / 2, exists = inside && (r_of_lane == 0 ? dy < window : dy > 0);
+    keep(of_grads), keep(exists);
+    const float logit = of_grads ? other : product, grad_weight = of_grads ? product : other;
+    // In the window of the query, this key has the opposite offset.
+    const int offset = exists ? offsets - 1 - (dy - r_of_lane) * window - dx : 0;
+    const int i = exists ? place.top - window / 2 + dy : 0, j = exists ? place.column - window / 2 + dx : 0;
+    const Statistics of_query = advanced(statistics, i, row)[j];
+    float weight = weight_of(logit + static_cast<float>(window_bias[offset]), of_query.shift);
+    float factor = weight + static_cast<float>(advanced(token_weights, token, weights_stride)[offset]);
+    float grad_logit = weight * (grad_weight + of_query.minus_mean);
+    if (!exists) factor = grad_logit = 0;
+    const float other_factor = __shfl_xor_sync(kAllLanes, factor, 1);
+    const float other_grad_logit = __shfl_xor_sync(kAllLanes, grad_logit, 1);
+    int odd = r_of_lane;
+    keep(odd);
+    const float factors[2] = {odd ? other_factor : factor, odd ? factor : other_factor};
+    const float grad_logits[2] = {odd ? other_grad_logit : grad_logit, odd ? grad_logit : other_grad_logit};
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+#pragma unroll
+      for (int c = 0; c < kGroups; ++c) {
+        key_sums[c][2 * r] = fmaf(grad_logits[r], static_cast<float>(query[c].x), key_sums[c][2 * r]);
+        key_sums[c][2 * r + 1] = fmaf(grad_logits[r], static_cast<float>(query[c].y), key_sums[c][2 * r + 1]);
+        value_sums[c][2 * r] = fmaf(factors[r], static_cast<float>(grad[c].x), value_sums[c][2 * r]);
+        value_sums[c][2 * r + 1] = fmaf(factors[r], static_cast<float>(grad[c].y), value_sums[c][2 * r + 1]);
       }
     }
   });
-  store_rows(p.grad.key, key_sums, place.token, place.inside, p.channels, t);
-  store_rows(p.grad.value, value_sums, place.token, place.inside, p.channels, t);
+  store_rows(p.grad.key + place.channel, key_sums, place.token, place.inside, p.token_stride(), p.channels);
+  store_rows(p.grad.value + place.channel, value_sums, place.token, place.inside, p.token_stride(), p.channels);
 }
 
-// A tile of queries: eight neighbours in a row of the image. Tiles are numbered within an image.
-struct QueryTile {
-  template <typename T>
-  __device__ QueryTile(const Arguments<T>& p, int tile) {
-    const int tiles_in_row = (p.width + kTile - 1) / kTile;
-    i = tile / tiles_in_row, j = tile % tiles_in_row * kTile;
-  }
-  template <typename T>
-  __device__ int64_t token(const Arguments<T>& p, int image, int head, int k) const {
-    return p.inside(i, j + k) ? p.token(image, head, i, j + k) : -1;
-  }
-
-  int i, j;
-};
-
-// A warp has sixteen pooled keys, two tiles. The grid of blocks is (groups of keys, heads, batch * splits): each split
-// sums over its own part of the queries, chunks_in_split chunks of kTiles tiles.
+// A warp has sixteen pooled keys, two runs. The grid of blocks is (groups of keys, heads, batch * splits): each split
+// sums over its own part of the queries, kTiles<T> runs in each of rounds_in_split rounds.
 template <int kGroups, typename T>
-__global__ void __launch_bounds__(kThreads) pooled_kernel(
-    BackwardArguments<T> p, int chunks_in_split, float* pooled_key_sums, float* pooled_value_sums) {
-  char* const shared_memory = block_memory();
-  const Rows<kStaged, kGroups, T> queries{reinterpret_cast<T*>(shared_memory)}, grads{queries.data + queries.kSize};
-  const TransposedRows<kStaged, kGroups, T> transposed_queries{grads.data + grads.kSize};
-  const TransposedRows<kStaged, kGroups, T> transposed_grads{transposed_queries.data + transposed_queries.kSize};
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>) pooled_kernel(
+    BackwardArguments<T> p, int rounds_in_split, float* pooled_key_sums, float* pooled_value_sums) {
+  const Grid& queries = p.queries;
   const int warp = threadIdx.x / kLanes, g = threadIdx.x % kLanes / 4, t = threadIdx.x % 4;
   const int head = blockIdx.y, image = blockIdx.z % p.batch, split = blockIdx.z / p.batch;
+  const int head_channel = head * p.channels, channel = head_channel + 2 * t;
 
-  Pair<T> key[kGroups][2], value[kGroups][2];
-  int u[2], v[2];
-  int64_t pooled_token[2];
+  // The lane's keys and their biases over the queries.
+  RunBias<T> bias;
+  bias.row_stride = p.pooled_height * static_cast<int>(sizeof(int64_t));
+  bias.size = p.pooled_width * queries.padded_width * static_cast<int>(sizeof(T));
+  const Run first_key(p.pooled_keys, (blockIdx.x * kWarps + warp) * 2);
+  int token[2];
   bool exists[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const PooledTile tile(p, (blockIdx.x * kWarps + warp) * 2 + r);
-    exists[r] = tile.token(p, image, head, g) >= 0;
-    u[r] = clamp(tile.u, p.pooled_height - 1), v[r] = clamp(tile.v + g, p.pooled_width - 1);
-    pooled_token[r] = p.pooled_token(image, head, u[r], v[r]);
+    const Run run = first_key.behind(p.pooled_keys, r);
+    exists[r] = run.row < p.pooled_height && run.column + g < p.pooled_width;
+    const int u = clamp(run.row, p.pooled_height - 1), v = clamp(run.column + g, p.pooled_width - 1);
+    token[r] = (image * p.pooled_height + u) * p.pooled_width + v;
+    bias.rows[r] = p.pooled_bias_rows + u;
+    bias.data[r] = advanced(p.bias_of_keys, head * p.bias_rows, bias.size) + v * queries.padded_width;
+    keep(bias.rows[r]), keep(bias.data[r]);
   }
-  load_rows(key, p.pooled_key, pooled_token, p.channels, t);
-  load_rows(value, p.pooled_value, pooled_token, p.channels, t);
+  keep(bias.row_stride), keep(bias.size);
+  Pair<T> key[kGroups][2], value[kGroups][2];
+  load_rows(key, p.pooled_key + channel, token, p.stride.pooled_key, p.channels);
+  load_rows(value, p.pooled_value + channel, token, p.stride.pooled_value, p.channels);
 
-  const int query_tiles = p.height * ((p.width + kTile - 1) / kTile);
-  const int begin = split * chunks_in_split * kTiles, end = clamp(begin + chunks_in_split * kTiles, query_tiles);
+  const int begin = split * rounds_in_split * kTiles<T>, end = clamp(begin + rounds_in_split * kTiles<T>, queries.runs);
   float key_sums[kGroups][4] = {}, value_sums[kGroups][4] = {};
-  for (int first = begin; first < end; first += kTiles) {
-    const auto token = [&](int row) { return QueryTile(p, first + row / kTile).token(p, image, head, row % kTile); };
-    __syncthreads();
-    stage<kStaged, kGroups, kThreads>(p.query, p.channels, token, [&](int row, int channel, const Pair<T>& pair) {
-      queries.store(row, channel, pair);
-      transposed_queries.store(row, channel, pair);
-    });
-    stage<kStaged, kGroups, kThreads>(p.grad_output, p.channels, token, [&](int row, int channel, const Pair<T>& pair) {
-      grads.store(row, channel, pair);
-      transposed_grads.store(row, channel, pair);
-    });
-    __syncthreads();
-    Pair<T> weights[kTiles][2], grad_logits[kTiles][2];
+  if (begin < end) {
+    const Run first_run(queries, begin);
+    const int first_token = image * p.height * p.width;
+    Stage<kGroups, T> stage(
+        block_memory(), queries, first_run, advanced(p.query, first_token, p.stride.query) + head_channel, p.stride.query,
+        advanced(p.grad_output, first_token, p.grad_output_stride) + head_channel, p.grad_output_stride);
+    const Statistics* statistics = p.statistics_of(image, head, 0);
+    int row_of_statistics = p.row_of_statistics();
+    keep(statistics), keep(row_of_statistics);
+    Run run = first_run.behind(queries, t);
+    stage.copy(queries, 0, p.channels);
+#pragma unroll 1
+    for (int first = begin, buffer = 0; first < end; first += kTiles<T>, buffer ^= 1) {
+      wait_for_copies();
+      __syncthreads();  // all have copied these queries, and none still reads those before
+      if (first + kTiles<T> < end) stage.copy(queries, buffer ^ 1, p.channels);
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      float logits[4] = {}, grad_weights[4] = {};
-      multiply_add_steps<kGroups>(logits, key, [&](int c) { return queries.factor(n * kTile, c, g, t); });
-      multiply_add_steps<kGroups>(grad_weights, value, [&](int c) { return grads.factor(n * kTile, c, g, t); });
-      const QueryTile tile(p, first + n);
+      for (int n = 0; n < kTiles<T>; n += 4) {
+        float weights[4][4], grad_logits[4][4], shift[kTile];
+        bias.start(weights, queries, run);
+        // Beyond the end of the grid biases are -inf, and any statistics do.
+        const Statistics* const of_run =
+            advanced(statistics, run.row < queries.height ? run.row : 0, row_of_statistics) + run.column;
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const int r = k / 2;
-        const int64_t query = tile.token(p, image, head, 2 * t + k % 2);
-        float weight = 0, mean_of_query = 0;
-        if (query >= 0 && exists[r]) {
-          const int row = p.pooled_bias_rows[tile.i * p.pooled_height + u[r]];
-          const T bias = p.pooled_bias[p.bias(head, row, tile.j + 2 * t + k % 2) + v[r]];
-          weight = exponential(logits[k] + static_cast<float>(bias) - p.logsumexp[query]);
-          mean_of_query = p.mean[query];
+        for (int k = 0; k < kTile; k += 2) {
+          const Vector<float> two = load_vector(reinterpret_cast<const float*>(of_run + k));
+          shift[k] = two.numbers[0], shift[k + 1] = two.numbers[2];
+          grad_logits[k / 2][0] = grad_logits[k / 2][2] = two.numbers[1];
+          grad_logits[k / 2][1] = grad_logits[k / 2][3] = two.numbers[3];
         }
-        logits[k] = weight;
-        grad_weights[k] = weight * (grad_weights[k] - mean_of_query);
-      }
-      weights[n][0] = make_pair<T>(logits[0], logits[1]), weights[n][1] = make_pair<T>(logits[2], logits[3]);
-      grad_logits[n][0] = make_pair<T>(grad_weights[0], grad_weights[1]);
-      grad_logits[n][1] = make_pair<T>(grad_weights[2], grad_weights[3]);
-    }
+        run.advance(queries);
+        multiply_by_rows(weights, key, stage.first(buffer), kTile * n);
+        multiply_by_rows(grad_logits, value, stage.second(buffer), kTile * n);
+        Pair<T> left[4][2];
 #pragma unroll
-    for (int c = 0; c < kGroups; ++c) {
-      add_product<kTiles>(
-          value_sums[c], weights, [&](int n) { return transposed_grads.factor(n * kTile, c, g, t); });
-      add_product<kTiles>(
-          key_sums[c], grad_logits, [&](int n) { return transposed_queries.factor(n * kTile, c, g, t); });
+        for (int k = 0; k < 16; ++k) {
+          weights[k / 4][k % 4] = weight_of(weights[k / 4][k % 4], shift[k / 4 * 2 + k % 2]);
+          grad_logits[k / 4][k % 4] *= weights[k / 4][k % 4];
+        }
+#pragma unroll
+        for (int k = 0; k < 8; ++k) left[k / 2][k % 2] = make_pair<T>(weights[k / 2][k % 2 * 2], weights[k / 2][k % 2 * 2 + 1]);
+        add_product_of_rows(value_sums, left, stage.second(buffer), kTile * n);
+#pragma unroll
+        for (int k = 0; k < 8; ++k)
+          left[k / 2][k % 2] = make_pair<T>(grad_logits[k / 2][k % 2 * 2], grad_logits[k / 2][k % 2 * 2 + 1]);
+        add_product_of_rows(key_sums, left, stage.first(buffer), kTile * n);
+      }
     }
   }
-  const int64_t sums_of_split = static_cast<int64_t>(p.batch) * p.pooled_height * p.pooled_width * p.heads * p.channels;
-  store_rows(pooled_key_sums + split * sums_of_split, key_sums, pooled_token, exists, p.channels, t);
-  store_rows(pooled_value_sums + split * sums_of_split, value_sums, pooled_token, exists, p.channels, t);
+  const int stride = p.heads * p.channels * static_cast<int>(sizeof(float));
+  const int first_token = split * p.batch * p.pooled;
+  store_rows(advanced(pooled_key_sums, first_token, stride) + channel, key_sums, token, exists, stride, p.channels);
+  store_rows(advanced(pooled_value_sums, first_token, stride) + channel, value_sums, token, exists, stride, p.channels);
 }
 
-// A block has one row of the bias, four groups of sixteen columns of queries and four tiles of pooled columns. `pairs`
+// Loads channels of a token for sums over all of them, in which their order does not matter: a lane has four neighbours
+// of sixteen, loaded at once, where there are so many. `token` is 2t channels behind the beginning of the head.
+template <int kGroups, typename T>
+__device__ __forceinline__ void load_in_any_order(Pair<T> (&pairs)[kGroups], const T* token, int channels, int t) {
+  struct alignas(4 * sizeof(T)) Four {
+    Pair<T> pairs[2];
+  };
+  const T* const fours = token + 2 * t;
+#pragma unroll
+  for (int c = 0; c < kGroups; c += 2) {
+    if (c + 1 < kGroups && has_group<kGroups>(c + 1, channels)) {
+      const Four four = *reinterpret_cast<const Four*>(fours + kTile * c);
+      pairs[c] = four.pairs[0], pairs[c + 1] = four.pairs[1];
+    } else {
+      pairs[c] = has_group<kGroups>(c, channels) ? load_pair(token + kTile * c) : Pair<T>{T(0), T(0)};
+      if (c + 1 < kGroups) pairs[c + 1] = {T(0), T(0)};
+    }
+  }
+}
+
+// products (16 x 8) += a (16 x channels) b (channels x 8).
+template <int kGroups, typename T>
+__device__ __forceinline__ void multiply_channels(
+    float (&products)[4], const Pair<T> (&a)[kGroups][2], const Pair<T> (&b)[kGroups]) {
+#pragma unroll
+  for (int c = 0; c + 1 < kGroups; c += 2) multiply_add(products, a[c], a[c + 1], b[c], b[c + 1]);
+  if constexpr (kGroups % 2) multiply_add(products, a[kGroups - 1], b[kGroups - 1]);
+}
+
+constexpr int kBiasTiles = 2;  // of pooled columns, in a block of pooled_bias_kernel
+
+// A block has one row of the bias, four groups of sixteen columns of queries and some tiles of pooled columns. `pairs`
 // has the pairs of a query row and a pooled row in the order of their rows of the bias: the block sums over those from
 // starts[row] to starts[row + 1].
 template <int kGroups, typename T>
-__global__ void __launch_bounds__(kThreads) pooled_bias_kernel(
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>) pooled_bias_kernel(
     BackwardArguments<T> p, const int64_t* pairs, const int64_t* starts) {
   const int warp = threadIdx.x / kLanes, g = threadIdx.x % kLanes / 4, t = threadIdx.x % 4;
-  const int row = blockIdx.x, head = blockIdx.z;
+  const int row = blockIdx.x, head = blockIdx.z, channel = head * p.channels + 2 * t;
   const int column_blocks = (p.width + kWarps * 16 - 1) / (kWarps * 16);
-  const int left = (blockIdx.y % column_blocks * kWarps + warp) * 16, first = blockIdx.y / column_blocks * kStaged;
-  const int j[2] = {left + g, left + g + 8};
+  const int left = (blockIdx.y % column_blocks * kWarps + warp) * 16;
+  const int first = blockIdx.y / column_blocks * kBiasTiles * kTile;
 
-  float bias[kTiles][4], sums[kTiles][4] = {};
+  // The lane's queries, columns j, and pooled keys, columns v. Those beyond the edge compute the same as those at it.
+  const T *queries[2], *grads[2], *keys = p.pooled_key + channel, *values = p.pooled_value + channel;
+  const Statistics* statistics[2];
+  int j[2], v[kBiasTiles];
+  float bias[kBiasTiles][4], sums[kBiasTiles][4] = {};
 #pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
+  for (int n = 0; n < kBiasTiles; ++n) v[n] = clamp(first + n * kTile + g, p.pooled_width - 1);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const int v = first + n * kTile + 2 * t + k % 2;
-      const bool exists = j[k / 2] < p.width && v < p.pooled_width;
-      bias[n][k] = exists ? static_cast<float>(p.pooled_bias[p.bias(head, row, j[k / 2]) + v]) : -INFINITY;
+  for (int r = 0; r < 2; ++r) {
+    j[r] = left + g + r * kTile;
+    const int valid_j = clamp(j[r], p.width - 1);
+    queries[r] = advanced(p.query + channel, valid_j, p.stride.query);
+    grads[r] = advanced(p.grad_output + channel, valid_j, p.grad_output_stride);
+    statistics[r] = p.statistics_of(0, head, 0) + valid_j;
+    keep(queries[r]), keep(grads[r]), keep(statistics[r]);
+    const int64_t column = static_cast<int64_t>(head * p.bias_rows + row) * p.width + valid_j;
+#pragma unroll
+    for (int n = 0; n < kBiasTiles; ++n) {
+      const int tile = clamp(first + n * kTile, p.pooled_keys.padded_width - kTile);
+      const Pair<T> two = load_pair(p.pooled_bias + column * p.pooled_keys.padded_width + tile + 2 * t);
+      bias[n][2 * r] = static_cast<float>(two.x), bias[n][2 * r + 1] = static_cast<float>(two.y);
     }
   }
-  for (int64_t pair = starts[row]; pair < starts[row + 1]; ++pair) {
-    const int i = pairs[pair] / p.pooled_height, u = pairs[pair] % p.pooled_height;
+  int query_stride = p.stride.query, grad_stride = p.grad_output_stride, key_stride = p.stride.pooled_key;
+  int value_stride = p.stride.pooled_value, row_of_statistics = p.row_of_statistics();
+  keep(keys), keep(values), keep(query_stride), keep(grad_stride), keep(key_stride), keep(value_stride);
+  keep(row_of_statistics);
+
+  const int end = static_cast<int>(starts[row + 1]);
+#pragma unroll 1
+  for (int k = static_cast<int>(starts[row]); k < end; ++k) {
+    const unsigned pair = static_cast<unsigned>(pairs[k]), i = pair / p.pooled_height, u = pair - i * p.pooled_height;
+#pragma unroll 1
     for (int image = 0; image < p.batch; ++image) {
-      int64_t token[2];
-      float own_logsumexp[2], own_mean[2];
+      const int query_row = image * p.height + i, key_row = image * p.pooled_height + u;
+      Pair<T> query[kGroups][2], grad[kGroups][2];
+      float shift[2], minus_mean[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        token[r] = p.token(image, head, i, clamp(j[r], p.width - 1));
-        own_logsumexp[r] = p.logsumexp[token[r]], own_mean[r] = p.mean[token[r]];
+        Pair<T> channels[kGroups];
+        load_in_any_order(channels, advanced(queries[r], query_row * p.width, query_stride), p.channels, t);
+#pragma unroll
+        for (int c = 0; c < kGroups; ++c) query[c][r] = channels[c];
+        load_in_any_order(channels, advanced(grads[r], query_row * p.width, grad_stride), p.channels, t);
+#pragma unroll
+        for (int c = 0; c < kGroups; ++c) grad[c][r] = channels[c];
+        const int row_of_image = image * p.heads * p.height + i;
+        const Statistics of_query = *advanced(statistics[r], row_of_image, row_of_statistics);
+        shift[r] = of_query.shift, minus_mean[r] = of_query.minus_mean;
       }
-      Pair<T> query[kGroups][2], grad[kGroups][2];
-      load_rows(query, p.query, token, p.channels, t);
-      load_rows(grad, p.grad_output, token, p.channels, t);
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        if (first + n * kTile >= p.pooled_width) break;
-        const int64_t pooled = p.pooled_token(image, head, u, clamp(first + n * kTile + g, p.pooled_width - 1));
+      for (int n = 0; n < kBiasTiles; ++n) {
+        const int token = key_row * p.pooled_width + v[n];
         Pair<T> key[kGroups], value[kGroups];
-        load_channels(key, p.pooled_key, pooled, p.channels, t);
-        load_channels(value, p.pooled_value, pooled, p.channels, t);
-        float logits[4] = {bias[n][0], bias[n][1], bias[n][2], bias[n][3]}, grad_weights[4] = {};
-        multiply_add_steps<kGroups>(logits, query, [&](int c) { return key[c]; });
-        multiply_add_steps<kGroups>(grad_weights, grad, [&](int c) { return value[c]; });
-        logit_gradients(logits, grad_weights, own_logsumexp, own_mean);
+        load_in_any_order(key, advanced(keys, token, key_stride), p.channels, t);
+        load_in_any_order(value, advanced(values, token, value_stride), p.channels, t);
+        float logits[4] = {bias[n][0], bias[n][1], bias[n][2], bias[n][3]};
+        float grad_weights[4] = {minus_mean[0], minus_mean[0], minus_mean[1], minus_mean[1]};
+        multiply_channels(logits, query, key);
+        multiply_channels(grad_weights, grad, value);
 #pragma unroll
-        for (int k = 0; k < 4; ++k) sums[n][k] += logits[k];
+        for (int m = 0; m < 4; ++m) sums[n][m] = fmaf(weight_of(logits[m], shift[m / 2]), grad_weights[m], sums[n][m]);
       }
     }
   }
 #pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
+  for (int n = 0; n < kBiasTiles; ++n) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const int v = first + n * kTile + 2 * t + k % 2;
-      if (j[k / 2] < p.width && v < p.pooled_width)
-        p.grad.pooled_bias[p.bias(head, row, j[k / 2]) + v] = static_cast<T>(sums[n][k]);
+      const int column = first + n * kTile + 2 * t + k % 2;
+      if (j[k / 2] < p.width && column < p.pooled_width)
+        p.grad.pooled_bias[p.bias(head, row, j[k / 2]) + column] = static_cast<T>(sums[n][k]);
     }
   }
 }
 
 // Blocks of pooled_kernel that fill a large GPU, whatever the number of pooled keys. The number is the same on every
 // GPU, and so is the order of the sums.
-constexpr int64_t kPooledBlocks = 1024;
+constexpr int64_t kPooledBlocks = 512;
+
+// A contiguous tensor of the same shape.
+Tensor contiguous_like(const Tensor& tensor) { return at::empty(tensor.sizes(), tensor.options()); }
 
 }  // namespace
 
@@ -390,17 +510,19 @@ Inputs aggregated_attention_backward_cuda(
     const Tensor& any_grad_output, const Inputs& any_inputs, const Tensor& any_output, const Tensor& any_logsumexp,
     const Tensor& any_rounding) {
   const DeviceGuard guard(any_inputs.query.device());
-  const Inputs inputs = any_inputs.map(for_kernels);
-  const Tensor grad_output = for_kernels(any_grad_output), output = for_kernels(any_output);
+  const Inputs inputs = for_kernels(any_inputs);
+  const Tensor grad_output = tokens_for_kernels(any_grad_output), output = for_kernels(any_output);
   const Tensor logsumexp = for_kernels(any_logsumexp), rounding = for_kernels(any_rounding);
+  const Tensor bias_of_keys = for_kernels(in_whole_runs(any_inputs.pooled_bias.transpose(2, 3)));
   const Sizes<int64_t> s(inputs);
   Inputs grad;
-  grad.query = at::empty_like(inputs.query);
-  grad.key = at::empty_like(inputs.key);
-  grad.value = at::empty_like(inputs.value);
-  grad.pooled_bias = at::empty_like(inputs.pooled_bias);
-  grad.token_weights = at::empty_like(inputs.token_weights);
-  const Tensor mean = at::empty_like(logsumexp);
+  grad.query = contiguous_like(any_inputs.query);
+  grad.key = contiguous_like(any_inputs.key);
+  grad.value = contiguous_like(any_inputs.value);
+  grad.pooled_bias = contiguous_like(any_inputs.pooled_bias);
+  grad.token_weights = contiguous_like(any_inputs.token_weights);
+  const auto floats = logsumexp.options();
+  const Tensor statistics = at::empty({s.batch, s.heads, s.height, round_up(s.width), 2}, floats);
 
   // The pairs (query row, pooled row) in the order of their rows of the bias.
   Tensor sorted_rows, pairs;
@@ -410,47 +532,50 @@ Inputs aggregated_attention_backward_cuda(
   for_dtype(inputs.query.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     const BackwardArguments<T> p{
-        Arguments<T>(inputs), grad_output.const_data_ptr<T>(), output.const_data_ptr<T>(),
-        sizeof(T) == 2 ? rounding.const_data_ptr<T>() : nullptr, logsumexp.const_data_ptr<float>(),
-        mean.mutable_data_ptr<float>(), pointers_to<MutablePointers<T>>(grad)};
-    for_channels(p.channels, [&](auto groups) {
-      constexpr int kGroups = decltype(groups)::value;
-      constexpr size_t rows = Rows<kStaged, kGroups, T>::kSize * sizeof(T);
-      constexpr size_t transposed_rows = TransposedRows<kStaged, kGroups, T>::kSize * sizeof(T);
+        Arguments<T>(inputs),
+        grad_output.const_data_ptr<T>(),
+        output.const_data_ptr<T>(),
+        sizeof(T) == 2 ? rounding.const_data_ptr<T>() : nullptr,
+        Arguments<T>::stride_of(grad_output),
+        logsumexp.const_data_ptr<float>(),
+        bias_of_keys.const_data_ptr<T>(),
+        static_cast<Statistics*>(statistics.mutable_data_ptr()),
+        pointers_to<MutablePointers<T>>(grad)};
+    for_sizes(p.channels, p.window, [&](auto groups, auto window_size) {
+      constexpr int kGroups = decltype(groups)::value, kWindow = decltype(window_size)::value;
+      constexpr int staged = Stage<kGroups, T>::kBytes;
       const auto sum = [&](const Tensor& sums, at::IntArrayRef axes) {
         return sums.sum(axes).to(output.scalar_type());
       };
-      const auto floats = logsumexp.options();
 
-      const dim3 over_image = blocks_over_image(p, kWarps);
-      const size_t window = 2 * kWarps * kWarpQueries * p.offsets * sizeof(float);
+      const dim3 over_image = blocks_over_image(p);
+      const int window = 2 * kWarps * kWarpQueries * p.offsets * static_cast<int>(sizeof(float));
       const Tensor window_bias_sums = at::empty({s.batch, over_image.x, s.heads, s.offsets}, floats);
       launch(
-          query_kernel<kGroups, T>, over_image, kThreads, std::max(window, 2 * rows + transposed_rows), p,
+          query_kernel<kGroups, kWindow, T>, over_image, kThreads, std::max(window, staged), p,
           window_bias_sums.mutable_data_ptr<float>());
       grad.window_bias = sum(window_bias_sums, {0, 1});
-      launch(window_kernel<kGroups, T>, over_image, kThreads, 0, p);
+      launch(window_kernel<kGroups, kWindow, T>, over_image, kThreads, 0, p);
 
-      const int64_t key_blocks = (p.tiles() + 2 * kWarps - 1) / (2 * kWarps);
+      const int64_t key_blocks = (p.pooled_keys.runs + 2 * kWarps - 1) / (2 * kWarps);
       // At least one, so that the sums over an image without tokens are written: zeros.
-      const int64_t query_tiles = s.height * ((s.width + kTile - 1) / kTile);
-      const int64_t chunks = std::max<int64_t>((query_tiles + kTiles - 1) / kTiles, 1);
+      const int64_t rounds = std::max((p.queries.runs + kTiles<T> - 1) / kTiles<T>, 1);
       const int64_t blocks = key_blocks * s.heads * s.batch;
-      const int64_t wanted = std::clamp(kPooledBlocks / std::max<int64_t>(blocks, 1), int64_t(1), chunks);
-      const int64_t chunks_in_split = (chunks + wanted - 1) / wanted;
-      const int64_t splits = (chunks + chunks_in_split - 1) / chunks_in_split;
+      const int64_t wanted = std::clamp(kPooledBlocks / std::max<int64_t>(blocks, 1), int64_t(1), rounds);
+      const int64_t rounds_in_split = (rounds + wanted - 1) / wanted;
+      const int64_t splits = (rounds + rounds_in_split - 1) / rounds_in_split;
       const Tensor pooled_key_sums =
           at::empty({splits, s.batch, s.pooled_height, s.pooled_width, s.heads, s.channels}, floats);
-      const Tensor pooled_value_sums = at::empty_like(pooled_key_sums);
+      const Tensor pooled_value_sums = contiguous_like(pooled_key_sums);
       launch(
-          pooled_kernel<kGroups, T>, dim3(key_blocks, s.heads, s.batch * splits), kThreads,
-          2 * rows + 2 * transposed_rows, p, static_cast<int>(chunks_in_split),
-          pooled_key_sums.mutable_data_ptr<float>(), pooled_value_sums.mutable_data_ptr<float>());
+          pooled_kernel<kGroups, T>, dim3(key_blocks, s.heads, s.batch * splits), kThreads, staged, p,
+          static_cast<int>(rounds_in_split), pooled_key_sums.mutable_data_ptr<float>(),
+          pooled_value_sums.mutable_data_ptr<float>());
       grad.pooled_key = sum(pooled_key_sums, {0});
       grad.pooled_value = sum(pooled_value_sums, {0});
 
       const int64_t column_blocks = (s.width + 16 * kWarps - 1) / (16 * kWarps);
-      const int64_t pooled_blocks = (s.pooled_width + kStaged - 1) / kStaged;
+      const int64_t pooled_blocks = (s.pooled_width + kBiasTiles * kTile - 1) / (kBiasTiles * kTile);
       launch(
           pooled_bias_kernel<kGroups, T>, dim3(s.bias_rows, column_blocks * pooled_blocks, s.heads), kThreads, 0, p,
           pairs.const_data_ptr<int64_t>(), starts.const_data_ptr<int64_t>());

@@ -3,143 +3,198 @@
 #include "cuda/aggregated_attention.cuh"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 
 namespace bioattn_mm {
 namespace {
 
-constexpr int kWarps = 8, kThreads = kWarps * kLanes;
-constexpr int kTiles = 8, kKeys = kTiles * kTile;  // pooled keys in shared memory at a time
-
-template <int kGroups, typename T>
-__global__ void __launch_bounds__(kThreads, kGroups <= 4 ? 2 : 1) forward_kernel(
-    Arguments<T> p, T* output, float* logsumexp, T* rounding) {
-  char* const shared_memory = block_memory();
-  const Rows<kKeys, kGroups, T> keys{reinterpret_cast<T*>(shared_memory)};
-  const TransposedRows<kKeys, kGroups, T> values{keys.data + keys.kSize};
-  const Place place(p, kWarps);
-  const int g = place.g, t = place.t;
-
-  Pair<T> query[kGroups][2];
-  load_rows(query, p.query, place.token, p.channels, t);
-
-  // Pooled part: sums of exponentials relative to the highest logit so far.
-  float sums[kGroups][4] = {};
-  PooledBias<T> pooled_bias;
-  float highest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
-  for (int first = 0; first < p.tiles(); first += kTiles) {
-    const auto token = [&](int row) {
-      return PooledTile(p, first + row / kTile).token(p, place.image, place.head, row % kTile);
-    };
-    __syncthreads();
-    stage<kKeys, kGroups, kThreads>(p.pooled_key, p.channels, token, [&](int row, int channel, const Pair<T>& pair) {
-      keys.store(row, channel, pair);
-    });
-    stage<kKeys, kGroups, kThreads>(p.pooled_value, p.channels, token, [&](int row, int channel, const Pair<T>& pair) {
-      values.store(row, channel, pair);
-    });
-    __syncthreads();
-
-    float logits[kTiles][4] = {};
-    float new_highest[2] = {highest[0], highest[1]};
-    PooledTile tile(p, first);
+// Fails if a row of the position bias that the warp's queries need does not exist.
+template <typename T>
+__device__ __forceinline__ void check_bias_rows(const Arguments<T>& p, const Place& place) {
+  bool exist = true;
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      multiply_add_steps<kGroups>(logits[n], query, [&](int c) { return keys.factor(n * kTile, c, g, t); });
-      pooled_bias.add(logits[n], p, place, tile, n == 0);
-      tile.next(p);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) new_highest[k / 2] = fmaxf(new_highest[k / 2], logits[n][k]);
+  for (int r = 0; r < 2; ++r) {
+#pragma unroll 1
+    for (int u = threadIdx.x % kLanes; u < p.pooled_height; u += kLanes) {
+      const int64_t row = p.pooled_bias_rows[place.row[r] * p.pooled_height + u];
+      exist = exist && 0 <= row && row < p.bias_rows;
     }
-    Pair<T> weights[kTiles][2];
+  }
+  BIOATTN_KERNEL_ASSERT(__all_sync(kAllLanes, exist), "pooled_bias_rows has a row that pooled_bias has not");
+}
+
+// The softmax of the lane's two queries so far: sums of 2^(kLog2e * logit - shift), where shift is the highest
+// kLog2e * logit.
+struct OnlineSoftmax {
+  // Turns the logits of kCount tiles into weights, and scales the sums of values so far to the new shift.
+  template <int kGroups, typename T, int kCount>
+  __device__ void update(Pair<T> (&weights)[kCount][2], const float (&logits)[kCount][4], float (&sums)[kGroups][4]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      new_highest[r] = quad_max(new_highest[r]);
+      float highest = logits[0][2 * r];
+#pragma unroll
+      for (int n = 0; n < kCount; ++n) highest = fmaxf(highest, fmaxf(logits[n][2 * r], logits[n][2 * r + 1]));
+      const float new_shift = fmaxf(shift[r], kLog2e * quad_max(highest));
       // Where every logit so far is -inf, there is nothing to subtract.
-      const float shift = new_highest[r] == -INFINITY ? 0 : new_highest[r];
-      const float scale = exponential(highest[r] - shift);
-      highest[r] = new_highest[r];
+      const float finite_shift = new_shift == -INFINITY ? 0 : new_shift;
+      const float scale = power_of_two(shift[r] - finite_shift);
+      shift[r] = new_shift;
       total[r] *= scale;
 #pragma unroll
       for (int c = 0; c < kGroups; ++c) sums[c][2 * r] *= scale, sums[c][2 * r + 1] *= scale;
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        const float x = exponential(logits[n][2 * r] - shift), y = exponential(logits[n][2 * r + 1] - shift);
+      for (int n = 0; n < kCount; ++n) {
+        const float x = power_of_two(fmaf(logits[n][2 * r], kLog2e, -finite_shift));
+        const float y = power_of_two(fmaf(logits[n][2 * r + 1], kLog2e, -finite_shift));
         total[r] += x + y;
         weights[n][r] = make_pair<T>(x, y);
       }
     }
-#pragma unroll
-    for (int c = 0; c < kGroups; ++c)
-      add_product<kTiles>(sums[c], weights, [&](int n) { return values.factor(n * kTile, c, g, t); });
   }
+
+  float shift[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
+};
+
+// Adds the pooled keys to the softmax, and their weighted values to `sums`.
+template <int kGroups, typename T>
+__device__ __forceinline__ void attend_to_pooled_keys(
+    OnlineSoftmax& softmax, float (&sums)[kGroups][4], const Arguments<T>& p, const Place& place,
+    const Pair<T> (&query)[kGroups][2], char* shared_memory) {
+  const Grid& keys = p.pooled_keys;
+  const Run begin;
+  Stage<kGroups, T> stage(
+      shared_memory, keys, begin, advanced(p.pooled_key, place.image * p.pooled, p.stride.pooled_key) + place.head_channel,
+      p.stride.pooled_key, advanced(p.pooled_value, place.image * p.pooled, p.stride.pooled_value) + place.head_channel,
+      p.stride.pooled_value);
+  const RunBias<T> bias = bias_of_queries(p, place);
+  Run run = begin.behind(keys, place.t);
+  stage.copy(keys, 0, p.channels);
+#pragma unroll 1
+  for (int first = 0, buffer = 0; first < keys.runs; first += kTiles<T>, buffer ^= 1) {
+    float logits[kTiles<T>][4];
+#pragma unroll
+    for (int n = 0; n < kTiles<T>; n += 4) {
+      bias.start(logits + n, keys, run);
+      run.advance(keys);
+    }
+    wait_for_copies();
+    __syncthreads();  // all have copied these keys, and none still reads those before
+    if (first + kTiles<T> < keys.runs) stage.copy(keys, buffer ^ 1, p.channels);
+#pragma unroll
+    for (int n = 0; n < kTiles<T>; n += 4) multiply_by_rows(logits + n, query, stage.first(buffer), kTile * n);
+    Pair<T> weights[kTiles<T>][2];
+    softmax.update(weights, logits, sums);
+#pragma unroll
+    for (int n = 0; n < kTiles<T>; n += 4) add_product_of_rows(sums, weights + n, stage.second(buffer), kTile * n);
+  }
+}
+
+template <int kGroups, int kWindow, typename T>
+__global__ void __launch_bounds__(kThreads, kGroups <= 4 ? 4 : 2) forward_kernel(Arguments<T> p, T* output, float* logsumexp, T* rounding) {
+  char* const shared_memory = block_memory();
+  const Place place(p);
+  const int g = place.g, t = place.t;
+  check_bias_rows(p, place);
+
+  Pair<T> query[kGroups][2];
+  load_rows(query, p.query + place.channel, place.token, p.stride.query, p.channels);
+  float sums[kGroups][4] = {};
+  OnlineSoftmax softmax;
+  if (p.pooled_keys.runs > 0) attend_to_pooled_keys(softmax, sums, p, place, query, shared_memory);
   __syncthreads();
 
-  // Window part: logits, then weights, of the sixteen queries of the warp.
-  float* const window_weights = reinterpret_cast<float*>(shared_memory) + place.warp * kWarpQueries * p.offsets;
-  float* const own_weights[2] = {window_weights + g * p.offsets, window_weights + (g + 8) * p.offsets};
-  const T* const window_bias = p.window_bias + place.head * p.offsets;
-  for_windows(p, place, [&](int i, int j, bool inside, const int (&offsets)[2]) {
+  // Window part: logits, then weights, of the sixteen queries of the warp; -inf outside of the image.
+  const int window = window_of<kWindow>(p), offsets = window * window;
+  float* const window_weights = reinterpret_cast<float*>(shared_memory) + place.warp * kWarpQueries * offsets;
+#pragma unroll kWindow ? 8 : 1
+  for (int k = threadIdx.x % kLanes; k < kWarpQueries * offsets; k += kLanes) window_weights[k] = -INFINITY;
+  __syncwarp();
+  const T *keys = p.key + place.channel, *values = p.value + place.channel;
+  int key_stride = p.stride.key, value_stride = p.stride.value;
+  keep(keys), keep(values), keep(key_stride), keep(value_stride);
+  // Lane t of a quad has the logits of the query in row t % 2.
+  float* const lane_logits = window_weights + (g + t % 2 * kTile) * offsets - t % 2 * window;
+  for_windows<kWindow>(p, place, [&](int dy, int dx, bool inside, int token) {
+    Pair<T> key[kGroups];
+    load_channels(key, advanced(keys, token, key_stride), p.channels);
     float products[2] = {0, 0};
-    if (inside) {
-      Pair<T> key[kGroups];
-      load_channels(key, p.key, p.token(place.image, place.head, i, j), p.channels, t);
-#pragma unroll
-      for (int c = 0; c < kGroups; ++c)
-        products[0] += dot(query[c][0], key[c]), products[1] += dot(query[c][1], key[c]);
-    }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float product = quad_sum(products[r]);
-      if (t == r && offsets[r] >= 0)
-        own_weights[r][offsets[r]] = inside ? product + static_cast<float>(window_bias[offsets[r]]) : -INFINITY;
+#pragma unroll
+      for (int c = 0; c < kGroups; ++c) products[r] = add_dot(products[r], query[c][r], key[c]);
     }
+    const float logit = quad_sums(products, t);
+    int stores = inside && t < 2 && (t == 0 ? dy < window : dy > 0);
+    keep(stores);
+    if (stores) lane_logits[dy * window + dx] = logit;
   });
   __syncwarp();
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    float new_highest = highest[r];
-    for (int o = t; o < p.offsets; o += 4) new_highest = fmaxf(new_highest, own_weights[r][o]);
-    new_highest = quad_max(new_highest);
-    float window_total = 0;
-    for (int o = t; o < p.offsets; o += 4) {
-      own_weights[r][o] = exponential(own_weights[r][o] - new_highest);
-      window_total += own_weights[r][o];
-    }
-    const float pooled_scale = exponential(highest[r] - new_highest);
-    const float all = quad_sum(total[r]) * pooled_scale + quad_sum(window_total);
-    for (int o = t; o < p.offsets; o += 4)
-      own_weights[r][o] =
-          own_weights[r][o] / all + static_cast<float>(p.token_weights[place.token[r] * p.offsets + o]);
-#pragma unroll
-    for (int c = 0; c < kGroups; ++c) sums[c][2 * r] *= pooled_scale / all, sums[c][2 * r + 1] *= pooled_scale / all;
-    if (place.inside[r] && t == 0) logsumexp[place.token[r]] = new_highest + logf(all);
-  }
-  __syncwarp();
-  for_windows(p, place, [&](int i, int j, bool inside, const int (&offsets)[2]) {
-    if (!inside) return;
-    Pair<T> value[kGroups];
-    load_channels(value, p.value, p.token(place.image, place.head, i, j), p.channels, t);
+  float* const own_weights[2] = {window_weights + g * offsets, window_weights + (g + kTile) * offsets};
+  const T* const window_bias = p.window_bias + place.head * offsets;
+  float shift[2] = {softmax.shift[0], softmax.shift[1]}, total[2] = {0, 0}, inverse[2];
+  for_offsets<kWindow>(p, t, [&](int o) {
+    const float bias = static_cast<float>(window_bias[o]);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float weight = offsets[r] >= 0 ? own_weights[r][offsets[r]] : 0;
+      own_weights[r][o] = kLog2e * (own_weights[r][o] + bias);
+      shift[r] = fmaxf(shift[r], own_weights[r][o]);
+    }
+  });
+  shift[0] = quad_max(shift[0]), shift[1] = quad_max(shift[1]);
+  for_offsets<kWindow>(p, t, [&](int o) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      own_weights[r][o] = power_of_two(own_weights[r][o] - shift[r]);
+      total[r] += own_weights[r][o];
+    }
+  });
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float pooled_scale = power_of_two(softmax.shift[r] - shift[r]);
+    total[r] = quad_sum(softmax.total[r] * pooled_scale + total[r]);
+    inverse[r] = reciprocal(total[r]);
+    const float factor = pooled_scale * inverse[r];
+#pragma unroll
+    for (int c = 0; c < kGroups; ++c) sums[c][2 * r] *= factor, sums[c][2 * r + 1] *= factor;
+    if (place.inside[r] && t == 0)
+      logsumexp[static_cast<int64_t>(place.token[r]) * p.heads + place.head] = shift[r] / kLog2e + logf(total[r]);
+  }
+  const T* const token_weights = p.token_weights + place.head * offsets;
+  const int token_stride = p.heads * offsets * static_cast<int>(sizeof(T));
+  const T* const own_token_weights[2] = {
+      advanced(token_weights, place.token[0], token_stride), advanced(token_weights, place.token[1], token_stride)};
+  for_offsets<kWindow>(p, t, [&](int o) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      own_weights[r][o] = own_weights[r][o] * inverse[r] + static_cast<float>(own_token_weights[r][o]);
+  });
+  __syncwarp();
+  for_windows<kWindow>(p, place, [&](int dy, int dx, bool inside, int token) {
+    Pair<T> value[kGroups];
+    load_channels(value, advanced(values, token, value_stride), p.channels);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      int in_window = inside && (r == 0 ? dy < window : dy > 0);
+      keep(in_window);
+      // Loaded in any case, without a branch: beyond its window are other weights of the warp.
+      const float loaded = own_weights[r][(dy - r) * window + dx], weight = in_window ? loaded : 0;
 #pragma unroll
       for (int c = 0; c < kGroups; ++c) {
-        sums[c][2 * r] += weight * static_cast<float>(value[c].x);
-        sums[c][2 * r + 1] += weight * static_cast<float>(value[c].y);
+        sums[c][2 * r] = fmaf(weight, static_cast<float>(value[c].x), sums[c][2 * r]);
+        sums[c][2 * r + 1] = fmaf(weight, static_cast<float>(value[c].y), sums[c][2 * r + 1]);
       }
     }
   });
-  store_rows(output, sums, place.token, place.inside, p.channels, t);
+  const int stride = p.heads * p.channels * static_cast<int>(sizeof(T));
+  store_rows(output + place.channel, sums, place.token, place.inside, stride, p.channels);
   if (rounding != nullptr) {
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) {
 #pragma unroll
       for (int k = 0; k < 4; ++k) sums[c][k] -= static_cast<float>(static_cast<T>(sums[c][k]));
     }
-    store_rows(rounding, sums, place.token, place.inside, p.channels, t);
+    store_rows(rounding + place.channel, sums, place.token, place.inside, stride, p.channels);
   }
 }
 
@@ -147,24 +202,24 @@ __global__ void __launch_bounds__(kThreads, kGroups <= 4 ? 2 : 1) forward_kernel
 
 RoundedForward aggregated_attention_forward_cuda(const Inputs& any_inputs, bool for_backward) {
   const DeviceGuard guard(any_inputs.query.device());
-  const Inputs inputs = any_inputs.map(for_kernels);
+  const Inputs inputs = for_kernels(any_inputs);
   const int64_t offsets = inputs.window_bias.size(1);
   TORCH_CHECK_VALUE(
       offsets <= kMaxWindow * kMaxWindow, "aggregated_attention on CUDA takes windows of 3, 5, 7 and 9, got ", offsets,
       " window offsets");
-  Tensor output = at::empty_like(inputs.query);
-  const bool rounds = for_backward && at::isReducedFloatingType(inputs.query.scalar_type());
-  Tensor rounding = rounds ? at::empty_like(inputs.query) : at::empty({0}, inputs.query.options());
-  Tensor logsumexp = at::empty(inputs.query.sizes().slice(0, 4), inputs.query.options().dtype(at::kFloat));
-  for_dtype(inputs.query.scalar_type(), [&](auto zero) {
+  const Tensor& query = inputs.query;
+  Tensor output = at::empty(query.sizes(), query.options());
+  const bool rounds = for_backward && at::isReducedFloatingType(query.scalar_type());
+  Tensor rounding = at::empty(rounds ? query.sizes() : at::IntArrayRef{0}, query.options());
+  Tensor logsumexp = at::empty(query.sizes().slice(0, 4), query.options().dtype(at::kFloat));
+  for_dtype(query.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     const Arguments<T> p(inputs);
-    for_channels(p.channels, [&](auto groups) {
-      constexpr int kGroups = decltype(groups)::value;
-      const size_t staged = (Rows<kKeys, kGroups, T>::kSize + TransposedRows<kKeys, kGroups, T>::kSize) * sizeof(T);
-      const size_t window = kWarps * kWarpQueries * p.offsets * sizeof(float);
+    for_sizes(p.channels, p.window, [&](auto groups, auto window_size) {
+      constexpr int kGroups = decltype(groups)::value, kWindow = decltype(window_size)::value;
+      const int window = kWarps * kWarpQueries * p.offsets * static_cast<int>(sizeof(float));
       launch(
-          forward_kernel<kGroups, T>, blocks_over_image(p, kWarps), kThreads, std::max(staged, window), p,
+          forward_kernel<kGroups, kWindow, T>, blocks_over_image(p), kThreads, std::max(Stage<kGroups, T>::kBytes, window), p,
           output.mutable_data_ptr<T>(), logsumexp.mutable_data_ptr<float>(),
           rounds ? rounding.mutable_data_ptr<T>() : nullptr);
     });

@@ -1,4 +1,4 @@
-// What a warp does together: small matrix products and sums, in the layout of the tensor cores.
+// What a warp does together: small matrix products, sums, and copies to shared memory, in the layout of the tensor cores.
 //
 // Matrices are spread over a warp as mma.sync expects. With g = lane / 4 and t = lane % 4, a lane holds
 //   of an accumulator (16 x 8): rows g and g + 8 at columns 2t and 2t + 1, as c[0], c[1] and c[2], c[3];
@@ -13,11 +13,24 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace bioattn_mm {
 
 constexpr int kLanes = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
+
+// Compute capability that the code is for, as 10 * major + minor in tens: 750 for 7.5. Defined on the command line where
+// the kernels are compiled for something else than a GPU.
+#if !defined(BIOATTN_CAPABILITY) && defined(__CUDA_ARCH__)
+#define BIOATTN_CAPABILITY __CUDA_ARCH__
+#elif !defined(BIOATTN_CAPABILITY)
+#define BIOATTN_CAPABILITY 0  // of nvcc's pass over the code of the host
+#endif
+
+// Whether tensor cores multiply matrices of T: float16 since 7.5, the others since 8.0.
+template <typename T>
+constexpr bool kTensorCores = BIOATTN_CAPABILITY >= (std::is_same_v<T, c10::Half> ? 750 : 800);
 
 // Memory that the threads of a block share, as large as the launch says.
 __device__ __forceinline__ char* block_memory() {
@@ -31,19 +44,83 @@ struct alignas(2 * sizeof(T)) Pair {
   T x, y;
 };
 
+// Sixteen bytes, the most that a lane loads and stores at once.
+template <typename T>
+struct alignas(16) Vector {
+  static constexpr int kSize = 16 / sizeof(T);
+  T numbers[kSize];
+};
+
 template <typename T>
 __device__ __forceinline__ Pair<T> load_pair(const T* address) {
   return *reinterpret_cast<const Pair<T>*>(address);
 }
 
 template <typename T>
-__device__ __forceinline__ Pair<T> make_pair(float x, float y) {
-  return {static_cast<T>(x), static_cast<T>(y)};
+__device__ __forceinline__ Vector<T> load_vector(const T* address) {
+  return *reinterpret_cast<const Vector<T>*>(address);
 }
 
 template <typename T>
-__device__ __forceinline__ float dot(const Pair<T>& a, const Pair<T>& b) {
-  return static_cast<float>(a.x) * static_cast<float>(b.x) + static_cast<float>(a.y) * static_cast<float>(b.y);
+__device__ __forceinline__ uint32_t bits(const Pair<T>& pair) {
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+template <typename T>
+__device__ __forceinline__ Pair<T> pair_of(uint32_t bits) {
+  return *reinterpret_cast<const Pair<T>*>(&bits);
+}
+
+template <typename T>
+__device__ __forceinline__ Pair<T> make_pair(float x, float y) {
+#if BIOATTN_CAPABILITY >= 800
+  uint32_t packed;
+  if constexpr (std::is_same_v<T, c10::Half>) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(y), "f"(x));
+    return pair_of<T>(packed);
+  } else if constexpr (std::is_same_v<T, c10::BFloat16>) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(y), "f"(x));
+    return pair_of<T>(packed);
+  }
+#endif
+  return {static_cast<T>(x), static_cast<T>(y)};
+}
+
+// sum + a.x * b.x + a.y * b.y
+template <typename T>
+__device__ __forceinline__ float add_dot(float sum, const Pair<T>& a, const Pair<T>& b) {
+  sum = fmaf(static_cast<float>(a.x), static_cast<float>(b.x), sum);
+  return fmaf(static_cast<float>(a.y), static_cast<float>(b.y), sum);
+}
+
+// Keeps an integer, or an address in global memory, in a register: the compiler does not see how it came about, and can
+// neither compute it again in every round of a loop nor make branches of it.
+__device__ __forceinline__ void keep(int& number) {
+#ifdef __CUDA_ARCH__
+  asm volatile("" : "+r"(number));
+#endif
+}
+
+template <typename T>
+__device__ __forceinline__ void keep(T*& address) {
+#ifdef __CUDA_ARCH__
+  asm volatile("" : "+l"(address));
+  __builtin_assume(__isGlobal(address));
+#endif
+}
+
+// `data` + `count` * `bytes` in global memory, in one instruction.
+template <typename T>
+__device__ __forceinline__ T* advanced(T* data, int count, int bytes) {
+#ifdef __CUDA_ARCH__
+  T* address;
+  asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(address) : "r"(count), "r"(bytes), "l"(data));
+  __builtin_assume(__isGlobal(address));
+  return address;
+#else
+  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+  return reinterpret_cast<T*>(reinterpret_cast<Byte*>(data) + static_cast<int64_t>(count) * bytes);
+#endif
 }
 
 // Sum and maximum over the four lanes of a row.
@@ -57,37 +134,103 @@ __device__ __forceinline__ float quad_max(float x) {
   return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
 }
 
-__device__ __forceinline__ float exponential(float x) { return exp2f(x * 1.44269504f); }
+// Sums of several numbers over the four lanes of a row: lane t gets that of x[t % 2].
+__device__ __forceinline__ float quad_sums(const float (&x)[2], int t) {
+  int odd = t % 2;
+  keep(odd);
+  const float own = (odd ? x[1] : x[0]) + __shfl_xor_sync(kAllLanes, odd ? x[0] : x[1], 1);
+  return own + __shfl_xor_sync(kAllLanes, own, 2);
+}
 
-// Defined on the command line, too, where the kernels are compiled for something else than a GPU.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-#define BIOATTN_TENSOR_CORES
+// Lane t gets that of x[t].
+__device__ __forceinline__ float quad_sums(const float (&x)[4], int t) {
+  int odd = t % 2, upper = t / 2;
+  keep(odd), keep(upper);
+  const float low = (odd ? x[1] : x[0]) + __shfl_xor_sync(kAllLanes, odd ? x[0] : x[1], 1);
+  const float high = (odd ? x[3] : x[2]) + __shfl_xor_sync(kAllLanes, odd ? x[2] : x[3], 1);
+  return (upper ? high : low) + __shfl_xor_sync(kAllLanes, upper ? low : high, 2);
+}
+
+// Exponentials are powers of two, which is what a GPU computes: exp(x) = power_of_two(kLog2e * x). One instruction, with
+// a relative error of 2^-22; a result below 2^-126 is 0.
+constexpr float kLog2e = 1.44269504f;
+
+__device__ __forceinline__ float power_of_two(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
+// 1 / x with a relative error of 2^-23, for x from 2^-126 to 2^126.
+__device__ __forceinline__ float reciprocal(float x) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+// Address of shared memory as instructions take it.
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// Copies sixteen bytes from global to shared memory, or writes zeros there. The bytes are there for this thread after
+// `wait_for_copies`, and for the others after a barrier behind it.
+__device__ __forceinline__ void copy_to_shared(void* target, const void* source, bool exists) {
+#if BIOATTN_CAPABILITY >= 800
+  const uint32_t address = shared_address(target), size = exists ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(address), "l"(source), "r"(size) : "memory");
+#else
+  using Bytes = Vector<uint32_t>;
+  *static_cast<Bytes*>(target) = exists ? *static_cast<const Bytes*>(source) : Bytes{};
 #endif
+}
 
-#ifdef BIOATTN_TENSOR_CORES
+__device__ __forceinline__ void wait_for_copies() {
+#if BIOATTN_CAPABILITY >= 800
+  asm volatile("cp.async.wait_all;" : : : "memory");
+#endif
+}
 
-template <typename T>
-__device__ __forceinline__ uint32_t bits(const Pair<T>& pair) {
-  return *reinterpret_cast<const uint32_t*>(&pair);
+// Loads four matrices of 8 x 8 half-precision numbers from shared memory: lane l gives the address of a row, row l % 8
+// of matrix l / 8. Of each matrix a lane gets row g at columns 2t and 2t + 1; if transposed, rows 2t and 2t + 1 at
+// column g.
+template <bool kTransposed, typename T>
+__device__ __forceinline__ void load_matrices(Pair<T> (&matrices)[4], const T* row) {
+  static_assert(sizeof(T) == 2);
+  const uint32_t address = shared_address(row);
+  uint32_t words[4];
+  if constexpr (kTransposed)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address)
+                 : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address)
+                 : "memory");
+#pragma unroll
+  for (int n = 0; n < 4; ++n) matrices[n] = pair_of<T>(words[n]);
 }
 
 // c (16 x 8) += a (16 x 8) b (8 x 8) on the tensor cores. Volatile, because all lanes must execute it together: the
 // compiler must not move it into a branch that some of them do not take.
-__device__ __forceinline__ void multiply_add(float (&c)[4], const Pair<c10::Half> (&a)[2], const Pair<c10::Half>& b) {
+__device__ __forceinline__ void tensor_core_product(
+    float (&c)[4], const Pair<c10::Half> (&a)[2], const Pair<c10::Half>& b) {
   asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(b)));
 }
 
-__device__ __forceinline__ void multiply_add(
+__device__ __forceinline__ void tensor_core_product(
     float (&c)[4], const Pair<c10::BFloat16> (&a)[2], const Pair<c10::BFloat16>& b) {
   asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(b)));
 }
 
-// The same, a step of sixteen at once: twice the rate of two steps of eight.
-__device__ __forceinline__ void multiply_add(
+// The same, a step of sixteen at once: twice the rate of two steps of eight. Since 8.0.
+__device__ __forceinline__ void tensor_core_product(
     float (&c)[4], const Pair<c10::Half> (&a)[2], const Pair<c10::Half> (&next_a)[2], const Pair<c10::Half>& b,
     const Pair<c10::Half>& next_b) {
   asm volatile(
@@ -98,7 +241,7 @@ __device__ __forceinline__ void multiply_add(
         "r"(bits(next_b)));
 }
 
-__device__ __forceinline__ void multiply_add(
+__device__ __forceinline__ void tensor_core_product(
     float (&c)[4], const Pair<c10::BFloat16> (&a)[2], const Pair<c10::BFloat16> (&next_a)[2],
     const Pair<c10::BFloat16>& b, const Pair<c10::BFloat16>& next_b) {
   asm volatile(
@@ -113,7 +256,7 @@ __device__ __forceinline__ void multiply_add(
 // nearest, ties away from zero: the tensor core itself cuts bits off, which would make every product a little smaller.
 // A NaN may lose its bits in the high part, and stays in the low one. The tensor core counts the summed dimension t,
 // t + 4; here these are the neighbours 2t, 2t + 1 in both factors, which is the same sum.
-__device__ __forceinline__ void multiply_add(float (&c)[4], const Pair<float> (&a)[2], const Pair<float>& b) {
+__device__ __forceinline__ void tensor_core_product(float (&c)[4], const Pair<float> (&a)[2], const Pair<float>& b) {
   const auto high = [](float x) { return (__float_as_uint(x) + 0x1000u) & 0xffffe000u; };
   const auto low = [&](float x) { return __float_as_uint(x - __uint_as_float(high(x))); };
   const auto product = [&](const uint32_t (&a)[4], const uint32_t (&b)[2]) {
@@ -131,53 +274,51 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const Pair<float> (&
   product(high_a, high_b);
 }
 
-#else
+// Without tensor cores, in ordinary arithmetic: a row's factors come from its four lanes. Not inlined, because a kernel
+// has up to a hundred of these; arguments and result then pass in registers.
+struct Accumulator {
+  float c[4];
+};
 
-// Before compute capability 8.0, in ordinary arithmetic: a row's factors come from its four lanes. Not inlined, because
-// a kernel has up to a hundred of these.
 template <typename T>
-__device__ __noinline__ void multiply_add(float (&c)[4], const Pair<T> (&a)[2], const Pair<T>& b) {
+__device__ __noinline__ Accumulator plain_product(Accumulator sums, Pair<T> upper, Pair<T> lower, Pair<T> b) {
   const int lane = threadIdx.x % kLanes, quad = lane & ~3, column = lane % 4 * 2;
   const auto from = [](const T& x, int source) { return __shfl_sync(kAllLanes, static_cast<float>(x), source); };
 #pragma unroll 1
   for (int t = 0; t < 4; ++t) {
-    const float upper_x = from(a[0].x, quad + t), upper_y = from(a[0].y, quad + t);
-    const float lower_x = from(a[1].x, quad + t), lower_y = from(a[1].y, quad + t);
+    const float upper_x = from(upper.x, quad + t), upper_y = from(upper.y, quad + t);
+    const float lower_x = from(lower.x, quad + t), lower_y = from(lower.y, quad + t);
+#pragma unroll
     for (int n = 0; n < 2; ++n) {
       const float b_x = from(b.x, (column + n) * 4 + t), b_y = from(b.y, (column + n) * 4 + t);
-      c[n] += upper_x * b_x + upper_y * b_y;
-      c[2 + n] += lower_x * b_x + lower_y * b_y;
+      sums.c[n] += upper_x * b_x + upper_y * b_y;
+      sums.c[2 + n] += lower_x * b_x + lower_y * b_y;
     }
   }
+  return sums;
 }
 
-#endif
-
-// c (16 x 8) += a (16 x 8 kSteps) b (8 kSteps x 8); `b(step)` gives the right factor of a step.
-template <int kSteps, typename T, typename Right>
-__device__ __forceinline__ void multiply_add_steps(float (&c)[4], const Pair<T> (&a)[kSteps][2], const Right& b) {
-  int step = 0;
-#ifdef BIOATTN_TENSOR_CORES
-  if constexpr (sizeof(T) == 2) {
-#pragma unroll
-    for (; step + 1 < kSteps; step += 2) multiply_add(c, a[step], a[step + 1], b(step), b(step + 1));
-  }
-#endif
-#pragma unroll
-  for (; step < kSteps; ++step) multiply_add(c, a[step], b(step));
-}
-
-// One of many products that add up to `sums`. Tensor cores round every sum toward zero: over hundreds of products that
-// is more than float32 should lose. There each product is summed by itself, and added with rounding to nearest.
-template <int kSteps, typename T, typename Right>
-__device__ __forceinline__ void add_product(float (&sums)[4], const Pair<T> (&a)[kSteps][2], const Right& b) {
-  if constexpr (sizeof(T) == 2) {
-    multiply_add_steps<kSteps>(sums, a, b);
+// c (16 x 8) += a (16 x 8) b (8 x 8).
+template <typename T>
+__device__ __forceinline__ void multiply_add(float (&c)[4], const Pair<T> (&a)[2], const Pair<T>& b) {
+  if constexpr (kTensorCores<T>) {
+    tensor_core_product(c, a, b);
   } else {
-    float product[4] = {};
-    multiply_add_steps<kSteps>(product, a, b);
+    const Accumulator sums = plain_product(Accumulator{c[0], c[1], c[2], c[3]}, a[0], a[1], b);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) sums[k] += product[k];
+    for (int k = 0; k < 4; ++k) c[k] = sums.c[k];
+  }
+}
+
+// Two steps: c (16 x 8) += a (16 x 8) b (8 x 8) + next_a next_b.
+template <typename T>
+__device__ __forceinline__ void multiply_add(
+    float (&c)[4], const Pair<T> (&a)[2], const Pair<T> (&next_a)[2], const Pair<T>& b, const Pair<T>& next_b) {
+  if constexpr (BIOATTN_CAPABILITY >= 800 && sizeof(T) == 2) {
+    tensor_core_product(c, a, next_a, b, next_b);
+  } else {
+    multiply_add(c, a, b);
+    multiply_add(c, next_a, next_b);
   }
 }
 
