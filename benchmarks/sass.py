@@ -103,23 +103,28 @@ class Kernel:
 
     @property
     def main_loops(self) -> list[list[Instruction]]:
-        """The loops around the matrix products, from the outer to the inner; none without them."""
+        """The loops around the matrix products or, without them, around sums over lanes; from the outer to the inner."""
         ends: dict[int, int] = {}  # of a loop, by its beginning
         for instruction in self.body:
             if instruction.target is not None and instruction.target < instruction.address:
                 ends[instruction.target] = instruction.address
         loops = [[i for i in self.body if begin <= i.address <= end] for begin, end in ends.items()]
-        return sorted((loop for loop in loops if products(loop)), key=len, reverse=True)
+        main = [loop for loop in loops if products(loop)] or [loop for loop in loops if has_shuffle(loop)]
+        return sorted(main, key=len, reverse=True)
 
     def executed(self, rounds: tuple[float, ...]) -> float:
         """Instructions that a warp executes, where the main loops have so many rounds, the outer first."""
         loops = self.main_loops
         if len(loops) != len(rounds):
-            raise ValueError(f'{self.name} should have {len(rounds)} loops with matrix products, has {len(loops)}')
+            raise ValueError(f'{self.name} should have {len(rounds)} main loops, has {len(loops)}')
         count, inner = 0.0, 0
         for loop, times in zip(reversed(loops), reversed(rounds)):
             count, inner = times * (len(loop) - inner + count), len(loop)
         return len(self.body) - inner + count
+
+
+def has_shuffle(instructions: list[Instruction]) -> bool:
+    return any(instruction.opcode.startswith('SHFL') for instruction in instructions)
 
 
 def products(instructions: list[Instruction]) -> int:
@@ -181,7 +186,7 @@ def launches(height: int, width: int, stage: int, batch: int, dtype: str) -> dic
     return {
         f'forward_kernel<3, 3, {dtype}>': Launch(over_image, (pooled_rounds,), max(staged, of_window), forward),
         f'query_kernel<3, 3, {dtype}>': Launch(over_image, (pooled_rounds,), max(staged, 2 * of_window), query),
-        f'window_kernel<3, 3, {dtype}>': Launch(over_image, (), 0, 6 * tokens + weights + statistics),
+        f'window_kernel<3, 3, {dtype}>': Launch(over_image, (WINDOW_SIZE + 1,), 0, 6 * tokens + weights + statistics),
         f'pooled_kernel<3, {dtype}>': Launch(
             key_blocks * splits, (in_split,), staged, 2 * tokens + 2 * pooled + bias + statistics + partial_sums
         ),
@@ -276,7 +281,9 @@ def main() -> None:
         parser.error(f'--input takes N or HEIGHTxWIDTH, got {args.input}')
     for name in args.gpus:
         if GPUS[name].capability < 80 and args.dtype != 'float16' and not args.every_kernel:
-            parser.error(f'the tensor cores of {name} multiply float16 alone: --dtype {args.dtype} has no matrix products')
+            parser.error(
+                f'the tensor cores of {name} multiply float16 alone: --dtype {args.dtype} has no matrix products'
+            )
     try:
         for capability in sorted({GPUS[name].capability for name in args.gpus}):
             sources = SOURCES if args.every_kernel else SOURCES[:2]
@@ -286,7 +293,9 @@ def main() -> None:
                 print_header('kernel', 'registers', 'spills', 'instructions', 'main loop', 'matrix products')
                 for kernel in sorted(kernels.values(), key=lambda kernel: kernel.name):
                     loop = (kernel.main_loops or [[]])[0]
-                    print_row(kernel.name, kernel.registers, kernel.spills, len(kernel.body), len(loop), products(loop))
+                    print_row(
+                        kernel.name, kernel.registers, kernel.spills, len(kernel.body), len(loop), products(loop)
+                    )
                 continue
             for name in args.gpus:
                 if GPUS[name].capability == capability:

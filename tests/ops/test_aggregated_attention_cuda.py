@@ -100,6 +100,7 @@ SIZES = [
     dict(grid=(3, 70), pooled_grid=(1, 40), heads=1),  # several blocks along a row, of queries and of pooled keys
     dict(grid=(4, 5), pooled_grid=(9, 8), channels=16),  # more pooled keys than queries
     dict(window_size=5, channels=32),
+    dict(window_size=5, channels=24, heads=1, batch=1),
     dict(window_size=7, channels=40),
     dict(window_size=9, channels=64),
     dict(window_size=1, channels=48),
@@ -229,6 +230,21 @@ def test_strided_arguments(kernels: Kernels) -> None:
     for result, want in zip(
         values_and_gradients_of_views(operator, strided), values_and_gradients(operator, inputs), strict=True
     ):
+        assert torch.equal(result, want)
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float16], ids=str)
+def test_keys_and_values_of_one_tensor(kernels: Kernels, dtype: torch.dtype) -> None:
+    # As a linear layer gives them: the kernels read such views without a copy.
+    operator, device = kernels
+    arguments = {n: t.to(dtype) if t.is_floating_point() else t for n, t in make_arguments(channels=24).items()}
+    inputs = to_device(arguments, device)
+    views = list(inputs)
+    for first in (1, 3):  # of the window, of the pooled grid
+        views[first : first + 2] = torch.stack(inputs[first : first + 2], dim=3).unbind(3)
+        assert not views[first].is_contiguous()
+    results = values_and_gradients_of_views(operator, views)
+    for result, want in zip(results, values_and_gradients(operator, inputs), strict=True):
         assert torch.equal(result, want)
 
 

@@ -133,6 +133,7 @@ SIZES = [
     dict(window_size=1),
     dict(window_size=9, grid=(1, 1)),
     dict(batch=1, grid=(3, 41), heads=3, channels=24),  # more than one block of threads in a row
+    dict(channels=5),  # which no vector of several channels divides
 ]
 
 

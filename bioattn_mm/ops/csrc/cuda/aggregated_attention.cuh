@@ -411,11 +411,12 @@ __device__ __forceinline__ RunBias<T> bias_of_queries(const Arguments<T>& p, con
 // Calls function(dy, dx, inside, token) for every token in the windows of the lane's two queries, row by row. `token` is
 // its number in (B, H, W) or, where it is not inside, that of some other token: there are no branches. In the window of
 // the upper query its offset is dy * window + dx, if dy < window; in that of the lower query it is one row less, if
-// dy > 0. kWindow is the size of the window where the kernel is compiled for one, else 0.
-template <int kWindow, typename T, typename Function>
+// dy > 0. kWindow is the size of the window where the kernel is compiled for one, else 0; kRows is how many rows the
+// compiler may work on at once, as registers allow.
+template <int kWindow, int kRows = kWindow + 1, typename T, typename Function>
 __device__ __forceinline__ void for_windows(const Arguments<T>& p, const Place& place, const Function& function) {
   const int window = window_of<kWindow>(p), margin = window / 2, left = place.column - margin;
-#pragma unroll kWindow + 1
+#pragma unroll kRows
   for (int dy = 0; dy <= window; ++dy) {
     const int i = place.top - margin + dy, first = (place.image * p.height + i) * p.width + left;
     const bool inside_row = static_cast<unsigned>(i) < static_cast<unsigned>(p.height);

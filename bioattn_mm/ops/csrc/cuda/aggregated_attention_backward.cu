@@ -23,7 +23,7 @@ namespace {
 
 // Blocks that a multiprocessor should hold at least: what is left of its registers for a thread.
 template <int kGroups, typename T>
-constexpr int kBlocksPerMultiprocessor = kGroups <= 4 && sizeof(T) == 2 ? 3 : 2;
+constexpr int kBlocksPerMultiprocessor = kGroups <= 3 && sizeof(T) == 2 ? 3 : 2;
 
 // What the backward pass knows of the softmax of a query.
 struct alignas(8) Statistics {
@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
   const int r_of_lane = t % 2;
 
   float key_sums[kGroups][4] = {}, value_sums[kGroups][4] = {};
-  for_windows<kWindow>(p, place, [&](int dy, int dx, bool inside, int token) {
+  for_windows<kWindow, 1>(p, place, [&](int dy, int dx, bool inside, int token) {
     Pair<T> query[kGroups], grad[kGroups];
     load_channels(query, advanced(queries, token, query_stride), p.channels);
     load_channels(grad, advanced(grads, token, grad_stride), p.channels);
@@ -337,7 +337,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
 #pragma unroll 1
     for (int first = begin, buffer = 0; first < end; first += kTiles<T>, buffer ^= 1) {
       wait_for_copies();
-      __syncthreads();  // all have copied these queries, and none still reads those before
+      __syncthreads();                                       // all have copied these queries, and none still reads those before
+      if constexpr (sizeof(T) == 4) keep(key), keep(value);  // and not their two parts, too, in each twice the registers
       if (first + kTiles<T> < end) stage.copy(queries, buffer ^ 1, p.channels);
 #pragma unroll
       for (int n = 0; n < kTiles<T>; n += 4) {

@@ -91,7 +91,7 @@ __device__ __forceinline__ void attend_to_pooled_keys(
 }
 
 template <int kGroups, int kWindow, typename T>
-__global__ void __launch_bounds__(kThreads, kGroups <= 4 ? 4 : 2) forward_kernel(Arguments<T> p, T* output, float* logsumexp, T* rounding) {
+__global__ void __launch_bounds__(kThreads, kGroups <= 3 ? 4 : 2) forward_kernel(Arguments<T> p, T* output, float* logsumexp, T* rounding) {
   char* const shared_memory = block_memory();
   const Place place(p);
   const int g = place.g, t = place.t;

@@ -109,6 +109,14 @@ __device__ __forceinline__ void keep(T*& address) {
 #endif
 }
 
+template <int kSteps>
+__device__ __forceinline__ void keep(Pair<float> (&factor)[kSteps][2]) {
+#ifdef __CUDA_ARCH__
+#pragma unroll
+  for (int k = 0; k < 2 * kSteps; ++k) asm volatile("" : "+f"(factor[k / 2][k % 2].x), "+f"(factor[k / 2][k % 2].y));
+#endif
+}
+
 // `data` + `count` * `bytes` in global memory, in one instruction.
 template <typename T>
 __device__ __forceinline__ T* advanced(T* data, int count, int bytes) {

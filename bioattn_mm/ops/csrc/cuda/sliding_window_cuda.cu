@@ -1,4 +1,4 @@
-// The sliding window on a GPU: one thread computes one element of the output.
+// The sliding window on a GPU: one thread computes one product, or some neighbouring channels of a sum.
 
 #include "sliding_window.h"
 
@@ -8,12 +8,20 @@
 #include <ATen/OpMathType.h>
 #include <ATen/ops/empty.h>
 
+#include <type_traits>
+
 namespace bioattn_mm {
 namespace {
 
 using at::Tensor;
 
 constexpr int kThreads = 256;
+
+// Neighbours in memory, loaded and stored at once.
+template <typename T, int kCount>
+struct alignas(kCount * sizeof(T)) Vector {
+  T x[kCount];
+};
 
 // One row of tokens for each blockIdx.x, counted through all images; blockIdx.y and threadIdx.x give the element.
 dim3 blocks_for(const WindowSizes<int>& s, int64_t last_size) {
@@ -23,7 +31,7 @@ dim3 blocks_for(const WindowSizes<int>& s, int64_t last_size) {
 
 __device__ __forceinline__ int element_of_row() { return blockIdx.y * kThreads + threadIdx.x; }
 
-template <typename T>
+template <int kCount, typename T>
 __global__ void __launch_bounds__(kThreads) products_kernel(
     const T* tokens, const T* others, const T* bias, T* products, WindowSizes<int> s, T outside) {
   const int element = element_of_row();
@@ -37,34 +45,62 @@ __global__ void __launch_bounds__(kThreads) products_kernel(
     *target = outside;
     return;
   }
-  const T* token = tokens + ((row * s.width + j) * s.heads + head) * s.channels;
-  const T* other = others + (((row + dy) * s.width + x) * s.heads + head) * s.channels;
+  using Channels = Vector<T, kCount>;
+  const auto* token = reinterpret_cast<const Channels*>(tokens + ((row * s.width + j) * s.heads + head) * s.channels);
+  const auto* other =
+      reinterpret_cast<const Channels*>(others + (((row + dy) * s.width + x) * s.heads + head) * s.channels);
   using Sum = at::opmath_type<T>;
   Sum sum = bias ? static_cast<Sum>(bias[head * s.offsets + offset]) : Sum(0);
-  for (int c = 0; c < s.channels; ++c) sum += static_cast<Sum>(token[c]) * static_cast<Sum>(other[c]);
+  for (int i = 0; i < s.channels / kCount; ++i) {
+    const Channels a = token[i], b = other[i];
+#pragma unroll
+    for (int c = 0; c < kCount; ++c) sum += static_cast<Sum>(a.x[c]) * static_cast<Sum>(b.x[c]);
+  }
   *target = static_cast<T>(sum);
 }
 
-template <typename T>
+template <int kCount, typename T>
 __global__ void __launch_bounds__(kThreads) sums_kernel(
     const T* weights, const T* tokens, T* sums, WindowSizes<int> s, bool transposed) {
-  const int element = element_of_row();
-  if (element >= s.width * s.heads * s.channels) return;
+  const int vectors = s.channels / kCount, element = element_of_row();
+  if (element >= s.width * s.heads * vectors) return;
   const int64_t row = blockIdx.x;
-  const int channel = element % s.channels, head = element / s.channels % s.heads, j = element / s.channels / s.heads;
-  const int i = static_cast<int>(blockIdx.x) % s.height;
+  const int first = element % vectors * kCount, head = element / vectors % s.heads, j = element / vectors / s.heads;
+  const int i = static_cast<int>(blockIdx.x) % s.height, margin = s.window / 2;
   const int64_t token = (row * s.width + j) * s.heads + head;
+  using Channels = Vector<T, kCount>;
   using Sum = at::opmath_type<T>;
-  Sum sum = 0;
-  for (int offset = 0; offset < s.offsets; ++offset) {
-    const int dy = offset / s.window - s.window / 2, dx = offset % s.window - s.window / 2;
-    if (i + dy < 0 || i + dy >= s.height || j + dx < 0 || j + dx >= s.width) continue;
-    const int64_t other = ((row + dy) * s.width + j + dx) * s.heads + head;
-    // In the window of the other token, this one has the opposite offset.
-    const int64_t weight = transposed ? other * s.offsets + s.offsets - 1 - offset : token * s.offsets + offset;
-    sum += static_cast<Sum>(weights[weight]) * static_cast<Sum>(tokens[other * s.channels + channel]);
+  Sum sum[kCount] = {};
+  for (int dy = 0; dy < s.window; ++dy) {
+    if (i + dy < margin || i + dy >= margin + s.height) continue;
+    for (int dx = 0; dx < s.window; ++dx) {
+      if (j + dx < margin || j + dx >= margin + s.width) continue;
+      const int offset = dy * s.window + dx;
+      const int64_t other = ((row + dy - margin) * s.width + j + dx - margin) * s.heads + head;
+      // In the window of the other token, this one has the opposite offset.
+      const int64_t place = transposed ? other * s.offsets + s.offsets - 1 - offset : token * s.offsets + offset;
+      const Sum weight = static_cast<Sum>(weights[place]);
+      const Channels channels = *reinterpret_cast<const Channels*>(tokens + other * s.channels + first);
+#pragma unroll
+      for (int c = 0; c < kCount; ++c) sum[c] += weight * static_cast<Sum>(channels.x[c]);
+    }
   }
-  sums[token * s.channels + channel] = static_cast<T>(sum);
+  Channels result;
+#pragma unroll
+  for (int c = 0; c < kCount; ++c) result.x[c] = static_cast<T>(sum[c]);
+  *reinterpret_cast<Channels*>(sums + token * s.channels + first) = result;
+}
+
+// Calls function(std::integral_constant<int, kCount>()) with the number of channels to load at once: sixteen bytes where
+// tokens consist of such, and begin at such, else one.
+template <typename T, typename Function>
+void for_vectors(int64_t channels, at::TensorList tensors, const Function& function) {
+  constexpr int kCount = 16 / sizeof(T);
+  bool aligned = channels % kCount == 0;
+  for (const Tensor& tensor : tensors)
+    aligned = aligned && reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
+  if (aligned) return function(std::integral_constant<int, kCount>());
+  function(std::integral_constant<int, 1>());
 }
 
 }  // namespace
@@ -76,10 +112,12 @@ Tensor window_products_cuda(
   Tensor products = at::empty({s.batch, s.height, s.width, s.heads, s.offsets}, tokens.options());
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, tokens.scalar_type(), "sliding_window", [&] {
     const scalar_t* bias_data = bias.defined() ? bias.const_data_ptr<scalar_t>() : nullptr;
-    launch(
-        products_kernel<scalar_t>, blocks_for(s, s.offsets), kThreads, 0, tokens.const_data_ptr<scalar_t>(),
-        others.const_data_ptr<scalar_t>(), bias_data, products.mutable_data_ptr<scalar_t>(), s,
-        static_cast<scalar_t>(outside));
+    for_vectors<scalar_t>(s.channels, {tokens, others}, [&](auto count) {
+      launch(
+          products_kernel<decltype(count)::value, scalar_t>, blocks_for(s, s.offsets), kThreads, 0,
+          tokens.const_data_ptr<scalar_t>(), others.const_data_ptr<scalar_t>(), bias_data,
+          products.mutable_data_ptr<scalar_t>(), s, static_cast<scalar_t>(outside));
+    });
   });
   return products;
 }
@@ -89,9 +127,13 @@ Tensor window_sums_cuda(const Tensor& weights, const Tensor& tokens, bool transp
   const WindowSizes<int> s(tokens, weights.size(4));
   Tensor sums = at::empty(tokens.sizes(), tokens.options());
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, tokens.scalar_type(), "sliding_window", [&] {
-    launch(
-        sums_kernel<scalar_t>, blocks_for(s, s.channels), kThreads, 0, weights.const_data_ptr<scalar_t>(),
-        tokens.const_data_ptr<scalar_t>(), sums.mutable_data_ptr<scalar_t>(), s, transposed);
+    for_vectors<scalar_t>(s.channels, {tokens, sums}, [&](auto count) {
+      constexpr int kCount = decltype(count)::value;
+      launch(
+          sums_kernel<kCount, scalar_t>, blocks_for(s, s.channels / kCount), kThreads, 0,
+          weights.const_data_ptr<scalar_t>(), tokens.const_data_ptr<scalar_t>(), sums.mutable_data_ptr<scalar_t>(), s,
+          transposed);
+    });
   });
   return sums;
 }
