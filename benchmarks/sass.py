@@ -1,15 +1,16 @@
 #!/usr/bin/env python
 """Count the instructions of the CUDA kernels of aggregated attention, without a GPU.
 
-The kernels are compiled by nvcc and disassembled by cuobjdump. For the stages of TransNeXt-Tiny, the table has of each
+The kernels are compiled by nvcc and disassembled by cuobjdump. For a stage of TransNeXt-Tiny, the table has of each
 kernel: registers of a thread, spills (instructions that move registers to memory and back), shared memory of a block,
 instructions in the main loop (the one with the matrix products) and how many of them are matrix products, the
-instructions that all warps of a launch execute, and two times that no GPU can be faster than: the issue floor, in which
-the schedulers issue these instructions, one each in a cycle, and the bandwidth floor, in which each tensor is read or
-written once.
+instructions that all warps of a launch execute, and two times that no GPU can be faster than: the issue floor, in
+which the schedulers issue these instructions, one each in a cycle, and the bandwidth floor, in which each tensor is
+read or written once.
 
 These are counts, not times. All instructions up to the end of a kernel count, also those in branches that few warps
-take; what the compiler puts behind the end is rare, and does not. Small loops besides the main one count as one round.
+take; what the compiler puts behind the end is rare, and does not. Small loops besides the main one count as one
+round. PyTorch's own kernels, which pad and sort, and add up partial sums, are not counted.
 """
 
 import argparse
@@ -103,7 +104,7 @@ class Kernel:
 
     @property
     def main_loops(self) -> list[list[Instruction]]:
-        """The loops around the matrix products or, without them, around sums over lanes; from the outer to the inner."""
+        """The loops around the matrix products or else around sums over lanes, from the outer to the inner."""
         ends: dict[int, int] = {}  # of a loop, by its beginning
         for instruction in self.body:
             if instruction.target is not None and instruction.target < instruction.address:

@@ -11,8 +11,8 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / 'benchmarks'
 
-# As cuobjdump prints them, with fewer instructions: a loop of five instructions, with another of three in it, and what
-# is rare behind the end.
+# As cuobjdump prints them, with fewer instructions: a loop of five instructions, with another of three in it, and
+# what is rare behind the end.
 DUMP = """
 Resource usage:
  Common:
