@@ -6,8 +6,8 @@
 // which consists of matrix products, and the window part, which does not.
 //
 // The other factor of the products, keys and values or, for their gradients, queries, comes from shared memory in runs
-// of eight neighbours in a row of their grid. Their order there is such that lane t of a quad has the logits of the t-th
-// of four runs: the position biases of a run are neighbours in memory, and a lane loads them at once.
+// of eight neighbours in a row of their grid. Their order there is such that lane t of a quad has the logits of the
+// t-th of four runs: the position biases of a run are neighbours in memory, and a lane loads them at once.
 #pragma once
 
 #include "../aggregated_attention.h"
@@ -106,8 +106,8 @@ __device__ __forceinline__ int window_of(const Arguments<T>& p) {
   return kWindow ? kWindow : p.window;
 }
 
-// Whether a head has the group of eight channels, where kGroups groups are compiled: two for 8 or 16 channels, eight for
-// 40 to 64.
+// Whether a head has the group of eight channels, where kGroups groups are compiled: two for 8 or 16 channels, eight
+// for 40 to 64.
 template <int kGroups>
 __device__ __forceinline__ bool has_group(int group, int channels) {
   constexpr int kAtLeast = kGroups == 8 ? 5 : kGroups == 2 ? 1
@@ -120,7 +120,13 @@ __device__ __forceinline__ bool has_group(int group, int channels) {
 struct Place {
   template <typename T>
   __device__ explicit Place(const Arguments<T>& p)
-      : warp(threadIdx.x / kLanes), g(threadIdx.x % kLanes / 4), t(threadIdx.x % 4), head(blockIdx.y), image(blockIdx.z), head_channel(head * p.channels), channel(head_channel + 2 * t) {
+      : warp(threadIdx.x / kLanes),
+        g(threadIdx.x % kLanes / 4),
+        t(threadIdx.x % 4),
+        head(blockIdx.y),
+        image(blockIdx.z),
+        head_channel(head * p.channels),
+        channel(head_channel + 2 * t) {
     const int blocks_in_row = p.queries.padded_width / kWarpColumns;
     top = (blockIdx.x / blocks_in_row * kWarps + warp) * kWarpRows;
     column = blockIdx.x % blocks_in_row * kWarpColumns + g;
@@ -152,7 +158,7 @@ dim3 blocks_over_image(const Arguments<T>& p) {
   return dim3(rows * columns, p.heads, p.batch);
 }
 
-// Loads the lane's channels of a token, of which `token` is the first, for kGroups groups of eight; zero beyond the last.
+// Loads the lane's channels of a token, for kGroups groups of eight; zero beyond the last. `token` is the first.
 template <int kGroups, typename T>
 __device__ __forceinline__ void load_channels(Pair<T> (&pairs)[kGroups], const T* token, int channels) {
 #pragma unroll
@@ -160,7 +166,8 @@ __device__ __forceinline__ void load_channels(Pair<T> (&pairs)[kGroups], const T
     pairs[c] = has_group<kGroups>(c, channels) ? load_pair(token + kTile * c) : Pair<T>{T(0), T(0)};
 }
 
-// Loads the lane's channels of two tokens, as a left factor of matrix products. `data` begins with them, as in the next.
+// Loads the lane's channels of two tokens, as a left factor of matrix products. `data` begins with the first of them in
+// the first token, as in the next function.
 template <int kGroups, typename T>
 __device__ __forceinline__ void load_rows(
     Pair<T> (&pairs)[kGroups][2], const T* data, const int (&tokens)[2], int stride, int channels) {
@@ -176,7 +183,8 @@ __device__ __forceinline__ void load_rows(
 // Writes sums, in the layout of an accumulator, to two tokens.
 template <int kGroups, typename T>
 __device__ __forceinline__ void store_rows(
-    T* data, const float (&sums)[kGroups][4], const int (&tokens)[2], const bool (&inside)[2], int stride, int channels) {
+    T* data, const float (&sums)[kGroups][4], const int (&tokens)[2], const bool (&inside)[2], int stride,
+    int channels) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     if (!inside[r]) continue;
@@ -191,8 +199,8 @@ __device__ __forceinline__ void store_rows(
 // Rows of channels in shared memory: right factors of matrix products that sum over the channels or over the rows.
 template <int kGroups, typename T>
 struct Rows {
-  // The distance of rows: as a multiple of sixteen bytes it is odd, so that the eight rows that a warp reads at once lie
-  // in different banks.
+  // The distance of rows: as a multiple of sixteen bytes it is odd, so that the eight rows that a warp reads at once
+  // lie in different banks.
   static constexpr int kLength = kTile * kGroups;
   static constexpr int kStride = sizeof(T) == 4 ? kLength + 4 : kGroups % 2 ? kLength
                                                                             : kLength + 8;
@@ -265,9 +273,9 @@ __device__ __forceinline__ void multiply_by_rows(
   }
 }
 
-// sums (16 x channels) += a (16 x 32, as four tiles) times the 32 rows from `first`. Tensor cores round every sum toward
-// zero: over hundreds of products that is more than float32 should lose. There each product is summed by itself, and
-// added with rounding to nearest.
+// sums (16 x channels) += a (16 x 32, as four tiles) times the 32 rows from `first`. Tensor cores round every sum
+// toward zero: over hundreds of products that is more than float32 should lose. There each product is summed by itself,
+// and added with rounding to nearest.
 template <int kGroups, typename T>
 __device__ __forceinline__ void add_product_of_rows(
     float (&sums)[kGroups][4], const Pair<T> (*a)[2], const Rows<kGroups, T>& rows, int first) {
@@ -408,8 +416,8 @@ __device__ __forceinline__ RunBias<T> bias_of_queries(const Arguments<T>& p, con
   return bias;
 }
 
-// Calls function(dy, dx, inside, token) for every token in the windows of the lane's two queries, row by row. `token` is
-// its number in (B, H, W) or, where it is not inside, that of some other token: there are no branches. In the window of
+// Calls function(dy, dx, inside, token) for every token in the windows of the lane's two queries, row by row. `token`
+// is its number in (B, H, W) or, where it is not inside, that of some other token: there are no branches. In the window of
 // the upper query its offset is dy * window + dx, if dy < window; in that of the lower query it is one row less, if
 // dy > 0. kWindow is the size of the window where the kernel is compiled for one, else 0; kRows is how many rows the
 // compiler may work on at once, as registers allow.
@@ -453,7 +461,9 @@ inline Tensor tokens_for_kernels(const Tensor& tokens) {
   const bool in_one_piece = strides[4] == 1 && strides[3] == sizes[4] && strides[1] == sizes[2] * strides[2] &&
                             strides[0] == sizes[1] * strides[1];
   const bool aligned = is_aligned(tokens) && strides[2] * tokens.element_size() % 16 == 0;
-  return in_one_piece && aligned && strides[2] < 1 << 28 ? tokens : for_kernels(tokens);
+  if (in_one_piece && aligned && strides[2] < 1 << 28) return tokens;
+  // The view gives the row of a single column the stride that it would have with more: PyTorch leaves that open.
+  return for_kernels(tokens).flatten().view(sizes);
 }
 
 // Position biases (..., columns) with rows of whole runs, so that a run is aligned; -inf where there are no tokens.
@@ -485,8 +495,9 @@ void for_sizes(int64_t channels, int64_t window, const Function& function) {
       "aggregated_attention on CUDA takes 8, 16, ... 64 channels a head, got ", channels);
   const std::integral_constant<int, 0> any;
   if (channels <= 16) return function(std::integral_constant<int, 2>(), any);
-  if (channels <= 24 && window == 3) return function(std::integral_constant<int, 3>(), std::integral_constant<int, 3>());
-  if (channels <= 24) return function(std::integral_constant<int, 3>(), any);
+  const std::integral_constant<int, 3> three;
+  if (channels <= 24 && window == 3) return function(three, three);
+  if (channels <= 24) return function(three, any);
   if (channels <= 32) return function(std::integral_constant<int, 4>(), any);
   return function(std::integral_constant<int, 8>(), any);
 }

@@ -1,4 +1,4 @@
-// What a warp does together: small matrix products, sums, and copies to shared memory, in the layout of the tensor cores.
+// What a warp does together: small matrix products, sums, and copies to shared memory, in the tensor cores' layout.
 //
 // Matrices are spread over a warp as mma.sync expects. With g = lane / 4 and t = lane % 4, a lane holds
 //   of an accumulator (16 x 8): rows g and g + 8 at columns 2t and 2t + 1, as c[0], c[1] and c[2], c[3];
@@ -20,8 +20,8 @@ namespace bioattn_mm {
 constexpr int kLanes = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Compute capability that the code is for, as 10 * major + minor in tens: 750 for 7.5. Defined on the command line where
-// the kernels are compiled for something else than a GPU.
+// Compute capability that the code is for, times 100: 750 for 7.5. Defined on the command line where the kernels are
+// compiled for something else than a GPU.
 #if !defined(BIOATTN_CAPABILITY) && defined(__CUDA_ARCH__)
 #define BIOATTN_CAPABILITY __CUDA_ARCH__
 #elif !defined(BIOATTN_CAPABILITY)
@@ -159,8 +159,8 @@ __device__ __forceinline__ float quad_sums(const float (&x)[4], int t) {
   return (upper ? high : low) + __shfl_xor_sync(kAllLanes, upper ? low : high, 2);
 }
 
-// Exponentials are powers of two, which is what a GPU computes: exp(x) = power_of_two(kLog2e * x). One instruction, with
-// a relative error of 2^-22; a result below 2^-126 is 0.
+// Exponentials are powers of two, which is what a GPU computes: exp(x) = power_of_two(kLog2e * x). One instruction,
+// with a relative error of 2^-22; a result below 2^-126 is 0.
 constexpr float kLog2e = 1.44269504f;
 
 __device__ __forceinline__ float power_of_two(float x) {

@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(kThreads) sums_kernel(
   *reinterpret_cast<Channels*>(sums + token * s.channels + first) = result;
 }
 
-// Calls function(std::integral_constant<int, kCount>()) with the number of channels to load at once: sixteen bytes where
-// tokens consist of such, and begin at such, else one.
+// Calls function(std::integral_constant<int, kCount>()) with the number of channels to load at once: sixteen bytes
+// where tokens consist of such, and begin at such, else one.
 template <typename T, typename Function>
 void for_vectors(int64_t channels, at::TensorList tensors, const Function& function) {
   constexpr int kCount = 16 / sizeof(T);
