@@ -117,9 +117,11 @@ float perturbed(double x, double relative) {
   return without_subnormals(static_cast<float>(x * (1 + relative * (bits / 2147483648.0 - 1))));
 }
 
+// Of zero, which subnormal numbers become, it is exactly one.
 void ex2(const Instruction&, const Operand* operands) {
   const float x = without_subnormals(number(operands[1]));
-  *static_cast<float*>(operands[0].output) = perturbed(std::exp2(static_cast<double>(x)), std::exp2(-22.5));
+  const float power = perturbed(std::exp2(static_cast<double>(x)), std::exp2(-22.5));
+  *static_cast<float*>(operands[0].output) = x == 0 ? 1 : power;
 }
 
 void rcp(const Instruction&, const Operand* operands) {
