@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads) products_kernel(
 }
 
 template <int kCount, typename T>
-__global__ void __launch_bounds__(kThreads) sums_kernel(
+__global__ void __launch_bounds__(kThreads, 4) sums_kernel(
     const T* weights, const T* tokens, T* sums, WindowSizes<int> s, bool transposed) {
   const int vectors = s.channels / kCount, element = element_of_row();
   if (element >= s.width * s.heads * vectors) return;
@@ -73,6 +73,7 @@ __global__ void __launch_bounds__(kThreads) sums_kernel(
   Sum sum[kCount] = {};
   for (int dy = 0; dy < s.window; ++dy) {
     if (i + dy < margin || i + dy >= margin + s.height) continue;
+#pragma unroll 1  // others would not fit the registers
     for (int dx = 0; dx < s.window; ++dx) {
       if (j + dx < margin || j + dx >= margin + s.width) continue;
       const int offset = dy * s.window + dx;
