@@ -197,8 +197,8 @@ def test_segmentation_as_test_py_measures_it(checkpoints: Path, tool: InProcess)
     labels = np.concatenate([np.asarray(Image.open(file)).ravel() for file in files])
     assert counts[:-1].sum(axis=1).tolist() == np.bincount(labels, minlength=151)[1:].tolist()
 
-    tool(checkpoints, 'test.py', SEGMENTOR, 'mmseg.pth', '--work-dir', 'tested', *FOUR_IMAGES)
-    expected = metrics_of_test(checkpoints / 'tested')
+    tool(checkpoints, 'test.py', SEGMENTOR, 'mmseg.pth', '--work-dir', 'tested_matrix', *FOUR_IMAGES)
+    expected = metrics_of_test(checkpoints / 'tested_matrix')
     for name in ('mIoU', 'aAcc', 'mAcc'):
         assert document['summary'][name] == pytest.approx(expected[name], abs=0.006)
     assert f'mIoU {document["summary"]["mIoU"]:.2f}' in printed
