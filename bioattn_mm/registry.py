@@ -66,7 +66,7 @@ HOOKS = child(
     'engine.ema',
     'engine.visualization',
     'engine.amp',
-    'engine.attention',
+    late=dict(AttentionStatisticsHook='engine.attention'),
 )
 LOOPS = child(MMENGINE_LOOPS, 'engine.randomness')
 MODEL_WRAPPERS = child(MMENGINE_MODEL_WRAPPERS, 'engine.sync_batch_norm')
