@@ -150,9 +150,7 @@ class AggregatedAttention(nn.Module):
         grid = tuple(x.shape[1:3])
         inputs = self.scale.logit_factors(self._projections(x))
         row, column = queries // grid[1], queries % grid[1]
-        reach = torch.arange(self.window_size, device=x.device) - self.window_size // 2
-        rows, columns = row[:, None] + reach, column[:, None] + reach  # (queries, k)
-        inside = ((rows >= 0) & (rows < grid[0]))[:, :, None] & ((columns >= 0) & (columns < grid[1]))[:, None]
+        rows, columns, inside = tokens_of_windows(row, column, grid, self.window_size)
         window = (self.window_size, self.window_size)
 
         query = inputs.query[:, row, column]
@@ -215,7 +213,31 @@ class AggregatedAttention(nn.Module):
 
     def pooled_grid(self, grid: Grid) -> Grid:
         """Pooled grid (height, width) for a token grid (height, width)."""
-        return self.pool_size or tuple(max(1, length // self.sr_ratio) for length in grid)
+        return pooled_grid_of(grid, self.sr_ratio, self.pool_size)
+
+
+def pooled_grid_of(grid: Grid, sr_ratio: int, pool_size: Grid | None) -> Grid:
+    """Pooled grid for a token grid: `pool_size`, or the token grid divided by `sr_ratio`, at least 1 x 1."""
+    return pool_size or tuple(max(1, length // sr_ratio) for length in grid)
+
+
+def tokens_of_windows(row: Tensor, column: Tensor, grid: Grid, window_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Where the windows of some queries are.
+
+    Args:
+        row: Rows of the queries, int64 (queries,).
+        column: Their columns, int64 (queries,).
+        grid: Height and width of the token grid.
+        window_size: Side k of the window, odd.
+
+    Returns:
+        Rows and columns of the window's tokens, both int64 (queries, k), which may lie outside of the grid, and
+        whether they lie in it, bool (queries, k, k).
+    """
+    reach = torch.arange(window_size, device=row.device) - window_size // 2
+    rows, columns = row[:, None] + reach, column[:, None] + reach
+    inside = ((rows >= 0) & (rows < grid[0]))[:, :, None] & ((columns >= 0) & (columns < grid[1]))[:, None]
+    return rows, columns, inside
 
 
 def pool_tokens(x: Tensor, proj: nn.Conv2d, norm: nn.LayerNorm, grid: Grid) -> Tensor:

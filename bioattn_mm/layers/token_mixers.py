@@ -10,7 +10,13 @@ from ..ops import num_keys_of_windows, sliding_window_av, sliding_window_qk, uni
 from ..ops.arguments import autocast_dtype
 from ..ops.chunked_attention import attention_in_chunks
 from ..registry import MODELS
-from .aggregated_attention import DEFAULT_SCALE, AggregatedAttention, pool_tokens
+from .aggregated_attention import (
+    DEFAULT_SCALE,
+    AggregatedAttention,
+    pool_tokens,
+    pooled_grid_of,
+    tokens_of_windows,
+)
 from .arguments import check_window, full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps, Grid
 from .building import build_layer, replace_by_zeros
@@ -80,7 +86,7 @@ class PooledAttention(nn.Module):
 
     def pooled_grid(self, grid: Grid) -> Grid:
         """As in `AggregatedAttention`."""
-        return self.pool_size or tuple(max(1, length // self.sr_ratio) for length in grid)
+        return pooled_grid_of(grid, self.sr_ratio, self.pool_size)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
@@ -166,9 +172,7 @@ class SlidingWindowAttention(nn.Module):
             queries: Their indices in the row-major order of the grid, int64 (queries,).
         """
         row, column = queries // x.shape[2], queries % x.shape[2]
-        reach = torch.arange(self.window_size, device=x.device) - self.window_size // 2
-        rows, columns = row[:, None] + reach, column[:, None] + reach
-        inside = ((rows >= 0) & (rows < x.shape[1]))[:, :, None] & ((columns >= 0) & (columns < x.shape[2]))[:, None]
+        rows, columns, inside = tokens_of_windows(row, column, tuple(x.shape[1:3]), self.window_size)
         window, tokens = (
             weights[:, row, column].transpose(1, 2).unflatten(-1, (self.window_size, self.window_size)) * inside
             for weights in self._weights_and_value(x)[:2]

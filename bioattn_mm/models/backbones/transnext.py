@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ...errors import InputError
 from ...layers import AggregatedAttention, ConvGLU, LengthScaledAttention, LogCPB, build_layer, one_for_each, takes
+from ...layers.aggregated_attention import pooled_grid_of
 from ...registry import MODELS
 from .base import HierarchicalBackbone
 from .blocks import Block, init_linear, run_block
@@ -225,15 +226,11 @@ def _grids(
     pool_size = None if pool_size is None or sr_ratio == 1 else to_2tuple(pool_size)
     pretrain_grid = tuple(size // stride for size in to_2tuple(pretrain_size))
     train_grid = tuple(math.ceil(size / stride) for size in to_2tuple(img_size))
-
-    def pooled(grid: tuple[int, int]) -> tuple[int, int]:
-        return pool_size or tuple(max(1, length // sr_ratio) for length in grid)
-
     return dict(
         pretrain_grid=pretrain_grid,
-        pretrain_pooled_grid=pooled(pretrain_grid),
+        pretrain_pooled_grid=pooled_grid_of(pretrain_grid, sr_ratio, pool_size),
         train_grid=train_grid,
-        train_pooled_grid=pooled(train_grid),
+        train_pooled_grid=pooled_grid_of(train_grid, sr_ratio, pool_size),
         pool_size=pool_size,
     )
 
