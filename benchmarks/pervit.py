@@ -3,11 +3,15 @@
 
 import argparse
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from unittest import mock
 
 import torch
 import torch.nn.functional as F
 from measure import Measurement, gains, make_parser, measure, print_header, print_row, print_title, training_step
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor
 
 from bioattn_mm.layers import DistanceEmbedding, PeripheralAttention
@@ -15,6 +19,7 @@ from bioattn_mm.layers.peripheral_attention import GRID_STEP, KEY_MARGIN
 from bioattn_mm.models import PerViT
 from bioattn_mm.ops.backends import choose_backend
 
+CONFIGS = Path(__file__).parents[1] / 'configs'
 # Largest grids, in tokens a side, at which the formula written out is run. With 64 x 64 tokens each hidden tensor of
 # a block of PerViT-Tiny takes 1 GiB, and training keeps several of them in each of 12 blocks.
 MAX_TOKENS_WRITTEN_OUT = {'forward': 64, 'forward + backward': 32}
@@ -25,7 +30,11 @@ def main() -> None:
     parser.add_argument('--arch', default='tiny', help='variant (default: tiny)')
     parser.add_argument('--tokens', type=int, nargs='+', default=[14, 32, 64], help='tokens a side, of 16 pixels')
     parser.add_argument('--no-training', action='store_true', help='measure the forward pass only')
+    parser.add_argument('--detector', action='store_true', help='measure a training step of Mask R-CNN only')
     args = parser.parse_args()
+    if args.detector:
+        detector(args)
+        return
 
     print_title(f'PerViT-{args.arch}, batch 1', args)
     print_header('tokens', 'pass', 'written out', 'bioattn_mm', 'faster', 'less memory')
@@ -79,6 +88,28 @@ def training(args: argparse.Namespace, image: Tensor, tokens: int) -> None:
         with formula_written_out():
             written_out = measure(step, args.device, written_out_repeats(args, tokens))
     row(tokens, 'forward + backward', written_out, ours)
+
+
+def detector(args: argparse.Namespace) -> None:
+    """Losses of Mask R-CNN and their gradients, for images of 800 x 1333 pixels with five objects each."""
+    from mmdet.testing import demo_mm_inputs  # after bioattn_mm, which gives mmdet the operators of mmcv
+
+    config = Config.fromfile(CONFIGS / f'pervit/mask_rcnn_{args.arch}_coco.py')
+    config.model.backbone.init_cfg = None
+    init_default_scope('mmdet')
+    model = MODELS.build(config.model).to(args.device).train()
+
+    print_title(f'Mask R-CNN on PerViT-{args.arch}, a training step without the optimizer', args)
+    print_header('images of 800 x 1333', 'time, peak memory')
+
+    def step(data: dict) -> None:
+        model.zero_grad()
+        model.parse_losses(model(**data, mode='loss'))[0].backward()
+
+    for batch in (1, 2):
+        data = demo_mm_inputs(batch, [[3, 800, 1333]] * batch, num_items=[5] * batch, with_mask=True)
+        data = model.data_preprocessor(data, training=True)
+        print_row(batch, measure(partial(step, data), args.device, args.repeats))
 
 
 def written_out_repeats(args: argparse.Namespace, tokens: int) -> int:
