@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Count the instructions of the CUDA kernels of aggregated attention, without a GPU.
+"""Count the instructions of the CUDA kernels, without a GPU.
 
 The kernels are compiled by nvcc and disassembled by cuobjdump. For a stage of TransNeXt-Tiny, the table has of each
 kernel: registers of a thread, spills (instructions that move registers to memory and back), shared memory of a block,
@@ -28,7 +28,7 @@ from pathlib import Path
 from measure import print_header, print_row
 
 CSRC = Path(__file__).parents[1] / 'bioattn_mm' / 'ops' / 'csrc'
-SOURCES = ('aggregated_attention_forward', 'aggregated_attention_backward', 'sliding_window_cuda')
+SOURCES = ('aggregated_attention_forward', 'aggregated_attention_backward', 'sliding_window_cuda', 'log_cpb_cuda')
 FLAGS = ('-std=c++17', '-O3', '--expt-relaxed-constexpr', '--expt-extended-lambda')
 # (stride of the tokens, heads, stride of the pooled grid in tokens); the fourth stage has no window.
 STAGES = {1: (4, 3, 8), 2: (8, 6, 4), 3: (16, 12, 2)}

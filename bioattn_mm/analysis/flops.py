@@ -104,7 +104,9 @@ def sliding_window_av(weights: Shape, value: Shape, **_) -> int:
     return 2 * math.prod(weights) * value[-1]
 
 
-def log_cpb_table(vertical: Shape, horizontal: Shape, weight: Shape, bias: Shape, **_) -> int:
+def log_cpb_table(
+    vertical: Shape, horizontal: Shape, hidden_weight: Shape, hidden_bias: Shape, weight: Shape, bias: Shape, **_
+) -> int:
     return 2 * vertical[0] * horizontal[0] * math.prod(weight)
 
 

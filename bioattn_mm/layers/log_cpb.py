@@ -166,10 +166,7 @@ class LogCPB(PositionBias):
                 _coordinates(self.spaced, *lengths, fc1_weight.dtype, fc1_weight.device)
                 for lengths in zip(grid, pooled_grid, self.pretrain_grid)
             )
-            # The first layer is a sum of a term for each axis.
-            vertical = torch.addcmul(fc1_bias, vertical[:, None], fc1_weight[:, 0])  # (R, hidden)
-            horizontal = torch.outer(horizontal, fc1_weight[:, 1])  # (C, hidden)
-            return log_cpb_table(vertical, horizontal, *weight_and_bias(self.fc2))
+            return log_cpb_table(vertical, horizontal, fc1_weight, fc1_bias, *weight_and_bias(self.fc2))
 
     @staticmethod
     def spaced(coordinates: Tensor) -> Tensor:

@@ -48,6 +48,7 @@ class Operator:
         others: Other functions of the same tensors, by the name of their column, which are timed beside it; or, in
             `others_on_cuda`, functions that make one from the tensors.
         full_precision: Places of those tensors that are float32 where the others are of half precision.
+        constants: Places of floating-point tensors that have no gradient.
     """
 
     run: Callable[..., Tensor]
@@ -58,6 +59,7 @@ class Operator:
     others: dict[str, Callable[..., Tensor]] = field(default_factory=dict)
     others_on_cuda: dict[str, Callable[..., Callable[..., Tensor]]] = field(default_factory=dict)
     full_precision: Sequence[int] = ()
+    constants: Sequence[int] = ()
 
     def inputs(self, sizes: Sizes, device: str, dtype: torch.dtype) -> list[Tensor]:
         """The operator's tensors on a device, in a dtype."""
@@ -66,6 +68,19 @@ class Operator:
             t.to(device, (full if place in self.full_precision else dtype) if t.is_floating_point() else None)
             for place, t in enumerate(self.make(**sizes))
         ]
+
+    def leaves(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Those of its tensors that have a gradient."""
+        return [t for place, t in enumerate(inputs) if t.is_floating_point() and place not in self.constants]
+
+    def values_and_gradients(self, inputs: Sequence[Tensor], backend: str) -> list[Tensor]:
+        """The output, and the gradients of its sum with weights from -1 to 1."""
+        inputs = [t.detach().clone() for t in inputs]
+        leaves = [t.requires_grad_() for t in self.leaves(inputs)]
+        output = self.run(*inputs, backend=backend)
+        weights = torch.linspace(-1, 1, output.numel(), device=output.device).view_as(output)
+        weights = weights.bfloat16().to(output.dtype)  # the same numbers in every dtype
+        return [output.detach(), *torch.autograd.grad(output, leaves, weights)]
 
 
 def make_aggregated_attention(
@@ -161,8 +176,9 @@ def make_peripheral_attention(
 
 
 def make_log_cpb_table(rows: int = 9, columns: int = 14, hidden: int = 16, heads: int = 3) -> list[Tensor]:
-    vertical, horizontal = torch.randn(rows, hidden), torch.randn(columns, hidden)
-    return [vertical, horizontal, torch.randn(heads, hidden) / hidden**0.5, torch.randn(heads)]
+    vertical, horizontal = (torch.linspace(-1.5, 1.5, length) for length in (rows, columns))
+    layers = torch.randn(hidden, 2), torch.randn(hidden), torch.randn(heads, hidden) / hidden**0.5, torch.randn(heads)
+    return [vertical, horizontal, *layers]
 
 
 WINDOW_SIZES = [
@@ -306,6 +322,7 @@ OPERATORS = {
             'cuda': ('stage 1 at 512 x 512', dict(rows=248, columns=248, hidden=512)),
         },
         dtypes={'cpu': (torch.float32, torch.float64), 'cuda': (torch.float32, torch.float64)},
+        constants=range(2),
     ),
 }
 
@@ -377,30 +394,20 @@ def compare(
         torch.manual_seed(0)
         inputs = operator.inputs(sizes, device, dtype)
         exact = [t.double() if t.is_floating_point() else t for t in inputs]
-        first, second = (values_and_gradients(partial(operator.run, backend=backend), inputs) for _ in range(2))
-        wanted = values_and_gradients(partial(operator.run, backend='reference'), exact)
+        first, second = (operator.values_and_gradients(inputs, backend) for _ in range(2))
+        wanted = operator.values_and_gradients(exact, 'reference')
         errors = [relative_error(result, want) for result, want in zip(first, wanted, strict=True)]
     except Exception as error:  # of any kind: it belongs into the report
         message = (str(error).splitlines() or [''])[0].replace('|', '/')
         return False, (f'{type(error).__name__}: {message}', '', f'{tolerance:.0e}', '')
     repeats = all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
-    expected = [dtype, *(t.dtype for t in inputs if t.is_floating_point())]
+    expected = [dtype, *(t.dtype for t in operator.leaves(inputs))]
     dtypes_fit = [result.dtype for result in first] == expected
     of_gradients = GRADIENT_FACTOR * tolerance
     agrees = repeats and dtypes_fit and errors[0] <= tolerance and all(error <= of_gradients for error in errors[1:])
     allowed = f'{tolerance:.0e}, {of_gradients:.0e}'
     cells = (f'{errors[0]:.1e}', f'{max(errors[1:]):.1e}', allowed, 'yes' if repeats else '**no**')
     return agrees, cells
-
-
-def values_and_gradients(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
-    """The output, and the gradients of its sum with weights from -1 to 1."""
-    inputs = [t.detach().clone().requires_grad_(t.is_floating_point()) for t in inputs]
-    output = function(*inputs)
-    weights = torch.linspace(-1, 1, output.numel(), device=output.device).view_as(output)
-    weights = weights.bfloat16().to(output.dtype)  # the same numbers in every dtype
-    gradients = torch.autograd.grad(output, [t for t in inputs if t.requires_grad], weights)
-    return [output.detach(), *gradients]
 
 
 def relative_error(result: Tensor, want: Tensor) -> float:
@@ -425,7 +432,7 @@ def time_operator(
     operator = OPERATORS[name]
     described, sizes = operator.timed[device]
     inputs = operator.inputs(sizes, device, dtype)
-    leaves = [t for t in inputs if t.is_floating_point()]
+    leaves = operator.leaves(inputs)
     functions = {
         'ours': partial(operator.run, backend=backend),
         'formulas': partial(operator.run, backend='reference'),

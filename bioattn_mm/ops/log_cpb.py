@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .arguments import check_fits
 from .backends import choose_backend
 from .chunks import chunk_numel
 
@@ -13,17 +14,25 @@ MAX_HIDDEN_PER_CHUNK = 2**18
 
 
 def log_cpb_table(
-    vertical: Tensor, horizontal: Tensor, weight: Tensor, bias: Tensor, backend: str | None = None
+    vertical: Tensor,
+    horizontal: Tensor,
+    hidden_weight: Tensor,
+    hidden_bias: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    backend: str | None = None,
 ) -> Tensor:
     """A two-layer MLP on every pair of a vertical and a horizontal coordinate (TransNeXt, section 3.1.3).
 
-    The first layer is linear, so the caller computes its terms of each axis alone. This is the rest:
-
-        table[h, r, c] = sum_k weight[h, k] relu(vertical[r, k] + horizontal[c, k]) + bias[h]
+        hidden[k, r, c] = relu(hidden_weight[k] . (vertical[r], horizontal[c]) + hidden_bias[k])
+        table[h, r, c] = sum_k weight[h, k] hidden[k, r, c] + bias[h]
 
     Args:
-        vertical: Term of the vertical coordinates in the first layer, and its bias: (R, hidden), float32 or float64.
-        horizontal: Term of the horizontal coordinates in the first layer, (C, hidden).
+        vertical: Vertical coordinates, (R,), float32 or float64 as all others. Coordinates are constants of a size:
+            they have no gradient.
+        horizontal: Horizontal coordinates, (C,).
+        hidden_weight: Weight of the first layer, (hidden, 2).
+        hidden_bias: Bias of the first layer, (hidden,).
         weight: Weight of the second layer, (heads, hidden).
         bias: Bias of the second layer, (heads,).
         backend: 'cpu' or 'cuda' (fused: the (R, C, hidden) activations are never in memory) or 'reference'; by
@@ -31,9 +40,16 @@ def log_cpb_table(
 
     Returns:
         (heads, R, C).
+
+    Raises:
+        ValueError: The arguments do not fit each other, or coordinates require a gradient.
     """
+    _check(vertical, horizontal, hidden_weight, hidden_bias, weight, bias)
     if choose_backend(vertical.device, backend) != 'reference':
-        return torch.ops.bioattn_mm.log_cpb_table(vertical, horizontal, weight, bias)
+        return torch.ops.bioattn_mm.log_cpb_table(vertical, horizontal, hidden_weight, hidden_bias, weight, bias)
+    # The first layer is a sum of a term for each axis.
+    vertical = torch.addcmul(hidden_bias, vertical[:, None], hidden_weight[:, 0])  # (R, hidden)
+    horizontal = torch.outer(horizontal, hidden_weight[:, 1])  # (C, hidden)
     hidden_per_chunk = chunk_numel(vertical.device, MAX_HIDDEN_PER_CHUNK)
     rows_per_chunk = max(1, hidden_per_chunk // max(1, horizontal.numel()))
     table = [
@@ -41,3 +57,24 @@ def log_cpb_table(
         for rows in vertical.split(rows_per_chunk)
     ]
     return torch.cat(table).permute(2, 0, 1).contiguous()
+
+
+def _check(
+    vertical: Tensor, horizontal: Tensor, hidden_weight: Tensor, hidden_bias: Tensor, weight: Tensor, bias: Tensor
+) -> None:
+    """Raise a `ValueError` that names the first argument that does not fit the others."""
+    if vertical.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f'vertical must be float32 or float64, got {vertical.dtype}')
+    for name, coordinates in dict(vertical=vertical, horizontal=horizontal).items():
+        if coordinates.dim() != 1:
+            raise ValueError(f'{name} must be coordinates along one axis, got shape {tuple(coordinates.shape)}')
+        if coordinates.requires_grad:
+            raise ValueError(f'{name} requires a gradient, and coordinates have none: pass {name}.detach()')
+    if weight.dim() != 2:
+        raise ValueError(f'weight must be (heads, hidden), got shape {tuple(weight.shape)}')
+    heads, hidden = weight.shape
+    check_fits('horizontal', horizontal, tuple(horizontal.shape), 'vertical', vertical, vertical.dtype)
+    check_fits('weight', weight, (heads, hidden), 'vertical', vertical, vertical.dtype)
+    check_fits('hidden_weight', hidden_weight, (hidden, 2), 'weight', weight, weight.dtype)
+    check_fits('hidden_bias', hidden_bias, (hidden,), 'weight', weight, weight.dtype)
+    check_fits('bias', bias, (heads,), 'weight', weight, weight.dtype)

@@ -46,7 +46,7 @@ def test_a_gpu_has_larger_chunks() -> None:
 @pytest.mark.parametrize('device', ['cpu', 'meta'])
 def test_chunks_of_the_table(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_cpb, 'MAX_HIDDEN_PER_CHUNK', 2 * 5 * 6)  # two rows at a time
-    shapes = ((8, 6), (5, 6), (3, 6), (3,))
+    shapes = ((8,), (5,), (6, 2), (6,), (3, 6), (3,))
     tensors = [torch.zeros(shape, device=device) for shape in shapes]
     with FlopCounterMode(display=False) as counter, torch.profiler.profile() as trace:
         assert log_cpb_table(*tensors, backend='reference').shape == (3, 8, 5)
@@ -87,7 +87,7 @@ def test_counts(launches: SimpleNamespace, capsys: pytest.CaptureFixture, monkey
     counts = table(capsys.readouterr().out.splitlines())
     assert {layer for layer, _ in counts} == set(names)
     new, seen, training = launches.PASSES
-    # A new size takes the table's operator, and its two terms of the first layer; then what the device keeps.
+    # A new size takes the table's operator; then what the device keeps.
     assert counts['TransNeXt-T stage 1', new][0] - counts['TransNeXt-T stage 1', seen][0] <= 3 + 6
     assert counts['TransNeXt-T stage 4', new][0] - counts['TransNeXt-T stage 4', seen][0] <= 3 + 2
     # Position-based attention is kept: two linear layers, and PyTorch's attention.
@@ -107,6 +107,23 @@ def test_counts(launches: SimpleNamespace, capsys: pytest.CaptureFixture, monkey
     formulas = table([row for row in output.splitlines() if not row.startswith('|  |')])
     assert formulas[names[0], seen][0] > counts[names[0], seen][0]
     assert formulas[names[0], seen][1] > 2 * counts[names[0], seen][1]
+
+
+@needs_library
+def test_position_bias_is_one_operator_in_each_direction(launches: SimpleNamespace) -> None:
+    # Of one launch and of two: test_log_cpb.py counts those.
+    with torch.device(launches.DEVICE):
+        layer = LogCPB(3, (56, 56))
+    layer._table((16, 12), (2, 3))  # makes the coordinates, which are kept for each size
+    with launches.as_on_a_gpu(formulas=False):
+        with launches.LaunchCounter() as forward:
+            table = layer._table((16, 12), (2, 3))
+        gradient = torch.empty_like(table)
+        with launches.LaunchCounter() as backward:
+            table.backward(gradient)
+    assert forward.launches == {'bioattn_mm::log_cpb_table': 1}
+    assert backward.launches == {'bioattn_mm::log_cpb_table_backward': 1}
+    assert all(parameter.grad is not None for parameter in layer.parameters())
 
 
 def test_what_is_counted(launches: SimpleNamespace) -> None:

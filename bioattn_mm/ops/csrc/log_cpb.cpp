@@ -15,47 +15,54 @@ namespace of_log_cpb {
 using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using Gradients = std::tuple<Tensor, Tensor, Tensor>;
 
-Tensor forward_meta(const Tensor& vertical, const Tensor& horizontal, const Tensor& weight, const Tensor&) {
-  return at::empty_symint(
-      {weight.sym_size(0), vertical.sym_size(0), horizontal.sym_size(0)}, vertical.options());
+Tensor forward_meta(
+    const Tensor& vertical, const Tensor& horizontal, const Tensor&, const Tensor&, const Tensor& weight, const Tensor&) {
+  return at::empty_symint({weight.sym_size(0), vertical.sym_size(0), horizontal.sym_size(0)}, vertical.options());
 }
 
-Gradients backward_meta(
-    const Tensor&, const Tensor& vertical, const Tensor& horizontal, const Tensor& weight) {
-  return {shaped_like(vertical), shaped_like(horizontal), shaped_like(weight)};
+LogCPBGradients backward_meta(
+    const Tensor&, const Tensor&, const Tensor&, const Tensor& hidden_weight, const Tensor& hidden_bias,
+    const Tensor& weight) {
+  return {
+      shaped_like(hidden_weight), shaped_like(hidden_bias), shaped_like(weight),
+      at::empty_symint({weight.sym_size(0)}, weight.options())};
 }
 
-// The hidden activations (R, C, hidden) are not saved: the backward pass computes them again.
+// The hidden activations (R, C, hidden) are not saved: the backward pass computes them again. The coordinates are
+// constants of a size and have no gradient.
 struct LogCPBTable : torch::autograd::Function<LogCPBTable> {
   static Tensor forward(
-      AutogradContext* context, const Tensor& vertical, const Tensor& horizontal, const Tensor& weight,
-      const Tensor& bias) {
+      AutogradContext* context, const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight,
+      const Tensor& hidden_bias, const Tensor& weight, const Tensor& bias) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    context->save_for_backward({vertical, horizontal, weight});
-    static const auto op = find_operator<decltype(forward_meta)>("bioattn_mm::log_cpb_table");
-    return op.call(vertical, horizontal, weight, bias);
+    context->save_for_backward({vertical, horizontal, hidden_weight, hidden_bias, weight});
+    static const auto op = find_operator<LogCPBForward>("bioattn_mm::log_cpb_table");
+    return op.call(vertical, horizontal, hidden_weight, hidden_bias, weight, bias);
   }
 
   static variable_list backward(AutogradContext* context, variable_list grad_outputs) {
-    static const auto op = find_operator<decltype(backward_meta)>("bioattn_mm::log_cpb_table_backward");
+    static const auto op = find_operator<LogCPBBackward>("bioattn_mm::log_cpb_table_backward");
     const auto saved = context->get_saved_variables();
-    auto [vertical, horizontal, weight] = op.call(grad_outputs[0], saved[0], saved[1], saved[2]);
-    return {vertical, horizontal, weight, grad_outputs[0].sum({1, 2})};
+    auto [hidden_weight, hidden_bias, weight, bias] =
+        op.call(grad_outputs[0], saved[0], saved[1], saved[2], saved[3], saved[4]);
+    return {Tensor(), Tensor(), hidden_weight, hidden_bias, weight, bias};
   }
 };
 
 Tensor log_cpb_table_autograd(
-    const Tensor& vertical, const Tensor& horizontal, const Tensor& weight, const Tensor& bias) {
-  return LogCPBTable::apply(vertical, horizontal, weight, bias);
+    const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight, const Tensor& hidden_bias,
+    const Tensor& weight, const Tensor& bias) {
+  return LogCPBTable::apply(vertical, horizontal, hidden_weight, hidden_bias, weight, bias);
 }
 
 TORCH_LIBRARY_FRAGMENT(bioattn_mm, library) {
-  library.def("log_cpb_table(Tensor vertical, Tensor horizontal, Tensor weight, Tensor bias) -> Tensor");
   library.def(
-      "log_cpb_table_backward(Tensor grad_table, Tensor vertical, Tensor horizontal, Tensor weight) -> "
-      "(Tensor, Tensor, Tensor)");
+      "log_cpb_table(Tensor vertical, Tensor horizontal, Tensor hidden_weight, Tensor hidden_bias, Tensor weight, "
+      "Tensor bias) -> Tensor");
+  library.def(
+      "log_cpb_table_backward(Tensor grad_table, Tensor vertical, Tensor horizontal, Tensor hidden_weight, "
+      "Tensor hidden_bias, Tensor weight) -> (Tensor, Tensor, Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {

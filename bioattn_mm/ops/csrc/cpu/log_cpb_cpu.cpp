@@ -5,9 +5,11 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/addcmul.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/outer.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <vector>
@@ -62,23 +64,28 @@ BIOATTN_INLINE void compute_row_body(const Row<T>& row) {
 // The gradients of kUnits hidden units from `first`.
 template <typename T>
 struct Units {
-  const T* grad_table;                               // (R, C, heads)
-  const T *vertical, *horizontal, *weight;           // (R, hidden), (C, hidden), (heads, hidden)
-  T *grad_vertical, *grad_horizontal, *grad_weight;  // likewise
+  const T* grad_table;                                                  // (R, C, heads)
+  const T *rows_of_units, *columns_of_units;                            // (R, hidden), (C, hidden): terms of the first layer
+  const T *vertical, *horizontal;                                       // (R), (C): coordinates
+  const T* weight;                                                      // (heads, hidden)
+  T *grad_vertical_weight, *grad_horizontal_weight, *grad_hidden_bias;  // (hidden)
+  T* grad_weight;                                                       // (heads, hidden)
   int64_t rows, columns, heads, hidden, first;
 };
 
 template <typename T>
 BIOATTN_INLINE void compute_unit_gradients_body(const Units<T>& u) {
   for (int64_t row = 0; row < u.rows; ++row) {
-    const T* vertical = u.vertical + row * u.hidden + u.first;
-    T grad_row[kUnits] = {};
+    const T* row_of_units = u.rows_of_units + row * u.hidden + u.first;
+    // Sums over the columns of the gradients of what relu takes, as they are and multiplied by the coordinate.
+    T sum[kUnits] = {}, sum_of_products[kUnits] = {};
     for (int64_t column = 0; column < u.columns; ++column) {
-      const T* horizontal = u.horizontal + column * u.hidden + u.first;
+      const T* column_of_units = u.columns_of_units + column * u.hidden + u.first;
       const T* grad = u.grad_table + (row * u.columns + column) * u.heads;
       T activation[kUnits], grad_activation[kUnits] = {};
 #pragma omp simd
-      for (int64_t unit = 0; unit < kUnits; ++unit) activation[unit] = relu(vertical[unit] + horizontal[unit]);
+      for (int64_t unit = 0; unit < kUnits; ++unit)
+        activation[unit] = relu(row_of_units[unit] + column_of_units[unit]);
       for (int64_t head = 0; head < u.heads; ++head) {
         const T* weight = u.weight + head * u.hidden + u.first;
         T* grad_weight = u.grad_weight + head * u.hidden + u.first;
@@ -89,15 +96,21 @@ BIOATTN_INLINE void compute_unit_gradients_body(const Units<T>& u) {
           grad_weight[unit] += activation[unit] * factor;
         }
       }
-      T* grad_column = u.grad_horizontal + column * u.hidden + u.first;
+      const T coordinate = u.horizontal[column];
 #pragma omp simd
       for (int64_t unit = 0; unit < kUnits; ++unit) {
-        const T masked = activation[unit] > 0 ? grad_activation[unit] : T(0);
-        grad_row[unit] += masked;
-        grad_column[unit] += masked;
+        const T passed = activation[unit] > 0 ? grad_activation[unit] : T(0);
+        sum[unit] += passed;
+        sum_of_products[unit] += passed * coordinate;
       }
     }
-    std::copy_n(grad_row, kUnits, u.grad_vertical + row * u.hidden + u.first);
+    const T coordinate = u.vertical[row];
+#pragma omp simd
+    for (int64_t unit = 0; unit < kUnits; ++unit) {
+      u.grad_hidden_bias[u.first + unit] += sum[unit];
+      u.grad_vertical_weight[u.first + unit] += sum[unit] * coordinate;
+      u.grad_horizontal_weight[u.first + unit] += sum_of_products[unit];
+    }
   }
 }
 
@@ -106,6 +119,16 @@ BIOATTN_CLONE(compute_unit_gradients, Units)
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
+// Terms of the hidden units, whose sum relu takes: (R, hidden) and (C, hidden).
+Tensor rows_of_units(const Tensor& vertical, const Tensor& hidden_weight, const Tensor& hidden_bias) {
+  return at::addcmul(hidden_bias, vertical.unsqueeze(1), hidden_weight.select(1, 0));
+}
+
+Tensor columns_of_units(const Tensor& horizontal, const Tensor& hidden_weight) {
+  return at::outer(horizontal, hidden_weight.select(1, 1));
+}
+
+// `vertical` and `horizontal` are these terms.
 template <typename T>
 void forward(const Tensor& vertical, const Tensor& horizontal, const Tensor& weight, const Tensor& bias, Tensor& table) {
   const int64_t rows = vertical.size(0), columns = horizontal.size(0), heads = weight.size(0);
@@ -140,44 +163,54 @@ void forward(const Tensor& vertical, const Tensor& horizontal, const Tensor& wei
 }
 
 template <typename T>
-std::tuple<Tensor, Tensor, Tensor> backward(
-    const Tensor& grad_table, const Tensor& vertical, const Tensor& horizontal, const Tensor& weight) {
+LogCPBGradients backward(
+    const Tensor& grad_table, const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight,
+    const Tensor& hidden_bias, const Tensor& weight) {
   const int64_t rows = vertical.size(0), columns = horizontal.size(0), heads = weight.size(0);
-  const int64_t hidden = vertical.size(1), padded = round_up(hidden, kUnits);
+  const int64_t hidden = weight.size(1), padded = round_up(hidden, kUnits);
   const auto pad = [&](const Tensor& tensor) { return at::constant_pad_nd(tensor, {0, padded - hidden}).contiguous(); };
   const Tensor heads_last = grad_table.permute({1, 2, 0}).contiguous();
-  const Tensor padded_vertical = pad(vertical), padded_horizontal = pad(horizontal), padded_weight = pad(weight);
-  Tensor grad_vertical = at::zeros_like(padded_vertical), grad_horizontal = at::zeros_like(padded_horizontal);
-  Tensor grad_weight = at::zeros_like(padded_weight);
+  const Tensor padded_rows = pad(rows_of_units(vertical, hidden_weight, hidden_bias));
+  const Tensor padded_columns = pad(columns_of_units(horizontal, hidden_weight)), padded_weight = pad(weight);
+  Tensor of_hidden = at::zeros({3, padded}, weight.options()), grad_weight = at::zeros({heads, padded}, weight.options());
+  T* of_hidden_data = of_hidden.mutable_data_ptr<T>();
   const Units<T> all{
-      heads_last.const_data_ptr<T>(), padded_vertical.const_data_ptr<T>(), padded_horizontal.const_data_ptr<T>(),
-      padded_weight.const_data_ptr<T>(), grad_vertical.mutable_data_ptr<T>(), grad_horizontal.mutable_data_ptr<T>(),
-      grad_weight.mutable_data_ptr<T>(), rows, columns, heads, padded, 0};
+      heads_last.const_data_ptr<T>(), padded_rows.const_data_ptr<T>(), padded_columns.const_data_ptr<T>(),
+      vertical.const_data_ptr<T>(), horizontal.const_data_ptr<T>(), padded_weight.const_data_ptr<T>(),
+      of_hidden_data, of_hidden_data + padded, of_hidden_data + 2 * padded, grad_weight.mutable_data_ptr<T>(),
+      rows, columns, heads, padded, 0};
   // A task owns its hidden units in every gradient, so the sums are the same for any number of threads.
   at::parallel_for(0, padded / kUnits, 1, [&](int64_t begin, int64_t end) {
     Units<T> units = all;
     for (units.first = begin * kUnits; units.first < end * kUnits; units.first += kUnits) compute_unit_gradients(units);
   });
-  const auto trim = [&](const Tensor& tensor) { return tensor.narrow(1, 0, hidden).contiguous(); };
-  return {trim(grad_vertical), trim(grad_horizontal), trim(grad_weight)};
+  const auto trim = [&](const Tensor& tensor) { return tensor.narrow(-1, 0, hidden).contiguous(); };
+  return {
+      trim(of_hidden.narrow(0, 0, 2)).t().contiguous(), trim(of_hidden.select(0, 2)), trim(grad_weight),
+      grad_table.sum({1, 2})};
 }
 
 }  // namespace
 
 Tensor log_cpb_table_forward_cpu(
-    const Tensor& vertical, const Tensor& horizontal, const Tensor& weight, const Tensor& bias) {
+    const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight, const Tensor& hidden_bias,
+    const Tensor& weight, const Tensor& bias) {
   Tensor table = at::empty({weight.size(0), vertical.size(0), horizontal.size(0)}, vertical.options());
   AT_DISPATCH_FLOATING_TYPES(vertical.scalar_type(), "log_cpb_table", [&] {
-    forward<scalar_t>(vertical.contiguous(), horizontal.contiguous(), weight.contiguous(), bias.contiguous(), table);
+    forward<scalar_t>(
+        rows_of_units(vertical, hidden_weight, hidden_bias), columns_of_units(horizontal, hidden_weight),
+        weight.contiguous(), bias.contiguous(), table);
   });
   return table;
 }
 
-std::tuple<Tensor, Tensor, Tensor> log_cpb_table_backward_cpu(
-    const Tensor& grad_table, const Tensor& vertical, const Tensor& horizontal, const Tensor& weight) {
-  std::tuple<Tensor, Tensor, Tensor> gradients;
+LogCPBGradients log_cpb_table_backward_cpu(
+    const Tensor& grad_table, const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight,
+    const Tensor& hidden_bias, const Tensor& weight) {
+  LogCPBGradients gradients;
   AT_DISPATCH_FLOATING_TYPES(vertical.scalar_type(), "log_cpb_table_backward", [&] {
-    gradients = backward<scalar_t>(grad_table, vertical, horizontal, weight);
+    gradients = backward<scalar_t>(
+        grad_table, vertical.contiguous(), horizontal.contiguous(), hidden_weight, hidden_bias, weight);
   });
   return gradients;
 }

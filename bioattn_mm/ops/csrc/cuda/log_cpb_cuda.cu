@@ -1,8 +1,8 @@
 // Table of the log-spaced position bias on a GPU: the hidden activations stay in registers.
 //
-// Every sum has one order, so results repeat to the last bit: a thread adds up an element of the table over the hidden
-// units, or an element of a gradient over rows or columns. The gradient of the weight is a sum over both: each row of
-// the table gives a part of it, and PyTorch adds these up.
+// One launch forward, two backward, whatever the size. Every sum has one order, so results repeat to the last bit: a
+// thread adds up an element of the table over the hidden units. The gradients of the parameters are sums over the whole
+// table: `parts_kernel` adds up each row of it, `gradients_kernel` the rows.
 
 #include "log_cpb.h"
 
@@ -11,7 +11,6 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/sum.h>
 
 namespace bioattn_mm {
 namespace {
@@ -32,6 +31,21 @@ struct alignas(16) Group {
   T of_head[kHeads];
 };
 
+template <typename T>
+struct Inputs {
+  const T *vertical, *horizontal;        // (rows), (columns)
+  const T *hidden_weight, *hidden_bias;  // (hidden, 2), (hidden)
+  const T* weight;                       // (heads, hidden)
+
+  // The two terms of a hidden unit, whose sum relu takes.
+  __device__ __forceinline__ T of_row(int row, int unit) const {
+    return vertical[row] * hidden_weight[2 * unit] + hidden_bias[unit];
+  }
+  __device__ __forceinline__ T of_column(int column, int unit) const {
+    return horizontal[column] * hidden_weight[2 * unit + 1];
+  }
+};
+
 // relu that keeps NaN
 template <typename T>
 __device__ __forceinline__ T relu(T x) {
@@ -49,27 +63,28 @@ struct TableMemory {
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    table_kernel(const T* vertical, const T* horizontal, const T* weight, const T* bias, T* table, Sizes s) {
+    table_kernel(const Inputs<T> inputs, const T* bias, T* table, Sizes s) {
   auto& shared = *reinterpret_cast<TableMemory<T>*>(block_memory());
   const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
   const int first_column = blockIdx.x * kLanes, first_row = blockIdx.y * kWarps, first_head = blockIdx.z * kHeads;
   T sum[kHeads] = {};
   for (int first = 0; first < s.hidden; first += kUnits) {
     // Neighbours in a warp load neighbours in memory: hidden units of one row, column or head.
-    const auto stage = [&](const T* source, int item, int items, int unit) {
-      return item < items && first + unit < s.hidden ? source[int64_t(item) * s.hidden + first + unit] : T(0);
-    };
     for (int i = threadIdx.x; i < kLanes * kUnits; i += kThreads) {
       const int unit = i % kUnits, column = i / kUnits;
-      shared.column[unit][column] = stage(horizontal, first_column + column, s.columns, unit);
+      const bool exists = first_column + column < s.columns && first + unit < s.hidden;
+      shared.column[unit][column] = exists ? inputs.of_column(first_column + column, first + unit) : T(0);
     }
     for (int i = threadIdx.x; i < kWarps * kUnits; i += kThreads) {
       const int unit = i % kUnits, row = i / kUnits;
-      shared.row[row][unit] = stage(vertical, first_row + row, s.rows, unit);
+      const bool exists = first_row + row < s.rows && first + unit < s.hidden;
+      shared.row[row][unit] = exists ? inputs.of_row(first_row + row, first + unit) : T(0);
     }
     for (int i = threadIdx.x; i < kHeads * kUnits; i += kThreads) {
-      const int unit = i % kUnits, head = i / kUnits;
-      shared.weight[unit].of_head[head] = stage(weight, first_head + head, s.heads, unit);
+      const int unit = i % kUnits, head = first_head + i / kUnits;
+      const bool exists = head < s.heads && first + unit < s.hidden;
+      const T* const weight = inputs.weight + int64_t(head) * s.hidden + first;
+      shared.weight[unit].of_head[i / kUnits] = exists ? weight[unit] : T(0);
     }
     __syncthreads();
 #pragma unroll 8
@@ -90,75 +105,114 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// One axis of the table in the backward pass: its lines are rows, and other lines cross them, or the other way round.
-template <typename T>
-struct Axis {
-  const T *line, *other;  // (lines, hidden), (others, hidden): terms of the first layer
-  T* grad_line;           // (lines, hidden)
-  T* grad_weight;         // (lines, heads, hidden), for each line its part; null to leave it out
-  int lines, others;
-  int64_t line_stride, other_stride;  // in a head of grad_table
+// What a row of the table gives to the gradients, (rows, heads + 2, hidden + 1). The first lines are the gradients of the
+// weight, for each head, with that of the bias behind those of its hidden units: it is the weight of one more unit, whose
+// activation is always 1. The last two lines are sums of the gradients of what relu takes, as they are and multiplied by
+// the column's coordinate; they have no value for the unit more.
+struct PartSizes {
+  int lines, units;
 };
 
-// A block computes the gradients of kWarps lines and kLanes hidden units, a warp those of one line. It goes through the
-// groups of heads and, in each, through the other lines, of which it stages kLanes at a time.
-template <typename T, bool kWithWeight>
-__device__ __forceinline__ void line_gradients(const Axis<T>& axis, const T* grad_table, const T* weight, const Sizes& s) {
-  auto& shared = *reinterpret_cast<Group<T>(*)[kWarps][kLanes]>(block_memory());  // of grad_table
+PartSizes part_sizes(const Sizes& s) { return {s.heads + 2, s.hidden + 1}; }
+
+// A warp has a row of the table, a lane a hidden unit. The block goes through the groups of heads and, in each, through
+// the columns, of which it stages kLanes at a time.
+template <typename T>
+struct PartsMemory {
+  Group<T> grad_table[kWarps][kLanes];
+  T coordinate[kLanes];
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    parts_kernel(const T* grad_table, const Inputs<T> inputs, T* parts, Sizes s, PartSizes p) {
+  auto& shared = *reinterpret_cast<PartsMemory<T>*>(block_memory());
   const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
-  const int first_line = blockIdx.y * kWarps, line = first_line + warp, unit = blockIdx.x * kLanes + lane;
-  if (first_line >= axis.lines) return;  // the other axis has more
-  const bool inside = line < axis.lines && unit < s.hidden;
-  const T term = inside ? axis.line[int64_t(line) * s.hidden + unit] : T(0);
-  T grad = 0;
+  const int first_row = blockIdx.y * kWarps, row = first_row + warp, unit = blockIdx.x * kLanes + lane;
+  const bool exists = row < s.rows && unit < s.hidden, is_stored = row < s.rows && unit < p.units;
+  const T term = exists ? inputs.of_row(row, unit) : T(1);
+  const T slope = exists ? inputs.hidden_weight[2 * unit + 1] : T(0);
+  T* const part = parts + int64_t(row) * p.lines * p.units + unit;
+  T sum = 0, sum_of_products = 0;
   for (int first_head = 0; first_head < s.heads; first_head += kHeads) {
-    T w[kHeads], grad_w[kHeads] = {};
+    T weight[kHeads], grad_weight[kHeads] = {};
 #pragma unroll
     for (int k = 0; k < kHeads; ++k)
-      w[k] = inside && first_head + k < s.heads ? weight[int64_t(first_head + k) * s.hidden + unit] : T(0);
-    for (int first = 0; first < axis.others; first += kLanes) {
+      weight[k] = exists && first_head + k < s.heads ? inputs.weight[int64_t(first_head + k) * s.hidden + unit] : T(0);
+    for (int first = 0; first < s.columns; first += kLanes) {
+      const int count = s.columns - first;
       for (int i = threadIdx.x; i < kWarps * kLanes * kHeads; i += kThreads) {
-        const int k = i / (kLanes * kWarps), head = first_head + k;
         // Neighbours in a warp load neighbours in memory.
-        const int local = axis.line_stride == 1 ? i % kWarps : i / kLanes % kWarps;
-        const int other = axis.line_stride == 1 ? i / kWarps % kLanes : i % kLanes;
-        const bool exists = first + other < axis.others && first_line + local < axis.lines && head < s.heads;
-        const int64_t place = int64_t(head) * s.rows * s.columns + (first_line + local) * axis.line_stride +
-                              (first + other) * axis.other_stride;
-        shared[local][other].of_head[k] = exists ? grad_table[place] : T(0);
+        const int column = i % kLanes, local = i / kLanes % kWarps, k = i / (kLanes * kWarps), head = first_head + k;
+        const bool inside = column < count && first_row + local < s.rows && head < s.heads;
+        shared.grad_table[local][column].of_head[k] =
+            inside ? grad_table[(int64_t(head) * s.rows + first_row + local) * s.columns + first + column] : T(0);
       }
+      if (threadIdx.x < kLanes && lane < count) shared.coordinate[lane] = inputs.horizontal[first + lane];
       __syncthreads();
-      const int count = inside ? axis.others - first : 0;
 #pragma unroll 4
-      for (int other = 0; other < kLanes && other < count; ++other) {
-        const T activation = relu(term + axis.other[int64_t(first + other) * s.hidden + unit]);
-        const Group<T> g = shared[warp][other];
+      for (int column = 0; column < kLanes && column < count; ++column) {
+        const T coordinate = shared.coordinate[column];
+        const T activation = relu(term + coordinate * slope);
+        const Group<T> grad = shared.grad_table[warp][column];
         T grad_activation = 0;
 #pragma unroll
         for (int k = 0; k < kHeads; ++k) {
-          grad_activation += w[k] * g.of_head[k];
-          if constexpr (kWithWeight) grad_w[k] += activation * g.of_head[k];
+          grad_activation += weight[k] * grad.of_head[k];
+          grad_weight[k] += activation * grad.of_head[k];
         }
-        grad += activation > T(0) ? grad_activation : T(0);
+        const T passed = activation > T(0) ? grad_activation : T(0);
+        sum += passed;
+        sum_of_products += passed * coordinate;
       }
       __syncthreads();
     }
-    if constexpr (kWithWeight)
-      for (int k = 0; k < kHeads; ++k)
-        if (inside && first_head + k < s.heads)
-          axis.grad_weight[(int64_t(line) * s.heads + first_head + k) * s.hidden + unit] = grad_w[k];
+    for (int k = 0; k < kHeads; ++k)
+      if (is_stored && first_head + k < s.heads) part[(first_head + k) * p.units] = grad_weight[k];
   }
-  if (inside) axis.grad_line[int64_t(line) * s.hidden + unit] = grad;
+  if (!is_stored) return;
+  part[s.heads * p.units] = sum;
+  part[(s.heads + 1) * p.units] = sum_of_products;
 }
 
-// blockIdx.z chooses the axis. Both read the whole of grad_table and know nothing of each other.
+template <typename T>
+struct GradientsOf {
+  T *hidden_weight, *hidden_bias;  // (hidden, 2), (hidden)
+  T *weight, *bias;                // (heads, hidden), (heads)
+};
+
+// A block adds up a line of the parts over the rows, each warp every kWarps-th of them. The sum of a line comes as it is,
+// and with each row multiplied by its coordinate.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    gradients_kernel(const T* grad_table, const T* weight, Axis<T> vertical, Axis<T> horizontal, Sizes s) {
-  if (blockIdx.z == 0) {
-    line_gradients<T, true>(vertical, grad_table, weight, s);
+    gradients_kernel(const T* parts, const T* vertical, GradientsOf<T> grad, Sizes s, PartSizes p) {
+  auto& shared = *reinterpret_cast<T(*)[2][kWarps][kLanes]>(block_memory());
+  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+  const int line = blockIdx.y, unit = blockIdx.x * kLanes + lane;
+  T sum = 0, sum_of_products = 0;
+#pragma unroll 4
+  for (int row = warp; row < s.rows && unit < p.units; row += kWarps) {
+    const T part = parts[(int64_t(row) * p.lines + line) * p.units + unit];
+    sum += part;
+    sum_of_products += part * vertical[row];
+  }
+  shared[0][warp][lane] = sum;
+  shared[1][warp][lane] = sum_of_products;
+  __syncthreads();
+  if (warp > 0 || unit >= p.units) return;
+  for (int other = 1; other < kWarps; ++other) {
+    sum += shared[0][other][lane];
+    sum_of_products += shared[1][other][lane];
+  }
+  if (unit == s.hidden) {
+    if (line < s.heads) grad.bias[line] = sum;
+  } else if (line < s.heads) {
+    grad.weight[int64_t(line) * s.hidden + unit] = sum;
+  } else if (line == s.heads) {
+    grad.hidden_bias[unit] = sum;
+    grad.hidden_weight[2 * unit] = sum_of_products;
   } else {
-    line_gradients<T, false>(horizontal, grad_table, weight, s);
+    grad.hidden_weight[2 * unit + 1] = sum;
   }
 }
 
@@ -170,49 +224,73 @@ Sizes sizes_of(const Tensor& vertical, const Tensor& horizontal, const Tensor& w
       static_cast<int>(weight.size(0))};
 }
 
+// Contiguous inputs, which have to live as long as the pointers to them.
+struct Contiguous {
+  Contiguous(
+      const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight, const Tensor& hidden_bias,
+      const Tensor& weight)
+      : vertical(vertical.contiguous()),
+        horizontal(horizontal.contiguous()),
+        hidden_weight(hidden_weight.contiguous()),
+        hidden_bias(hidden_bias.contiguous()),
+        weight(weight.contiguous()) {}
+
+  template <typename T>
+  Inputs<T> pointers() const {
+    return {
+        vertical.const_data_ptr<T>(), horizontal.const_data_ptr<T>(), hidden_weight.const_data_ptr<T>(),
+        hidden_bias.const_data_ptr<T>(), weight.const_data_ptr<T>()};
+  }
+
+  Tensor vertical, horizontal, hidden_weight, hidden_bias, weight;
+};
+
 }  // namespace
 
 Tensor log_cpb_table_forward_cuda(
-    const Tensor& vertical, const Tensor& horizontal, const Tensor& weight, const Tensor& bias) {
+    const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight, const Tensor& hidden_bias,
+    const Tensor& weight, const Tensor& any_bias) {
   const DeviceGuard guard(vertical.device());
   const Sizes s = sizes_of(vertical, horizontal, weight);
+  const Contiguous inputs(vertical, horizontal, hidden_weight, hidden_bias, weight);
+  const Tensor bias = any_bias.contiguous();
   Tensor table = at::empty({s.heads, s.rows, s.columns}, vertical.options());
   const dim3 blocks(blocks_for(s.columns, kLanes), blocks_for(s.rows, kWarps), blocks_for(s.heads, kHeads));
   AT_DISPATCH_FLOATING_TYPES(vertical.scalar_type(), "log_cpb_table", [&] {
     launch(
-        table_kernel<scalar_t>, blocks, kThreads, sizeof(TableMemory<scalar_t>),
-        vertical.contiguous().template const_data_ptr<scalar_t>(),
-        horizontal.contiguous().template const_data_ptr<scalar_t>(),
-        weight.contiguous().template const_data_ptr<scalar_t>(), bias.contiguous().template const_data_ptr<scalar_t>(),
-        table.mutable_data_ptr<scalar_t>(), s);
+        table_kernel<scalar_t>, blocks, kThreads, sizeof(TableMemory<scalar_t>), inputs.pointers<scalar_t>(),
+        bias.const_data_ptr<scalar_t>(), table.mutable_data_ptr<scalar_t>(), s);
   });
   return table;
 }
 
-std::tuple<Tensor, Tensor, Tensor> log_cpb_table_backward_cuda(
-    const Tensor& grad_table, const Tensor& vertical, const Tensor& horizontal, const Tensor& weight) {
+LogCPBGradients log_cpb_table_backward_cuda(
+    const Tensor& any_grad_table, const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight,
+    const Tensor& hidden_bias, const Tensor& weight) {
   const DeviceGuard guard(vertical.device());
   const Sizes s = sizes_of(vertical, horizontal, weight);
-  const auto options = vertical.options();
-  Tensor grad_vertical = at::empty({s.rows, s.hidden}, options);
-  Tensor grad_horizontal = at::empty({s.columns, s.hidden}, options);
-  Tensor grad_weight_of_rows = at::empty({s.rows, s.heads, s.hidden}, options);
-  const int lines = s.rows > s.columns ? s.rows : s.columns;
-  const dim3 blocks(blocks_for(s.hidden, kLanes), blocks_for(lines, kWarps), 2);
+  const PartSizes p = part_sizes(s);
+  const Contiguous inputs(vertical, horizontal, hidden_weight, hidden_bias, weight);
+  const Tensor grad_table = any_grad_table.contiguous();
+  const auto options = weight.options();
+  const Tensor parts = at::empty({s.rows, p.lines, p.units}, options);
+  Tensor grad_hidden_weight = at::empty({s.hidden, 2}, options), grad_hidden_bias = at::empty({s.hidden}, options);
+  Tensor grad_weight = at::empty({s.heads, s.hidden}, options), grad_bias = at::empty({s.heads}, options);
+  const int unit_blocks = blocks_for(p.units, kLanes);
   AT_DISPATCH_FLOATING_TYPES(vertical.scalar_type(), "log_cpb_table_backward", [&] {
     using T = scalar_t;
-    const Tensor grad = grad_table.contiguous(), terms = vertical.contiguous(), others = horizontal.contiguous();
-    const T *vertical_data = terms.const_data_ptr<T>(), *horizontal_data = others.const_data_ptr<T>();
-    const Axis<T> rows{
-        vertical_data, horizontal_data, grad_vertical.mutable_data_ptr<T>(), grad_weight_of_rows.mutable_data_ptr<T>(),
-        s.rows, s.columns, s.columns, 1};
-    const Axis<T> columns{
-        horizontal_data, vertical_data, grad_horizontal.mutable_data_ptr<T>(), nullptr, s.columns, s.rows, 1, s.columns};
+    const Inputs<T> pointers = inputs.pointers<T>();
     launch(
-        gradients_kernel<T>, blocks, kThreads, sizeof(Group<T>) * kWarps * kLanes, grad.const_data_ptr<T>(),
-        weight.contiguous().template const_data_ptr<T>(), rows, columns, s);
+        parts_kernel<T>, dim3(unit_blocks, blocks_for(s.rows, kWarps)), kThreads, sizeof(PartsMemory<T>),
+        grad_table.const_data_ptr<T>(), pointers, parts.mutable_data_ptr<T>(), s, p);
+    const GradientsOf<T> grad{
+        grad_hidden_weight.mutable_data_ptr<T>(), grad_hidden_bias.mutable_data_ptr<T>(),
+        grad_weight.mutable_data_ptr<T>(), grad_bias.mutable_data_ptr<T>()};
+    launch(
+        gradients_kernel<T>, dim3(unit_blocks, p.lines), kThreads, sizeof(T[2][kWarps][kLanes]),
+        parts.const_data_ptr<T>(), pointers.vertical, grad, s, p);
   });
-  return {grad_vertical, grad_horizontal, grad_weight_of_rows.sum(0)};
+  return {grad_hidden_weight, grad_hidden_bias, grad_weight, grad_bias};
 }
 
 }  // namespace bioattn_mm
