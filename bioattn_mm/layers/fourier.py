@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from ..ops.constants import cached_constant
 from .attention_maps import Grid
-from .size_cache import cached_constant
 
 
 class FourierKernels(nn.Module):

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from ..ops import log_cpb_table
+from ..ops.constants import cached_constant
 from ..registry import MODELS
 from .arguments import weight_and_bias
 from .attention_maps import Grid
-from .size_cache import SizeCache, cached_constant
+from .size_cache import SizeCache
 
 
 class PositionBias(nn.Module):

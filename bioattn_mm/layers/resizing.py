@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .size_cache import cached_constant
+from ..ops.constants import cached_constant
 
 
 def resize_bicubic(x: Tensor, grid: tuple[int, int]) -> Tensor:

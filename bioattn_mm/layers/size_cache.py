@@ -1,8 +1,7 @@
-"""Caches of what depends on the input size only, or on a module's parameters and the input size."""
+"""Cache of what depends on a module's parameters and the input size."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from functools import lru_cache, wraps
 from typing import TypeVar
 
 import torch
@@ -74,24 +73,6 @@ class SizeCache:
     def __reduce__(self) -> tuple:
         # A copied or pickled module (such as an EMA) has other parameters: its cache starts empty.
         return SizeCache, (self.max_sizes, self.max_bytes)
-
-
-def cached_constant(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Cache a tensor that depends on hashable arguments only, such as a size and a device.
-
-    On a GPU that saves launches that take longer than their arithmetic. The tensor is computed anew where PyTorch
-    compiles, exports or traces, whose tensors must not be kept.
-    """
-    # A tensor that was made in inference mode could not be used in training later.
-    compute = torch.inference_mode(False)(function)
-    cached = lru_cache(maxsize=256)(compute)
-
-    @wraps(function)
-    def get(*arguments: Hashable) -> torch.Tensor:
-        is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
-        return function(*arguments) if is_traced else cached(*arguments)
-
-    return get
 
 
 def _state(parameter: nn.Parameter) -> tuple:

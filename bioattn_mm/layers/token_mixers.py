@@ -6,7 +6,7 @@ import torch
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from ..ops import num_keys_of_windows, sliding_window_av, sliding_window_qk, unit_vectors
+from ..ops import log_num_keys, sliding_window_av, sliding_window_qk, unit_vectors
 from ..ops.arguments import autocast_dtype
 from ..ops.chunked_attention import attention_in_chunks
 from ..registry import MODELS
@@ -186,8 +186,7 @@ class SlidingWindowAttention(nn.Module):
         """Weights of the window, those of the learnable tokens, both (B, H, W, heads, k * k), and values."""
         projected = self.q(x).unflatten(-1, (self.num_heads, -1))
         key, value = self.kv(x).unflatten(-1, (2, self.num_heads, -1)).unbind(3)
-        num_keys = num_keys_of_windows(tuple(x.shape[1:3]), self.window_size, x.device)
-        log_length = num_keys.to(self.window_bias.dtype).log()[:, :, None, None]
+        log_length = log_num_keys(tuple(x.shape[1:3]), self.window_size, 0, self.window_bias.dtype, x.device)
         query = self.scale(projected, log_length).to(value.dtype)
         logits = sliding_window_qk(query, self.scale.key(key), self.window_bias.to(value.dtype))
         tokens = torch.einsum('bhwnd,ndk->bhwnk', unit_vectors(projected), self.learnable_tokens.to(value.dtype))

@@ -8,7 +8,7 @@ layers from, like those of `mmcv.ops`; here an ablation of TransNeXt, `SlidingWi
 
 from .aggregated_attention import aggregated_attention
 from .arguments import AggregatedAttentionInputs
-from .cosine_attention import CosineAttentionInputs, cosine_attention, num_keys_of_windows, unit_vectors
+from .cosine_attention import CosineAttentionInputs, cosine_attention, log_num_keys, unit_vectors
 from .gated_convolution import gated_convolution, gated_convolution_reference
 from .log_cpb import log_cpb_table
 from .peripheral_attention import peripheral_attention
@@ -23,7 +23,7 @@ __all__ = [
     'gated_convolution',
     'gated_convolution_reference',
     'log_cpb_table',
-    'num_keys_of_windows',
+    'log_num_keys',
     'peripheral_attention',
     'relative_bias_attention',
     'sliding_window_av',

@@ -9,6 +9,7 @@ from torch import Tensor
 from .aggregated_attention import aggregated_attention
 from .arguments import AggregatedAttentionInputs, check_fits, check_offsets, check_tokens
 from .backends import choose_backend
+from .constants import cached_constant
 
 
 class CosineAttentionInputs(NamedTuple):
@@ -31,7 +32,12 @@ class CosineAttentionInputs(NamedTuple):
         dtype, unit_query = self.query.dtype, unit_vectors(self.query)
         key, value = self.key_value.unbind(3)
         pooled_key, pooled_value = self.pooled_key_value.unbind(3)
-        scale = self.scale[:, None] * self._log_number_of_keys()
+        num_pooled = self.pooled_key_value.shape[1] * self.pooled_key_value.shape[2]
+        window_size = round(self.window_bias.shape[1] ** 0.5)
+        log_number = log_num_keys(
+            tuple(self.query.shape[1:3]), window_size, num_pooled, self.scale.dtype, self.query.device
+        )
+        scale = self.scale[:, None] * log_number
         token_weights = torch.einsum('bhwnd,ndk->bhwnk', unit_query, self.tokens.to(dtype)) + self.token_bias
         pooled_bias = self.pooled_bias.index_select(2, self.pooled_bias_columns.flatten())
         return AggregatedAttentionInputs(
@@ -46,23 +52,20 @@ class CosineAttentionInputs(NamedTuple):
             token_weights=token_weights.to(dtype),
         )
 
-    def _log_number_of_keys(self) -> Tensor:
-        """Log of the keys of each query, the window's tokens inside the grid plus the pooled tokens: (H, W, 1, 1)."""
-        window_size = round(self.window_bias.shape[1] ** 0.5)
-        number = num_keys_of_windows(tuple(self.query.shape[1:3]), window_size, self.query.device)
-        number = number + self.pooled_key_value.shape[1:3].numel()
-        return number.to(self.scale.dtype).log()[:, :, None, None]
 
-
-def num_keys_of_windows(grid: tuple[int, int], window_size: int, device: torch.device) -> Tensor:
-    """Number of tokens inside of the grid in the window around each token: int64 (H, W)."""
+@cached_constant
+def log_num_keys(
+    grid: tuple[int, int], window_size: int, num_pooled: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Log of the keys of each query: the window's tokens inside of the grid plus the pooled tokens, (H, W, 1, 1)."""
     margin = window_size // 2
 
     def num_inside(length: int) -> Tensor:
         position = torch.arange(length, device=device)
         return (position + margin).clamp(max=length - 1) - (position - margin).clamp(min=0) + 1
 
-    return torch.outer(num_inside(grid[0]), num_inside(grid[1]))
+    number = torch.outer(num_inside(grid[0]), num_inside(grid[1])) + num_pooled
+    return number.to(dtype).log()[:, :, None, None]
 
 
 def unit_vectors(x: Tensor) -> Tensor:

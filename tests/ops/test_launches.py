@@ -114,8 +114,8 @@ def test_position_bias_is_one_operator_in_each_direction(launches: SimpleNamespa
     # Of one launch and of two: test_log_cpb.py counts those.
     with torch.device(launches.DEVICE):
         layer = LogCPB(3, (56, 56))
-    layer._table((16, 12), (2, 3))  # makes the coordinates, which are kept for each size
     with launches.as_on_a_gpu(formulas=False):
+        layer._table((16, 12), (2, 3))  # makes the coordinates, which are kept for each size
         with launches.LaunchCounter() as forward:
             table = layer._table((16, 12), (2, 3))
         gradient = torch.empty_like(table)

@@ -50,6 +50,11 @@ inline float __shfl_xor_sync(unsigned mask, float value, int difference) {
   return __shfl_sync(mask, value, threadIdx.x % cuda_on_cpu::kLanes ^ difference);
 }
 
+inline int __shfl_xor_sync(unsigned mask, int value, int difference) {
+  const float bits = __uint_as_float(static_cast<uint32_t>(value));
+  return static_cast<int>(__float_as_uint(__shfl_xor_sync(mask, bits, difference)));
+}
+
 inline bool __all_sync(unsigned, bool value) {
   const cuda_on_cpu::Slot* const slots = cuda_on_cpu::exchange({{value ? 1.0f : 0.0f}});
   bool all = true;

@@ -5,16 +5,14 @@
 //   query_kernel         gradients of the queries and token weights; sums for the window bias; `statistics`
 //   window_kernel        gradients of the window keys and values, gathered from the queries in whose windows they are
 //   pooled_kernel        gradients of the pooled keys and values, one partial sum for each group of queries
-//   pooled_bias_kernel   gradient of the position bias, from the pairs of query and pooled row that share a row of it
+//   pairs_kernel         the pairs of query and pooled row that share a row of the position bias
+//   pooled_bias_kernel   gradient of the position bias, from these pairs
 //
 // The gradient of a logit is weight * (gradient of the weight - mean), `mean` of these gradients under the weights.
 
 #include "cuda/aggregated_attention.cuh"
 
-#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/searchsorted.h>
-#include <ATen/ops/sort.h>
 
 #include <algorithm>
 
@@ -408,14 +406,46 @@ __device__ __forceinline__ void multiply_channels(
   if constexpr (kGroups % 2) multiply_add(products, a[kGroups - 1], b[kGroups - 1]);
 }
 
+// The pairs that share a row of the bias are pairs[begin] to pairs[end - 1].
+struct Range {
+  int begin, end;
+};
+
+// Writes the numbers of all pairs (query row, pooled row), of which `rows` has the row of the bias, in the order of these
+// rows, and the range of each of them. A warp has a row. Each lane looks at its share of the pairs twice: to count those
+// in front of the row and in it, and to write the latter.
+__global__ void __launch_bounds__(kThreads)
+    pairs_kernel(const int64_t* rows, int count, int bias_rows, int* pairs, Range* ranges) {
+  const int lane = threadIdx.x % kLanes, row = blockIdx.x * kWarps + threadIdx.x / kLanes;
+  if (row >= bias_rows) return;
+  const int share = (count + kLanes - 1) / kLanes;
+  const int first = clamp(lane * share, count), last = clamp(first + share, count);
+  int in_front = 0, in_row = 0;
+#pragma unroll 4
+  for (int pair = first; pair < last; ++pair) in_front += rows[pair] < row, in_row += rows[pair] == row;
+  // Sums over the lanes; of those in the row, also over the lanes in front of this one.
+  int of_lanes_in_front = 0;
+#pragma unroll
+  for (int distance = 1; distance < kLanes; distance *= 2) {
+    in_front += __shfl_xor_sync(kAllLanes, in_front, distance);
+    const int others = __shfl_xor_sync(kAllLanes, in_row, distance);
+    if (lane & distance) of_lanes_in_front += others;
+    in_row += others;
+  }
+  int place = in_front + of_lanes_in_front;
+#pragma unroll 4
+  for (int pair = first; pair < last; ++pair)
+    if (rows[pair] == row) pairs[place++] = pair;
+  if (lane == 0) ranges[row] = {in_front, in_front + in_row};
+}
+
 constexpr int kBiasTiles = 2;  // of pooled columns, in a block of pooled_bias_kernel
 
-// A block has one row of the bias, four groups of sixteen columns of queries and some tiles of pooled columns. `pairs`
-// has the pairs of a query row and a pooled row in the order of their rows of the bias: the block sums over those from
-// starts[row] to starts[row + 1].
+// A block has one row of the bias, four groups of sixteen columns of queries and some tiles of pooled columns, and sums
+// over the pairs of the row.
 template <int kGroups, typename T>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>) pooled_bias_kernel(
-    BackwardArguments<T> p, const int64_t* pairs, const int64_t* starts) {
+    BackwardArguments<T> p, const int* pairs, const Range* ranges) {
   const int warp = threadIdx.x / kLanes, g = threadIdx.x % kLanes / 4, t = threadIdx.x % 4;
   const int row = blockIdx.x, head = blockIdx.z, channel = head * p.channels + 2 * t;
   const int column_blocks = (p.width + kWarps * 16 - 1) / (kWarps * 16);
@@ -450,9 +480,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
   keep(keys), keep(values), keep(query_stride), keep(grad_stride), keep(key_stride), keep(value_stride);
   keep(row_of_statistics);
 
-  const int end = static_cast<int>(starts[row + 1]);
+  const Range range = ranges[row];
 #pragma unroll 1
-  for (int k = static_cast<int>(starts[row]); k < end; ++k) {
+  for (int k = range.begin; k < range.end; ++k) {
     const unsigned pair = static_cast<unsigned>(pairs[k]), i = pair / p.pooled_height, u = pair - i * p.pooled_height;
 #pragma unroll 1
     for (int image = 0; image < p.batch; ++image) {
@@ -525,10 +555,12 @@ Inputs aggregated_attention_backward_cuda(
   const auto floats = logsumexp.options();
   const Tensor statistics = at::empty({s.batch, s.heads, s.height, round_up(s.width), 2}, floats);
 
-  // The pairs (query row, pooled row) in the order of their rows of the bias.
-  Tensor sorted_rows, pairs;
-  std::tie(sorted_rows, pairs) = at::sort(inputs.pooled_bias_rows.flatten(), std::optional<bool>(true), /*dim=*/0);
-  const Tensor starts = at::searchsorted(sorted_rows, at::arange(s.bias_rows + 1, sorted_rows.options()));
+  const auto integers = floats.dtype(at::kInt);
+  const Tensor pairs = at::empty({s.height * s.pooled_height}, integers), ranges = at::empty({s.bias_rows, 2}, integers);
+  launch(
+      pairs_kernel, dim3((s.bias_rows + kWarps - 1) / kWarps), kThreads, 0, inputs.pooled_bias_rows.const_data_ptr<int64_t>(),
+      static_cast<int>(pairs.numel()), static_cast<int>(s.bias_rows), pairs.mutable_data_ptr<int>(),
+      static_cast<Range*>(ranges.mutable_data_ptr()));
 
   for_dtype(inputs.query.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
@@ -579,7 +611,7 @@ Inputs aggregated_attention_backward_cuda(
       const int64_t pooled_blocks = (s.pooled_width + kBiasTiles * kTile - 1) / (kBiasTiles * kTile);
       launch(
           pooled_bias_kernel<kGroups, T>, dim3(s.bias_rows, column_blocks * pooled_blocks, s.heads), kThreads, 0, p,
-          pairs.const_data_ptr<int64_t>(), starts.const_data_ptr<int64_t>());
+          pairs.const_data_ptr<int>(), static_cast<const Range*>(ranges.const_data_ptr()));
     });
   });
   return grad;
