@@ -5,11 +5,14 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
 
 from .aggregated_attention import aggregated_attention
 from .arguments import AggregatedAttentionInputs, check_fits, check_offsets, check_tokens
 from .backends import choose_backend
 from .constants import cached_constant
+
+SMALLEST_NORM = 1e-6
 
 
 class CosineAttentionInputs(NamedTuple):
@@ -74,7 +77,34 @@ def unit_vectors(x: Tensor) -> Tensor:
     It is computed in float32, because squares of small numbers are 0 in float16. The gradient at zero is 1e6: a
     backbone must not turn the padding of an image into exact zeros.
     """
-    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1, eps=1e-6).to(x.dtype)
+    full = x.to(torch.promote_types(x.dtype, torch.float32))
+    if full.requires_grad and not torch.jit.is_tracing():
+        return _UnitVectors.apply(full)[0].to(x.dtype)
+    return F.normalize(full, dim=-1, eps=SMALLEST_NORM).to(x.dtype)
+
+
+class _UnitVectors(torch.autograd.Function):
+    """`F.normalize` and the norms, with a backward pass of half as many operators: on a GPU each is a launch."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(SMALLEST_NORM)
+        return x / norm, norm
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor], outputs: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(outputs[1])
+        ctx.save_for_backward(*outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, grad: Tensor, _: Tensor) -> Tensor:
+        unit, norm = ctx.saved_tensors
+        # The part along the vector changes its norm alone. A norm below the smallest is a constant.
+        along = (grad * unit).sum(-1, keepdim=True).masked_fill_(norm <= SMALLEST_NORM, 0)
+        return torch.addcmul(grad, unit, along, value=-1).div_(norm)
 
 
 def cosine_attention(

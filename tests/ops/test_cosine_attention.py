@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from bioattn_mm.ops import CosineAttentionInputs, aggregated_attention, cosine_attention
+from bioattn_mm.ops import CosineAttentionInputs, aggregated_attention, cosine_attention, unit_vectors
 from tests.ops.conftest import check_any_number_of_threads, check_storage, needs_library
 
 PARAMETERS = ('scale', 'query_embedding', 'window_bias', 'pooled_bias', 'tokens', 'token_bias')
@@ -90,6 +90,29 @@ def test_is_aggregated_attention_of_scaled_unit_vectors(backend: str) -> None:
         backend='reference',
     )
     torch.testing.assert_close(output, want, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_unit_vectors(dtype: torch.dtype) -> None:
+    x = torch.randn(3, 4, 5, dtype=dtype)
+    x[0, 1] = 0
+    if dtype != torch.float16:
+        x[1, 2] *= 1e-8  # shorter than the smallest norm
+    x.requires_grad_()
+    full, grad = x.detach().to(torch.promote_types(dtype, torch.float32)).requires_grad_(), torch.randn_like(x)
+    want = F.normalize(full, dim=-1, eps=1e-6)
+    assert torch.equal(unit_vectors(x), want.to(dtype))
+    assert torch.equal(unit_vectors(x.detach()), want.to(dtype))
+    (got,) = torch.autograd.grad(unit_vectors(x), x, grad)
+    torch.testing.assert_close(got, torch.autograd.grad(want, full, grad.to(full.dtype))[0].to(dtype))
+
+
+def test_gradient_of_unit_vectors() -> None:
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(unit_vectors, x)
+    with pytest.raises(RuntimeError, match='once_differentiable'):
+        (grad,) = torch.autograd.grad(unit_vectors(x)[0, 0], x, create_graph=True)
+        grad.sum().backward()
 
 
 def test_gradients(backend: str) -> None:
