@@ -10,7 +10,8 @@ read or written once.
 
 These are counts, not times. All instructions up to the end of a kernel count, also those in branches that few warps
 take; what the compiler puts behind the end is rare, and does not. Small loops besides the main one count as one
-round. PyTorch's own kernels, which pad and sort, and add up partial sums, are not counted.
+round. PyTorch's own kernels, which pad and add up partial sums, are not counted, nor the small one that finds the
+pairs of rows that share a bias.
 """
 
 import argparse
@@ -84,9 +85,10 @@ class Kernel:
     @property
     def name(self) -> str:
         """Such as 'forward_kernel<3, 3, float16>'."""
-        match = re.search(r'\d+([a-z_]+_kernel)I((?:Li\d+E)*)(f|d|N3c104HalfE|N3c108BFloat16E)', self.function)
-        if not match:
-            return self.function
+        arguments = r'I((?:Li\d+E)*)(f|d|N3c104HalfE|N3c108BFloat16E)'
+        match = re.search(rf'\d+([a-z_]+_kernel)(?:{arguments}|E)', self.function)
+        if not match or not match[3]:
+            return match[1] if match else self.function
         sizes = re.findall(r'\d+', match[2])
         return f'{match[1]}<{", ".join([*sizes, DTYPES[match[3]]])}>'
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import FunctionCtx
 
 from .aggregated_attention import aggregated_attention
 from .arguments import AggregatedAttentionInputs, check_fits, check_offsets, check_tokens
@@ -95,15 +95,18 @@ class _UnitVectors(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor], outputs: tuple[Tensor, Tensor]) -> None:
-        ctx.mark_non_differentiable(outputs[1])
         ctx.save_for_backward(*outputs)
+        ctx.set_materialize_grads(False)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: FunctionCtx, grad: Tensor, _: Tensor) -> Tensor:
+    def backward(ctx: FunctionCtx, grad: Tensor | None, grad_norm: Tensor | None) -> Tensor:
         unit, norm = ctx.saved_tensors
+        grad = torch.zeros_like(unit) if grad is None else grad
         # The part along the vector changes its norm alone. A norm below the smallest is a constant.
-        along = (grad * unit).sum(-1, keepdim=True).masked_fill_(norm <= SMALLEST_NORM, 0)
+        along = (grad * unit).sum(-1, keepdim=True)
+        if grad_norm is not None:  # in a second derivative
+            along = along - grad_norm * norm
+        along = along.masked_fill_(norm <= SMALLEST_NORM, 0)
         return torch.addcmul(grad, unit, along, value=-1).div_(norm)
 
 
