@@ -27,6 +27,7 @@ def make_arguments(
     heads: int = 2,
     channels: int = 8,
     window_size: int = 3,
+    rows: int = 4,
     dtype: torch.dtype = torch.float64,
 ) -> dict[str, torch.Tensor]:
     def random(*shape: int) -> torch.Tensor:
@@ -34,7 +35,6 @@ def make_arguments(
 
     height, width = grid
     pooled_height, pooled_width = pooled_grid
-    rows = 4
     return dict(
         query=random(batch, height, width, heads, channels),
         key=random(batch, height, width, heads, channels),

@@ -96,7 +96,8 @@ def check_against_the_reference(kernels: Kernels, arguments: dict[str, torch.Ten
 
 SIZES = [
     dict(),
-    dict(grid=(17, 19), pooled_grid=(5, 9), channels=24, batch=1),  # parts of tiles at every edge
+    # Parts of tiles at every edge; about one pair of rows for each row of the bias.
+    dict(grid=(17, 19), pooled_grid=(5, 9), channels=24, batch=1, rows=90),
     dict(grid=(3, 70), pooled_grid=(1, 40), heads=1),  # several blocks along a row, of queries and of pooled keys
     dict(grid=(4, 5), pooled_grid=(9, 8), channels=16),  # more pooled keys than queries
     dict(window_size=5, channels=32),
@@ -121,6 +122,17 @@ def test_values_and_gradients(kernels: Kernels, sizes: dict, dtype: torch.dtype)
     arguments['query'] /= max(arguments['query'].shape[-1], 1) ** 0.5
     rounded = {name: t.to(dtype) if t.is_floating_point() else t for name, t in arguments.items()}
     check_against_the_reference(kernels, rounded, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize('pairs', [(1, 1), (9, 5), (3, 11), (32, 2)])
+def test_gradient_of_the_bias_with_any_number_of_pairs_of_rows(kernels: Kernels, pairs: tuple[int, int]) -> None:
+    # A lane counts its share of the pairs: none, some, or all have the same row of the bias, and some rows have none.
+    # A pair more or less is a large error; rounding may be one, where the gradients of a softmax cancel each other.
+    sizes = dict(grid=(pairs[0], 2), pooled_grid=(pairs[1], 1), heads=1, batch=1, rows=11)
+    arguments = make_arguments(**sizes, dtype=torch.float32)
+    check_against_the_reference(kernels, arguments, 1e-3)
+    arguments['pooled_bias_rows'].fill_(7)
+    check_against_the_reference(kernels, arguments, 1e-3)
 
 
 def test_half_precision_sums_in_float32(kernels: Kernels) -> None:
