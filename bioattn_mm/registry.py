@@ -78,7 +78,13 @@ METRICS = child(
         SubsetAccuracy='engine.metrics', CorruptionError='engine.metrics', CocoPanopticMetric='engine.panoptic'
     ),
 )
-TRANSFORMS = child(MMENGINE_TRANSFORMS, 'datasets.transforms', 'datasets.corruption')
+TRANSFORMS = child(
+    MMENGINE_TRANSFORMS,
+    'datasets.transforms',
+    'datasets.corruption',
+    'datasets.quick',
+    late=dict(CountedRandomCrop='datasets.quick_seg', TablePhotoMetricDistortion='datasets.quick_seg'),
+)
 VISUALIZERS = child(MMENGINE_VISUALIZERS, late=dict(PanopticVisualizer='engine.panoptic'))
 OPTIM_WRAPPERS = child(MMENGINE_OPTIM_WRAPPERS, 'engine.amp')
 OPTIM_WRAPPER_CONSTRUCTORS = child(MMENGINE_OPTIM_WRAPPER_CONSTRUCTORS, 'engine.optim')

@@ -13,7 +13,7 @@ from .imagenet import set_test_set
 from .installed import find_config
 from .mini import MINI_FOLDERS, MINI_ROOT, ensure_mini_data, make_mini
 from .own_data import DataArguments, use_own_data
-from .pipelines import find_datasets, name_bad_files
+from .pipelines import find_datasets, make_quick, name_bad_files
 from .schedule import set_epochs
 
 HOW_TO_GET = dict(
@@ -62,7 +62,8 @@ def load_config(
 ) -> Config:
     """Read a config; apply, in this order, `data`, `mini`, `tta`, `bias_mode`, `test_set`, `cfg_options`, `epochs`.
 
-    Images and annotations are loaded with transforms whose errors name the file (see `name_bad_files`).
+    Images and annotations are loaded with transforms whose errors name the file (see `name_bad_files`), and training
+    images are augmented with quicker ones (see `make_quick`).
 
     Args:
         path: Config file or name of a config of this package (see `find_config`), or a config that was read, which
@@ -85,6 +86,7 @@ def load_config(
     """
     config = copy.deepcopy(path) if isinstance(path, Config) else read_config(str(path))
     name_bad_files(config)
+    make_quick(config)
     if test_set and (mini or data):
         raise InputError('--test-set names the images itself: leave out --mini and --data')
     if data:

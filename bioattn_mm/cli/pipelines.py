@@ -11,6 +11,17 @@ LOAD_ANNOTATIONS = ('LoadAnnotations', 'LoadPanopticAnnotations')
 LOADING = ('LoadImageFromFile', *LOAD_ANNOTATIONS)
 CHECKED = 'bioattn_mm.Checked'
 
+# Transforms of this package that give the same pixels in less time, by the names of others, for each default scope.
+QUICK = dict(
+    mmdet=dict(RandomFlip='bioattn_mm.InOrderRandomFlip'),
+    mmseg=dict(
+        RandomFlip='bioattn_mm.InOrderRandomFlip',
+        RandomCrop='bioattn_mm.CountedRandomCrop',
+        PhotoMetricDistortion='bioattn_mm.TablePhotoMetricDistortion',
+    ),
+)
+PACKING = ('PackDetInputs', 'PackSegInputs')
+
 # Classifiers are tested on crops of this ratio to the short side, and on whole images from this size in pixels.
 CROP_RATIO = 224 / 256
 WHOLE_FROM = 384
@@ -31,6 +42,21 @@ def name_bad_files(config: Config) -> None:
     for step in find_dicts(config):
         if step.get('type') in LOADING:
             step['type'] = CHECKED + step['type']
+
+
+def make_quick(config: Config) -> None:
+    """Let a config's training pipelines use this package's transforms that give the same pixels in less time.
+
+    Args:
+        config: Changed in place. The config files name mmdet's and mmseg's transforms, as those of other libraries do.
+    """
+    quick = QUICK.get(config.default_scope, {})
+    for node in list(find_dicts(config.get('train_dataloader'))):
+        if node.get('type') in quick:
+            node['type'] = quick[node['type']]
+        steps = node.get('pipeline')
+        if quick and isinstance(steps, list) and steps and steps[-1]['type'] in PACKING:
+            steps.insert(len(steps) - 1, dict(type='bioattn_mm.ChannelsFirst'))
 
 
 def name_host_transforms(config: Config) -> None:

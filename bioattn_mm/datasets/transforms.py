@@ -1,10 +1,12 @@
 """Transforms that load images and annotations, whose errors name the bad file."""
 
+import io
 from collections.abc import Sequence
 
 import mmcv.transforms
 import numpy as np
 from mmcv.transforms import BaseTransform
+from mmengine import fileio
 from mmengine.registry import TRANSFORMS as MMENGINE_TRANSFORMS
 from mmengine.utils import is_list_of
 from PIL import Image
@@ -49,7 +51,7 @@ class CheckedLoadAnnotations(BaseTransform):
 
     The label map must have the size of its image, and every instance a valid mask. mmdet by itself turns an instance
     without a valid polygon into an ignored region, and accepts run lengths of any size. Of an `ImageMaskDataset`, the
-    label map must hold its classes alone, and may be an RGB image.
+    label map must hold its classes alone, and may be an RGB image. Masks are `BoxedMasks`.
 
     Args:
         **kwargs: Arguments of the `LoadAnnotations` of the config's default scope.
@@ -61,6 +63,10 @@ class CheckedLoadAnnotations(BaseTransform):
     def __init__(self, **kwargs: object) -> None:
         # The root registry builds the class of the config's default scope, such as mmdet.
         self.load = MMENGINE_TRANSFORMS.build(dict(type='LoadAnnotations', **kwargs))
+        if getattr(self.load, 'with_mask', False) and self.load.poly2mask:
+            from .masks import BoxedLoadAnnotations  # here: it imports mmdet, which mmseg's configs do without
+
+            self.load = BoxedLoadAnnotations(**kwargs)
 
     def transform(self, results: dict) -> dict | None:
         if getattr(self.load, 'with_mask', False):
@@ -102,7 +108,8 @@ class CheckedLoadAnnotations(BaseTransform):
 class CheckedLoadPanopticAnnotations(BaseTransform):
     """mmdet's `LoadPanopticAnnotations` with checks, and with errors that name the file.
 
-    The panoptic map must have the size of its image and a pixel of every segment that the annotations list.
+    The panoptic map must have the size of its image and a pixel of every segment that the annotations list. Masks are
+    `BoxedMasks`.
 
     Args:
         **kwargs: Arguments of `LoadPanopticAnnotations`.
@@ -114,16 +121,21 @@ class CheckedLoadPanopticAnnotations(BaseTransform):
     def __init__(self, **kwargs: object) -> None:
         # With its scope: mmpretrain and mmseg have no such transform.
         self.load = MMENGINE_TRANSFORMS.build(dict(type='mmdet.LoadPanopticAnnotations', **kwargs))
+        from .masks import BoxedMasks  # here: see `CheckedLoadAnnotations`
+
+        self.boxed = BoxedMasks.from_bitmaps
 
     def transform(self, results: dict) -> dict | None:
         source = f'panoptic map {results.get("seg_map_path")}'
         try:
-            with Image.open(results['seg_map_path']) as image:
+            with Image.open(io.BytesIO(fileio.get(results['seg_map_path'], self.load.backend_args))) as image:
                 height, width = image.height, image.width
             if (height, width) != tuple(results['ori_shape']):
                 raise ValueError(f'it is of shape {(height, width)}, its image of {tuple(results["ori_shape"])}')
             results = self.load(results)
-            empty = ~results['gt_masks'].masks.any(axis=(1, 2)) if self.load.with_mask else np.zeros(0, bool)
+            if self.load.with_mask:
+                results['gt_masks'] = self.boxed(results['gt_masks'].masks)
+            empty = results['gt_masks'].areas == 0 if self.load.with_mask else np.zeros(0, bool)
             if empty.any():
                 ids = [each['id'] for each in results['segments_info'] if each['is_thing']]
                 raise ValueError(f'it has no pixel of the segment {ids[empty.argmax()]}')

@@ -1,7 +1,7 @@
 # COCO 2017, boxes and masks, with large-scale jittering: a crop of 1024 pixels from a tenth to twice the size.
 _base_ = './coco_instance.py'
 train_pipeline = [
-    dict(type='LoadImageFromFile', to_float32=True),
+    dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
     dict(type='RandomFlip', prob=0.5),
     dict(type='RandomResize', scale=(1024, 1024), ratio_range=(0.1, 2.0), resize_type='Resize', keep_ratio=True),

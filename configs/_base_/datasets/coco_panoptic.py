@@ -3,7 +3,7 @@
 _base_ = './coco_instance_jitter.py'
 dataset_type = 'CocoPanopticDataset'
 train_pipeline = [
-    dict(type='LoadImageFromFile', to_float32=True),
+    dict(type='LoadImageFromFile'),
     dict(type='LoadPanopticAnnotations', with_bbox=True, with_mask=True, with_seg=True),
     dict(type='RandomFlip', prob=0.5),
     dict(type='RandomResize', scale=(1024, 1024), ratio_range=(0.1, 2.0), resize_type='Resize', keep_ratio=True),
