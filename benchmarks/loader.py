@@ -2,8 +2,8 @@
 """The data loader alone: images a second of one core, where the time goes, and mmdet's and mmseg's own beside it.
 
 The images are made up: JPEGs of COCO's 640 x 480 and ADE20K's 683 x 512 pixels with texture of all scales, about as
-large as the real files, COCO's with 7.3 objects on average as outlines of 8 to 60 points and of COCO's sizes, ADE20K's
-with label maps of a dozen classes. Both pipelines read the same files and draw the same random numbers.
+large as the real files. Those of COCO have 7.3 objects on average, outlines of 8 to 60 points, of COCO's sizes;
+those of ADE20K label maps of a dozen classes. Both pipelines read the same files and draw the same random numbers.
 
 A row is milliseconds of the processor for an image. Sending is what a worker needs beyond the transforms: collating,
 and copying to where the training process sees it; receiving is what the training process needs.

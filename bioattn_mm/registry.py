@@ -7,6 +7,7 @@ mmengine imports this module when a config of any library names a type such as `
 from importlib import import_module
 
 from mmengine.config.utils import MODULE2PACKAGE
+from mmengine.registry import DATA_SAMPLERS as MMENGINE_DATA_SAMPLERS
 from mmengine.registry import DATASETS as MMENGINE_DATASETS
 from mmengine.registry import HOOKS as MMENGINE_HOOKS
 from mmengine.registry import LOOPS as MMENGINE_LOOPS
@@ -72,6 +73,7 @@ LOOPS = child(MMENGINE_LOOPS, 'engine.randomness')
 MODEL_WRAPPERS = child(MMENGINE_MODEL_WRAPPERS, 'engine.sync_batch_norm')
 STRATEGIES = child(MMENGINE_STRATEGIES, 'engine.strategies')
 DATASETS = child(MMENGINE_DATASETS, 'datasets.image_mask', 'datasets.fractions', 'datasets.imagenet')
+DATA_SAMPLERS = child(MMENGINE_DATA_SAMPLERS, 'datasets.shard_samplers')
 METRICS = child(
     MMENGINE_METRICS,
     late=dict(

@@ -56,6 +56,7 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_amp()
     parser.add_data()
+    parser.add_shards()
     group = parser.add_argument_group("ImageNet's test sets")
     group.add_argument(
         '--test-set',
@@ -92,6 +93,7 @@ def main() -> None:
         tta=args.tta,
         test_set=args.test_set,
         test_root=args.test_root,
+        shards=args.shards,
         launcher=args.launcher,
     )
     model = model_of(config)

@@ -25,6 +25,7 @@ from bioattn_mm.cli.own_data import data_arguments, keep_data_files
 from bioattn_mm.cli.pipelines import name_host_transforms
 from bioattn_mm.cli.readable_log import readable_log
 from bioattn_mm.cli.runner import build_runner
+from bioattn_mm.cli.shards import shuffle_shards
 from bioattn_mm.engine.amp import autocast_dtype
 from bioattn_mm.engine.checkpoints import latest_checkpoint
 from bioattn_mm.engine.randomness import warn_if_unseeded
@@ -105,6 +106,16 @@ def parse_args() -> argparse.Namespace:
         help='leave out images and annotations that cannot be loaded, and log and count them, instead of ending with '
         'an error that names the first',
     )
+    parser.add_shards()
+    parser.add_integer(
+        '--shuffle-shards',
+        minimum=1,
+        nargs='?',
+        const=8,
+        metavar='N',
+        help='with --shards: read shard after shard in random order, N of them mixed, instead of single images of '
+        'all (default without a value: %(const)s)',
+    )
     parser.add_argument(
         '--fraction',
         type=float,
@@ -132,6 +143,7 @@ def main() -> None:
         epochs=args.epochs,
         cfg_options=args.cfg_options,
         dataloaders=('train_dataloader', 'val_dataloader'),
+        shards=args.shards,
         launcher=args.launcher,
     )
     config.work_dir = args.work_dir or config.get('work_dir') or default_work_dir(config.filename, args.mini, data)
@@ -139,6 +151,10 @@ def main() -> None:
     if args.load_from:
         config.load_from = args.load_from
     set_randomness(config, args.seed, args.deterministic)
+    if args.shuffle_shards:
+        if not args.shards:
+            raise InputError('--shuffle-shards needs the folder of shards: add --shards DIR')
+        shuffle_shards(config, args.shuffle_shards)
     if args.fraction is not None:
         set_fraction(config, args.fraction)
     restarted = is_restart() and latest_checkpoint(config.work_dir)

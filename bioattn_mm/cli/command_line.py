@@ -134,6 +134,15 @@ class ToolParser(argparse.ArgumentParser):
         )
         self.add_trust_checkpoint()
 
+    def add_shards(self) -> None:
+        """Add `--shards`."""
+        self.add_argument(
+            '--shards',
+            metavar='DIR',
+            help='read images, label maps and annotation files from the tar files of tools/make_shards.py instead of '
+            "the config's data root: for network file systems",
+        )
+
     def add_trust_checkpoint(self) -> None:
         """Add `--trust-checkpoint`."""
         self.add_argument(

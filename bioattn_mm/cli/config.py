@@ -6,6 +6,7 @@ from pathlib import Path
 from mmengine.config import Config, ConfigDict
 
 from ..datasets.imagenet import NUM_CLASSES
+from ..datasets.shards import BACKEND
 from ..errors import InputError
 from ..registry import MODELS
 from .distributed import prepare_process, rank_and_size
@@ -15,6 +16,7 @@ from .mini import MINI_FOLDERS, MINI_ROOT, ensure_mini_data, make_mini
 from .own_data import DataArguments, use_own_data
 from .pipelines import find_datasets, make_quick, name_bad_files
 from .schedule import set_epochs
+from .shards import use_shards
 
 HOW_TO_GET = dict(
     ADE20KDataset='download ADEChallengeData2016.zip of the MIT Scene Parsing Benchmark '
@@ -58,9 +60,12 @@ def load_config(
     tta: bool = False,
     test_set: str | None = None,
     test_root: str | None = None,
+    shards: str | None = None,
     launcher: str = 'none',
 ) -> Config:
-    """Read a config; apply, in this order, `data`, `mini`, `tta`, `bias_mode`, `test_set`, `cfg_options`, `epochs`.
+    """Read a config and change it.
+
+    Applied are, in this order, `data`, `mini`, `tta`, `bias_mode`, `test_set`, `cfg_options`, `shards`, `epochs`.
 
     Images and annotations are loaded with transforms whose errors name the file (see `name_bad_files`), and training
     images are augmented with quicker ones (see `make_quick`).
@@ -78,6 +83,7 @@ def load_config(
         tta: Merge the config's `tta_overrides`: values that differ in multi-scale and flip testing.
         test_set: Name of one of ImageNet's test sets, see `set_test_set`.
         test_root: Folder of its images (default: below data).
+        shards: Folder of tar files to read the data from, see `use_shards`.
         launcher: What started this process, see `prepare_process`.
 
     Raises:
@@ -89,6 +95,8 @@ def load_config(
     make_quick(config)
     if test_set and (mini or data):
         raise InputError('--test-set names the images itself: leave out --mini and --data')
+    if shards and (data or test_set):
+        raise InputError('--shards has the data of a config: leave out --data and --test-set')
     if data:
         own = use_own_data(config, data)
         if 'train_dataloader' in dataloaders and 'train' not in own.datasets:
@@ -97,7 +105,7 @@ def load_config(
             )
     if mini:
         config = make_mini(config, None if data else MINI_ROOT)
-        if dataloaders and not data:
+        if dataloaders and not (data or shards):
             ensure_mini_data()
     if tta:
         absent = [key for key in ('tta_model', 'tta_pipeline') if not config.get(key)]
@@ -112,6 +120,8 @@ def load_config(
         set_test_set(config, test_set, test_root)
     expect_weights(config, cfg_options)
     merge_options(config, cfg_options)
+    if shards:
+        use_shards(config, shards, dataloaders)
     check_data(config, dataloaders)
     config.launcher = launcher
     prepare_process(config, launcher)
@@ -202,6 +212,8 @@ def expect_weights(config: Config, options: dict[str, object] | None) -> None:
 def check_data(config: Config, dataloaders: tuple[str, ...]) -> None:
     """Raise an `InputError` that names the first data folder or annotation file that does not exist."""
     for dataset in find_datasets([config.get(dataloader) for dataloader in dataloaders]):
+        if (dataset.get('backend_args') or {}).get('backend') == BACKEND:  # looked for in `use_shards`
+            continue
         root = Path(dataset['data_root'])
         prefix = dataset.get('data_prefix') or dataset.get('split') or {}  # mmpretrain's may be a string
         parts = [

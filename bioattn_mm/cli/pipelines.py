@@ -48,7 +48,7 @@ def make_quick(config: Config) -> None:
     """Let a config's training pipelines use this package's transforms that give the same pixels in less time.
 
     Args:
-        config: Changed in place. The config files name mmdet's and mmseg's transforms, as those of other libraries do.
+        config: Changed in place. The config files name mmdet's and mmseg's transforms.
     """
     quick = QUICK.get(config.default_scope, {})
     for node in list(find_dicts(config.get('train_dataloader'))):

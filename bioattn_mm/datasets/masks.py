@@ -21,8 +21,8 @@ from torch import Tensor
 class BoxedMasks(BitmapMasks):
     """mmdet's `BitmapMasks`, of which only the rectangles around the objects are kept.
 
-    `rescale`, `resize`, `flip`, `crop`, `pad`, `areas` and indexing give the pixels that mmdet's class gives. From the
-    first look at the attribute `masks` on, which holds all pixels, it is an ordinary `BitmapMasks`.
+    `rescale`, `resize`, `flip`, `crop`, `pad`, `areas` and indexing give mmdet's pixels. From the first look at the
+    attribute `masks` on, which holds all pixels, it is an ordinary `BitmapMasks`.
 
     Args:
         parts: For each object its pixels in a rectangle, (h, w) uint8, and the rectangle's left and top in pixels.
@@ -186,4 +186,3 @@ def nearest_sources(length: int, new_length: int) -> np.ndarray:
         np.ndarray: (new_length,) int32, ascending.
     """
     return cv2.resize(np.arange(length, dtype=np.int32)[None], (new_length, 1), interpolation=cv2.INTER_NEAREST)[0]
-

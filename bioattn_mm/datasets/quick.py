@@ -52,7 +52,7 @@ class InOrderRandomFlip(BaseTransform):
 class ChannelsFirst(BaseTransform):
     """Copy an image to where its channels follow each other in memory.
 
-    The shape stays (H, W, C). `PackDetInputs` and `PackSegInputs` want the image so, and make a slower copy otherwise.
+    The shape stays (H, W, C). `PackDetInputs` and `PackSegInputs` want it so, and make a slower copy otherwise.
     """
 
     def transform(self, results: dict) -> dict:

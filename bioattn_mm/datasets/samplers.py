@@ -108,17 +108,16 @@ def seed_samples(dataloader: DataLoader) -> list[str]:
     unseeded = []
     # Not `dataloader.sampler`, which PyTorch ignores where a config has a batch sampler.
     sampler = getattr(dataloader.batch_sampler, 'sampler', None)
+    name = type(sampler).__name__
     # Only methods differ. A data loader does not let its sampler be replaced.
     if type(sampler) is InfiniteSampler:
         sampler.__class__ = SeededInfiniteSampler
     elif type(sampler) is DefaultSampler:
         sampler.__class__ = SeededSampler
-    elif type(sampler).__name__ == 'RepeatAugSampler':
+    elif name == 'RepeatAugSampler':
         sampler.__class__ = seeded_repeats(type(sampler))
-    elif type(sampler).__name__ not in ('SeededInfiniteSampler', 'SeededSampler', 'SeededRepeatAugSampler'):
-        unseeded.append(
-            f'samples of {type(sampler).__name__} (seeded: InfiniteSampler, DefaultSampler, RepeatAugSampler)'
-        )
+    elif not isinstance(sampler, (SeededInfiniteSampler, SeededSampler)) and name != 'SeededRepeatAugSampler':
+        unseeded.append(f'samples of {name} (seeded: InfiniteSampler, DefaultSampler, RepeatAugSampler)')
 
     dataset = dataloader.dataset
     while type(dataset).__name__ == 'MultiImageMixDataset':  # of mmdet and mmseg: hands on the index as it is

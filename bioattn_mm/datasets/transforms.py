@@ -39,6 +39,8 @@ class CheckedLoadImageFromFile(mmcv.transforms.LoadImageFromFile):
             return super().transform(results)
         except FileNotFoundError as error:
             raise BadDataError(f'image not found: {results["img_path"]}') from error
+        except InputError:  # of shards
+            raise
         except Exception as error:
             raise BadDataError(
                 f'cannot decode the image {results["img_path"]}: damaged, or not an image; {WHAT_TO_DO}'
@@ -87,6 +89,8 @@ class CheckedLoadAnnotations(BaseTransform):
             results = self.load(results)
         except FileNotFoundError as error:
             raise BadDataError(f'{source} not found') from error
+        except InputError:  # of shards
+            raise
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise BadDataError(f'cannot read the {source}: {reason}; {WHAT_TO_DO}') from error
@@ -141,6 +145,8 @@ class CheckedLoadPanopticAnnotations(BaseTransform):
                 raise ValueError(f'it has no pixel of the segment {ids[empty.argmax()]}')
         except FileNotFoundError as error:
             raise BadDataError(f'{source} not found') from error
+        except InputError:  # of shards
+            raise
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise BadDataError(f'cannot use the {source}: {reason}; {WHAT_TO_DO}') from error

@@ -1,0 +1,106 @@
+"""Samplers that read shard after shard: few open files, and reads beside each other."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from mmengine.dataset import BaseDataset
+
+from ..errors import InputError
+from ..registry import DATA_SAMPLERS
+from .samplers import SeededIndex, SeededInfiniteSampler, SeededSampler
+from .shards import BACKEND, ShardBackend
+
+MIXED = 8
+
+
+def shards_of(dataset: BaseDataset) -> np.ndarray:
+    """Number of the shard of each sample of a dataset, (N,) int64.
+
+    Raises:
+        InputError: The dataset is not read from shards.
+    """
+    backend_args = getattr(dataset, 'backend_args', None) or {}
+    if backend_args.get('backend') != BACKEND:
+        raise InputError(
+            f'{type(dataset).__name__} is not read from shards, which the sampler goes by: add --shards DIR'
+        )
+    backend = ShardBackend(backend_args['shards'], backend_args['root'])
+    return np.array([backend.shard_of(dataset.get_data_info(index)['img_path']) for index in range(len(dataset))])
+
+
+def shard_order(
+    shards: np.ndarray, seeds: tuple[int, ...], rank: int, world_size: int, mixed: int, round_up: bool
+) -> np.ndarray:
+    """The order in which a process reads its samples: shards in random order, some of them at a time mixed.
+
+    Each process has samples that follow each other in the order of the shards, so that it opens but its part of them.
+
+    Args:
+        shards: (N,) number of the shard of each sample.
+        seeds: Non-negative integers that the order depends on, the same in all processes.
+        rank: Number of the process.
+        world_size: How many there are.
+        mixed: How many shards are mixed.
+        round_up: Give each process as many samples, by repeating the first ones.
+
+    Returns:
+        np.ndarray: Indices of samples.
+    """
+    rng = np.random.default_rng(seeds)
+    places = rng.permutation(shards.max() + 1)[shards]
+    order = np.lexsort((rng.random(len(shards)), places))
+    if round_up:
+        order = np.resize(order, -(-len(order) // world_size) * world_size)
+    order = np.array_split(order, world_size)[rank]
+    groups = np.cumsum(np.diff(places[order], prepend=places[order[:1]]) != 0) // mixed
+    return order[np.lexsort((np.random.default_rng((*seeds, rank)).random(len(order)), groups))]
+
+
+@DATA_SAMPLERS.register_module()
+class ShardSampler(SeededSampler):
+    """`DefaultSampler` that reads shard after shard in training; its samples are augmented as those of that one.
+
+    Args:
+        dataset: Read from shards.
+        mixed: How many shards are mixed.
+        **kwargs: Arguments of mmengine's `DefaultSampler`.
+    """
+
+    def __init__(self, dataset: BaseDataset, mixed: int = MIXED, **kwargs: object) -> None:
+        super().__init__(dataset, **kwargs)
+        self.mixed, self.shards = mixed, shards_of(dataset)
+
+    def __iter__(self) -> Iterator[SeededIndex]:
+        if not self.shuffle:
+            yield from super().__iter__()
+            return
+        seeds = self.seed, self.epoch
+        order = shard_order(self.shards, seeds, self.rank, self.world_size, self.mixed, self.round_up)
+        for index in order.tolist():
+            yield SeededIndex(index, (*seeds, index))
+
+
+@DATA_SAMPLERS.register_module()
+class InfiniteShardSampler(SeededInfiniteSampler):
+    """`InfiniteSampler` that reads shard after shard, again and again in other orders.
+
+    Args:
+        dataset: Read from shards.
+        mixed: How many shards are mixed.
+        **kwargs: Arguments of mmengine's `InfiniteSampler`.
+    """
+
+    def __init__(self, dataset: BaseDataset, mixed: int = MIXED, **kwargs: object) -> None:
+        super().__init__(dataset, **kwargs)
+        self.mixed, self.shards = mixed, shards_of(dataset)
+
+    def _indices_of_rank(self) -> Iterator[SeededIndex]:
+        if not self.shuffle:
+            yield from super()._indices_of_rank()
+        place, epoch = self.rank, 0
+        while True:
+            order = shard_order(self.shards, (self.seed, epoch), self.rank, self.world_size, self.mixed, True)
+            for index in order.tolist():
+                yield SeededIndex(index, (self.seed, place))
+                place += self.world_size
+            epoch += 1
