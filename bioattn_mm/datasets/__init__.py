@@ -4,6 +4,9 @@
 - `image_mask`: data set of images and label maps in folders.
 - `corruption`: transform that corrupts images as ImageNet-C does.
 - `imagenet`: ImageNet's other test sets.
+- `masks`: instance masks of which only the rectangles around the objects are kept.
+- `quick`, `quick_seg`: transforms that give what mmdet's and mmseg's give, in less time.
+- `shards`, `shard_samplers`: data in tar files.
 - `samplers`: samplers, and a transform, that make random augmentation reproducible.
 - `skipping`: training without the samples that cannot be loaded.
 - `mini`: generated miniature datasets in the formats of ADE20K and COCO.

@@ -161,6 +161,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
         'Train and test': Run(),
         'Train and test, 2': Run(),
         'Data': NotRun('it needs ADE20K; tests/datasets/test_panoptic_data.py converts a drawn one'),
+        'Data from shards': Run(),
         'Mask2Former': Run(),
         'Weights': Run(alone=True),
         'ImageNet': Run(words={'--test-set r': '--test-set val'}),  # of ImageNet-R there is no miniature
