@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 from mmengine.dataset import BaseDataset, DefaultSampler
-from mmengine.registry import DATASETS, init_default_scope
+from mmengine.registry import DATA_SAMPLERS, DATASETS, init_default_scope
 from torch.utils.data import DataLoader
 
 from bioattn_mm.cli.config import load_config
 from bioattn_mm.cli.pipelines import find_datasets
-from bioattn_mm.cli.shards import bytes_of
+from bioattn_mm.cli.shards import bytes_of, shuffle_shards
 from bioattn_mm.datasets.samplers import SeededInfiniteSampler, seed_everything, seed_samples, skip_batches
 from bioattn_mm.datasets.shard_samplers import InfiniteShardSampler, ShardSampler, shard_order
 from bioattn_mm.datasets.shards import ShardBackend, ShardIndex
@@ -296,39 +296,35 @@ SMALL = '/tests/tools/upernet_small.py'
 
 
 def test_training_and_testing(root: Path, workplace: Path, tmp_path: Path, tool: InProcess) -> None:
-    """From shards, where no data are: the weights of a training from files, also after an interruption."""
+    """A training from files goes on from shards, where no data are, to the same weights."""
     config = f'{root}{SMALL}'
     tool(workplace, 'make_shards.py', config, '--mini', '--size', '500kB', '--out', tmp_path / 'shards')
+    changed = {
+        'train_cfg.max_iters': 2,
+        'train_cfg.val_interval': 100,
+        'default_hooks.checkpoint.interval': 1,
+        'default_hooks.checkpoint.max_keep_ckpts': 9,
+        'train_dataloader.num_workers': 0,
+        'train_dataloader.persistent_workers': False,
+    }
+    settings = [f'{key}={value}' for key, value in changed.items()]
 
-    def train(folder: Path, name: str, *options: object, stop: int = 4) -> dict[str, torch.Tensor]:
-        changed = {
-            'train_cfg.max_iters': stop,
-            'train_cfg.val_interval': 100,
-            'default_hooks.checkpoint.interval': 2,
-            'default_hooks.checkpoint.max_keep_ckpts': 9,
-            'train_dataloader.num_workers': 0,
-            'train_dataloader.persistent_workers': False,
-            'experiment_name': f'shards_{name}_{stop}',
-        }
-        settings = [f'{key}={value}' for key, value in changed.items()]
+    def train(folder: Path, name: str, *options: object) -> dict[str, torch.Tensor]:
         work_dir = tmp_path / name
-        tool(folder, 'train.py', config, '--mini', '--work-dir', work_dir, *options, '--cfg-options', *settings)
-        return torch.load(work_dir / f'iter_{stop}.pth', weights_only=False)['state_dict']
-
-    def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
-        return all(torch.equal(value, second[key]) for key, value in first.items())
+        names = '--work-dir', work_dir, *options, '--cfg-options', f'experiment_name=shards_{name}'
+        tool(folder, 'train.py', config, '--mini', *names, *settings)
+        return torch.load(work_dir / 'iter_2.pth', weights_only=False)['state_dict']
 
     empty = tmp_path / 'no_data'
     empty.mkdir()
     shards = '--shards', tmp_path / 'shards'
     expected = train(workplace, 'files')
-    train(empty, 'shards', *shards, stop=2)
-    assert same(expected, train(empty, 'shards', *shards, '--resume'))
-    assert not same(expected, train(empty, 'shuffled', *shards, '--shuffle-shards', '2'))
+    resumed = train(empty, 'shards', *shards, '--resume', tmp_path / 'files/iter_1.pth')
+    assert all(torch.equal(value, resumed[key]) for key, value in expected.items())
 
     def test(folder: Path, *options: object) -> str:
         printed = tool(
-            folder, 'test.py', config, tmp_path / 'files/iter_4.pth', '--mini', *options,
+            folder, 'test.py', config, tmp_path / 'files/iter_2.pth', '--mini', *options,
             '--cfg-options', 'test_dataloader.dataset.indices=3', 'test_dataloader.num_workers=0',
         )  # fmt: skip
         return next(line for line in printed.splitlines() if line.startswith('aAcc'))
@@ -337,3 +333,12 @@ def test_training_and_testing(root: Path, workplace: Path, tmp_path: Path, tool:
     assert test(workplace) == test(empty, *shards, *shown)
     assert len(list((tmp_path / 'images').rglob('*.png'))) == 4
     assert not list(empty.iterdir())
+
+
+@pytest.mark.parametrize('name', CONFIGS, indirect=True)
+def test_the_sampler_that_is_asked_for(name: str, shards: Path) -> None:
+    config = load_config(CONFIGS[name], mini=name == 'ade')
+    shuffle_shards(config, 2)
+    sampler = dict(config.train_dataloader.sampler, dataset=build(name, shards), seed=5)
+    kind = ShardSampler if name == 'coco' else InfiniteShardSampler
+    assert type(DATA_SAMPLERS.build(sampler)) is kind and sampler['mixed'] == 2
