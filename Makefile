@@ -5,7 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CONFIG ?= configs/transnext/upernet_tiny_ade20k.py
-# What else `make setup` installs, such as 'deploy demo': deploy for tools/export.py, demo for tools/demo.py.
+# What else `make setup` installs, such as 'deploy demo': deploy for tools/export.py, demo for tools/demo.py, log for
+# --log wandb and --log mlflow.
 EXTRA ?=
 WORK_DIR = work_dirs/$(patsubst configs/%.py,%,$(CONFIG))_mini
 # Mixed precision for the demo of a segmentor where the processor multiplies bfloat16; AMP= for float32. Boxes suffer from
@@ -25,7 +26,8 @@ PYTEST = OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist lo
 
 help:
 	@echo 'make setup   environment in .venv (a few minutes the first time); EXTRA=deploy adds what tools/export.py needs,'
-	@echo "             EXTRA=demo what tools/demo.py and its tests need, EXTRA='deploy demo' both"
+	@echo '             EXTRA=demo what tools/demo.py and its tests need, EXTRA=log what --log wandb and mlflow need;'
+	@echo "             EXTRA='deploy demo log' all of it"
 	@echo 'make demo    train and test $(CONFIG) on miniature data; CONFIG=... for another'
 	@echo 'make test    the test suite; make test-all trains and tests every config, too (hours)'
 	@echo 'make test-docs   every command of README.md and docs/, made short (half an hour)'
@@ -62,6 +64,10 @@ $(VENV)/.ready-deploy: $(READY)
 
 $(VENV)/.ready-demo: $(READY)
 	$(BIN)/pip install -r requirements/demo.txt
+	@touch $@
+
+$(VENV)/.ready-log: $(READY)
+	$(BIN)/pip install -r requirements/log.txt
 	@touch $@
 
 $(VENV)/.ready-docs: $(READY)

@@ -18,6 +18,7 @@ from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS as MMENGINE_OPTIM_WRAPP
 from mmengine.registry import OPTIM_WRAPPERS as MMENGINE_OPTIM_WRAPPERS
 from mmengine.registry import STRATEGIES as MMENGINE_STRATEGIES
 from mmengine.registry import TRANSFORMS as MMENGINE_TRANSFORMS
+from mmengine.registry import VISBACKENDS as MMENGINE_VISBACKENDS
 from mmengine.registry import VISUALIZERS as MMENGINE_VISUALIZERS
 from mmengine.registry import Registry
 from mmengine.utils import is_installed
@@ -67,6 +68,8 @@ HOOKS = child(
     'engine.ema',
     'engine.visualization',
     'engine.amp',
+    'engine.step_log',
+    'engine.trackers',
     late=dict(AttentionStatisticsHook='engine.attention'),
 )
 LOOPS = child(MMENGINE_LOOPS, 'engine.randomness')
@@ -88,5 +91,6 @@ TRANSFORMS = child(
     late=dict(CountedRandomCrop='datasets.quick_seg', TablePhotoMetricDistortion='datasets.quick_seg'),
 )
 VISUALIZERS = child(MMENGINE_VISUALIZERS, late=dict(PanopticVisualizer='engine.panoptic'))
+VISBACKENDS = child(MMENGINE_VISBACKENDS, 'engine.trackers')
 OPTIM_WRAPPERS = child(MMENGINE_OPTIM_WRAPPERS, 'engine.amp')
 OPTIM_WRAPPER_CONSTRUCTORS = child(MMENGINE_OPTIM_WRAPPER_CONSTRUCTORS, 'engine.optim')

@@ -19,6 +19,7 @@ from bioattn_mm.cli.own_data import check_classes, data_arguments
 from bioattn_mm.cli.pipelines import load_ground_truth
 from bioattn_mm.cli.reports import check_new, write_contact_sheet
 from bioattn_mm.cli.runner import build_runner
+from bioattn_mm.cli.trackers import set_trackers, tracked
 from bioattn_mm.engine.amp import autocast_dtype
 from bioattn_mm.errors import InputError
 
@@ -55,6 +56,7 @@ def parse_args() -> argparse.Namespace:
         "which keeps the pooled grid of the training size (default: the config's)",
     )
     parser.add_amp()
+    parser.add_log()
     parser.add_data()
     parser.add_shards()
     group = parser.add_argument_group("ImageNet's test sets")
@@ -119,7 +121,12 @@ def main() -> None:
         hook = dict(type='bioattn_mm.MixedPrecisionTestHook', dtype=args.amp)
         config.custom_hooks = [*config.get('custom_hooks', []), hook]
 
-    metrics = build_runner(config).test()
+    set_trackers(config, args.log, 'test')
+    if args.log:
+        config.custom_hooks = [*config.get('custom_hooks', []), dict(type='bioattn_mm.LogTestMetricsHook')]
+
+    with tracked(args.log):
+        metrics = build_runner(config).test()
     if not is_main_process():
         return
 

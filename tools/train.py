@@ -3,7 +3,6 @@
 
 import argparse
 import os
-from importlib.util import find_spec
 from pathlib import Path
 
 import bioattn_mm.cli.threads  # noqa: F401
@@ -26,9 +25,11 @@ from bioattn_mm.cli.pipelines import name_host_transforms
 from bioattn_mm.cli.readable_log import readable_log
 from bioattn_mm.cli.runner import build_runner
 from bioattn_mm.cli.shards import shuffle_shards
+from bioattn_mm.cli.trackers import keep_ids, set_trackers, tracked
 from bioattn_mm.engine.amp import autocast_dtype
 from bioattn_mm.engine.checkpoints import latest_checkpoint
 from bioattn_mm.engine.randomness import warn_if_unseeded
+from bioattn_mm.engine.step_log import summarised
 from bioattn_mm.errors import InputError
 
 # Wrappers of an optimizer that --amp takes.
@@ -124,8 +125,9 @@ def parse_args() -> argparse.Namespace:
         'for 1 / F times the epochs (schedule, validation and checkpoints, too), so that the network sees as many '
         'images as in the whole training (ConViT, table 2)',
     )
+    parser.add_log()
     parser.add_argument(
-        '--tensorboard', action='store_true', help='also write curves for tensorboard --logdir WORK_DIR'
+        '--tensorboard', dest='log', action='append_const', const='tensorboard', help='the same as --log tensorboard'
     )
     parser.add_config_options()
     parser.add_launcher()
@@ -171,8 +173,7 @@ def main() -> None:
         set_compile(config, args.compile)
     if args.skip_bad_data:
         set_skip_bad_data(config)
-    if args.tensorboard:
-        set_tensorboard(config)
+    set_trackers(config, args.log)
 
     if args.dry_run:
         if is_main_process():
@@ -181,7 +182,14 @@ def main() -> None:
         return
     if data and rank_and_size(args.launcher)[0] == 0:
         keep_data_files(config, config.work_dir)
+    with tracked(args.log):
+        train(config, args)
+
+
+def train(config: Config, args: argparse.Namespace) -> None:
+    """Train with a config that is complete."""
     runner = build_runner(config)
+    keep_ids(config, args.log, args.launcher)
     # mmdet's and mmseg's inference APIs read the config in the work dir and in the checkpoints.
     name_host_transforms(runner.cfg)
     runner.dump_config()
@@ -189,7 +197,7 @@ def main() -> None:
     for line in config.get('own_data', []):
         runner.logger.info(line)
     warn_if_unseeded(runner)
-    with readable_log(runner):
+    with readable_log(runner), summarised(runner, log_interval(config)):
         runner.train()
 
 
@@ -289,18 +297,12 @@ def set_skip_bad_data(config: Config) -> None:
     hooks = config.get('custom_hooks', [])
     if any(hook.type == 'bioattn_mm.SkipBadDataHook' for hook in hooks):
         return
-    interval = config.get('default_hooks', {}).get('logger', {}).get('interval', 10)
-    config.custom_hooks = [*hooks, dict(type='bioattn_mm.SkipBadDataHook', interval=interval)]
+    config.custom_hooks = [*hooks, dict(type='bioattn_mm.SkipBadDataHook', interval=log_interval(config))]
 
 
-def set_tensorboard(config: Config) -> None:
-    """Write TensorBoard events in addition to the local log files."""
-    if find_spec('tensorboard') is None:
-        raise InputError("--tensorboard needs a package that is not installed: pip install 'bioattn_mm[tensorboard]'")
-    visualizer = config.setdefault('visualizer', dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend')]))
-    backends = visualizer.get('vis_backends') or []
-    if not any(backend['type'] == 'TensorboardVisBackend' for backend in backends):
-        visualizer.vis_backends = [*backends, dict(type='TensorboardVisBackend')]
+def log_interval(config: Config) -> int:
+    """Iterations from one line of the log to the next."""
+    return config.get('default_hooks', {}).get('logger', {}).get('interval', 10)
 
 
 if __name__ == '__main__':

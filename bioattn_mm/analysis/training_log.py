@@ -46,7 +46,8 @@ class TrainingLog:
         logged before it.
 
         Args:
-            path: Work dir of a training, one of the folders in it that are named by time, or a scalars.json.
+            path: Work dir of a training, one of the folders in it that are named by time, a scalars.json, or the
+                steps.jsonl of `StepLogHook`, which has every step.
 
         Raises:
             InputError: There is no log, a file cannot be read, or nothing was logged.
@@ -164,7 +165,7 @@ def run_names(paths: Sequence[str]) -> list[str]:
     for path in paths:
         place = Path(path).resolve()
         # Neither file nor folder name says anything, if they are those that mmengine gives.
-        place = place.parent if place.name == SCALARS.name else place
+        place = place.parent if place.name in (SCALARS.name, 'steps.jsonl') else place
         parts.append((place.parent if place.name == SCALARS.parent.name else place).parts)
     for one, other in pairwise(sorted(parts)):
         if one == other:

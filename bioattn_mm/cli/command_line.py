@@ -19,6 +19,8 @@ from .restarts import note_refusal
 
 # In place of a checkpoint of one of timm's models: timm's own weights.
 PRETRAINED = 'pretrained'
+# What `--log` takes (see `trackers`).
+TRACKERS = ('tensorboard', 'wandb', 'mlflow')
 # What may stand for a checkpoint, for the help of the tools.
 CHECKPOINT_KINDS = 'a file, a URL, or hf://OWNER/NAME/FILE of a Hugging Face repository'
 
@@ -162,6 +164,20 @@ class ToolParser(argparse.ArgumentParser):
             choices=['float16', 'bfloat16'],
             help='mixed precision in this dtype, float16 without a value, which needs a GPU; bfloat16 also on a CPU '
             'with instructions for it (default: float32)',
+        )
+
+    def add_log(self) -> None:
+        """Add `--log`."""
+        self.add_argument(
+            '--log',
+            nargs='+',
+            action='extend',
+            default=[],
+            choices=TRACKERS,
+            metavar='TRACKER',
+            help=f'write curves, metrics and the config to trackers, too: {", ".join(TRACKERS)}; the project is the '
+            "config's folder, the run has its name; W&B and MLflow go by their own variables of the environment, "
+            'such as WANDB_MODE=offline and MLFLOW_TRACKING_URI',
         )
 
     def add_launcher(self) -> None:

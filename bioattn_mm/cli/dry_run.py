@@ -1,8 +1,6 @@
 """A dry run: the first step of a training, to see whether the rest would run and what it would be."""
 
 import math
-import resource
-import sys
 import tempfile
 import warnings
 from collections import Counter
@@ -20,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..checkpoints import other_classes, read_state_dict
 from ..engine.amp import BFloat16OptimWrapper
 from ..engine.ema import unwrapped
+from ..engine.step_log import peak_memory
 from ..engine.sync_batch_norm import CPUSyncBatchNorm
 from ..errors import InputError
 from .readable_log import groups_table, optimizer_groups, readable_log
@@ -127,7 +126,7 @@ def report(runner: Runner, hook: DryRunHook) -> list[tuple[str, str]]:
     rows += [
         ('first step', f'{hook.step_seconds:.2f} s, loss {hook.loss:.4g}'),
         ('validation image', 'none' if hook.val_seconds is None else f'{hook.val_seconds:.2f} s'),
-        ('peak memory', peak_memory()),
+        ('peak memory', memory_taken()),
     ]
     return rows
 
@@ -207,9 +206,6 @@ def normalisation_layers(model: nn.Module) -> str:
     return ', '.join(f'{count} {name}' for name, count in counts.most_common()) or 'none'
 
 
-def peak_memory() -> str:
+def memory_taken() -> str:
     """Peak memory of the process: on its GPU, if there is one, else in RAM."""
-    if torch.cuda.is_available():
-        return f'{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB of the GPU'
-    unit = 1 if sys.platform == 'darwin' else 1024  # kibibytes on Linux
-    return f'{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30:.1f} GiB, on the CPU'
+    return f'{peak_memory() / 2**30:.1f} GiB' + (' of the GPU' if torch.cuda.is_available() else ', on the CPU')

@@ -27,6 +27,10 @@ EXTRAS = dict(
     gradio='demo',
     deepspeed='deepspeed',
     tensorboard='tensorboard',
+    wandb='log',
+    mlflow='log',
+    sqlalchemy='log',
+    alembic='log',
 )
 
 

@@ -1,6 +1,5 @@
 """A short training log: one table of the optimizer's groups instead of lines for every parameter."""
 
-import io
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,11 +10,11 @@ from mmengine.logging import MMLogger, print_log
 from mmengine.model import BaseModule
 from mmengine.optim import BaseOptimWrapper
 from mmengine.runner import Runner
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 
 from ..engine.ema import unwrapped
+from ..engine.health import table_text
 
 
 @dataclass
@@ -57,9 +56,7 @@ def groups_table(groups: list[OptimizerGroup]) -> str:
     for group in groups:
         values = f'{group.lr:.3g}', f'{group.weight_decay:g}', str(len(group.names)), f'{group.num_parameters:,}'
         table.add_row(*values, group.names[0])
-    text = io.StringIO()
-    Console(file=text, width=140).print(table)
-    return text.getvalue().rstrip()
+    return table_text(table)
 
 
 class OptimizerGroupsHook(Hook):

@@ -3,10 +3,12 @@
 import logging
 
 import torch
+from mmengine.dataset import BaseDataset
 from mmengine.dist import all_reduce, is_main_process
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.runner import Runner
+from torch import Tensor
 
 from ..checkpoints.loading import other_classes
 from ..datasets.skipping import SkippingPipeline, leaf_datasets
@@ -73,6 +75,8 @@ class SkipBadDataHook(Hook):
 
     def __init__(self, interval: int = 50) -> None:
         self.interval = interval
+        self.datasets: list[BaseDataset] = []
+        self.logged: list[Tensor] = []
 
     def before_train(self, runner: Runner) -> None:
         # The worker processes start later, at the first step, and inherit the changed pipeline.
@@ -105,5 +109,9 @@ class SkipBadDataHook(Hook):
 
     def log_count(self) -> None:
         """Log how many samples all processes together have found bad."""
-        count = sum(int(logged.sum()) for logged in self.logged)
-        print_log(f'bad training samples skipped: {count} of {sum(map(len, self.datasets))}', 'current')
+        print_log(f'bad training samples skipped: {self.num_skipped()} of {sum(map(len, self.datasets))}', 'current')
+
+    def num_skipped(self) -> int:
+        """How many samples are known to be bad: by all processes at the last log, and by this one since."""
+        bad = (dataset.pipeline.bad for dataset in self.datasets)
+        return sum(int((known | logged).sum()) for known, logged in zip(bad, self.logged))

@@ -160,6 +160,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
     'docs/training.md': {
         'Train and test': Run(),
         'Train and test, 2': Run(),
+        'Logs': Run(),
         'Data': NotRun('it needs ADE20K; tests/datasets/test_panoptic_data.py converts a drawn one'),
         'Data from shards': Run(),
         'Mask2Former': Run(),

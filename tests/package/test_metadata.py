@@ -26,6 +26,7 @@ NOT_PINNED = {'deepspeed'}
 DISTRIBUTIONS = dict(
     cv2='opencv-python-headless',
     grpc='grpcio',
+    mlflow='mlflow-skinny',
     imagecorruptions='imagecorruptions-imaug',
     mmcv='onedl-mmcv',
     mmdet='onedl-mmdetection',

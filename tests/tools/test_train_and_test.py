@@ -1,7 +1,7 @@
 """tools/train.py and tools/test.py: the whole path on miniature data, and bad input."""
 
 import csv
-import importlib.util
+import json
 import pickle
 import re
 import shutil
@@ -76,9 +76,13 @@ def test_checkpoint_gives_the_same_metric_again(workplace: Path, trained: Path) 
 def test_multi_scale_and_flip(workplace: Path, trained: Path, tool: InProcess) -> None:
     tool(
         workplace, 'test.py', CONFIG, 'trained/iter_60.pth', '--mini', '--tta', '--bias-mode', 'linear',
-        '--work-dir', 'tta', '--cfg-options', 'test_dataloader.dataset.indices=2',
+        '--work-dir', 'tta', '--log', 'tensorboard', '--cfg-options', 'test_dataloader.dataset.indices=2',
     )  # fmt: skip
-    assert metrics_of_test(workplace / 'tta')['mIoU'] > 0
+    miou = metrics_of_test(workplace / 'tta')['mIoU']
+    assert miou > 0
+    (events,) = (workplace / 'tta').glob('*/vis_data/events.out.tfevents.*')
+    (point,) = EventAccumulator(str(events)).Reload().Scalars('test/mIoU')
+    assert point.value == pytest.approx(miou, rel=1e-4)
 
 
 @pytest.mark.usefixtures('bfloat16_anywhere')
@@ -120,12 +124,17 @@ def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, tr
     line = tool.refused(workplace, *again)
     assert line.startswith('error: resumed already holds iter_60.pth: add --resume')
 
-    tool(
-        workplace, *again, '--resume', '--tensorboard', '--cfg-options', 'train_cfg.max_iters=62',
+    printed = tool(
+        workplace, *again, '--resume', '--log', 'tensorboard', '--cfg-options', 'train_cfg.max_iters=62',
         'train_cfg.val_interval=1000', 'default_hooks.logger.interval=1',
     )  # fmt: skip
     assert [line['step'] for line in scalars(copy) if 'loss' in line] == [61, 62]
     assert (copy / 'iter_62.pth').is_file()
+
+    lines = [json.loads(row) for row in (copy / 'steps.jsonl').read_text().splitlines()]
+    assert [line['step'] for line in lines if 'iter' in line] == [61, 62]
+    assert lines[0]['start']['resumed'] and lines[-1]['summary']['ended'] == 'finished'
+    assert 'health of the run' in printed
 
     (events,) = copy.glob('*/vis_data/events.out.tfevents.*')
     curves = EventAccumulator(str(events)).Reload()
@@ -266,15 +275,6 @@ def test_weights_alone_to_resume_from(workplace: Path, tool: InProcess) -> None:
         'error: weights.pth holds weights but no state of a training: to start from them, leave out --resume and '
         'add --load-from weights.pth'
     )
-
-
-def test_tensorboard_that_is_not_installed(workplace: Path, tool: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, 'find_spec', lambda name, *args: None if name == 'tensorboard' else find_spec(name, *args)
-    )
-    line = tool.refused(workplace, 'train.py', CONFIG, '--mini', '--tensorboard')
-    assert line == "error: --tensorboard needs a package that is not installed: pip install 'bioattn_mm[tensorboard]'"
 
 
 TINY = 'configs/transnext/upernet_tiny_ade20k.py'
