@@ -1,5 +1,6 @@
 #!/usr/bin/env python
-"""Predict the efficiency of training on 8, 64 and 512 GPUs from what a training step computes and sends.
+"""Predict the efficiency of training on 8 to 4096 GPUs, and the memory of each, from what a training step computes,
+sends and keeps.
 
 Measured on the CPU are the multiply-adds of a step, by PyTorch's counter, and the bytes that two processes
 all-reduce, by the profiler. The rest is arithmetic with the rates of the options: see benchmarks/scaling.md.
@@ -19,6 +20,7 @@ from mmengine.model import MMDistributedDataParallel
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner import Runner
+from scaling_memory import memory_of, shards_on_meta
 from torch import multiprocessing
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
@@ -37,9 +39,20 @@ CONFIGS = [
     'configs/gab/mask_rcnn_swin_small_coco.py',
     'configs/vars/mask_rcnn_rvt_tiny_vars_sd_coco.py',
 ]
-GPUS = (8, 64, 512)
+GPUS = (8, 64, 512, 4096)
 GPUS_A_MACHINE = 8
 BUCKET_BYTES = 25 * 2**20  # of DistributedDataParallel
+# What may be wrong with the assumptions: changes of the options. A faster GPU waits for more of its time.
+WRONG = {
+    'as assumed': lambda args: {},
+    'GPUs compute twice as fast': lambda args: dict(rate=2 * args.rate),
+    'half the bandwidth in a machine': lambda args: dict(machine_bandwidth=args.machine_bandwidth / 2),
+    'half the bandwidth between machines': lambda args: dict(network_bandwidth=args.network_bandwidth / 2),
+    'twice the latency': lambda args: dict(latency=2 * args.latency),
+    'nothing overlaps': lambda args: dict(overlap=False),
+    'messages of a ring, 2 (n - 1) a call, not of a tree, 2 log2 n': lambda args: dict(tree=False),
+}
+TABLES = ('time', 'memory')
 # Images of a 1x schedule: 12 epochs of COCO's training images with objects; 160 000 steps of 16 on ADE20K.
 IMAGES = dict(mmdet=12 * 117266, mmseg=160000 * 16)
 
@@ -57,12 +70,22 @@ class Step:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('configs', nargs='*', default=CONFIGS, metavar='CONFIG', help='default: nine of all systems')
+    parser.add_argument('--tables', nargs='+', choices=TABLES, default=TABLES, help='default: both')
     parser.add_argument('--rate', type=float, default=15.0, help='multiply-adds a second of a GPU, in 1e12')
     parser.add_argument('--machine-bandwidth', type=float, default=150.0, help='GB/s of a GPU in its machine')
     parser.add_argument('--network-bandwidth', type=float, default=25.0, help='GB/s of a GPU to other machines')
     parser.add_argument('--latency', type=float, default=20.0, help='microseconds of a message')
+    parser.set_defaults(overlap=True, tree=True)
     args = parser.parse_args()
 
+    if 'time' in args.tables:
+        print_times(args)
+    if 'memory' in args.tables:
+        print_memory(args.configs)
+
+
+def print_times(args: argparse.Namespace) -> None:
+    """What a step takes, and what of it is waiting, for each number of GPUs."""
     ensure_mini_data()
     print(
         f'{args.rate:g}e12 multiply-adds a second, {args.machine_bandwidth:g} GB/s in a machine of {GPUS_A_MACHINE}, '
@@ -70,9 +93,11 @@ def main() -> None:
     )
     gpus = (f'{count} GPUs' for count in GPUS)
     print_header('config', 'multiply-adds of a step', 'all-reduced', 'in calls', 'compute', *gpus)
+    steps = []
     for path in args.configs:
         config = Config.fromfile(path)
         step = Step(count_multiply_adds(config), *communication(config), config.train_dataloader.batch_size)
+        steps.append(step)
         compute = step.multiply_adds / (args.rate * 1e12)
         cells = [
             f'{Path(path).parent.name}/{Path(path).stem}',
@@ -84,18 +109,62 @@ def main() -> None:
         for count in GPUS:
             transfer, messages = all_reduce_seconds(step, count, args)
             exposed = exposed_seconds(step, compute, transfer, messages)
-            steps = math.ceil(IMAGES[config.default_scope] / (step.batch_size * count))
+            num_steps = math.ceil(IMAGES[config.default_scope] / (step.batch_size * count))
             slow, fast = (100 * compute / (compute + waiting) for waiting in (transfer + messages, exposed))
-            hours = steps * (compute + exposed) / 3600
-            cells.append(f'{1e3 * (transfer + messages):.1f} ms, {slow:.0f} to {fast:.0f} %, {hours:.2f} h')
+            hours = num_steps * (compute + exposed) / 3600
+            cells.append(f'{1e3 * (transfer + messages):.1f} ms, {slow:.0f} to {fast:.0f} %, {hours:.2g} h')
         print_row(*cells)
+    print_assumptions(steps, args)
+
+
+def print_memory(configs: list[str]) -> None:
+    """What a GPU holds by strategy, in GiB, and what the shards of FSDP are on the meta device."""
+    print('\nGiB of a GPU; the last columns: shards of FSDP, 4 P / n and counted on the meta device, in MiB\n')
+    print_header(
+        'config', 'parameters', 'activations', 'DDP', 'ZeRO-2, 8 GPUs', 'FSDP, 8', 'FSDP, 64', 'FSDP, 512', 'shards, 8',
+        'shards, 512',
+    )  # fmt: skip
+    for path in configs:
+        config = Config.fromfile(path)
+        memory = memory_of(config)
+        amounts = [memory.parameters, memory.activations, memory.data_parallel(), memory.zero_2(8)]
+        amounts += [memory.fully_sharded(count) for count in (8, 64, 512)]
+        shards = [
+            f'{memory.shards(count) / 2**20:.2f}, {shards_on_meta(config, count) / 2**20:.2f}' for count in (8, 512)
+        ]
+        name = f'{Path(path).parent.name}/{Path(path).stem}'
+        print_row(name, *(f'{amount / 2**30:.2f}' for amount in amounts), *shards)
+
+
+def efficiency(step: Step, num_gpus: int, args: argparse.Namespace) -> float:
+    """The part of a step in which a GPU computes."""
+    compute = step.multiply_adds / (args.rate * 1e12)
+    transfer, messages = all_reduce_seconds(step, num_gpus, args)
+    waiting = exposed_seconds(step, compute, transfer, messages) if args.overlap else transfer + messages
+    return compute / (compute + waiting)
+
+
+def print_assumptions(steps: list[Step], args: argparse.Namespace) -> None:
+    """How much of the efficiency hangs on each assumption: the mean of all configs if it is wrong."""
+    print('\nEfficiency, the mean of these configs, if one assumption is wrong\n')
+    print_header('assumption', *(f'{count} GPUs' for count in GPUS))
+    for name, change in WRONG.items():
+        wrong = argparse.Namespace(**{**vars(args), **change(args)})
+        means = (100 * sum(efficiency(step, count, wrong) for step in steps) / len(steps) for count in GPUS)
+        print_row(name, *(f'{mean:.0f} %' for mean in means))
 
 
 def all_reduce_seconds(step: Step, num_gpus: int, args: argparse.Namespace) -> tuple[float, float]:
-    """Seconds to send 2 (n - 1) / n times the bytes at the slowest rate, and seconds of 2 log2 n messages a call."""
+    """Seconds to send 2 (n - 1) / n times the bytes at the slowest rate, and seconds of the messages of calls."""
     bandwidth = args.machine_bandwidth if num_gpus <= GPUS_A_MACHINE else args.network_bandwidth
-    transfer = 2 * (num_gpus - 1) / num_gpus * step.sent_bytes / (bandwidth * 1e9)
-    return transfer, step.num_calls * 2 * math.log2(num_gpus) * args.latency * 1e-6
+    transfer = sent_share(num_gpus) * step.sent_bytes / (bandwidth * 1e9)
+    messages = 2 * math.log2(num_gpus) if args.tree else 2 * (num_gpus - 1)
+    return transfer, step.num_calls * messages * args.latency * 1e-6
+
+
+def sent_share(num_gpus: int) -> float:
+    """How often each byte is sent by a GPU in an all-reduce of a ring."""
+    return 2 * (num_gpus - 1) / num_gpus
 
 
 def exposed_seconds(step: Step, compute: float, transfer: float, messages: float) -> float:

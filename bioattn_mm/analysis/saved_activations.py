@@ -27,9 +27,9 @@ def saved_bytes(forward: Callable[[], object], module: nn.Module) -> int:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda packed: packed.tensor):
         output = forward()
     storages = (packed.tensor.untyped_storage() for packed in kept)
-    sizes = {storage.data_ptr(): storage.nbytes() for storage in storages}
+    sizes = {storage._cdata: storage.nbytes() for storage in storages}
     for tensor in (*module.parameters(), *module.buffers()):
-        sizes.pop(tensor.untyped_storage().data_ptr(), None)
+        sizes.pop(tensor.untyped_storage()._cdata, None)
     del output
     return sum(sizes.values())
 
