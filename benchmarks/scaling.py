@@ -121,8 +121,8 @@ def print_memory(configs: list[str]) -> None:
     """What a GPU holds by strategy, in GiB, and what the shards of FSDP are on the meta device."""
     print('\nGiB of a GPU; the last columns: shards of FSDP, 4 P / n and counted on the meta device, in MiB\n')
     print_header(
-        'config', 'parameters', 'activations', 'DDP', 'ZeRO-2, 8 GPUs', 'FSDP, 8', 'FSDP, 64', 'FSDP, 512', 'shards, 8',
-        'shards, 512',
+        'config', 'parameters', 'activations', 'DDP', 'ZeRO-2, 8 GPUs', 'FSDP, 8', 'FSDP, 64', 'FSDP, 512',
+        'shards, 8', 'shards, 512',
     )  # fmt: skip
     for path in configs:
         config = Config.fromfile(path)
@@ -155,7 +155,7 @@ def print_assumptions(steps: list[Step], args: argparse.Namespace) -> None:
 
 
 def all_reduce_seconds(step: Step, num_gpus: int, args: argparse.Namespace) -> tuple[float, float]:
-    """Seconds to send 2 (n - 1) / n times the bytes at the slowest rate, and seconds of the messages of calls."""
+    """Seconds to send 2 (n - 1) / n times the bytes at the slowest rate, and seconds of all messages."""
     bandwidth = args.machine_bandwidth if num_gpus <= GPUS_A_MACHINE else args.network_bandwidth
     transfer = sent_share(num_gpus) * step.sent_bytes / (bandwidth * 1e9)
     messages = 2 * math.log2(num_gpus) if args.tree else 2 * (num_gpus - 1)

@@ -1,9 +1,10 @@
 """Memory of a GPU in training, by strategy: computed from the model, and checked on the meta device.
 
-The bytes of parameters, gradients and the optimizer's state follow from the number of parameters; those of activations
-are of the tensors that autograd saves in a forward pass in PyTorch's FakeTensorMode, which computes nothing. The check
-shards the model as FSDP does, on the meta device and for as many ranks as one likes, takes a step of AdamW, and counts
-what the first rank then holds. Nothing here knows the buffers of cuDNN, cuBLAS and NCCL, and gaps of the allocator.
+The bytes of parameters, gradients and the optimizer's state follow from the number of parameters; those of
+activations are of the tensors that autograd saves in a forward pass in PyTorch's FakeTensorMode, which computes
+nothing. The check shards the model as FSDP does, on the meta device, for any number of ranks, takes a step of AdamW,
+and counts what the first rank then holds. Nothing here knows the buffers of cuDNN, cuBLAS and NCCL, and gaps of the
+allocator.
 """
 
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ class Memory:
         return whole + 4 * self.parameters // num_gpus + self.activations
 
     def fully_sharded(self, num_gpus: int) -> int:
-        """FSDP: everything divided; at the peak, the rest and two blocks are gathered, and gradients of the rest whole.
+        """FSDP: everything divided; at the peak the rest and two blocks are gathered, the rest's gradients whole.
 
         An upper bound: gradients are complete when the activations are gone.
         """

@@ -10,7 +10,7 @@ def cached_constant(function: Callable[..., torch.Tensor]) -> Callable[..., torc
     """Cache a tensor that depends on hashable arguments only, such as a size and a device.
 
     On a GPU that saves launches that take longer than their arithmetic. The tensor is computed anew where PyTorch
-    compiles, exports or traces, whose tensors must not be kept.
+    compiles, exports or traces, or in its FakeTensorMode, whose tensors must not be kept.
     """
     # A tensor that was made in inference mode could not be used in training later.
     compute = torch.inference_mode(False)(function)
@@ -18,7 +18,8 @@ def cached_constant(function: Callable[..., torch.Tensor]) -> Callable[..., torc
 
     @wraps(function)
     def get(*arguments: Hashable) -> torch.Tensor:
-        is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        is_fake = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+        is_traced = is_fake or torch.compiler.is_compiling() or torch.jit.is_tracing()
         return function(*arguments) if is_traced else cached(*arguments)
 
     return get

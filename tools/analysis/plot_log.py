@@ -49,8 +49,8 @@ def parse_args() -> argparse.Namespace:
         'runs',
         nargs='+',
         metavar='WORK_DIR',
-        help='work dir of a training; or a folder named by time in it, or a scalars.json, for one start of it; or the '
-        'steps.jsonl in it, for every step',
+        help='work dir of a training; or a folder named by time in it, or a scalars.json, for one start of it; or '
+        'the steps.jsonl in it, for every step',
     )
     parser.add_out(', '.join(FILES))
     parser.add_argument(
