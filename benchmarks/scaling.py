@@ -118,7 +118,7 @@ def print_times(args: argparse.Namespace) -> None:
 
 
 def print_memory(configs: list[str]) -> None:
-    """What a GPU holds by strategy, in GiB, and what the shards of FSDP are on the meta device."""
+    """What a GPU holds by strategy, and what the shards of FSDP are on the meta device."""
     print('\nGiB of a GPU; the last columns: shards of FSDP, 4 P / n and counted on the meta device, in MiB\n')
     print_header(
         'config', 'parameters', 'activations', 'DDP', 'ZeRO-2, 8 GPUs', 'FSDP, 8', 'FSDP, 64', 'FSDP, 512',

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS, DefaultScope
+from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
@@ -93,9 +93,10 @@ def shards_on_meta(config: Config, num_gpus: int) -> int:
         mesh = init_device_mesh('cpu', (num_gpus,))
         with torch.device('meta'):
             model = build(config)
-        for block in blocks_of(model):
-            fully_shard(block, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+        # FSDP does not take parameters without dimensions, which GAB has: they are whole on each rank.
+        scalars = {parameter for parameter in model.parameters() if parameter.dim() == 0}
+        for module in (*blocks_of(model), model):
+            fully_shard(module, mesh=mesh, ignored_params=scalars)
         held = [local(parameter) for parameter in model.parameters()]
         for tensor in held:
             tensor.grad = torch.empty_like(tensor)
@@ -124,7 +125,7 @@ def bytes_of(tensors: list[Tensor]) -> int:
 
 def build(config: Config) -> nn.Module:
     """The model of a config without weights, on the device or in the mode that is set."""
-    DefaultScope.get_instance(f'{config.filename}_memory', scope_name=config.default_scope)
+    init_default_scope(config.default_scope)
     settings = Config(config.model.to_dict())
     settings['backbone']['init_cfg'] = None
     for key in ('decode_head', 'auxiliary_head'):
