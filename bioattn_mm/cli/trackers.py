@@ -116,7 +116,7 @@ def tracked(names: Sequence[str]) -> Iterator[None]:
             wandb='`wandb login` lets you in, and with WANDB_MODE=offline nothing is sent',
             mlflow='MLFLOW_TRACKING_URI names the store',
         )
-        raise InputError(f'--log {tracker}: {str(error).splitlines()[0]}; {hint[tracker]}') from error
+        raise InputError(f'--log {tracker}: {str(error).splitlines()[0].rstrip(".")}; {hint[tracker]}') from error
 
 
 def end_trackers(error: BaseException) -> None:

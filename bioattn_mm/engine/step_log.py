@@ -72,6 +72,7 @@ class StepLogHook(Hook):
         self.file: StepFile | None = None
         self.own_time: OwnTime | None = None
         self.unwritten: dict | None = None
+        self.done = 0
 
     def before_train(self, runner: Runner) -> None:
         runner.register_hook(_AfterOtherHooks(self))
@@ -90,6 +91,7 @@ class StepLogHook(Hook):
         self.rates = list(runner.optim_wrapper.get_lr())
         self.updates = OptimizerSteps(runner.optim_wrapper)
         self.clock = time.perf_counter()
+        self.done = runner.iter
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
         self.data_time = time.perf_counter() - self.clock
@@ -122,8 +124,8 @@ class StepLogHook(Hook):
         seconds, self.clock = now - self.clock, now
         if self.file is None:
             return
-        done = runner.iter + 1
-        line = dict(step=done, iter=done)
+        self.done = runner.iter + 1
+        line = dict(step=self.done, iter=self.done)
         images = step['images'] and step['images'] * get_world_size()
         if isinstance(runner.train_loop, EpochBasedTrainLoop):
             line['epoch'] = runner.epoch + 1
@@ -170,7 +172,7 @@ class StepLogHook(Hook):
         skipping = [hook for hook in runner.hooks if isinstance(hook, SkipBadDataHook)]
         skipped = sum(hook.num_skipped() for hook in skipping) if skipping else None
         summary = dict(ended=reason, **health(read_lines(file.path)), skipped_samples=skipped)
-        file.write(dict(step=runner.iter, summary=summary), flush=True)
+        file.write(dict(step=self.done, summary=summary), flush=True)
         if summary['steps']:
             print_log('\n' + health_table(summary), 'current')
 

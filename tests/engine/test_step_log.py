@@ -42,7 +42,7 @@ class ToyModel(BaseModel):
 
     def forward(self, inputs: list, mode: str) -> dict | list:
         if mode == 'predict':
-            return []
+            return [{}]
         self.passes += 1
         result = self.at.get(self.passes, lambda: 1)()
         self.norm(torch.arange(4.0).view(2, 2))
@@ -171,7 +171,8 @@ def test_a_run_that_is_told_to_end(tmp_path: Path) -> None:
         train(runner)
     assert (folder / 'iter_3.pth').exists()
     assert steps_of(folder) == [1, 2, 3]  # the step that the checkpoint is of, too
-    assert lines_of(folder)[-1]['summary']['ended'] == 'SIGTERM'
+    last = lines_of(folder)[-1]
+    assert last['step'] == 3 and last['summary']['ended'] == 'SIGTERM'
 
 
 def test_what_took_the_time_of_a_stall(tmp_path: Path) -> None:
