@@ -1,20 +1,5 @@
 # Mask2Former with ConvNeXt-T on ADE20K, 160k iterations: a baseline under the recipe of the other systems.
 # Weights: ConvNeXt's ImageNet-1k release as mmpretrain converted it, fetched when training starts.
-_base_ = '../_base_/recipes/mask2former_ade20k.py'
-model = dict(
-    backbone=dict(
-        type='mmpretrain.ConvNeXt',
-        arch='tiny',
-        out_indices=[0, 1, 2, 3],
-        drop_path_rate=0.4,
-        layer_scale_init_value=1.0,
-        gap_before_final_norm=False,
-        init_cfg=dict(
-            type='Pretrained',
-            checkpoint='https://mmassets.onedl.ai/mmclassification/v0/convnext/downstream/convnext-tiny_3rdparty_32xb128-noema_in1k_20220301-795e9634.pth',
-            prefix='backbone.',
-        ),
-    ),
-    decode_head=dict(in_channels=[96, 192, 384, 768]),
-)
+_base_ = ['../_base_/recipes/mask2former_ade20k.py', '../_base_/backbones/convnext_tiny.py']
+model = dict(backbone=_base_.pop('backbone'), decode_head=dict(in_channels=[96, 192, 384, 768]))
 optim_wrapper = dict(paramwise_cfg=dict(flat_decay_mult=0.0))

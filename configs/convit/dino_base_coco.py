@@ -1,7 +1,4 @@
 # DINO of four scales with ConViT-Base on COCO, 12 epochs.
 # Weights: the authors' ImageNet-1k release, fetched when training starts.
-_base_ = './dino_tiny_coco.py'
-model = dict(
-    backbone=dict(arch='base', init_cfg=dict(checkpoint='https://dl.fbaipublicfiles.com/convit/convit_base.pth')),
-    neck=dict(in_channels=768),
-)
+_base_ = ['./dino_tiny_coco.py', '../_base_/backbones/convit_base.py']
+model = dict(backbone=_base_.pop('backbone'), neck=dict(in_channels=768))

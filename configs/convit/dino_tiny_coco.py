@@ -1,12 +1,4 @@
 # DINO of four scales with ConViT-Tiny on COCO, 12 epochs.
 # Weights: the authors' ImageNet-1k release, fetched when training starts.
-_base_ = '../_base_/recipes/plain_dino_coco.py'
-model = dict(
-    backbone=dict(
-        type='bioattn_mm.ConViT',
-        arch='tiny',
-        drop_path_rate=0.1,
-        init_cfg=dict(type='Pretrained', checkpoint='https://dl.fbaipublicfiles.com/convit/convit_tiny.pth'),
-    ),
-    neck=dict(in_channels=192),
-)
+_base_ = ['../_base_/recipes/plain_dino_coco.py', '../_base_/backbones/convit_tiny.py']
+model = dict(backbone=_base_.pop('backbone'), neck=dict(in_channels=192))

@@ -1,8 +1,5 @@
 # UperNet with ConViT-Small on ADE20K, 160k iterations.
 # Weights: the authors' ImageNet-1k release, fetched when training starts.
-_base_ = './upernet_tiny_ade20k.py'
-model = dict(
-    backbone=dict(arch='small', init_cfg=dict(checkpoint='https://dl.fbaipublicfiles.com/convit/convit_small.pth')),
-    neck=dict(in_channels=[432] * 4),
-)
+_base_ = ['./upernet_tiny_ade20k.py', '../_base_/backbones/convit_small.py']
+model = dict(backbone=_base_.pop('backbone'), neck=dict(in_channels=[432] * 4))
 optim_wrapper = dict(paramwise_cfg=dict(layer_decay_rate=0.9))

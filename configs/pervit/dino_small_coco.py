@@ -1,7 +1,4 @@
 # DINO of four scales with PerViT-Small on COCO, 12 epochs.
 # Weights: the authors' ImageNet-1k release, to be put into checkpoints/ by hand.
-_base_ = './dino_tiny_coco.py'
-model = dict(
-    backbone=dict(arch='small', drop_path_rate=0.1, init_cfg=dict(checkpoint='checkpoints/pervit_small.pth')),
-    neck=dict(in_channels=464),
-)
+_base_ = ['./dino_tiny_coco.py', '../_base_/backbones/pervit_small.py']
+model = dict(backbone=_base_.pop('backbone'), neck=dict(in_channels=464))

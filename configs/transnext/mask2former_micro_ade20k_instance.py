@@ -1,12 +1,4 @@
 # Mask2Former with TransNeXt-Micro on ADE20K, instance segmentation, 160k iterations.
 # Weights: the authors' ImageNet-1k release, fetched when training starts.
-_base_ = './mask2former_tiny_ade20k_instance.py'
-model = dict(
-    backbone=dict(
-        arch='micro',
-        init_cfg=dict(
-            checkpoint='https://huggingface.co/DaiShiResearch/transnext-micro-224-1k/resolve/main/transnext_micro_224_1k.pth'
-        ),
-    ),
-    panoptic_head=dict(in_channels=[48, 96, 192, 384]),
-)
+_base_ = ['./mask2former_tiny_ade20k_instance.py', '../_base_/backbones/transnext_micro.py']
+model = dict(backbone=_base_.pop('backbone'), panoptic_head=dict(in_channels=[48, 96, 192, 384]))

@@ -1,28 +1,16 @@
 # Mask2Former with TransNeXt-Tiny on ADE20K, 160k iterations (TransNeXt).
 # Weights: the authors' ImageNet-1k release, fetched when training starts.
-_base_ = '../_base_/recipes/mask2former_ade20k.py'
+_base_ = [
+    '../_base_/recipes/mask2former_ade20k.py',
+    '../_base_/backbones/transnext.py',
+    '../_base_/backbones/transnext_tiny.py',
+]
 model = dict(
-    backbone=dict(
-        type='bioattn_mm.TransNeXt',
-        arch='tiny',
-        # As the authors train and test: the position bias of this image size, resized to the actual one.
-        bias_mode='interpolate',
-        img_size=512,
-        drop_path_rate=0.3,
-        init_cfg=dict(
-            type='Pretrained',
-            checkpoint='https://huggingface.co/DaiShiResearch/transnext-tiny-224-1k/resolve/main/transnext_tiny_224_1k.pth',
-        ),
-    ),
+    backbone=dict(_base_.pop('backbone'), img_size=512, drop_path_rate=0.3),
     decode_head=dict(in_channels=[72, 144, 288, 576]),
 )
 # Multi-scale testing extrapolates the position bias.
 tta_overrides = dict(model=dict(backbone=dict(bias_mode='extrapolate')))
 # The whole backbone learns at a tenth of the rate. In the authors' configs, patch_embed4 and norm4 do not, by mistake
 # as it seems.
-optim_wrapper = dict(
-    paramwise_cfg=dict(
-        custom_keys={name: dict(decay_mult=0.0) for name in ('attn.scale', 'window_bias', 'position_bias', 'norm')},
-        flat_decay_mult=0.0,
-    )
-)
+optim_wrapper = dict(paramwise_cfg=dict(custom_keys=_base_.pop('custom_keys'), flat_decay_mult=0.0))

@@ -1,24 +1,12 @@
 # Mask2Former with TransNeXt-Tiny on ADE20K, instance segmentation, 160k iterations.
 # Weights: the authors' ImageNet-1k release, fetched when training starts.
-_base_ = '../_base_/recipes/mask2former_ade20k_instance.py'
+_base_ = [
+    '../_base_/recipes/mask2former_ade20k_instance.py',
+    '../_base_/backbones/transnext.py',
+    '../_base_/backbones/transnext_tiny.py',
+]
 model = dict(
-    backbone=dict(
-        type='bioattn_mm.TransNeXt',
-        arch='tiny',
-        # As in the authors' Mask2Former: the position bias of the crop's size, resized to the actual one.
-        bias_mode='interpolate',
-        img_size=640,
-        drop_path_rate=0.3,
-        init_cfg=dict(
-            type='Pretrained',
-            checkpoint='https://huggingface.co/DaiShiResearch/transnext-tiny-224-1k/resolve/main/transnext_tiny_224_1k.pth',
-        ),
-    ),
+    backbone=dict(_base_.pop('backbone'), img_size=640, drop_path_rate=0.3),
     panoptic_head=dict(in_channels=[72, 144, 288, 576]),
 )
-optim_wrapper = dict(
-    paramwise_cfg=dict(
-        custom_keys={name: dict(decay_mult=0.0) for name in ('attn.scale', 'window_bias', 'position_bias', 'norm')},
-        flat_decay_mult=0.0,
-    )
-)
+optim_wrapper = dict(paramwise_cfg=dict(custom_keys=_base_.pop('custom_keys'), flat_decay_mult=0.0))

@@ -5,21 +5,11 @@ _base_ = [
     '../_base_/datasets/coco_instance.py',
     '../_base_/schedules/adamw_1x.py',
     '../_base_/runtimes/mmdet.py',
+    '../_base_/backbones/transnext.py',
+    '../_base_/backbones/transnext_tiny.py',
 ]
 model = dict(
-    backbone=dict(
-        _delete_=True,
-        type='bioattn_mm.TransNeXt',
-        arch='tiny',
-        bias_mode='interpolate',
-        img_size=800,
-        out_indices=(1, 2, 3),
-        drop_path_rate=0.3,
-        init_cfg=dict(
-            type='Pretrained',
-            checkpoint='https://huggingface.co/DaiShiResearch/transnext-tiny-224-1k/resolve/main/transnext_tiny_224_1k.pth',
-        ),
-    ),
+    backbone=dict(_base_.pop('backbone'), _delete_=True, img_size=800, out_indices=(1, 2, 3), drop_path_rate=0.3),
     neck=dict(in_channels=[144, 288, 576], start_level=0),
 )
 # Boxes without masks.
@@ -33,8 +23,4 @@ val_evaluator = dict(metric='bbox')
 test_evaluator = val_evaluator
 # Multi-scale testing extrapolates the position bias.
 tta_overrides = dict(model=dict(backbone=dict(bias_mode='extrapolate')))
-optim_wrapper = dict(
-    paramwise_cfg=dict(
-        custom_keys={name: dict(decay_mult=0.0) for name in ('attn.scale', 'window_bias', 'position_bias', 'norm')}
-    )
-)
+optim_wrapper = dict(paramwise_cfg=dict(custom_keys=_base_.pop('custom_keys')))

@@ -1,18 +1,14 @@
 # TransNeXt-Small, fine-tuned on ImageNet-1k for 5 epochs of 384 x 384 (TransNeXt, table 1).
 # Weights: the authors' classifier of 224 x 224, fetched when training starts.
-_base_ = '../_base_/recipes/finetune_in1k_384px.py'
+_base_ = ['../_base_/recipes/finetune_in1k_384px.py', '../_base_/backbones/transnext_classifier.py']
 model = dict(
-    backbone=dict(type='bioattn_mm.TransNeXt', arch='small', out_indices=(3,), drop_path_rate=0.7),
+    backbone=dict(_base_.pop('backbone'), arch='small', drop_path_rate=0.7),
     head=dict(in_channels=576),
     init_cfg=dict(
         type='Pretrained',
         checkpoint='https://huggingface.co/DaiShiResearch/transnext-small-224-1k/resolve/main/transnext_small_224_1k.pth',
     ),
 )
-# All other parameters without weight decay are vectors.
 optim_wrapper = dict(
-    clip_grad=dict(max_norm=1.0, norm_type=2),
-    paramwise_cfg=dict(
-        custom_keys={name: dict(decay_mult=0.0) for name in ('attn.scale', 'window_bias', 'position_bias')}
-    ),
+    clip_grad=dict(max_norm=1.0, norm_type=2), paramwise_cfg=dict(custom_keys=_base_.pop('custom_keys'))
 )

@@ -1,14 +1,8 @@
 # UperNet with TransNeXt-Base on ADE20K, 160k iterations (TransNeXt, table 14).
 # Weights: the authors' ImageNet-1k release, fetched when training starts.
-_base_ = './upernet_tiny_ade20k.py'
+_base_ = ['./upernet_tiny_ade20k.py', '../_base_/backbones/transnext_base.py']
 model = dict(
-    backbone=dict(
-        arch='base',
-        drop_path_rate=0.7,
-        init_cfg=dict(
-            checkpoint='https://huggingface.co/DaiShiResearch/transnext-base-224-1k/resolve/main/transnext_base_224_1k.pth'
-        ),
-    ),
+    backbone=dict(_base_.pop('backbone'), drop_path_rate=0.7),
     decode_head=dict(in_channels=[96, 192, 384, 768]),
     auxiliary_head=dict(in_channels=384),
 )

@@ -1,11 +1,4 @@
 # DINO of four scales with VARS-SD in RVT-Ti on COCO, 12 epochs.
 # Weights: the authors' ImageNet-1k release, to be put into checkpoints/ by hand.
-_base_ = './dino_rvt_tiny_vars_s_coco.py'
-model = dict(
-    backbone=dict(
-        attention='vars_sd',
-        # The released weights were trained with 5 steps; the paper says 3.
-        num_steps=5,
-        init_cfg=dict(checkpoint='checkpoints/vars_rvt_tiny_vars_sd.pth'),
-    ),
-)
+_base_ = ['./dino_rvt_tiny_vars_s_coco.py', '../_base_/backbones/rvt_tiny_vars_sd.py']
+model = dict(backbone=_base_.pop('backbone'))

@@ -1,15 +1,8 @@
 # VARS-S in GFNet-Ti on ImageNet-1k, 300 epochs of 224 x 224 (VARS, table 1), with GFNet's recipe.
 # Weights: random.
-_base_ = '../_base_/recipes/gfnet_in1k.py'
+_base_ = ['../_base_/recipes/gfnet_in1k.py', '../_base_/backbones/vars_classifier.py']
 model = dict(
-    backbone=dict(
-        type='bioattn_mm.VARS',
-        arch='gfnet-tiny',
-        attention='vars_s',
-        out_indices=(11,),
-        out_type='avg_featmap',
-        drop_path_rate=0.1,
-    ),
+    backbone=dict(_base_.pop('backbone'), arch='gfnet-tiny', drop_path_rate=0.1),
     neck=None,
     head=dict(in_channels=256),
 )

@@ -1,14 +1,11 @@
 # Mask R-CNN with VARS-S in RVT-Ti on COCO, 12 epochs.
 # Weights: nobody publishes any; pre-train the backbone on ImageNet first.
-_base_ = ['../_base_/recipes/plain_mask_rcnn_coco.py', '../_base_/backbones/vars.py']
+_base_ = [
+    '../_base_/recipes/plain_mask_rcnn_coco.py',
+    '../_base_/backbones/vars.py',
+    '../_base_/backbones/rvt_tiny_vars_s.py',
+]
 model = dict(
-    backbone=dict(
-        type='bioattn_mm.VARS',
-        arch='rvt-tiny',
-        attention='vars_s',
-        out_indices=(9, 11),
-        drop_path_rate=0.1,
-        init_cfg=dict(type='Pretrained', checkpoint='checkpoints/vars_rvt_tiny_vars_s.pth'),
-    ),
+    backbone=dict(_base_.pop('backbone'), out_indices=(9, 11)),
     neck=dict(in_channels=[192, 384], stride=[16, 32], sources=[0, 0, 0, 1, 1], scales=(4, 2, 1, 1, 0.5)),
 )

@@ -1,6 +1,4 @@
 # UperNet with VARS-D in DeiT-Ti on ADE20K, 160k iterations.
 # Weights: nobody publishes any; pre-train the backbone on ImageNet first.
-_base_ = './upernet_deit_tiny_vars_s_ade20k.py'
-model = dict(
-    backbone=dict(attention='vars_d', init_cfg=dict(checkpoint='checkpoints/vars_deit_tiny_vars_d.pth')),
-)
+_base_ = ['./upernet_deit_tiny_vars_s_ade20k.py', '../_base_/backbones/deit_tiny_vars_d.py']
+model = dict(backbone=_base_.pop('backbone'))

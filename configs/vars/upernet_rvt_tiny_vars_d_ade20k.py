@@ -1,11 +1,4 @@
 # UperNet with VARS-D in RVT-Ti on ADE20K, 160k iterations.
 # Weights: the authors' ImageNet-1k release, to be put into checkpoints/ by hand.
-_base_ = './upernet_rvt_tiny_vars_s_ade20k.py'
-model = dict(
-    backbone=dict(
-        attention='vars_d',
-        # The released weights were trained with 5 steps; the paper says 3.
-        num_steps=5,
-        init_cfg=dict(checkpoint='checkpoints/vars_rvt_tiny_vars_d.pth'),
-    ),
-)
+_base_ = ['./upernet_rvt_tiny_vars_s_ade20k.py', '../_base_/backbones/rvt_tiny_vars_d.py']
+model = dict(backbone=_base_.pop('backbone'))

@@ -530,7 +530,7 @@ SETTINGS = [
     ),
     *(
         (
-            rf'baselines/(upernet|mask2former)_swin_{size}',
+            rf'baselines/\w+_swin_{size}_ade20k',
             'weights',
             f'{ONEDL}/mmsegmentation/v0.5/pretrain/swin/swin_{size}_patch4_window7_224_20220317-{checksum}.pth',
             'swin',

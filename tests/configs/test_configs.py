@@ -239,7 +239,9 @@ def test_leaf_configs_repeat_nothing() -> None:
                 inherited.update(Config.fromfile(Config._get_cfg_path(base, '')[0]).to_dict())
             else:
                 inherited.update(parse(Path(normpath(path.parent / base))).to_dict())
-        own = {'_base_': Config(inherited)}
+        # What a config takes out of its bases, `_base_.pop('backbone')`, it does not restate.
+        taken = {key: {} for key in ('backbone', 'custom_keys')}
+        own = {'_base_': Config({**inherited, **taken})}
         exec(text.replace(f'_base_ = {bases}', ''), own)
         del own['_base_'], own['__builtins__']
         inherited = leaves(inherited)

@@ -1,0 +1,3 @@
+# ConViT-Small with the authors' ImageNet-1k release.
+_base_ = './convit_tiny.py'
+backbone = dict(arch='small', init_cfg=dict(checkpoint='https://dl.fbaipublicfiles.com/convit/convit_small.pth'))
