@@ -1,15 +1,6 @@
 # DINO of four scales on the last feature map of a plain backbone of 12 blocks; a config adds the backbone and the
 # neck's `in_channels`.
-_base_ = './dino_coco.py'
-model = dict(
-    backbone=dict(out_indices=(11,)),
-    neck=dict(_delete_=True, type='bioattn_mm.SimpleFeaturePyramid', out_channels=256, scales=(2, 1, 0.5, 0.25)),
-)
+_base_ = ['./dino_coco.py', '../backbones/plain.py']
+model = dict(backbone=dict(out_indices=(11,)), neck=dict(_base_.pop('neck'), _delete_=True, scales=(2, 1, 0.5, 0.25)))
 # The whole backbone learns at a tenth of the rate, as in DINO with any backbone: no layer decay.
-optim_wrapper = dict(
-    optimizer=dict(weight_decay=0.05),
-    paramwise_cfg=dict(
-        custom_keys={name: dict(decay_mult=0.0) for name in ('backbone.pos_embed', 'backbone.cls_token')},
-        flat_decay_mult=0.0,
-    ),
-)
+optim_wrapper = dict(optimizer=dict(weight_decay=0.05), paramwise_cfg=_base_.pop('paramwise_cfg'))
