@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from mmdet.structures import INSTANCE_OFFSET
 from mmengine.config import Config
 from mmengine.registry import MODELS
 
@@ -142,6 +143,32 @@ def test_prediction_of_a_segmentor_as_a_layer(image: str, tmp_path: Path) -> Non
     values, counts = np.unique(labels, return_counts=True)
     assert legend.count('class="entry"') == len(values)
     assert f'{predictor.classes[values[counts.argmax()]]} {100 * counts.max() / labels.size:.1f} %' in legend
+
+
+def test_prediction_of_a_panoptic_model_as_a_layer(image: str, root: Path, tmp_path: Path) -> None:
+    config, checkpoint = root / 'tests/tools/mask2former_panoptic_small.py', tmp_path / 'panoptic.pth'
+    random_checkpoint(checkpoint, config)
+    explorer = explorer_of(str(config), str(checkpoint), mini=True)
+    predictor = explorer.predictor
+    # Random weights give all queries one class, and none of it surely.
+    torch.nn.init.normal_(predictor.model.panoptic_head.cls_embed.weight, std=1.0)
+    predictor.model.panoptic_fusion_head.test_cfg.update(object_mask_thr=0.0, iou_thr=0.0)
+    sample = explorer.predict(image, View('interpolate', explorer.size)).sample
+    segments = sample.pred_panoptic_seg.sem_seg[0]
+    assert segments.shape == (40, 60)
+    found = [segment for segment in segments.unique().tolist() if segment % INSTANCE_OFFSET < 133]
+    labels = np.array(found) % INSTANCE_OFFSET
+
+    legend = legend_of(sample, predictor, 0.3)
+    assert legend.count('class="entry"') == len(np.unique(labels)) > 1
+    for label, count in zip(*np.unique(labels, return_counts=True)):
+        assert f'{predictor.classes[label]} {count}</span>' in legend
+
+    picture = fit(explorer.read(image)[..., ::-1])
+    drawn = draw_prediction(picture, sample, predictor, 1.0, 0.3)
+    assert drawn.shape == picture.shape == (533, 800, 3)
+    assert (drawn != picture).any(-1).mean() > 0.5
+    assert (draw_prediction(picture, sample, predictor, 0, 0.3) == picture).all()
 
 
 def test_weight_per_pixel_adds_keys_of_different_sizes() -> None:
