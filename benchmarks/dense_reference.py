@@ -6,6 +6,7 @@ The backbone is measured against it. Its parameters and features are the same.
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from unittest import mock
 
 import torch
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bioattn_mm.layers import LogCPB
-from bioattn_mm.ops import CosineAttentionInputs, gated_convolution_reference
+from bioattn_mm.ops import CosineAttentionInputs, gated_convolution
 
 Grid = tuple[int, int]
 
@@ -23,7 +24,7 @@ def dense_formulas() -> Iterator[None]:
     """Context in which TransNeXt runs by the formulas of this file."""
     with (
         mock.patch('bioattn_mm.layers.aggregated_attention.cosine_attention', unfolded_attention),
-        mock.patch('bioattn_mm.layers.conv_glu.gated_convolution', gated_convolution_reference),
+        mock.patch('bioattn_mm.layers.conv_glu.gated_convolution', partial(gated_convolution, backend='reference')),
         mock.patch.object(LogCPB, 'table', all_pairs_table),
         mock.patch.object(LogCPB, 'forward', all_pairs_bias),
     ):

@@ -92,7 +92,7 @@ def cosine_attention(query: Shape, key_value: Shape, pooled_key_value: Shape, *p
     return attention + learnable_tokens
 
 
-def gated_convolution(x: Shape, weight: Shape, bias: Shape, **_) -> int:
+def gated_convolution(x: Shape, x_bias: Shape, weight: Shape, bias: Shape, **_) -> int:
     return 2 * math.prod(x[:3]) * math.prod(weight)
 
 

@@ -1,10 +1,11 @@
 """Convolutional gated linear unit."""
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops import gated_convolution
 from ..registry import MODELS
-from .arguments import weight_and_bias
+from .arguments import full_precision, weight_and_bias
 
 
 @MODELS.register_module()
@@ -27,4 +28,9 @@ class ConvGLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
-        return self.fc2(gated_convolution(self.fc1(x), *weight_and_bias(self.dwconv)))
+        convolution = weight_and_bias(self.dwconv)
+        if x.device.type != 'cpu':
+            return self.fc2(gated_convolution(self.fc1(x), *convolution))
+        # On the CPU a product with a bias begins with a pass over its output; the gate adds the bias for nothing.
+        gate_and_features = F.linear(x, self.fc1.weight)
+        return self.fc2(gated_convolution(gate_and_features, *convolution, x_bias=full_precision(self.fc1.bias)))

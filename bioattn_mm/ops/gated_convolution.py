@@ -8,8 +8,10 @@ from .arguments import check_fits
 from .backends import choose_backend
 
 
-def gated_convolution(x: Tensor, weight: Tensor, bias: Tensor, backend: str | None = None) -> Tensor:
-    """`GELU(convolution(a)) * b` with `a, b = x.chunk(2, -1)` and a depth-wise 3 x 3 convolution (TransNeXt, 3.4).
+def gated_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor, backend: str | None = None, x_bias: Tensor | None = None
+) -> Tensor:
+    """`GELU(convolution(a)) * b` with `a, b = x.chunk(2, -1)` and a depth-wise 3 x 3 convolution (TransNeXt, 3.2).
 
     Args:
         x: (B, H, W, 2 C), float16, bfloat16, float32 or float64.
@@ -17,6 +19,8 @@ def gated_convolution(x: Tensor, weight: Tensor, bias: Tensor, backend: str | No
         bias: (C,).
         backend: 'cpu' (one pass over the tokens; C a multiple of 16, no float16) or 'reference'. By default the
             environment variable BIOATTN_MM_BACKEND, or else the fastest that supports the arguments.
+        x_bias: What is added to `x` first, (2 C,), in the dtype of `bias`: the bias of the linear layer that gave
+            `x`, which the kernel adds without a pass of its own over `x`.
 
     Returns:
         (B, H, W, C) in the dtype of `x`.
@@ -29,10 +33,14 @@ def gated_convolution(x: Tensor, weight: Tensor, bias: Tensor, backend: str | No
     channels, dtype = x.shape[3] // 2, torch.promote_types(x.dtype, torch.float32)
     check_fits('weight', weight, (channels, 1, 3, 3), 'x', x, dtype)
     check_fits('bias', bias, (channels,), 'x', x, dtype)
+    if x_bias is not None:
+        check_fits('x_bias', x_bias, (2 * channels,), 'x', x, dtype)
     if backend is None and (channels % 16 or x.dtype == torch.float16):
         backend = 'reference'
     if choose_backend(x.device, backend) == 'cpu':
-        return torch.ops.bioattn_mm.gated_convolution(x, weight, bias)
+        x_bias = bias.new_zeros(2 * channels) if x_bias is None else x_bias
+        return torch.ops.bioattn_mm.gated_convolution(x, x_bias, weight, bias)
+    x = x if x_bias is None else x + x_bias.to(x.dtype)
     return gated_convolution_reference(x, weight.to(x.dtype), bias.to(x.dtype))
 
 

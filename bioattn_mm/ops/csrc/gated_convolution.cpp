@@ -15,7 +15,7 @@ namespace of_gated_convolution {
 using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using Gradients = std::tuple<Tensor, Tensor, Tensor>;
+using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 constexpr int64_t kLanes = 16;
 
@@ -25,51 +25,54 @@ void check(const Tensor& x, const Tensor& weight) {
       kLanes, " channels and no float16");
 }
 
-Tensor forward_cpu(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+Tensor forward_cpu(const Tensor& x, const Tensor& x_bias, const Tensor& weight, const Tensor& bias) {
   check(x, weight);
-  return gated_convolution_forward_cpu(x.contiguous(), weight.contiguous(), bias.contiguous());
+  return gated_convolution_forward_cpu(x.contiguous(), x_bias.contiguous(), weight.contiguous(), bias.contiguous());
 }
 
-Gradients backward_cpu(const Tensor& grad_output, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+Gradients backward_cpu(
+    const Tensor& grad_output, const Tensor& x, const Tensor& x_bias, const Tensor& weight, const Tensor& bias) {
   check(x, weight);
   return gated_convolution_backward_cpu(
-      grad_output.contiguous(), x.contiguous(), weight.contiguous(), bias.contiguous());
+      grad_output.contiguous(), x.contiguous(), x_bias.contiguous(), weight.contiguous(), bias.contiguous());
 }
 
-Tensor forward_meta(const Tensor& x, const Tensor& weight, const Tensor&) {
+Tensor forward_meta(const Tensor& x, const Tensor&, const Tensor& weight, const Tensor&) {
   return at::empty_symint({x.sym_size(0), x.sym_size(1), x.sym_size(2), weight.sym_size(0)}, x.options());
 }
 
-Gradients backward_meta(const Tensor&, const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  return {shaped_like(x), shaped_like(weight), shaped_like(bias)};
+Gradients backward_meta(
+    const Tensor&, const Tensor& x, const Tensor& x_bias, const Tensor& weight, const Tensor& bias) {
+  return {shaped_like(x), shaped_like(x_bias), shaped_like(weight), shaped_like(bias)};
 }
 
 // Only the inputs are saved: the backward pass computes the convolution again, which costs less than to read it.
 struct GatedConvolution : torch::autograd::Function<GatedConvolution> {
-  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  static Tensor forward(
+      AutogradContext* context, const Tensor& x, const Tensor& x_bias, const Tensor& weight, const Tensor& bias) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    context->save_for_backward({x, weight, bias});
+    context->save_for_backward({x, x_bias, weight, bias});
     static const auto op = find_operator<decltype(forward_meta)>("bioattn_mm::gated_convolution");
-    return op.call(x, weight, bias);
+    return op.call(x, x_bias, weight, bias);
   }
 
   static variable_list backward(AutogradContext* context, variable_list grad_outputs) {
     static const auto op = find_operator<decltype(backward_meta)>("bioattn_mm::gated_convolution_backward");
     const auto saved = context->get_saved_variables();
-    auto [x, weight, bias] = op.call(grad_outputs[0], saved[0], saved[1], saved[2]);
-    return {x, weight, bias};
+    auto [x, x_bias, weight, bias] = op.call(grad_outputs[0], saved[0], saved[1], saved[2], saved[3]);
+    return {x, x_bias, weight, bias};
   }
 };
 
-Tensor with_autograd(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  return GatedConvolution::apply(x, weight, bias);
+Tensor with_autograd(const Tensor& x, const Tensor& x_bias, const Tensor& weight, const Tensor& bias) {
+  return GatedConvolution::apply(x, x_bias, weight, bias);
 }
 
 TORCH_LIBRARY_FRAGMENT(bioattn_mm, library) {
-  library.def("gated_convolution(Tensor x, Tensor weight, Tensor bias) -> Tensor");
+  library.def("gated_convolution(Tensor x, Tensor x_bias, Tensor weight, Tensor bias) -> Tensor");
   library.def(
-      "gated_convolution_backward(Tensor grad_output, Tensor x, Tensor weight, Tensor bias) -> "
-      "(Tensor, Tensor, Tensor)");
+      "gated_convolution_backward(Tensor grad_output, Tensor x, Tensor x_bias, Tensor weight, Tensor bias) -> "
+      "(Tensor, Tensor, Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {

@@ -1,4 +1,4 @@
-// The gate of ConvGLU (TransNeXt, section 3.4): bioattn_mm/ops/gated_convolution.py says what it computes.
+// The gate of ConvGLU (TransNeXt, section 3.2): bioattn_mm/ops/gated_convolution.py says what it computes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,10 +7,13 @@
 
 namespace bioattn_mm {
 
-// x is (B, H, W, 2 C), no float16, with C a multiple of 16; weight (C, 1, 3, 3) and bias (C) are float32, for float64 x float64; all are contiguous.
-at::Tensor gated_convolution_forward_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
-// The gradients of x, weight and bias.
-std::tuple<at::Tensor, at::Tensor, at::Tensor> gated_convolution_backward_cpu(
-    const at::Tensor& grad_output, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+// x is (B, H, W, 2 C), no float16, with C a multiple of 16; x_bias (2 C), weight (C, 1, 3, 3) and bias (C) are float32,
+// for float64 x float64; all are contiguous.
+at::Tensor gated_convolution_forward_cpu(
+    const at::Tensor& x, const at::Tensor& x_bias, const at::Tensor& weight, const at::Tensor& bias);
+// The gradients of x, x_bias, weight and bias.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> gated_convolution_backward_cpu(
+    const at::Tensor& grad_output, const at::Tensor& x, const at::Tensor& x_bias, const at::Tensor& weight,
+    const at::Tensor& bias);
 
 }  // namespace bioattn_mm

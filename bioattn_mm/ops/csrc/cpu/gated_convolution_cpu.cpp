@@ -7,7 +7,10 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros.h>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 #include <algorithm>
 #include <type_traits>
@@ -17,8 +20,14 @@ namespace {
 
 using at::Tensor;
 
-// Rows of a tile stay in the second-level cache until the next two are computed.
-constexpr int64_t kRows = 8, kColumns = 32, kTaps = 9;
+// A tile. At its borders the gradient of the convolution is computed twice, which costs less than to store it.
+constexpr int64_t kRows = 32, kColumns = 32;
+constexpr int64_t kTaps = 9, kCacheLine = 64;
+// Sums of the backward pass, for the gradients of the convolution's weight and bias and of the bias of gate and features.
+enum { kOfConvolution = kTaps,
+       kOfGate,
+       kOfFeatures,
+       kSums };
 
 // The arithmetic is float32, for float64 it is float64.
 template <typename Data>
@@ -68,193 +77,285 @@ BIOATTN_INLINE void normal_distribution(
 }
 #endif
 
-// A rectangle of tokens of an image, the same in every tensor. Pointers are to the image.
+// A rectangle of tokens of an image, and the channels from `first` on to before `last`, at most those of a cache line.
+// Pointers are to the image.
 template <typename Data>
 struct Tile {
   using T = Number<Data>;
-  const Data *x, *grad_output, *grad_convolution;  // (H, W, 2 C), (H, W, C), (H, W, C)
-  const T *weight, *bias;                          // (taps, C), (C)
-  Data *output, *new_grad_convolution;             // (H, W, C) each
-  Data* grad_x;                                    // (H, W, 2 C)
-  T* sums;                                         // (taps + 1, C), of the gradients of weight and bias
-  int64_t height, width, channels, top, bottom, left, right;
+  const Data *x, *grad_output;      // (H, W, 2 C), (H, W, C)
+  const T *weight, *bias, *x_bias;  // (taps, C), (C), (2 C)
+  Data *output, *grad_x;            // (H, W, C), (H, W, 2 C)
+  T* sums;                          // (kSums, C)
+  int64_t height, width, channels, top, bottom, left, right, first, last;
 };
 
-// Neighbouring tokens of a row that share the loads of weights and sums; at the edges of an image, tokens are one by one.
+// Neighbouring tokens of a row that share the loads of their neighbours; the last tokens of a row are one by one.
 constexpr int64_t kTokens = 4;
 
-// Which neighbours of a token are inside of the image: rows above and below, columns before and after.
-struct Inside {
-  template <typename Data>
-  Inside(const Tile<Data>& t, int64_t i, int64_t j)
-      : rows{i > 0, true, i + 1 < t.height}, columns{j > 0, true, j + 1 < t.width} {}
+// The tokens of a row of a tile, and two more on both sides, for the lanes of one vector.
+constexpr int64_t kMargin = 2;
+template <typename T>
+using Row = Vector<T>[kColumns + 2 * kMargin];
 
-  bool rows[3], columns[3];
+// Three rows, of which the lowest takes the place of the one above when a row is finished.
+template <typename T>
+struct Rows {
+  Row<T> rows[3];
+
+  BIOATTN_INLINE Row<T>& operator[](int64_t i) { return rows[(i + 3) % 3]; }
 };
 
-// sums[k] += weight * neighbour over the neighbours of token k; `source` is the first token, `stride` the distance of
-// tokens, and `row_stride` that of rows.
-template <int64_t kNumber, bool kTransposed, typename T, typename Data>
+template <typename T>
+BIOATTN_INLINE void clear(Row<T>& row) {
+  for (Vector<T>& token : row) token = Vector<T>{};
+}
+
+// Gates of row i with their bias; outside of the image they are 0.
+template <typename Data, typename T>
+BIOATTN_INLINE void load_gates(const Tile<Data>& t, int64_t first, int64_t i, Row<T>& row) {
+  const int64_t begin = std::max(t.left - kMargin, int64_t(0)), end = std::min(t.right + kMargin, t.width);
+  if (i < 0 || i >= t.height || begin > t.left - kMargin || end < t.right + kMargin) clear<T>(row);
+  if (i < 0 || i >= t.height) return;
+  const Vector<T> bias = load(t.x_bias + first);
+  const Data* source = t.x + i * t.width * 2 * t.channels + first;
+  for (int64_t j = begin; j < end; ++j) {
+    __builtin_prefetch(source + (j + t.width) * 2 * t.channels);
+    row[j - t.left + kMargin] = load(source + j * 2 * t.channels) + bias;
+  }
+}
+
+// sums[k] += convolution at token j + k of row i
+template <int64_t kNumber, typename T>
 BIOATTN_INLINE void add_convolution(
-    Vector<T> (&sums)[kNumber], const T* weight, int64_t channels, const Data* source, int64_t stride,
-    int64_t row_stride, const Inside& inside) {
+    Vector<T> (&sums)[kNumber], const Vector<T> (&weights)[kTaps], Rows<T>& rows, int64_t i, int64_t place) {
 #pragma GCC unroll 3
   for (int64_t dy = 0; dy < 3; ++dy) {
-    if (!inside.rows[dy]) continue;
+    const Vector<T>* tokens = rows[i + dy - 1] + place - 1;
 #pragma GCC unroll 3
-    for (int64_t dx = 0; dx < 3; ++dx) {
-      if (kNumber == 1 && !inside.columns[dx]) continue;
-      const Vector<T> factor = load(weight + (kTransposed ? 8 - 3 * dy - dx : 3 * dy + dx) * channels);
+    for (int64_t dx = 0; dx < 3; ++dx)
 #pragma GCC unroll 4
-      for (int64_t k = 0; k < kNumber; ++k)
-        sums[k] += factor * load(source + (dy - 1) * row_stride + (k + dx - 1) * stride);
-    }
+      for (int64_t k = 0; k < kNumber; ++k) sums[k] += weights[3 * dy + dx] * tokens[k + dx];
   }
 }
 
-// sums[tap] += factor[k] * neighbour of token k
-template <int64_t kNumber, typename T, typename Data>
-BIOATTN_INLINE void add_to_weight_sums(
-    T* sums, int64_t channels, const Vector<T> (&factors)[kNumber], const Data* source, int64_t stride,
-    int64_t row_stride, const Inside& inside) {
-#pragma GCC unroll 3
-  for (int64_t dy = 0; dy < 3; ++dy) {
-    if (!inside.rows[dy]) continue;
-#pragma GCC unroll 3
-    for (int64_t dx = 0; dx < 3; ++dx) {
-      if (kNumber == 1 && !inside.columns[dx]) continue;
-      T* target = sums + (3 * dy + dx) * channels;
-      Vector<T> sum = load(target);
-#pragma GCC unroll 4
-      for (int64_t k = 0; k < kNumber; ++k)
-        sum += factors[k] * load(source + (dy - 1) * row_stride + (k + dx - 1) * stride);
-      store(target, sum);
-    }
-  }
+// Calls Step::compute<number of tokens>(state, i, j) for the tokens of row i from column `begin` on to before `end`.
+template <typename Step, typename State>
+BIOATTN_INLINE void for_tokens(State& state, int64_t i, int64_t begin, int64_t end) {
+  int64_t j = begin;
+  for (; j + kTokens <= end; j += kTokens) Step::template compute<kTokens>(state, i, j);
+  for (; j < end; ++j) Step::template compute<1>(state, i, j);
 }
 
-// The output of kNumber tokens of row i from column j on.
+// What the steps below share: the channels from `first` on of a tile.
+template <typename Data>
+struct Lanes {
+  using T = Number<Data>;
+
+  BIOATTN_INLINE Lanes(const Tile<Data>& tile, int64_t first) : tile(tile), first(first) {
+    bias = load(tile.bias + first), feature_bias = load(tile.x_bias + tile.channels + first);
+    for (int64_t tap = 0; tap < kTaps; ++tap) weights[tap] = load(tile.weight + tap * tile.channels + first);
+  }
+
+  const Tile<Data>& tile;
+  int64_t first;
+  Vector<T> weights[kTaps], bias, feature_bias;
+  Rows<T> gates;
+};
+
+template <typename Data>
+struct GradientLanes : Lanes<Data> {
+  using typename Lanes<Data>::T;
+
+  BIOATTN_INLINE GradientLanes(const Tile<Data>& tile, int64_t first) : Lanes<Data>(tile, first) {
+    for (int64_t tap = 0; tap < kTaps; ++tap) flipped[tap] = this->weights[kTaps - 1 - tap];
+  }
+
+  // Sums of one row before they are added to those of the tile: one long sum would lose digits.
+  BIOATTN_INLINE void add_up() {
+    for (int64_t k = 0; k < kSums; ++k) sums[k] += sums_of_row[k], sums_of_row[k] = Vector<T>{};
+  }
+
+  Rows<T> gradients;  // of the convolution
+  Vector<T> flipped[kTaps], sums[kSums] = {}, sums_of_row[kSums] = {};
+};
+
+// The output.
 struct Convolve {
   template <int64_t kNumber, typename Data>
-  BIOATTN_INLINE static void compute(const Tile<Data>& t, int64_t i, int64_t j) {
+  BIOATTN_INLINE static void compute(Lanes<Data>& lanes, int64_t i, int64_t j) {
     using T = Number<Data>;
-    const Inside inside(t, i, j);
-    const int64_t stride = 2 * t.channels, row_stride = t.width * stride, token = i * t.width + j;
-    for (int64_t first = 0; first < t.channels; first += kLanes<T>) {
-      const Data* gate = t.x + token * stride + first;
-      Vector<T> sums[kNumber];
-      for (int64_t k = 0; k < kNumber; ++k) sums[k] = load(t.bias + first);
-      add_convolution<kNumber, false, T>(sums, t.weight + first, t.channels, gate, stride, row_stride, inside);
-      for (int64_t k = 0; k < kNumber; ++k) {
-        Vector<T> cumulative, density;
-        normal_distribution(sums[k], cumulative, density, t.x);
-        const Vector<T> features = load(gate + k * stride + t.channels);
-        store(t.output + (token + k) * t.channels + first, sums[k] * cumulative * features);
-      }
+    const Tile<Data>& t = lanes.tile;
+    const int64_t token = i * t.width + j;
+    Vector<T> sums[kNumber];
+    for (int64_t k = 0; k < kNumber; ++k) sums[k] = lanes.bias;
+    add_convolution<kNumber, T>(sums, lanes.weights, lanes.gates, i, j - t.left + kMargin);
+    for (int64_t k = 0; k < kNumber; ++k) {
+      Vector<T> cumulative, density;
+      normal_distribution(sums[k], cumulative, density, t.x);
+      __builtin_prefetch(t.x + (2 * (token + t.width + k) + 1) * t.channels + lanes.first);
+      __builtin_prefetch(t.output + (token + t.width + k) * t.channels + lanes.first, 1);
+      const Vector<T> features = load(t.x + (2 * (token + k) + 1) * t.channels + lanes.first) + lanes.feature_bias;
+      store(t.output + (token + k) * t.channels + lanes.first, sums[k] * cumulative * features);
     }
   }
 };
 
-// Gradients of features, convolution, weight and bias.
+// The gradient of the convolution, and for tokens of the tile itself that of the features.
+template <bool kOfTile>
 struct DifferentiateGate {
   template <int64_t kNumber, typename Data>
-  BIOATTN_INLINE static void compute(const Tile<Data>& t, int64_t i, int64_t j) {
+  BIOATTN_INLINE static void compute(GradientLanes<Data>& lanes, int64_t i, int64_t j) {
     using T = Number<Data>;
-    const Inside inside(t, i, j);
-    const int64_t stride = 2 * t.channels, row_stride = t.width * stride, token = i * t.width + j;
-    for (int64_t first = 0; first < t.channels; first += kLanes<T>) {
-      const Data* gate = t.x + token * stride + first;
-      Vector<T> sums[kNumber], gradients[kNumber];
-      for (int64_t k = 0; k < kNumber; ++k) sums[k] = load(t.bias + first);
-      add_convolution<kNumber, false, T>(sums, t.weight + first, t.channels, gate, stride, row_stride, inside);
-      T* bias_sum = t.sums + kTaps * t.channels + first;
-      Vector<T> sum = load(bias_sum);
-      for (int64_t k = 0; k < kNumber; ++k) {
-        Vector<T> cumulative, density;
-        normal_distribution(sums[k], cumulative, density, t.x);
-        const Vector<T> gradient = load(t.grad_output + (token + k) * t.channels + first);
-        const Vector<T> features = load(gate + k * stride + t.channels);
-        store(t.grad_x + (token + k) * stride + t.channels + first, gradient * sums[k] * cumulative);
-        gradients[k] = gradient * features * (cumulative + sums[k] * density);
-        store(t.new_grad_convolution + (token + k) * t.channels + first, gradients[k]);
-        sum += gradients[k];
-      }
-      store(bias_sum, sum);
-      add_to_weight_sums<kNumber, T>(t.sums + first, t.channels, gradients, gate, stride, row_stride, inside);
+    const Tile<Data>& t = lanes.tile;
+    const int64_t token = i * t.width + j, place = j - t.left + kMargin;
+    Vector<T> sums[kNumber];
+    for (int64_t k = 0; k < kNumber; ++k) sums[k] = lanes.bias;
+    add_convolution<kNumber, T>(sums, lanes.weights, lanes.gates, i, place);
+    for (int64_t k = 0; k < kNumber; ++k) {
+      Vector<T> cumulative, density;
+      normal_distribution(sums[k], cumulative, density, t.x);
+      const int64_t of_features = (2 * (token + k) + 1) * t.channels + lanes.first;
+      __builtin_prefetch(t.grad_output + (token + t.width + k) * t.channels + lanes.first);
+      __builtin_prefetch(t.x + of_features + 2 * t.width * t.channels);
+      __builtin_prefetch(t.grad_x + of_features + 2 * t.width * t.channels, 1);
+      __builtin_prefetch(t.grad_x + of_features + (2 * t.width - 1) * t.channels, 1);
+      const Vector<T> gradient = load(t.grad_output + (token + k) * t.channels + lanes.first);
+      const Vector<T> features = load(t.x + of_features) + lanes.feature_bias;
+      lanes.gradients[i][place + k] = gradient * features * (cumulative + sums[k] * density);
+      if (!kOfTile) continue;
+      const Vector<T> grad_features = gradient * sums[k] * cumulative;
+      store(t.grad_x + of_features, grad_features);
+      lanes.sums_of_row[kOfFeatures] += grad_features;
     }
   }
 };
 
-// Gradient of the gate from that of the convolution.
+// Sums for the gradients of the convolution's weight and bias.
+struct AddToSums {
+  template <int64_t kNumber, typename Data>
+  BIOATTN_INLINE static void compute(GradientLanes<Data>& lanes, int64_t i, int64_t j) {
+    using T = Number<Data>;
+    const int64_t place = j - lanes.tile.left + kMargin;
+    const Vector<T>* gradients = lanes.gradients[i] + place;
+    for (int64_t k = 0; k < kNumber; ++k) lanes.sums_of_row[kOfConvolution] += gradients[k];
+#pragma GCC unroll 3
+    for (int64_t dy = 0; dy < 3; ++dy) {
+      const Vector<T>* gates = lanes.gates[i + dy - 1] + place - 1;
+#pragma GCC unroll 3
+      for (int64_t dx = 0; dx < 3; ++dx)
+#pragma GCC unroll 4
+        for (int64_t k = 0; k < kNumber; ++k) lanes.sums_of_row[3 * dy + dx] += gradients[k] * gates[k + dx];
+    }
+  }
+};
+
+// The gradient of the gates from that of the convolution.
 struct ConvolveTransposed {
   template <int64_t kNumber, typename Data>
-  BIOATTN_INLINE static void compute(const Tile<Data>& t, int64_t i, int64_t j) {
+  BIOATTN_INLINE static void compute(GradientLanes<Data>& lanes, int64_t i, int64_t j) {
     using T = Number<Data>;
-    const Inside inside(t, i, j);
-    const int64_t token = i * t.width + j;
-    for (int64_t first = 0; first < t.channels; first += kLanes<T>) {
-      Vector<T> sums[kNumber] = {};
-      add_convolution<kNumber, true, T>(
-          sums, t.weight + first, t.channels, t.grad_convolution + token * t.channels + first, t.channels,
-          t.width * t.channels, inside);
-      for (int64_t k = 0; k < kNumber; ++k) store(t.grad_x + (token + k) * 2 * t.channels + first, sums[k]);
+    const Tile<Data>& t = lanes.tile;
+    Vector<T> sums[kNumber] = {};
+    add_convolution<kNumber, T>(sums, lanes.flipped, lanes.gradients, i, j - t.left + kMargin);
+    for (int64_t k = 0; k < kNumber; ++k) {
+      store(t.grad_x + 2 * (i * t.width + j + k) * t.channels + lanes.first, sums[k]);
+      lanes.sums_of_row[kOfGate] += sums[k];
     }
   }
 };
 
-template <typename Step, typename Data>
-BIOATTN_INLINE void for_tokens(const Tile<Data>& t) {
-  for (int64_t i = t.top; i < t.bottom; ++i) {
-    for (int64_t j = t.left; j < t.right;) {
-      if (j > 0 && j + kTokens < t.width && j + kTokens <= t.right) {
-        Step::template compute<kTokens>(t, i, j);
-        j += kTokens;
-      } else {
-        Step::template compute<1>(t, i, j);
-        ++j;
-      }
+template <typename Data>
+BIOATTN_INLINE void convolve_body(const Tile<Data>& tile) {
+  using T = Number<Data>;
+  for (int64_t first = tile.first; first < tile.last; first += kLanes<T>) {
+    Lanes<Data> lanes(tile, first);
+    for (int64_t i = tile.top - 1; i <= tile.top; ++i) load_gates<Data, T>(tile, first, i, lanes.gates[i]);
+    for (int64_t i = tile.top; i < tile.bottom; ++i) {
+      load_gates<Data, T>(tile, first, i + 1, lanes.gates[i + 1]);
+      for_tokens<Convolve>(lanes, i, tile.left, tile.right);
     }
   }
 }
 
-#define CLONE_FOR_ALL(name, Step)                                                \
-  BIOATTN_CLONES void name(const Tile<float>& tile) { for_tokens<Step>(tile); }  \
-  BIOATTN_CLONES void name(const Tile<double>& tile) { for_tokens<Step>(tile); } \
-  BIOATTN_CLONES void name(const Tile<c10::BFloat16>& tile) { for_tokens<Step>(tile); }
+template <typename Data>
+BIOATTN_INLINE void differentiate_body(const Tile<Data>& tile) {
+  using T = Number<Data>;
+  for (int64_t first = tile.first; first < tile.last; first += kLanes<T>) {
+    GradientLanes<Data> lanes(tile, first);
+    for (int64_t i = tile.top - 2; i < tile.top; ++i) load_gates<Data, T>(tile, first, i, lanes.gates[i]);
+    for (int64_t i = tile.top - 1; i <= tile.bottom; ++i) {
+      load_gates<Data, T>(tile, first, i + 1, lanes.gates[i + 1]);
+      Row<T>& gradients = lanes.gradients[i];
+      const int64_t begin = std::max(tile.left - 1, int64_t(0)), end = std::min(tile.right + 1, tile.width);
+      const bool inside = 0 <= i && i < tile.height;
+      if (!inside || begin == tile.left || end == tile.right) clear<T>(gradients);
+      if (tile.top <= i && i < tile.bottom) {
+        for_tokens<DifferentiateGate<false>>(lanes, i, begin, tile.left);
+        for_tokens<DifferentiateGate<true>>(lanes, i, tile.left, tile.right);
+        for_tokens<DifferentiateGate<false>>(lanes, i, tile.right, end);
+        for_tokens<AddToSums>(lanes, i, tile.left, tile.right);
+      } else if (inside) {
+        for_tokens<DifferentiateGate<false>>(lanes, i, begin, end);
+      }
+      if (i > tile.top) for_tokens<ConvolveTransposed>(lanes, i - 1, tile.left, tile.right);
+      lanes.add_up();
+    }
+    for (int64_t k = 0; k < kSums; ++k) store(tile.sums + k * tile.channels + first, lanes.sums[k]);
+  }
+}
 
+#define FOR_ALL(name)                                                       \
+  BIOATTN_CLONES void name(const Tile<float>& tile) { name##_body(tile); }  \
+  BIOATTN_CLONES void name(const Tile<double>& tile) { name##_body(tile); } \
+  BIOATTN_CLONES void name(const Tile<c10::BFloat16>& tile) { name##_body(tile); }
+
+FOR_ALL(convolve)
+FOR_ALL(differentiate)
 #ifdef BIOATTN_FOR_BFLOAT16
-#define FOR_BFLOAT16(name, Step) \
-  BIOATTN_FOR_BFLOAT16 void name(const Tile<NativeBFloat16>& tile) { for_tokens<Step>(tile); }
-FOR_BFLOAT16(convolve, Convolve)
-FOR_BFLOAT16(differentiate_gate, DifferentiateGate)
-FOR_BFLOAT16(convolve_transposed, ConvolveTransposed)
+BIOATTN_FOR_BFLOAT16 void convolve(const Tile<NativeBFloat16>& tile) { convolve_body(tile); }
+BIOATTN_FOR_BFLOAT16 void differentiate(const Tile<NativeBFloat16>& tile) { differentiate_body(tile); }
 #endif
 
-CLONE_FOR_ALL(convolve, Convolve)
-CLONE_FOR_ALL(differentiate_gate, DifferentiateGate)
-CLONE_FOR_ALL(convolve_transposed, ConvolveTransposed)
+int64_t divide_up(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
 
-// Calls compute(tile, strip of rows) for all tiles; a strip is computed by one thread, from left to right.
+// Rectangles of tokens of all images, each with sums of its own.
+int64_t number_of_rectangles(const Tensor& x) {
+  return x.size(0) * divide_up(x.size(1), kRows) * divide_up(x.size(2), kColumns);
+}
+
+// Calls compute(tile) for the tiles of all images.
 template <typename Data, typename Compute>
-void for_tiles(int64_t batch, const Tile<Data>& all, const Compute& compute) {
-  const int64_t strips = (all.height + kRows - 1) / kRows;
-  at::parallel_for(0, batch * strips, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t strip = begin; strip < end; ++strip) {
-      const int64_t tokens = strip / strips * all.height * all.width * all.channels;
+void for_tiles(const Tensor& x, const Tile<Data>& all, const Compute& compute) {
+  const int64_t rows = divide_up(all.height, kRows), columns = divide_up(all.width, kColumns);
+  const int64_t step = kCacheLine / sizeof(Data), groups = divide_up(all.channels, step);
+  at::parallel_for(0, number_of_rectangles(x) * groups, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t number = begin; number < end; ++number) {
+      const int64_t rectangle = number / groups;
+      const int64_t tokens = rectangle / columns / rows * all.height * all.width * all.channels;
       Tile<Data> tile = all;
       tile.x += 2 * tokens;
       if (all.output) tile.output += tokens;
-      if (all.grad_x) {
-        tile.grad_x += 2 * tokens, tile.grad_output += tokens, tile.grad_convolution += tokens;
-        tile.new_grad_convolution += tokens, tile.sums += strip * (kTaps + 1) * all.channels;
-      }
-      tile.top = strip % strips * kRows, tile.bottom = std::min(tile.top + kRows, all.height);
-      for (tile.left = 0; tile.left < all.width; tile.left += kColumns) {
-        tile.right = std::min(tile.left + kColumns, all.width);
-        compute(tile);
-      }
+      if (all.grad_x)
+        tile.grad_x += 2 * tokens, tile.grad_output += tokens, tile.sums += rectangle * kSums * all.channels;
+      tile.top = rectangle / columns % rows * kRows, tile.bottom = std::min(tile.top + kRows, all.height);
+      tile.left = rectangle % columns * kColumns, tile.right = std::min(tile.left + kColumns, all.width);
+      tile.first = number % groups * step, tile.last = std::min(tile.first + step, all.channels);
+      compute(tile);
     }
   });
+}
+
+// An uninitialised tensor like another. Memory above 32 MiB comes from the system anew each time, and tiles would bring
+// its pages of 4 KiB into use in an order that no cache likes; pages of 2 MiB are brought at once.
+Tensor empty_in_large_pages(const Tensor& like) {
+  Tensor tensor = at::empty_like(like);
+#ifdef MADV_HUGEPAGE
+  constexpr uintptr_t page = 1 << 21;
+  const auto begin = reinterpret_cast<uintptr_t>(tensor.mutable_data_ptr()), end = begin + tensor.nbytes();
+  const uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
+  if (tensor.nbytes() > 32 << 20) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+#endif
+  return tensor;
 }
 
 // Calls function(Data()) with the dtype of the tokens.
@@ -269,7 +370,8 @@ void for_dtypes(const Tensor& tokens, const Function& function) {
 
 }  // namespace
 
-Tensor gated_convolution_forward_cpu(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+Tensor gated_convolution_forward_cpu(
+    const Tensor& x, const Tensor& x_bias, const Tensor& weight, const Tensor& bias) {
   const int64_t channels = weight.size(0);
   Tensor output = at::empty({x.size(0), x.size(1), x.size(2), channels}, x.options());
   const Tensor taps = weight.view({channels, kTaps}).t().contiguous();
@@ -278,37 +380,35 @@ Tensor gated_convolution_forward_cpu(const Tensor& x, const Tensor& weight, cons
     using T = Number<Data>;
     Tile<Data> all{};
     all.x = static_cast<const Data*>(x.const_data_ptr()), all.output = static_cast<Data*>(output.mutable_data_ptr());
-    all.weight = taps.const_data_ptr<T>(), all.bias = bias.const_data_ptr<T>();
+    all.weight = taps.const_data_ptr<T>(), all.bias = bias.const_data_ptr<T>(), all.x_bias = x_bias.const_data_ptr<T>();
     all.height = x.size(1), all.width = x.size(2), all.channels = channels;
-    for_tiles(x.size(0), all, [](const auto& tile) { convolve(tile); });
+    for_tiles(x, all, [](const auto& tile) { convolve(tile); });
   });
   return output;
 }
 
-std::tuple<Tensor, Tensor, Tensor> gated_convolution_backward_cpu(
-    const Tensor& grad_output, const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  const int64_t channels = weight.size(0), strips = x.size(0) * ((x.size(1) + kRows - 1) / kRows);
-  Tensor grad_x = at::empty_like(x), grad_convolution = at::empty_like(grad_output);
+std::tuple<Tensor, Tensor, Tensor, Tensor> gated_convolution_backward_cpu(
+    const Tensor& grad_output, const Tensor& x, const Tensor& x_bias, const Tensor& weight, const Tensor& bias) {
+  const int64_t channels = weight.size(0);
+  Tensor grad_x = empty_in_large_pages(x);
   const Tensor taps = weight.view({channels, kTaps}).t().contiguous();
-  // Each strip has its own sums; they are added up in order, so they are the same for any number of threads.
-  const Tensor sums = at::zeros({strips, kTaps + 1, channels}, weight.options());
+  // They are added up in order, so they are the same for any number of threads.
+  const Tensor sums = at::empty({number_of_rectangles(x), kSums, channels}, weight.options());
   for_dtypes(x, [&](auto data) {
     using Data = decltype(data);
     using T = Number<Data>;
     Tile<Data> all{};
     all.x = static_cast<const Data*>(x.const_data_ptr());
     all.grad_output = static_cast<const Data*>(grad_output.const_data_ptr());
-    all.weight = taps.const_data_ptr<T>(), all.bias = bias.const_data_ptr<T>();
-    all.grad_x = static_cast<Data*>(grad_x.mutable_data_ptr());
-    all.new_grad_convolution = static_cast<Data*>(grad_convolution.mutable_data_ptr());
-    all.grad_convolution = all.new_grad_convolution;
-    all.sums = sums.mutable_data_ptr<T>();
+    all.weight = taps.const_data_ptr<T>(), all.bias = bias.const_data_ptr<T>(), all.x_bias = x_bias.const_data_ptr<T>();
+    all.grad_x = static_cast<Data*>(grad_x.mutable_data_ptr()), all.sums = sums.mutable_data_ptr<T>();
     all.height = x.size(1), all.width = x.size(2), all.channels = channels;
-    for_tiles(x.size(0), all, [](const auto& tile) { differentiate_gate(tile); });
-    for_tiles(x.size(0), all, [](const auto& tile) { convolve_transposed(tile); });
+    for_tiles(x, all, [](const auto& tile) { differentiate(tile); });
   });
   const Tensor sum = sums.sum(0);
-  return {grad_x, sum.slice(0, 0, kTaps).t().reshape(weight.sizes()).contiguous(), sum.select(0, kTaps).contiguous()};
+  return {
+      grad_x, sum.slice(0, kOfGate, kSums).flatten().contiguous(),
+      sum.slice(0, 0, kTaps).t().reshape(weight.sizes()).contiguous(), sum.select(0, kOfConvolution).contiguous()};
 }
 
 }  // namespace bioattn_mm
