@@ -1,4 +1,6 @@
-// What this library was built for.
+// What this library was built for, and which instructions it uses.
+
+#include "cpu/kernels.h"
 
 #include <torch/library.h>
 
@@ -22,7 +24,16 @@ std::string cuda_architectures() {
 #endif
 }
 
-TORCH_LIBRARY_FRAGMENT(bioattn_mm, library) { library.def("cuda_architectures() -> str", cuda_architectures); }
+// Allows the CPU kernels instructions of bfloat16 or not; whether they use them from now on.
+bool allow_bfloat16_instructions(bool allowed) {
+  bfloat16_is_allowed = allowed;
+  return has_bfloat16();
+}
+
+TORCH_LIBRARY_FRAGMENT(bioattn_mm, library) {
+  library.def("cuda_architectures() -> str", cuda_architectures);
+  library.def("allow_bfloat16_instructions(bool allowed) -> bool", allow_bfloat16_instructions);
+}
 
 }  // namespace
 }  // namespace bioattn_mm

@@ -24,12 +24,16 @@ BIOATTN_CLONE(make_unit, UnitVectors)
 BIOATTN_CLONE(scale_queries, ScaledQueries)
 BIOATTN_CLONE(attend, Group)
 BIOATTN_CLONE(differentiate, GradientGroup)
+BIOATTN_CLONE(add_outer_products, OuterProducts)
 BIOATTN_CLONE(differentiate_query, QueryGradient)
 BIOATTN_CLONE(gather_gradients, WindowGradients)
 BIOATTN_CLONE(differentiate_unit, UnitGradient)
 #ifdef BIOATTN_FOR_BFLOAT16
 BIOATTN_FOR_BFLOAT16 void attend(const Group<float, Pair>& group) { attend_body(group); }
 BIOATTN_FOR_BFLOAT16 void differentiate(const GradientGroup<float, Pair>& group) { differentiate_body(group); }
+BIOATTN_FOR_BFLOAT16 void add_outer_products(const OuterProducts<float, Pair>& products) {
+  add_outer_products_body(products);
+}
 #endif
 
 constexpr int64_t kTileColumns = 32, kTileRows = 16;
@@ -490,8 +494,19 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
     Tile<Data, T, Element> tile(a);
     std::vector<T> grad_planes(s.channels * s.columns), grad_window(s.offsets * kLanes<T>);
     std::vector<T> grad_pooled(tile.pooled), grad_tokens(grad_window);
-    std::vector<Element> rows(kLanes<T> * s.row_channels);
+    constexpr int64_t steps = kSteps<T, Element>;
+    std::vector<Element> key_factors(kGroups * s.padded_pooled * steps), value_factors(key_factors);
+    std::vector<Element> key_rows(kGroups * steps * s.row_channels), value_rows(key_rows);
     std::vector<T> some_rows(2 * pooled_size);
+    int64_t groups = 0;  // whose factors are kept
+    const auto add_products = [&] {
+      add_outer_products(OuterProducts<T, Element>{
+          some_rows.data(), key_factors.data(), key_rows.data(), groups, s.padded_pooled, s.row_channels});
+      add_outer_products(OuterProducts<T, Element>{
+          some_rows.data() + pooled_size, value_factors.data(), value_rows.data(), groups, s.padded_pooled,
+          s.row_channels});
+      groups = 0;
+    };
     for (int64_t number = begin; number < end; ++number) {
       const int64_t head = number / s.column_blocks, block = number % s.column_blocks, left = block * s.columns;
       ParameterSums<T> sums(s);
@@ -501,6 +516,7 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
         T* pooled_value_sums = pooled_key_sums + s.column_blocks * block_size;
         // Sums of all queries would lose digits: some rows are added up first.
         const auto add_up = [&] {
+          add_products();
           sums.add_up();
           for (int64_t k = 0; k < pooled_size; ++k) {
             pooled_key_sums[k] += some_rows[k], pooled_value_sums[k] += some_rows[pooled_size + k];
@@ -517,9 +533,12 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
           std::fill(tile.logsumexp.begin() + valid, tile.logsumexp.end(), std::numeric_limits<T>::infinity());
           T* grad_bias = bias_sums_data + (a.bias.in_table ? block : 0) * bias_size + head * a.bias.head_stride + column;
           differentiate(GradientGroup<T, Element>{
-              group, s.row_channels, grad_planes.data() + place, rows.data(), a.values.blocks(plane),
+              group, s.row_channels, grad_planes.data() + place, a.values.blocks(plane),
               a.keys.rows(plane), grad_bias, grad_pooled.data(), grad_window.data(), grad_tokens.data(),
-              tile.output.data(), some_rows.data(), some_rows.data() + pooled_size});
+              tile.output.data(), &key_factors[groups * s.padded_pooled * steps],
+              &key_rows[groups * steps * s.row_channels], &value_factors[groups * s.padded_pooled * steps],
+              &value_rows[groups * steps * s.row_channels]});
+          if (++groups == kGroups) add_products();
           const int64_t window_place = (plane * s.height + row) * window_row + s.margin + column;
           for (int64_t offset = 0; offset < s.offsets; ++offset) {
             const int64_t target = window_place + offset * s.padded_width;

@@ -55,12 +55,27 @@ template <typename T, typename Element = T>
 struct GradientGroup : Group<T, Element> {
   int64_t row_channels;                                  // d padded to whole vectors
   const T* grad_output;                                  // planes with `query_stride`
-  Element* rows;                                         // room for (lanes, row_channels)
   const Element *pooled_value_blocks, *pooled_key_rows;  // blocks (d, kBlock) and rows (d padded to kBlock)
   T* grad_pooled_bias;                                   // as `pooled_bias`
   T *grad_pooled, *grad_window, *grad_tokens;            // of the logits, and of the token weights
   T* grad_query;                                         // (d padded, lanes)
-  T *pooled_key_sums, *pooled_value_sums;                // (pooled keys, row_channels)
+  // Factors of the sums for pooled keys and values, as in OuterProducts: of this group.
+  Element *key_factors, *key_rows, *value_factors, *value_rows;
+};
+
+// The sums for pooled keys or values are larger than the first-level cache. They are loaded and stored once for so many
+// groups, whose factors are kept until then.
+constexpr int64_t kGroups = 4;
+template <typename T, typename Element = T>
+constexpr int64_t kSteps = kLanes<T> / kNumbers<Element>;
+
+// sums[p][c] += sum over lanes of factors[p][lane] * rows[lane][c] for each of some groups
+template <typename T, typename Element = T>
+struct OuterProducts {
+  T* sums;                 // (pooled keys, row_channels)
+  const Element* factors;  // (groups, pooled keys, kSteps)
+  const Element* rows;     // (groups, kSteps, row_channels)
+  int64_t groups, pooled_keys, row_channels;
 };
 
 // The gradient of what UnitVectors and ScaledQueries compute, for the lanes of one group, and sums for that of the
@@ -148,21 +163,35 @@ BIOATTN_INLINE void multiply_by_block(
   }
 }
 
-// sums[c] = sum over p of weights[p] * rows[p][c], for rows of channels padded to blocks
+// How many blocks of sums, and vectors of a row, are computed at the same time: instructions for pairs wait for the sum
+// of the one before, and only processors with enough registers have them.
+template <typename Element>
+constexpr int64_t kBlocksAtOnce = kNumbers<Element> == 2 ? 3 : 1;
+template <typename Element>
+constexpr int64_t kVectorsAtOnce = kNumbers<Element> == 2 ? 2 : 1;
+
+// sums[c] = sum over p of weights[p] * rows[p][c] for kBlocks blocks of channels
+template <int64_t kBlocks, typename T, typename Element>
+BIOATTN_INLINE void sum_blocks(T* sums, const Factors<Element>& weights, const Element* rows, int64_t row_size) {
+  Vector<T> sum[kBlocks * kBlock] = {};
+  for (int64_t p = 0; p < weights.number; ++p, rows += row_size) {
+    const auto weight = load(weights.data + p * weights.stride);
+#pragma GCC unroll 24
+    for (int64_t c = 0; c < kBlocks * kBlock; ++c) add_product(sum[c], weight, rows[c]);
+  }
+#pragma GCC unroll 24
+  for (int64_t c = 0; c < kBlocks * kBlock; ++c) store(sums + c * kLanes<T>, sum[c]);
+}
+
+// The same for all channels of rows padded to blocks.
 template <typename T, typename Element>
 BIOATTN_INLINE void sum_rows(T* sums, const Factors<Element>& weights, const Element* rows, int64_t channels) {
+  constexpr int64_t step = kBlocksAtOnce<Element> * kBlock;
   const int64_t padded = (channels + kBlock - 1) / kBlock * kBlock;
-  for (int64_t first = 0; first < padded; first += kBlock) {
-    Vector<T> sum[kBlock] = {};
-    for (int64_t p = 0; p < weights.number; ++p) {
-      const auto weight = load(weights.data + p * weights.stride);
-      const Element* row = rows + p * padded + first;
-#pragma GCC unroll 8
-      for (int64_t c = 0; c < kBlock; ++c) add_product(sum[c], weight, row[c]);
-    }
-#pragma GCC unroll 8
-    for (int64_t c = 0; c < kBlock; ++c) store(sums + (first + c) * kLanes<T>, sum[c]);
-  }
+  int64_t first = 0;
+  for (; first + step <= padded; first += step)
+    sum_blocks<kBlocksAtOnce<Element>>(sums + first * kLanes<T>, weights, rows + first, padded);
+  for (; first < padded; first += kBlock) sum_blocks<1>(sums + first * kLanes<T>, weights, rows + first, padded);
 }
 
 template <typename T>
@@ -171,33 +200,46 @@ BIOATTN_INLINE void transpose(const T* planes, int64_t stride, int64_t channels,
     for (int64_t c = 0; c < channels; ++c) rows[lane * row_channels + c] = planes[c * stride + lane];
 }
 
-// The weights of a block of keys as factors of rows.
+// Copies the lanes of `number` keys, a multiple of kBlock, to where they are factors of rows.
 template <typename T>
-BIOATTN_INLINE const T* pack_block(const T* weights, T*) {
-  return weights;
+BIOATTN_INLINE void copy_factors(const T* lanes, int64_t number, T* factors) {
+  for (int64_t p = 0; p < number; ++p) store(factors + p * kLanes<T>, load(lanes + p * kLanes<T>));
 }
 
-// sums[p][c] += sum over lanes of weights[p][lane] * rows[lane][c]
-template <typename T, typename Element>
-BIOATTN_INLINE void add_outer_products(
-    T* sums, const T* weights, const Element* rows, int64_t number, int64_t row_channels) {
-  constexpr int64_t kSteps = kLanes<T> / kNumbers<Element>;
-  for (int64_t p = 0; p < number; p += kBlock) {
-    Element room[kBlock * kSteps];
-    const Element* block = pack_block(weights + p * kLanes<T>, room);
-    for (int64_t first = 0; first < row_channels; first += kLanes<T>) {
-      T* target = sums + p * row_channels + first;
-      Vector<T> sum[kBlock];
+// Adds to the sums of a block of keys from p on, and of kVectors vectors of channels.
+template <int64_t kVectors, typename T, typename Element>
+BIOATTN_INLINE void add_outer_products_of_block(const OuterProducts<T, Element>& o, int64_t p, int64_t first) {
+  constexpr int64_t steps = kSteps<T, Element>;
+  T* target = o.sums + p * o.row_channels + first;
+  Vector<T> sum[kVectors][kBlock];
+#pragma GCC unroll 16
+  for (int64_t k = 0; k < kVectors * kBlock; ++k)
+    sum[k / kBlock][k % kBlock] = load(target + k % kBlock * o.row_channels + k / kBlock * kLanes<T>);
+  for (int64_t group = 0; group < o.groups; ++group) {
+    const Element* factors = o.factors + (group * o.pooled_keys + p) * steps;
+    const Element* rows = o.rows + group * steps * o.row_channels + first;
+    for (int64_t step = 0; step < steps; ++step) {
+#pragma GCC unroll 2
+      for (int64_t v = 0; v < kVectors; ++v) {
+        const auto row = load(rows + step * o.row_channels + v * kLanes<T>);
 #pragma GCC unroll 8
-      for (int64_t k = 0; k < kBlock; ++k) sum[k] = load(target + k * row_channels);
-      for (int64_t step = 0; step < kSteps; ++step) {
-        const auto row = load(rows + step * row_channels + first);
-#pragma GCC unroll 8
-        for (int64_t k = 0; k < kBlock; ++k) add_product(sum[k], row, block[k * kSteps + step]);
+        for (int64_t k = 0; k < kBlock; ++k) add_product(sum[v][k], row, factors[k * steps + step]);
       }
-#pragma GCC unroll 8
-      for (int64_t k = 0; k < kBlock; ++k) store(target + k * row_channels, sum[k]);
     }
+  }
+#pragma GCC unroll 16
+  for (int64_t k = 0; k < kVectors * kBlock; ++k)
+    store(target + k % kBlock * o.row_channels + k / kBlock * kLanes<T>, sum[k / kBlock][k % kBlock]);
+}
+
+template <typename T, typename Element>
+BIOATTN_INLINE void add_outer_products_body(const OuterProducts<T, Element>& o) {
+  constexpr int64_t step = kVectorsAtOnce<Element> * kLanes<T>;
+  for (int64_t p = 0; p < o.pooled_keys; p += kBlock) {
+    int64_t first = 0;
+    for (; first + step <= o.row_channels; first += step)
+      add_outer_products_of_block<kVectorsAtOnce<Element>>(o, p, first);
+    for (; first < o.row_channels; first += kLanes<T>) add_outer_products_of_block<1>(o, p, first);
   }
 }
 
@@ -226,11 +268,10 @@ BIOATTN_INLINE void transpose(
   }
 }
 
-BIOATTN_INLINE const Pair* pack_block(const float* weights, Pair* room) {
-  constexpr int64_t lanes = kLanes<float>;
-  for (int64_t k = 0; k < kBlock; k += 2)
-    store(room + k * lanes / 2, narrow(load(weights + k * lanes), load(weights + (k + 1) * lanes)));
-  return room;
+BIOATTN_INLINE void copy_factors(const float* lanes, int64_t number, Pair* factors) {
+  constexpr int64_t step = 2 * kLanes<float>;
+  for (int64_t k = 0; k < number * kLanes<float>; k += step)
+    store(factors + k / 2, narrow(load(lanes + k), load(lanes + k + kLanes<float>)));
 }
 #endif
 
@@ -457,10 +498,10 @@ BIOATTN_INLINE void differentiate_body(const GradientGroup<T, Element>& g) {
     }
     store(g.grad_query + c * kLanes<T>, sum);
   }
-  transpose(g.grad_output, g.query_stride, g.channels, g.rows, g.row_channels);
-  add_outer_products(g.pooled_value_sums, g.pooled, g.rows, pooled, g.row_channels);
-  transpose(g.query, g.query_stride, g.channels, g.rows, g.row_channels);
-  add_outer_products(g.pooled_key_sums, g.grad_pooled, g.rows, pooled, g.row_channels);
+  transpose(g.grad_output, g.query_stride, g.channels, g.value_rows, g.row_channels);
+  copy_factors(g.pooled, pooled, g.value_factors);
+  transpose(g.query, g.query_stride, g.channels, g.key_rows, g.row_channels);
+  copy_factors(g.grad_pooled, pooled, g.key_factors);
 }
 
 // The gradient through x / max(norm, kSmallestNorm).

@@ -28,9 +28,12 @@
 
 namespace bioattn_mm {
 
+// Tests switch it off to run what other processors run.
+inline bool bfloat16_is_allowed = true;
+
 inline bool has_bfloat16() {
 #ifdef BIOATTN_FOR_BFLOAT16
-  return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16");
+  return bfloat16_is_allowed && __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16");
 #else
   return false;
 #endif
