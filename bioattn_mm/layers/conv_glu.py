@@ -29,8 +29,9 @@ class ConvGLU(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
         convolution = weight_and_bias(self.dwconv)
-        if x.device.type != 'cpu':
+        # On the CPU a product with a bias begins with a pass over its output: there the gate adds the bias. Another
+        # layer in place of `fc1`, such as a quantised one, is called as it is.
+        if x.device.type != 'cpu' or type(self.fc1) is not nn.Linear:
             return self.fc2(gated_convolution(self.fc1(x), *convolution))
-        # On the CPU a product with a bias begins with a pass over its output; the gate adds the bias for nothing.
         gate_and_features = F.linear(x, self.fc1.weight)
         return self.fc2(gated_convolution(gate_and_features, *convolution, x_bias=full_precision(self.fc1.bias)))
