@@ -4,7 +4,8 @@
 All are backbones with the features of four stages, batch 1, random weights. The models take turns; the fastest run of
 each counts. "Products alone" are the linear layers and convolutions of the forward pass, without what is between them
 and without TransNeXt's operators: what remains when everything else is free. `--cpu-time` counts the seconds of the
-processor instead of the clock's, for a machine with other work. Freed memory is kept, as in the tools, for all models.
+processor instead of the clock's, for a machine with other work.
+Freed memory is kept for all models, as in the tools.
 """
 
 import argparse
@@ -20,7 +21,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from bioattn_mm.analysis.flops import count_multiply_adds
-from bioattn_mm.cli.threads import keep_freed_memory
 from bioattn_mm.models import TransNeXt
 
 REFERENCE = 'Swin-T'
@@ -32,6 +32,9 @@ def main() -> None:
     parser.add_argument('--no-training', action='store_true', help='measure the forward pass only')
     parser.add_argument('--cpu-time', action='store_true', help='seconds of the processor, of all threads')
     args = parser.parse_args()
+
+    # After PyTorch, so that OpenMP's threads still spin: the machine has nothing else to do.
+    from bioattn_mm.cli.threads import keep_freed_memory
 
     keep_freed_memory()
     clock = time.process_time if args.cpu_time else time.perf_counter
