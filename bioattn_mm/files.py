@@ -41,8 +41,12 @@ def atomic_path(path: Path) -> Iterator[Path]:
                 with file.open('rb') as written:
                     os.fsync(written.fileno())
         if path.is_dir():
-            shutil.rmtree(path)  # a folder cannot be replaced unless it is empty
-        partial.replace(path)
+            # A folder cannot be replaced unless it is empty, and removing it first would leave none for a while.
+            older = path.rename(partial_path(path.with_name(f'older_{path.name}')))
+            partial.replace(path)
+            remove(older)
+        else:
+            partial.replace(path)
     finally:
         remove(partial)
 

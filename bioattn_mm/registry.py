@@ -70,7 +70,8 @@ HOOKS = child(
     'engine.amp',
     'engine.step_log',
     'engine.trackers',
-    late=dict(AttentionStatisticsHook='engine.attention'),
+    'engine.watchdog',
+    late=dict(AttentionStatisticsHook='engine.attention', GatherForValidationHook='engine.strategies'),
 )
 LOOPS = child(MMENGINE_LOOPS, 'engine.randomness')
 MODEL_WRAPPERS = child(MMENGINE_MODEL_WRAPPERS, 'engine.sync_batch_norm')

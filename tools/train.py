@@ -13,10 +13,11 @@ from mmengine.config import Config
 from mmengine.dist import is_main_process
 from torch import Tensor, nn
 
-from bioattn_mm.checkpoints import check_fit, read_checkpoint, read_state_dict, weights_for, weights_of
+from bioattn_mm.checkpoints import check_fit, is_sharded, read_checkpoint, read_state_dict, weights_for, weights_of
+from bioattn_mm.checkpoints.sharded import DEEPSPEED_WEIGHTS
 from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, run_tool
 from bioattn_mm.cli.config import default_work_dir, load_config
-from bioattn_mm.cli.distributed import rank_and_size, set_strategy
+from bioattn_mm.cli.distributed import rank_and_size, set_strategy, set_watchdog
 from bioattn_mm.cli.dry_run import dry_run
 from bioattn_mm.cli.fractions import set_fraction
 from bioattn_mm.cli.model_check import check_initial_weights, model_of
@@ -94,6 +95,14 @@ def parse_args() -> argparse.Namespace:
         help='config file of a strategy other than data parallel, such as configs/_base_/strategies/fsdp.py; for '
         'several processes',
     )
+    parser.add_argument(
+        '--hang-timeout',
+        type=seconds,
+        metavar='SECONDS',
+        help='of several processes: after as long without a step of any of them, print which one the others wait for '
+        'and the stacks of all, and end, so that tools/dist_train.sh starts them again; 0: never (default: three '
+        "quarters of the config's env_cfg.dist_cfg.timeout, 1800 in the configs that come with the package)",
+    )
     parser.add_argument('--seed', type=int, help="seed of all random numbers (default: the config's, else drawn)")
     parser.add_argument(
         '--deterministic',
@@ -169,6 +178,7 @@ def main() -> None:
         set_strategy(config, args.strategy)
     if config.optim_wrapper.get('type') == 'AmpOptimWrapper' and not torch.cuda.is_available():
         raise InputError("the config's AmpOptimWrapper needs a GPU: on the CPU add --amp bfloat16")
+    set_watchdog(config, args.hang_timeout)
     if args.compile:
         set_compile(config, args.compile)
     if args.skip_bad_data:
@@ -199,6 +209,14 @@ def train(config: Config, args: argparse.Namespace) -> None:
     warn_if_unseeded(runner)
     with readable_log(runner), summarised(runner, log_interval(config)):
         runner.train()
+
+
+def seconds(text: str) -> float:
+    """A time of the command line."""
+    value = float(text)
+    if not 0 <= value < float('inf'):
+        raise argparse.ArgumentTypeError(f'expected 0 or more seconds, got {text}')
+    return value
 
 
 def set_randomness(config: Config, seed: int | None, deterministic: bool) -> None:
@@ -232,9 +250,10 @@ def set_resume(config: Config, resume: str | None, state_dict: dict[str, Tensor]
         raise InputError(f'checkpoint to resume from not found: {path}')
     config.load_from = path
     config.resume = True
-    if Path(path).is_dir():  # a checkpoint of DeepSpeed, which checks it itself
+    if Path(path, DEEPSPEED_WEIGHTS).is_file():  # DeepSpeed checks it itself
         return
-    checkpoint = read_checkpoint(path)
+    # Of a sharded checkpoint the shapes are enough here.
+    checkpoint = read_checkpoint(path, 'meta' if is_sharded(path) else 'cpu')
     check_fit(path, weights_of(path, checkpoint), state_dict, strict=True)
     meta = checkpoint.get('meta') or {}
     if 'iter' not in meta:
@@ -258,7 +277,7 @@ def set_start(config: Config, model: nn.Module) -> None:
         InputError: The checkpoint is of another model.
     """
     path = config.get('load_from')
-    if not path or config.get('resume') or Path(path).is_dir():
+    if not path or config.get('resume') or Path(path, DEEPSPEED_WEIGHTS).is_file():
         return
     weights_for(model, path, read_state_dict(path), any_classes=True)
     config.custom_hooks = [*config.get('custom_hooks', []), dict(type='bioattn_mm.LeaveOutOtherClassesHook')]

@@ -21,6 +21,7 @@ from .loading import (
     rename_released,
     weights_for,
 )
+from .sharded import is_sharded, is_whole, read_sharded, split
 
 __all__ = [
     'check_fit',
@@ -31,12 +32,16 @@ __all__ = [
     'fit_backbone',
     'fit_classifier',
     'load_backbone',
+    'is_sharded',
+    'is_whole',
     'match_backbone',
     'mmengine_reads_all',
     'other_classes',
     'read_checkpoint',
+    'read_sharded',
     'read_state_dict',
     'rename_released',
+    'split',
     'weights_for',
     'weights_of',
     'write_checkpoint',

@@ -8,11 +8,12 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import torch
-from mmengine.runner.checkpoint import CheckpointLoader
+from mmengine.runner.checkpoint import CheckpointLoader, load_from_local
 from torch import Tensor
 
 from ..errors import InputError
 from ..files import atomic_write
+from .sharded import DEEPSPEED_WEIGHTS, is_sharded, read_sharded
 from .unpickling import HOLDS_CODE, code_refused, refused_class
 
 # Keys of a checkpoint under which its weights may be, in this order; without any it is a bare state dict.
@@ -24,8 +25,8 @@ def read_checkpoint(path: str, map_location: str | torch.device | None = 'cpu') 
     """Read a checkpoint, refusing code in its pickle (see `unpickling`).
 
     Args:
-        path: A file, a URL, or `hf://OWNER/NAME/FILE` (see `fetch`). A file whose name ends in `.safetensors` is read
-            with the package of that name: its bare state dict.
+        path: A file, a URL, `hf://OWNER/NAME/FILE` (see `fetch`), or the folder of a training with FSDP or DeepSpeed.
+            A file whose name ends in `.safetensors` is read with the package of that name: its bare state dict.
         map_location: Device of the tensors, as in `torch.load`.
 
     Raises:
@@ -33,7 +34,12 @@ def read_checkpoint(path: str, map_location: str | torch.device | None = 'cpu') 
     """
     file = fetch(path)
     is_remote = '://' in file
-    if not is_remote and not Path(file).is_file():
+    folder = Path(file)
+    if not is_remote and folder.is_dir():
+        if not is_sharded(folder) and not (folder / DEEPSPEED_WEIGHTS).is_file():
+            raise InputError(f'{path} is a folder and no whole checkpoint of a training with FSDP or DeepSpeed')
+        file = file if is_sharded(folder) else str(folder / DEEPSPEED_WEIGHTS)
+    elif not is_remote and not folder.is_file():
         raise InputError(f'checkpoint not found: {path}')
     if file.endswith(SAFETENSORS) and not is_remote:
         return _read_safetensors(path, file, map_location)
@@ -41,8 +47,12 @@ def read_checkpoint(path: str, map_location: str | torch.device | None = 'cpu') 
         with code_refused():
             if is_remote:
                 return CheckpointLoader.load_checkpoint(file, map_location=map_location, logger='silent')
+            if is_sharded(file):
+                return read_sharded(file, map_location or 'cpu')
             # None lets --trust-checkpoint decide.
             return torch.load(file, map_location=map_location, weights_only=None)
+    except InputError:
+        raise
     except Exception as error:
         refused = refused_class(error)
         if refused:
@@ -114,13 +124,14 @@ def _read_safetensors(path: str, file: str, map_location: str | torch.device | N
 
 @contextmanager
 def mmengine_reads_all() -> Iterator[None]:
-    """Context in which mmengine reads `hf://` paths and safetensors files, too, as `read_checkpoint` does.
+    """Context in which mmengine reads `hf://` paths, safetensors files and folders, too, as `read_checkpoint` does.
 
     That is in `load_from` of a Runner, `init_cfg` of any module, and the inferencers of mmdet and mmseg. At its end
     mmengine's table of loaders is what it was.
     """
     before = CheckpointLoader._schemes.copy()
     CheckpointLoader.register_scheme([HUB, rf'.*\{SAFETENSORS}$'], load_from_bioattn_mm, force=True)
+    CheckpointLoader.register_scheme('', load_from_disk, force=True)
     try:
         yield
     finally:
@@ -130,6 +141,12 @@ def mmengine_reads_all() -> Iterator[None]:
 def load_from_bioattn_mm(filename: str, map_location: str | torch.device | None = None) -> object:
     """A loader for mmengine, which logs what follows `load_from_` in its name."""
     return read_checkpoint(filename, map_location)
+
+
+def load_from_disk(filename: str, map_location: str | torch.device | None = None) -> object:
+    """The same for any path that no other loader takes: a folder, or a file, which mmengine reads."""
+    read = read_checkpoint if Path(filename).is_dir() else load_from_local
+    return read(filename, map_location)
 
 
 def find_weights_key(checkpoint: object) -> str | None:

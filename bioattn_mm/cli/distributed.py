@@ -19,6 +19,11 @@ RANK_VARIABLES = dict(
 )
 
 
+WATCHDOG = 'bioattn_mm.WatchdogHook'
+# Seconds after which collective operations fail in a config that does not say; PyTorch's own, for NCCL.
+DEFAULT_TIMEOUT = 600
+
+
 def rank_and_size(launcher: str) -> tuple[int, int]:
     """The rank of this process and the number of processes, also before they have joined."""
     rank, size = RANK_VARIABLES.get(launcher, ('', ''))
@@ -57,7 +62,7 @@ def prepare_process(config: Config, launcher: str) -> None:
         raise InputError(
             f'--launcher {launcher} needs GPUs, and PyTorch finds none: tools/dist_train.sh also runs on the CPU'
         )
-    timeout = config.get('env_cfg', {}).get('dist_cfg', {}).get('timeout', 1800)
+    timeout = config.get('env_cfg', {}).get('dist_cfg', {}).get('timeout', DEFAULT_TIMEOUT)
     torch.distributed.init_process_group('gloo', timeout=timedelta(seconds=timeout))
     wrapper = dict(
         type='bioattn_mm.CPUDistributedDataParallel',
@@ -65,6 +70,32 @@ def prepare_process(config: Config, launcher: str) -> None:
         find_unused_parameters=config.get('find_unused_parameters', False),
     )
     config.model_wrapper_cfg = {**wrapper, **config.get('model_wrapper_cfg', {}), 'device_ids': None}
+
+
+def set_watchdog(config: Config, timeout: float | None) -> None:
+    """Let a run of several processes end when one of them hangs, with its stack (see `WatchdogHook`).
+
+    Args:
+        config: Changed in place; its `launcher` is set. One that has the hook keeps it unless there is a `timeout`.
+        timeout: Seconds; 0 for no watchdog. By default three quarters of the time after which collective operations
+            fail, `env_cfg.dist_cfg.timeout` of the config.
+
+    Raises:
+        InputError: Collective operations would fail first.
+    """
+    hooks = config.get('custom_hooks', [])
+    others = [hook for hook in hooks if hook['type'] != WATCHDOG]
+    if config.get('launcher', 'none') == 'none' or timeout is None and len(others) < len(hooks):
+        return
+    limit = config.get('env_cfg', {}).get('dist_cfg', {}).get('timeout', DEFAULT_TIMEOUT)
+    if timeout is None:
+        timeout = limit * 0.75
+    elif timeout >= limit:
+        raise InputError(
+            f'--hang-timeout {timeout:g} must be less than the {limit:g} seconds after which processes give up '
+            f'waiting for each other: add --cfg-options env_cfg.dist_cfg.timeout={timeout * 4 / 3:.0f}'
+        )
+    config.custom_hooks = [*others, dict(type=WATCHDOG, timeout=timeout)] if timeout else others
 
 
 def set_strategy(config: Config, path: str) -> None:
@@ -91,18 +122,23 @@ def set_strategy(config: Config, path: str) -> None:
             f'--strategy {path} is for several processes: tools/dist_train.sh CONFIG NUMBER --strategy {path}'
         )
     config.merge_from_dict(strategy.to_dict())
+    config.setdefault('env_cfg', {})  # FlexibleRunner needs one
     if 'sync_bn' in config:
         config.strategy.sync_bn = config.sync_bn
     if 'DeepSpeed' in config.strategy.type:
         _set_deepspeed(config)
-    if 'FSDP' in config.strategy.type and not torch.cuda.is_available():
-        config.strategy.model_wrapper.device_id = 'cpu'
-        # With offload_to_cpu, FSDP on the CPU returns tensors whose memory it has freed.
-        config.strategy.state_dict_cfg = dict(
-            state_dict_type='FULL_STATE_DICT',
-            state_dict_config=dict(type='FullStateDictConfig', rank0_only=True),
-            optim_state_dict_config=dict(type='FullOptimStateDictConfig', rank0_only=True),
-        )
+    if 'FSDP' in config.strategy.type:
+        config.custom_hooks = [*config.get('custom_hooks', []), dict(type='bioattn_mm.GatherForValidationHook')]
+        if _is_bfloat16(config.optim_wrapper):
+            config.strategy.setdefault('param_dtype', 'bfloat16')
+
+
+def _is_bfloat16(wrapper: dict) -> bool:
+    """Whether an optimizer's wrapper trains in mixed precision with bfloat16."""
+    kind = wrapper.get('type')
+    return (
+        kind == 'bioattn_mm.BFloat16OptimWrapper' or kind == 'AmpOptimWrapper' and wrapper.get('dtype') == 'bfloat16'
+    )
 
 
 def _set_deepspeed(config: Config) -> None:

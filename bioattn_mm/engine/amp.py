@@ -1,6 +1,6 @@
 """Mixed precision: which dtypes a device computes in, and bfloat16 in training and testing, on the CPU, too."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -64,6 +64,17 @@ class BFloat16OptimWrapper(OptimWrapper):
             yield
 
 
+def in_mixed_precision(step: Callable, device: str, dtype: torch.dtype) -> Callable[[dict], list[BaseDataElement]]:
+    """A model's `test_step` or `val_step` that computes under autocast, and whose predictions are float32."""
+
+    def mixed_step(data: dict) -> list[BaseDataElement]:
+        with torch.autocast(device, dtype):
+            samples = step(data)
+        return [in_float32(sample) for sample in samples]
+
+    return mixed_step
+
+
 @HOOKS.register_module()
 class MixedPrecisionTestHook(Hook):
     """Test in mixed precision; metrics get float32.
@@ -78,14 +89,7 @@ class MixedPrecisionTestHook(Hook):
     def before_test(self, runner: Runner) -> None:
         model = runner.model
         device = next(model.parameters()).device
-        dtype, test_step = autocast_dtype(self.dtype, device), model.test_step
-
-        def mixed_test_step(data: dict) -> list[BaseDataElement]:
-            with torch.autocast(device.type, dtype):
-                samples = test_step(data)
-            return [in_float32(sample) for sample in samples]
-
-        model.test_step = mixed_test_step
+        model.test_step = in_mixed_precision(model.test_step, device.type, autocast_dtype(self.dtype, device))
 
     def after_test(self, runner: Runner) -> None:
         del runner.model.test_step  # the class's own again

@@ -2,6 +2,8 @@
 
 import re
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import torch
@@ -10,6 +12,7 @@ from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
 from mmengine.runner import BaseLoop, Runner
 
+from ..checkpoints import is_whole
 from ..files import PARTIAL, atomic_write, remove
 from ..registry import HOOKS
 
@@ -43,7 +46,8 @@ class AtomicCheckpointHook(CheckpointHook):
     """mmengine's hook for runs that may be killed at any moment: they always leave a complete checkpoint.
 
     Local files are written under a temporary name and then renamed. A FlexibleRunner leaves the writing to its
-    strategy: those of this package do the same. Checkpoints that `max_keep_ckpts` or a better metric supersedes are
+    strategy: those of this package do the same, and one that writes while training goes on has done so before the next
+    checkpoint and at the end. Checkpoints that `max_keep_ckpts` or a better metric supersedes are
     removed after their successor was written. On SIGTERM, which Slurm, Kubernetes and torchrun send before they
     kill a job, a checkpoint is saved after the current optimizer step and the process exits with code 143.
 
@@ -53,17 +57,14 @@ class AtomicCheckpointHook(CheckpointHook):
     def before_run(self, runner: Runner) -> None:
         super().before_run(runner)
         self.got_sigterm = self.any_got_sigterm = False
-        # mmengine calls no hook when training fails, so the signal handler is put back around the loop.
-        loop = runner._train_loop
-        if isinstance(loop, BaseLoop):
-            loop.run = lambda: self._run_with_handler(loop)
+        train_within(self._handler, runner)
 
-    def _run_with_handler(self, loop: BaseLoop) -> object:
-        """Run a training loop; SIGTERM is handled by this hook meanwhile."""
-        del loop.run  # the class's own again
+    @contextmanager
+    def _handler(self) -> Iterator[None]:
+        """Context in which this hook handles SIGTERM."""
         handler = signal.signal(signal.SIGTERM, self._on_sigterm)
         try:
-            return loop.run()
+            yield
         finally:
             signal.signal(signal.SIGTERM, handler)
 
@@ -79,6 +80,7 @@ class AtomicCheckpointHook(CheckpointHook):
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         super().after_train_iter(runner, batch_idx, data_batch, outputs)
+        finish_saving(runner, wait=False)
         if runner.iter % (SIGTERM_INTERVAL if get_world_size() > 1 else 1) == 0:
             got_sigterm = torch.tensor(self.got_sigterm, dtype=torch.int32)
             all_reduce(got_sigterm, 'max')
@@ -106,6 +108,7 @@ class AtomicCheckpointHook(CheckpointHook):
             by_epoch=False,
             backend_args=self.backend_args,
         )
+        finish_saving(runner)
         if is_main_process():
             path = self.file_backend.join_path(self.out_dir, filename)
             (Path(runner.work_dir) / 'last_checkpoint').write_text(path)
@@ -114,25 +117,36 @@ class AtomicCheckpointHook(CheckpointHook):
         # mmengine saves the last checkpoint again after the best validation so far. By then the loop has counted one
         # iteration or epoch further, and FlexibleRunner writes that number into the file instead of those in `meta`:
         # a resumed run would skip an iteration.
+        finish_saving(runner)
         self._progress = dict(epoch=step, iter=runner.iter) if self.by_epoch else dict(epoch=runner.epoch, iter=step)
         super()._save_checkpoint_with_step(runner, step, meta)
         self._progress = {}
-        self._remove_superfluous()
+        self._remove_superfluous(runner)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         checkpoint['meta'].update(self._progress)
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
         super()._save_best_checkpoint(runner, metrics)
-        self._remove_superfluous()
+        self._remove_superfluous(runner)
 
-    def _remove_superfluous(self) -> None:
+    def _remove_superfluous(self, runner: Runner) -> None:
         best = getattr(self, 'best_ckpt_path_dict', None) or {'': getattr(self, 'best_ckpt_path', None)}
-        self.file_backend.remove_marked(keep={self.last_ckpt, *best.values()})
+        remove_marked = self.file_backend.take_marked(keep={self.last_ckpt, *best.values()})
+        # A strategy may still be writing what supersedes them.
+        when_saved = getattr(getattr(runner, 'strategy', None), 'when_saved', None)
+        if when_saved is None:
+            remove_marked()
+        else:
+            when_saved(remove_marked)
+
+    def after_train(self, runner: Runner) -> None:
+        finish_saving(runner)
+        super().after_train(runner)
 
 
 class LateRemoval:
-    """A file backend that only marks what it is told to remove; `remove_marked` removes it.
+    """A file backend that only marks what it is told to remove; what `take_marked` returns removes it.
 
     Args:
         backend: The file backend that does everything else.
@@ -153,24 +167,51 @@ class LateRemoval:
         """Mark a folder."""
         self._marked.append((self._backend.rmtree, path))
 
-    def remove_marked(self, keep: set[str | None]) -> None:
-        """Remove what is marked, except for the paths in `keep`, which have been written again since."""
-        for remove_now, path in self._marked:
-            if path not in keep:
-                remove_now(path)
+    def take_marked(self, keep: set[str | None]) -> Callable[[], None]:
+        """A function that removes what is marked, except for the paths in `keep`, which are written again."""
+        marked = [(remove_now, path) for remove_now, path in self._marked if path not in keep]
         self._marked.clear()
+
+        def remove_marked() -> None:
+            for remove_now, path in marked:
+                remove_now(path)
+
+        return remove_marked
+
+
+def train_within(context: Callable[[], AbstractContextManager], runner: Runner) -> None:
+    """Let a runner train within a context; to be called in `before_run`. mmengine calls no hook if training fails."""
+    loop = runner._train_loop
+    if not isinstance(loop, BaseLoop):  # it only tests
+        return
+    run = loop.run
+
+    def run_within() -> object:
+        with context():
+            return run()
+
+    loop.run = run_within
+
+
+def finish_saving(runner: Runner, wait: bool = True) -> None:
+    """Wait for what a strategy is writing (see `FSDP2Strategy.finish_saving`); others are done already."""
+    finish = getattr(getattr(runner, 'strategy', None), 'finish_saving', None)
+    if finish is not None:
+        finish(wait)
 
 
 def latest_checkpoint(work_dir: str | Path) -> str | None:
     """The checkpoint to resume a run of this folder from, None if there is none.
 
-    It is the one that the file `last_checkpoint` names. If the run was killed before it wrote that file, it is the
-    newest checkpoint of the folder.
+    It is the one that the file `last_checkpoint` names. If the run was killed before it wrote that file, or before
+    that checkpoint was whole, it is the newest whole checkpoint of the folder.
     """
     work_dir = Path(work_dir)
     pointer = work_dir / 'last_checkpoint'
     named = pointer.read_text().strip() if pointer.is_file() else ''
-    if named and ('://' in named or Path(named).exists()):
+    if named and ('://' in named or is_whole(named)):
         return named
-    found = [path for path in work_dir.glob('*.pth') if re.fullmatch(r'(iter|epoch)_\d+', path.stem)]
+    found = [
+        path for path in work_dir.glob('*.pth') if re.fullmatch(r'(iter|epoch)_\d+', path.stem) and is_whole(path)
+    ]
     return str(max(found, key=lambda path: path.stat().st_mtime)) if found else None

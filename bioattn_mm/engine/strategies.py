@@ -1,23 +1,36 @@
 """Distributed training with FSDP and DeepSpeed, through mmengine's FlexibleRunner; its Runner does DDP by itself."""
 
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 
+import mmengine
 import torch
-from mmengine._strategy import DeepSpeedStrategy, FSDPStrategy
+from mmengine._strategy import DDPStrategy, DeepSpeedStrategy
+from mmengine.device import get_device
 from mmengine.dist import barrier, is_main_process
+from mmengine.hooks import Hook
 from mmengine.model import convert_sync_batchnorm
-from mmengine.optim import BaseOptimWrapper, build_optim_wrapper
+from mmengine.runner import Runner
 from mmengine.runner.checkpoint import weights_to_cpu
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel
-from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy
+from torch import Tensor, nn
+from torch.distributed import new_group
+from torch.distributed.checkpoint import FileSystemWriter, async_save
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
+from ..checkpoints import is_sharded, read_checkpoint, read_sharded, split
+from ..checkpoints.sharded import REST, TensorPath
+from ..checkpoints.unpickling import code_refused
 from ..files import atomic_path, partial_path
-from ..registry import STRATEGIES
-from .ema import unsharded_name
+from ..registry import HOOKS, STRATEGIES
+from .amp import in_mixed_precision
+from .ema import reshard, shard_like
 from .sync_batch_norm import synchronise_on_cpu
 
 
@@ -32,56 +45,208 @@ def _atomic_checkpoint(filename: str) -> Iterator[str]:
 
 
 @STRATEGIES.register_module()
-class ParamwiseFSDPStrategy(FSDPStrategy):
-    """mmengine's FSDP strategy with parameter-wise options, one unit per backbone block, and atomic checkpoints.
+class FSDP2Strategy(DDPStrategy):
+    """PyTorch's `fully_shard` (FSDP2): parameters, gradients and the optimizer's state are divided among all ranks.
 
-    mmengine builds the optimizer after sharding. Each parameter is a flat shard by then, so that `flat_decay_mult`
-    would take all of them for norms and biases, and none would decay. Here the parameter groups are made before.
+    The units, which are gathered together, are what the backbone's `block_modules()` returns; the rest of the model
+    is the outermost unit, and so is all of a backbone without that method. Parameters keep their names and shapes, so
+    that the optimizer is built as for one process. With accumulated gradients each iteration reduces them.
 
-    The units are what the backbone's `block_modules()` returns; the rest of the model belongs to the outermost unit,
-    and so does all of a backbone without that method. An `auto_wrap_policy` in `model_wrapper` replaces this.
+    Checkpoints are folders (see `checkpoints.sharded`). They are copied to the memory of the CPU, and training goes
+    on while all ranks write their parts. A folder gets its name when it is whole. Ordinary checkpoints can be loaded
+    and resumed from, too.
+
+    Args:
+        param_dtype: Dtype in which the parameters of the blocks are gathered and computed with, such as 'bfloat16',
+            under autocast of the optimizer's wrapper; their shards, their reduced gradients and the optimizer's state
+            are float32. Validation then computes under autocast, too. By default float32.
+        reshard_after_forward: Whether a block's parameters are freed after its forward pass and gathered again for
+            its backward pass, which takes less memory and half as many messages again.
+        **kwargs: Arguments of mmengine's DDPStrategy.
     """
 
-    def prepare(self, model: nn.Module | dict, *, optim_wrapper: dict | None = None, **kwargs) -> tuple:
-        """Build and wrap the model and build the optimizer; arguments and return value are mmengine's."""
-        if isinstance(optim_wrapper, dict):
-            if optim_wrapper.get('type') == 'AmpOptimWrapper':
-                optim_wrapper.setdefault('use_fsdp', True)
-            model = self.convert_model(self.build_model(model))
-            model = model if torch.cuda.is_available() else synchronise_on_cpu(model)
-            optim_wrapper = build_optim_wrapper(model, optim_wrapper)
-        return super().prepare(model, optim_wrapper=optim_wrapper, **kwargs)
+    def __init__(self, *, param_dtype: str | None = None, reshard_after_forward: bool = True, **kwargs) -> None:
+        super().__init__(**kwargs)
+        self.param_dtype = getattr(torch, param_dtype) if param_dtype else None
+        self.reshard_after_forward = reshard_after_forward
+        self._saving: Future = Future()
+        self._saving.set_result(None)
 
     def _wrap_model(self, model: nn.Module) -> nn.Module:
-        backbone = getattr(model, 'backbone', None)
-        if hasattr(backbone, 'block_modules'):
-            policy = partial(lambda_auto_wrap_policy, lambda_fn=set(backbone.block_modules()).__contains__)
-            default = dict(type='MMFullyShardedDataParallel', auto_wrap_policy=policy)
-            self.model_wrapper = {**default, **(self.model_wrapper or {})}
-        return super()._wrap_model(model)
+        model = self.convert_model(model.to(get_device()))
+        model = model if torch.cuda.is_available() else synchronise_on_cpu(model)
+        device = next(model.parameters()).device.type
+        mesh = init_device_mesh(device, (self.world_size,))
+        # Autocast decides what is computed in which dtype, so inputs stay as they are.
+        policy = MixedPrecisionPolicy(self.param_dtype, torch.float32, cast_forward_inputs=False)
+        self.blocks = getattr(getattr(model, 'backbone', None), 'block_modules', list)()
+        for block in self.blocks:
+            fully_shard(block, mesh=mesh, reshard_after_forward=self.reshard_after_forward, mp_policy=policy)
+        fully_shard(model, mesh=mesh)
+        for module in model.modules():
+            module.register_load_state_dict_pre_hook(shard_loaded)
+        if self.param_dtype is not None:
+            model.val_step = in_mixed_precision(model.val_step, device, self.param_dtype)
+        # Threads of their own exchange messages of their own while checkpoints are written.
+        self._saving_group = new_group(backend='gloo')
+        self._saving_thread = ThreadPoolExecutor(1)
+        return model
 
-    def build_optim_wrapper(
-        self, optim_wrapper: BaseOptimWrapper | dict, model: nn.Module | None = None
-    ) -> BaseOptimWrapper:
-        """Replace the parameters of an optimizer that was built before sharding by those of the sharded model."""
-        if not isinstance(optim_wrapper, BaseOptimWrapper):
-            return super().build_optim_wrapper(optim_wrapper, model)
-        parameters = {unsharded_name(name): parameter for name, parameter in model.named_parameters()}
-        for group in optim_wrapper.optimizer.param_groups:
-            group['params'] = [parameters[self.id_to_name[id(parameter)]] for parameter in group['params']]
-        return optim_wrapper
+    def gather_blocks(self) -> None:
+        """Gather the parameters of all blocks, which stay whole until `free_blocks`.
 
-    def save_checkpoint(self, filename: str, **kwargs) -> None:
-        """Save a checkpoint; the arguments are mmengine's."""
-        with _atomic_checkpoint(filename) as temporary:
-            super().save_checkpoint(temporary, **kwargs)
+        Ranks then wait for no other one in forward passes: in validation some have more images or windows than others.
+        """
+        for block in self.blocks:
+            block.set_reshard_after_forward(False, recurse=False)
+            block.unshard()
+        self.model.unshard()
+
+    def free_blocks(self) -> None:
+        """Divide the parameters of all blocks again."""
+        reshard(self.model)
+        for block in self.blocks:
+            block.set_reshard_after_forward(self.reshard_after_forward, recurse=False)
+
+    def save_checkpoint(
+        self,
+        filename: str,
+        *,
+        save_optimizer: bool = True,
+        save_param_scheduler: bool = True,
+        extra_ckpt: dict | None = None,
+        callback: Callable | None = None,
+    ) -> None:
+        """Copy the state and begin to write it to a folder; the arguments are mmengine's. All ranks must call this.
+
+        The next call, or `finish_saving`, waits until the folder is there, and raises what went wrong.
+        """
+        self.finish_saving()
+        checkpoint = {**(extra_ckpt or {}), 'state_dict': self.model.state_dict()}
+        if save_optimizer:
+            checkpoint['optimizer'] = self.optim_state_dict()
+        if save_param_scheduler and hasattr(self, 'param_schedulers'):
+            checkpoint['param_schedulers'] = self.scheduler_state_dict()
+        checkpoint.setdefault('meta', {}).update(
+            seed=self.seed, time=time.strftime('%Y%m%d_%H%M%S'), mmengine=mmengine.__version__
+        )
+        if callback is not None:
+            callback(checkpoint)
+        tensors, rest = split(checkpoint)
+        content = BytesIO()
+        torch.save(rest, content)
+        path = Path(filename)
+        written = async_save(
+            tensors, storage_writer=FileSystemWriter(partial_path(path)), process_group=self._saving_group
+        )
+        self._saving = self._saving_thread.submit(_complete, written, path, content.getvalue())
+
+    def when_saved(self, function: Callable[[], None]) -> None:
+        """Call a function, in another thread, when the last checkpoint is whole."""
+
+        def call_after(saving: Future) -> None:
+            saving.result()
+            function()
+
+        self._saving = self._saving_thread.submit(call_after, self._saving)
+
+    def finish_saving(self, wait: bool = True) -> None:
+        """Wait until the last checkpoint is whole, on all ranks.
+
+        Args:
+            wait: Otherwise only look whether writing it has failed.
+
+        Raises:
+            Exception: What it has failed with.
+        """
+        if wait or self._saving.done():
+            self._saving.result()
+        if wait:
+            barrier()
+
+    def load_checkpoint(
+        self, filename: str, *, strict: bool = False, callback: Callable | None = None, **kwargs
+    ) -> dict:
+        """Load the weights of a checkpoint, each rank its part; the arguments are mmengine's.
+
+        Args:
+            filename: A sharded checkpoint, or any other that `read_checkpoint` reads.
+            strict: Whether names must be the same.
+            callback: Called with the checkpoint before its weights are loaded.
+            **kwargs: Not used: the device of the tensors, and names to change.
+
+        Returns:
+            The checkpoint without the weights.
+        """
+        self.logger.info(f'Load checkpoint from {filename}')
+        if is_sharded(filename):
+            with code_refused():
+                checkpoint = read_sharded(filename, like=self._shard_to_read_into)
+        else:
+            checkpoint = read_checkpoint(filename)
+        if callback is not None:
+            callback(checkpoint)
+        weights = checkpoint.pop('state_dict') if 'state_dict' in checkpoint else checkpoint
+        self.load_model_state_dict(weights, strict=strict)
+        return checkpoint
 
     def load_optim_state_dict(self, state_dict: dict) -> None:
-        """Load the optimizer's state. mmengine calls PyTorch with the argument order of an older version."""
-        optimizer = self.optim_wrapper.optimizer
-        self.optim_wrapper.load_state_dict(
-            FullyShardedDataParallel.optim_state_dict_to_load(self.model, optimizer, state_dict)
-        )
+        """Load the optimizer's state, of a sharded checkpoint or whole."""
+        parameters = self._optimized_parameters()
+        if len(parameters) > max(state_dict['state'], default=-1):  # else the optimizer refuses it
+            for index, state in state_dict['state'].items():
+                for name, value in state.items():
+                    if isinstance(value, Tensor):
+                        state[name] = shard_like(value, parameters[index])
+        super().load_optim_state_dict(state_dict)
+
+    def _optimized_parameters(self) -> list[nn.Parameter]:
+        """The parameters in the order in which the optimizer's state numbers them."""
+        return [parameter for group in self.optim_wrapper.optimizer.param_groups for parameter in group['params']]
+
+    def _shard_to_read_into(self, path: TensorPath, size: torch.Size, dtype: torch.dtype) -> Tensor | None:
+        """Room for this rank's part of a tensor of a checkpoint; None if the model does not divide it."""
+        parameter = None
+        if path[:2] == ('optimizer', 'state'):
+            parameters = self._optimized_parameters()
+            parameter = parameters[path[2]] if path[2] < len(parameters) else None
+        elif path[0] in ('state_dict', 'ema_state_dict'):
+            parameter = self._parameters.get(path[1].removeprefix('module.'))
+        if isinstance(parameter, DTensor) and parameter.shape == size:
+            return torch.empty_like(parameter, dtype=dtype)
+        return None
+
+    @cached_property
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        return dict(self.model.named_parameters())
+
+
+def _complete(written: Future, path: Path, rest: bytes) -> None:
+    """Wait until all ranks have written their tensors; rank 0 then adds the rest, and gives the folder its name."""
+    with atomic_path(path) if is_main_process() else nullcontext() as partial:
+        written.result()
+        if partial is not None:
+            (partial / REST).write_bytes(rest)
+
+
+def shard_loaded(module: nn.Module, state_dict: dict, prefix: str, *_: object) -> None:
+    """A hook of `load_state_dict` that takes this rank's parts of whole tensors, in place."""
+    for name, parameter in module.named_parameters(recurse=False):
+        if prefix + name in state_dict:
+            state_dict[prefix + name] = shard_like(state_dict[prefix + name], parameter)
+
+
+@HOOKS.register_module()
+class GatherForValidationHook(Hook):
+    """Keep the parameters of `FSDP2Strategy` whole during validation."""
+
+    priority = 'LOW'  # after averaged weights have taken the place of the model's
+
+    def before_val_epoch(self, runner: Runner) -> None:
+        runner.strategy.gather_blocks()
+
+    def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
+        runner.strategy.free_blocks()
 
 
 @STRATEGIES.register_module()

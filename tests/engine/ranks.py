@@ -13,7 +13,7 @@ import bioattn_mm  # noqa: F401  before a process imports mmdet and mmseg, which
 
 # Processes are forked from one that has imported the libraries and done nothing else.
 CONTEXT = multiprocessing.get_context('forkserver')
-CONTEXT.set_forkserver_preload(['tests.engine.ranks', 'tests.engine.trainings'])
+CONTEXT.set_forkserver_preload(['tests.engine.ranks', 'tests.engine.trainings', 'tests.engine.toy_run'])
 
 
 def run_ranks(
@@ -21,8 +21,8 @@ def run_ranks(
 ) -> list[int]:
     """Run `function(*args)` in each of `world_size` processes in a folder; return their exit codes.
 
-    An exception ends its process with code 1 and stands in `rank{i}.txt` of the folder. With more than one process
-    they are ranks of a group, as torchrun would start them.
+    An exception ends its process with code 1 and stands in `rank{i}.txt` of the folder. They can join a group, as if
+    torchrun had started them.
     """
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
@@ -49,14 +49,13 @@ def reasons(folder: Path) -> str:
 def _rank(rank: int, world_size: int, port: int, folder: Path, function: Callable, args: tuple) -> None:
     os.chdir(folder)
     torch.set_num_threads(1)
-    if world_size > 1:
-        os.environ.update(
-            RANK=str(rank),
-            LOCAL_RANK=str(rank),
-            WORLD_SIZE=str(world_size),
-            MASTER_ADDR='127.0.0.1',
-            MASTER_PORT=str(port),
-        )
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(world_size),
+        MASTER_ADDR='127.0.0.1',
+        MASTER_PORT=str(port),
+    )
     try:
         function(*args)
     except Exception:

@@ -8,10 +8,10 @@ import torch
 from mmengine.config import Config
 from mmengine.dist import get_rank
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp import FSDPModule
 
-from bioattn_mm.engine.ema import unsharded_name
-from bioattn_mm.engine.strategies import ParamwiseFSDPStrategy
+from bioattn_mm.checkpoints import read_checkpoint
+from bioattn_mm.engine.strategies import FSDP2Strategy
 
 from ..tools.running import scalars
 from .ranks import reasons, run_ranks
@@ -63,7 +63,7 @@ def test_two_processes_with_half_the_batch(
         config.custom_hooks.pop()
     codes = run_ranks(train, config, 'pytorch', strategy, folder=folder, world_size=2)
     assert codes == [0, 0], reasons(folder)
-    checkpoint = weights_file(folder / f'iter_{STEPS * accumulative_counts}.pth')
+    checkpoint = folder / f'iter_{STEPS * accumulative_counts}.pth'
     # Sums in another order; a wrong average of the gradients changes a weight by a thousandth in these steps.
     if accumulative_counts > 1:
         assert difference_of_weights(checkpoint, single[name]) < 3e-5
@@ -83,7 +83,7 @@ def test_a_sharded_run_goes_on(workplace: Path, strategy: str) -> None:
         config.val_dataloader.dataset.indices = 2
         codes = run_ranks(function, config, 'pytorch', strategy, folder=folders[folder], world_size=2)
         assert codes == [0, 0], reasons(folders[folder])
-    whole, two_parts = (weights_file(folder / 'iter_4.pth') for folder in folders)
+    whole, two_parts = (folder / 'iter_4.pth' for folder in folders)
     for key in ('state_dict', 'ema_state_dict'):
         assert largest_difference(whole, two_parts, key) == 0
     assert not list(folders[1].glob('.*.part'))
@@ -124,10 +124,9 @@ def units(backbone: type[nn.Module]) -> None:
     torch.distributed.init_process_group('gloo')
     model = Toy()
     model.backbone = backbone(*model.backbone)
-    strategy = ParamwiseFSDPStrategy(model_wrapper=dict(device_id='cpu'))
-    model = strategy._wrap_model(model)
-    names = [name for name, module in model.named_modules() if isinstance(module, FullyShardedDataParallel)]
-    Path(f'units{get_rank()}.txt').write_text(' '.join(map(unsharded_name, names)))
+    model = FSDP2Strategy()._wrap_model(model)
+    names = [name for name, module in model.named_modules() if isinstance(module, FSDPModule)]
+    Path(f'units{get_rank()}.txt').write_text(' '.join(names))
 
 
 @pytest.mark.parametrize(('backbone', 'expected'), [(ToyBackbone, ' backbone.1 backbone.2'), (nn.Sequential, '')])
@@ -136,12 +135,7 @@ def test_every_block_is_a_unit(tmp_path: Path, backbone: type[nn.Module], expect
     assert [(tmp_path / f'units{rank}.txt').read_text() for rank in range(2)] == [expected] * 2
 
 
-def weights_file(checkpoint: Path) -> Path:
-    """The file with the weights, of DeepSpeed's folder too."""
-    return checkpoint / 'mp_rank_00_model_states.pt' if checkpoint.is_dir() else checkpoint
-
-
 def difference_of_weights(without_average: Path, with_average: Path) -> float:
-    a = torch.load(without_average, weights_only=False)['state_dict']
-    b = torch.load(with_average, weights_only=False)['ema_state_dict']
+    a = read_checkpoint(str(without_average))['state_dict']
+    b = read_checkpoint(str(with_average))['ema_state_dict']
     return max((a[name].double() - b[f'module.{name}'].double()).abs().max().item() for name in a)

@@ -18,6 +18,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor
 
+from bioattn_mm.checkpoints import mmengine_reads_all, read_checkpoint
 from bioattn_mm.cli.config_text import configs_formatted_once
 from bioattn_mm.cli.distributed import prepare_process, set_strategy
 from bioattn_mm.cli.mini import make_mini
@@ -126,7 +127,7 @@ def train(config: Config, launcher: str = 'none', strategy: str | None = None) -
     prepare_process(config, launcher)
     if strategy:
         set_strategy(config, ROOT / f'configs/_base_/strategies/{strategy}.py')
-    with configs_formatted_once():
+    with configs_formatted_once(), mmengine_reads_all():
         build_runner(config).train()
 
 
@@ -139,6 +140,6 @@ def resume(config: Config, launcher: str = 'none', strategy: str | None = None) 
 
 def largest_difference(first: Path, second: Path, key: str = 'state_dict') -> float:
     """Between the weights of two checkpoints."""
-    a, b = (torch.load(path, map_location='cpu', weights_only=False)[key] for path in (first, second))
+    a, b = (read_checkpoint(str(path))[key] for path in (first, second))
     assert a.keys() == b.keys()
     return max((a[name].double() - b[name].double()).abs().max().item() for name in a)

@@ -35,10 +35,12 @@ def start(workplace: Path) -> Iterator[Start]:
         free.bind(('', 0))
         port = free.getsockname()[1]
 
-    def run(work_dir: str, processes: int, *arguments: str, **environment: str) -> subprocess.Popen:
+    def run(
+        work_dir: str, processes: int, *arguments: str, config: str = CONFIG, **environment: str
+    ) -> subprocess.Popen:
         log = (workplace / f'{work_dir}_{len(started)}.txt').open('w')
         environment = dict(CUDA_VISIBLE_DEVICES='', PYTHON=sys.executable, PORT=str(port), **environment)
-        command = (ROOT / 'tools/dist_train.sh', CONFIG, str(processes), '--mini', '--work-dir', work_dir)
+        command = (ROOT / 'tools/dist_train.sh', config, str(processes), '--mini', '--work-dir', work_dir)
         process = subprocess.Popen(
             [*command, *arguments, '--cfg-options', *OPTIONS],
             cwd=workplace,
@@ -112,6 +114,24 @@ def test_wrong_input_ends_at_once_without_a_traceback(start: Start) -> None:
     assert run.wait() == 2
     text = run.log.read_text()
     assert text.count('error: ') == 1 and 'Traceback' not in text
+
+
+@pytest.mark.every_fault
+def test_a_process_that_hangs(workplace: Path, uninterrupted: Path, start: Start) -> None:
+    config = workplace / 'hangs.py'
+    config.write_text(
+        f'_base_ = {CONFIG!r}\ncustom_imports = dict(imports=["tests.tools.hanging"])\n'
+        f'custom_hooks = [*_base_.custom_hooks, dict(type="HangOnceHook", after={INTERVAL + 2})]\n'
+    )
+    run = start('hung', 2, '--hang-timeout', '20', config=str(config))
+    finish(run)
+    text = run.log.read_text()
+    assert f'error: nothing has happened for 20 seconds, because the others wait for rank 1 on' in text
+    line = 1 + (ROOT / 'tests/tools/hanging.py').read_text().splitlines().index(
+        '            time.sleep(600)  # the line that the watchdog shows'
+    )
+    assert f'hanging.py", line {line} in after_train_iter' in text
+    assert largest_difference(last(workplace, 'hung'), uninterrupted) == 0
 
 
 @pytest.mark.every_fault

@@ -11,9 +11,9 @@ from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp import FSDPModule
 
-from bioattn_mm.engine.strategies import ParamwiseFSDPStrategy
+from bioattn_mm.engine.strategies import FSDP2Strategy
 from bioattn_mm.models.backbones import Backbone
 
 from ..tools.running import ROOT, InProcess
@@ -103,18 +103,15 @@ def test_learns_at_the_rate_of_each_layer(model: nn.Module) -> None:
 
 
 def test_each_block_is_a_unit_of_fsdp(model: nn.Module, group_of_one: None) -> None:
-    strategy = ParamwiseFSDPStrategy(
-        model_wrapper=dict(type='MMFullyShardedDataParallel', device_id='cpu', sharding_strategy='NO_SHARD')
-    )
     image = torch.randn(1, 3, 64, 96)
     expected = model.eval()(image, mode='tensor')
-    sharded = strategy._wrap_model(model)
-    units = FullyShardedDataParallel.fsdp_modules(sharded)
-    assert units[1:] == list(sharded.module.backbone.blocks)
+    sharded = FSDP2Strategy()._wrap_model(model)
+    units = [module for module in sharded.modules() if isinstance(module, FSDPModule)]
+    assert units == [sharded, *sharded.backbone.blocks]
     output = sharded(image, mode='tensor')
     torch.testing.assert_close(output, expected)
     output.square().mean().backward()
-    assert all(parameter.grad.any() for block in units[1:] for parameter in block.parameters())
+    assert all(parameter.grad.full_tensor().any() for block in units[1:] for parameter in block.parameters())
 
 
 def test_analysis_looks_into_it(workplace: Path, tool: InProcess, tmp_path: Path) -> None:

@@ -1,0 +1,147 @@
+"""Sharded checkpoints: folders into which every process of a training writes its part of the tensors.
+
+The tensors are stored by `torch.distributed.checkpoint`: a file of each process, and `.metadata`, which says what is
+where. `rest.pth` has everything else. Together they are the dict that mmengine saves into one file, and any number of
+processes can read it: each the parts of the tensors that it has, or one all of them.
+"""
+
+import pickle
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import Metadata
+
+from ..errors import InputError
+
+METADATA, REST = '.metadata', 'rest.pth'
+# The file in a folder of DeepSpeed that is an ordinary checkpoint.
+DEEPSPEED_WEIGHTS = 'mp_rank_00_model_states.pt'
+
+# Where a tensor is in the dict of a checkpoint, such as ('optimizer', 'state', 3, 'exp_avg').
+TensorPath = tuple[str | int, ...]
+
+
+def is_sharded(path: str | Path) -> bool:
+    """Whether a path is the folder of a whole sharded checkpoint. `.metadata` is written when all tensors are."""
+    return all(Path(path, name).is_file() for name in (METADATA, REST))
+
+
+def is_whole(path: str | Path) -> bool:
+    """Whether a path is a checkpoint to resume from: a file, a sharded checkpoint, or a folder of DeepSpeed."""
+    return Path(path).is_file() or is_sharded(path) or Path(path, DEEPSPEED_WEIGHTS).is_file()
+
+
+def split(checkpoint: dict) -> tuple[dict[str, Tensor], dict]:
+    """Split a checkpoint into what the two parts of a folder hold.
+
+    Args:
+        checkpoint: Dicts in dicts. Tensors in lists stay there.
+
+    Returns:
+        The tensors, under their paths joined by dots, and the content of `rest.pth`: the `checkpoint` without them
+        and their `paths`.
+    """
+    tensors, paths = {}, {}
+
+    def without_tensors(node: dict, path: TensorPath) -> dict:
+        kept = {}
+        for name, value in node.items():
+            own = (*path, name)
+            if isinstance(value, Tensor):
+                key = '.'.join(map(str, own))
+                tensors[key], paths[key] = value, own
+            else:
+                kept[name] = without_tensors(value, own) if type(value) in (dict, OrderedDict) else value
+        return kept
+
+    return tensors, dict(checkpoint=without_tensors(checkpoint, ()), paths=paths)
+
+
+def read_sharded(
+    folder: str | Path,
+    map_location: str | torch.device = 'cpu',
+    like: Callable[[TensorPath, torch.Size, torch.dtype], Tensor | None] = lambda *_: None,
+) -> dict:
+    """Read a sharded checkpoint; each process reads by itself.
+
+    Args:
+        folder: The checkpoint.
+        map_location: Device of the tensors; 'meta' for their shapes alone, for which no file of tensors is read.
+        like: Given the path, shape and dtype of a tensor, the tensor to read it into, such as a `DTensor` of which
+            only the local part is read; None for the whole tensor on `map_location`.
+
+    Raises:
+        InputError: Files are missing, or are not what a training writes.
+    """
+    folder = Path(folder)
+    try:
+        reader = _Reader(folder)
+        metadata = reader.read_metadata()
+        # None lets --trust-checkpoint decide.
+        rest = torch.load(folder / REST, map_location='cpu', weights_only=None)
+        stored = {key: metadata.state_dict_metadata[key] for key in rest['paths']}
+    except (pickle.UnpicklingError, EOFError, LookupError, TypeError, AttributeError) as error:
+        if isinstance(error, pickle.UnpicklingError) and 'GLOBAL ' in str(error):
+            raise  # a refused class, which the caller names
+        raise InputError(f'cannot read the checkpoint {folder}: it is not what a training writes') from error
+    missing = sorted(
+        {info.relative_path for info in metadata.storage_data.values()} - {path.name for path in folder.iterdir()}
+    )
+    if missing:
+        raise InputError(f'{folder} lacks {missing[0]}: all machines of a training must write into the same folder')
+
+    tensors = {}
+    for key, path in rest['paths'].items():
+        size, dtype = stored[key].size, stored[key].properties.dtype
+        given = like(path, size, dtype)
+        tensors[key] = torch.empty(size, dtype=dtype, device=map_location) if given is None else given
+    if str(map_location) != 'meta':
+        with warnings.catch_warnings():
+            warnings.filterwarnings('ignore', message='torch.distributed is disabled')
+            dcp.load(
+                tensors, storage_reader=reader, planner=DefaultLoadPlanner(flatten_state_dict=False), no_dist=True
+            )
+    checkpoint = rest['checkpoint']
+    for key, path in rest['paths'].items():
+        node = checkpoint
+        for name in path[:-1]:
+            node = node[name]
+        node[path[-1]] = tensors[key]
+    return checkpoint
+
+
+class _Reader(dcp.FileSystemReader):
+    """PyTorch's reader, which unpickles `.metadata`; this one refuses classes that PyTorch does not write there."""
+
+    def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
+        with Path(self.path, METADATA).open('rb') as file:
+            metadata = _MetadataUnpickler(file).load()
+        if not isinstance(metadata, Metadata):
+            raise TypeError(f'expected Metadata, got {type(metadata).__name__}')
+        return metadata
+
+
+class _MetadataUnpickler(pickle.Unpickler):
+    ALLOWED = {
+        'torch.distributed.checkpoint.metadata': (
+            'Metadata', 'TensorStorageMetadata', 'TensorProperties', 'ChunkStorageMetadata', 'MetadataIndex',
+            'StorageMeta', '_MEM_FORMAT_ENCODING',
+        ),
+        'torch.distributed.checkpoint.filesystem': ('_StorageInfo',),
+        'torch.serialization': ('_get_layout',),
+        'pathlib': ('PosixPath',),
+    }  # fmt: skip
+
+    def find_class(self, module: str, name: str) -> object:
+        found = (
+            super().find_class(module, name) if module == 'torch' or name in self.ALLOWED.get(module, ()) else None
+        )
+        if found is None or module == 'torch' and not (found is torch.Size or isinstance(found, torch.dtype)):
+            raise pickle.UnpicklingError(f'Unsupported global: GLOBAL {module}.{name}')
+        return found
