@@ -9,6 +9,7 @@ from .files import (
     read_state_dict,
     weights_of,
     write_checkpoint,
+    write_safetensors,
 )
 from .loading import (
     check_fit,
@@ -45,4 +46,5 @@ __all__ = [
     'weights_for',
     'weights_of',
     'write_checkpoint',
+    'write_safetensors',
 ]

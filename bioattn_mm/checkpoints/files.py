@@ -12,7 +12,7 @@ from mmengine.runner.checkpoint import CheckpointLoader, load_from_local
 from torch import Tensor
 
 from ..errors import InputError
-from ..files import atomic_write
+from ..files import atomic_path, atomic_write
 from .sharded import DEEPSPEED_WEIGHTS, is_sharded, read_sharded
 from .unpickling import HOLDS_CODE, code_refused, refused_class
 
@@ -196,3 +196,18 @@ def write_checkpoint(checkpoint: dict, path: Path) -> None:
     """Write a checkpoint atomically: an interrupted write leaves an earlier file as it was."""
     with atomic_write(path) as file:
         torch.save(checkpoint, file)
+
+
+def write_safetensors(weights: dict[str, Tensor], path: Path) -> None:
+    """Write weights atomically as a safetensors file, which has no place for anything else.
+
+    Raises:
+        InputError: The package is missing.
+    """
+    try:
+        from safetensors.torch import save_file
+    except ModuleNotFoundError as error:
+        raise InputError(f'{path} needs a package that is not installed: pip install safetensors') from error
+    with atomic_path(path) as partial:
+        # Two names must not share memory, as those of a layer that is used twice do.
+        save_file({name: value.contiguous().clone() for name, value in weights.items()}, partial, dict(format='pt'))

@@ -46,8 +46,8 @@ class AtomicCheckpointHook(CheckpointHook):
     """mmengine's hook for runs that may be killed at any moment: they always leave a complete checkpoint.
 
     Local files are written under a temporary name and then renamed. A FlexibleRunner leaves the writing to its
-    strategy: those of this package do the same, and one that writes while training goes on has done so before the next
-    checkpoint and at the end. Checkpoints that `max_keep_ckpts` or a better metric supersedes are
+    strategy: those of this package do the same, and `FSDP2Strategy` writes while training goes on, until the next
+    checkpoint or the end at the latest. Checkpoints that `max_keep_ckpts` or a better metric supersedes are
     removed after their successor was written. On SIGTERM, which Slurm, Kubernetes and torchrun send before they
     kill a job, a checkpoint is saved after the current optimizer step and the process exits with code 143.
 

@@ -95,7 +95,8 @@ class FSDP2Strategy(DDPStrategy):
     def gather_blocks(self) -> None:
         """Gather the parameters of all blocks, which stay whole until `free_blocks`.
 
-        Ranks then wait for no other one in forward passes: in validation some have more images or windows than others.
+        Ranks then wait for no other one in forward passes: in validation some have more images than others, or images
+        of more windows.
         """
         for block in self.blocks:
             block.set_reshard_after_forward(False, recurse=False)

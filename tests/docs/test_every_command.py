@@ -120,6 +120,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
             words={'upernet_base': 'upernet_micro', **TWO},
             but={'deepspeed': 'DeepSpeed is not installed; tests/engine/test_strategies.py'},
         ),
+        'Models too large for one GPU, 2': RunBy('tests/tools/test_sharded_folder.py'),
         'Interruptions': NotRun('it needs Slurm; tests/tools/test_distributed.py has a stand-in'),
     },
     'docs/openmmlab.md': {

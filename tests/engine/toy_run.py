@@ -47,7 +47,7 @@ class ToyModel(BaseModel):
         self.scale = nn.Parameter(torch.ones(1))
 
     def forward(self, inputs: Tensor, mode: str) -> dict[str, Tensor]:
-        out = self.head(self.norm(self.backbone(inputs)) * self.frozen) * self.scale
+        out = self.head(self.norm(self.backbone(inputs).tanh()) * self.frozen) * self.scale
         return dict(loss=(out - inputs[:, :3]).square().mean())
 
 
@@ -81,7 +81,10 @@ def toy_config(iterations: int, world_size: int, interval: int = 2, **checkpoint
                 clip_grad=dict(max_norm=0.5),
             ),
             param_scheduler=[dict(type='LinearLR', start_factor=0.1, end=6, by_epoch=False)],
-            custom_hooks=[dict(type='bioattn_mm.SeedingHook'), dict(type='bioattn_mm.ShardableEMAHook', momentum=0.3)],
+            custom_hooks=[
+                dict(type='bioattn_mm.SeedingHook'),
+                dict(type='bioattn_mm.ShardableEMAHook', momentum=0.3),
+            ],
             default_hooks=dict(
                 logger=dict(type='LoggerHook', interval=1),
                 checkpoint=dict(

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import mmseg.models  # noqa: F401  with mmdet's, what a process has before it is forked
-import torch
 from mmdet.models.task_modules import RandomSampler
 from mmdet.registry import TASK_UTILS
 from mmengine.config import Config

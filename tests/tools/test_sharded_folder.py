@@ -1,0 +1,89 @@
+"""The tools read the folder of a sharded checkpoint as they do a file, and publish what is in it as one."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch.distributed import checkpoint as dcp
+
+from bioattn_mm.checkpoints import read_checkpoint, read_state_dict, split
+
+from .random_weights import random_checkpoint
+from .running import ROOT, InProcess, metrics_of_test
+
+UPERNET, MASK_RCNN = (str(ROOT / f'tests/tools/{name}_small.py') for name in ('upernet', 'mask_rcnn'))
+
+
+@pytest.fixture(scope='module')
+def place(workplace: Path) -> Path:
+    """A folder with one checkpoint as a file and as a folder."""
+    folder = workplace / 'sharded_folder'
+    folder.mkdir()
+    (folder / 'data').symlink_to(workplace / 'data')
+    random_checkpoint(folder / 'file.pth', UPERNET)
+    tensors, rest = split(torch.load(folder / 'file.pth', weights_only=False))
+    dcp.save(tensors, storage_writer=dcp.FileSystemWriter(folder / 'folder.pth'), no_dist=True)
+    torch.save(rest, folder / 'folder.pth/rest.pth')
+    return folder
+
+
+def test_tested_as_a_file_is(place: Path, tool: InProcess) -> None:
+    metrics = []
+    for name in ('file', 'folder'):
+        options = ('--work-dir', f'tested_{name}', '--cfg-options', 'test_dataloader.dataset.indices=3')
+        tool(place, 'test.py', UPERNET, f'{name}.pth', '--mini', *options)
+        metrics.append(metrics_of_test(place / f'tested_{name}'))
+    assert metrics[0]['mIoU'] == metrics[1]['mIoU'] > 0
+
+
+def test_predicts_as_a_file_does(place: Path, tool: InProcess) -> None:
+    image = next((place / 'data/mini/coco/val2017').glob('*.jpg'))
+    masks = []
+    for name in ('file', 'folder'):
+        tool(place, 'predict.py', UPERNET, f'{name}.pth', image, '--mini', '--device', 'cpu', '--out', f'out_{name}')
+        masks.append([path.read_bytes() for path in sorted((place / f'out_{name}').rglob('*.png'))])
+    assert masks[0] == masks[1] != []
+
+
+@pytest.mark.parametrize('name', ['file', 'folder'])
+def test_published(place: Path, name: str, tool: InProcess) -> None:
+    printed = tool(place, 'publish_model.py', f'{name}.pth', f'{name}.safetensors')
+    tool(place, 'publish_model.py', f'{name}.pth', f'published_{name}.pth')
+    expected = torch.load(place / 'file.pth', weights_only=False)
+    assert printed.startswith(f'{len(expected["state_dict"])} tensors, ')
+    for published in (f'{name}.safetensors', f'published_{name}.pth'):
+        weights = read_state_dict(str(place / published))
+        assert weights.keys() == expected['state_dict'].keys()
+        assert all(torch.equal(weights[key], value) for key, value in expected['state_dict'].items())
+    with safe_open(place / f'{name}.safetensors', 'pt') as file:
+        assert file.metadata() == dict(format='pt')
+    checkpoint = read_checkpoint(str(place / f'published_{name}.pth'))
+    assert checkpoint['meta'] == dict(dataset_meta=expected['meta']['dataset_meta'])
+    assert checkpoint.keys() == {'meta', 'state_dict'}
+
+
+REFUSED = {
+    'weights alone': (
+        ('train.py', UPERNET, '--mini', '--work-dir', 'none', '--resume', 'folder.pth'),
+        'error: folder.pth holds weights but no state of a training: ',
+    ),
+    'another model': (
+        ('train.py', MASK_RCNN, '--mini', '--work-dir', 'none', '--resume', 'folder.pth'),
+        'error: folder.pth is not a checkpoint of this model; ',
+    ),
+    'no checkpoint': (
+        ('test.py', UPERNET, 'data', '--mini'),
+        'error: data is a folder and no whole checkpoint of a training with FSDP or DeepSpeed',
+    ),
+    'there already': (('publish_model.py', 'folder.pth', 'file.pth'), 'error: file.pth is there already: '),
+    'another kind of file': (
+        ('publish_model.py', 'folder.pth', 'weights.onnx'),
+        'error: OUT must end with .safetensors or .pth, got weights.onnx',
+    ),
+}
+
+
+@pytest.mark.parametrize(('arguments', 'line'), REFUSED.values(), ids=REFUSED)
+def test_refused(place: Path, arguments: tuple[str, ...], line: str, tool: InProcess) -> None:
+    assert tool.refused(place, *arguments).startswith(line)

@@ -1,0 +1,59 @@
+#!/usr/bin/env python
+"""Write the weights of a training's checkpoint into one file for others, without the optimizer's state."""
+
+import argparse
+from pathlib import Path
+
+import bioattn_mm.cli.threads  # noqa: F401
+
+from bioattn_mm.checkpoints import read_checkpoint, weights_of, write_checkpoint, write_safetensors
+from bioattn_mm.checkpoints.files import SAFETENSORS
+from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, run_tool
+from bioattn_mm.errors import InputError
+
+# What of a checkpoint's `meta` inference needs.
+META = ('cfg', 'dataset_meta')
+
+
+def parse_args() -> argparse.Namespace:
+    parser = ToolParser(
+        __doc__,
+        'publish_model.py work_dirs/transnext/upernet_tiny_ade20k/iter_160000.pth upernet_tiny.safetensors',
+        'publish_model.py work_dirs/transnext/upernet_base_ade20k/iter_160000.pth upernet_base.pth',
+    )
+    parser.add_argument(
+        'input',
+        metavar='IN',
+        help=f'checkpoint: {CHECKPOINT_KINDS}, or the folder that a training with --strategy writes; of one with '
+        'averaged weights (EMA) these are written',
+    )
+    parser.add_argument(
+        'output',
+        metavar='OUT',
+        help='file to write: .safetensors, the weights alone; .pth, with the config and the classes as well',
+    )
+    parser.add_trust_checkpoint()
+    return parser.parse_args()
+
+
+@run_tool
+def main() -> None:
+    args = parse_args()
+    output = Path(args.output)
+    if output.suffix not in (SAFETENSORS, '.pth'):
+        raise InputError(f'OUT must end with {SAFETENSORS} or .pth, got {output.name}')
+    if output.exists():
+        raise InputError(f'{output} is there already: name another file')
+    checkpoint = read_checkpoint(args.input)
+    weights = weights_of(args.input, checkpoint)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    if output.suffix == SAFETENSORS:
+        write_safetensors(weights, output)
+    else:
+        meta = checkpoint.get('meta') or {}
+        write_checkpoint(dict(meta={key: meta[key] for key in META if key in meta}, state_dict=weights), output)
+    print(f'{len(weights)} tensors, {output.stat().st_size / 2**20:.1f} MiB: {output}')
+
+
+if __name__ == '__main__':
+    main()
