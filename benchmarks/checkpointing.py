@@ -1,9 +1,9 @@
 #!/usr/bin/env python
 """Save a sharded training in two processes: as one file through rank 0 (mmengine's FSDP), and in parts (FSDP2).
 
-Printed for each rank: how long training stands still, how long it takes until the checkpoint is whole, and the
-memory that saving takes at its peak beyond what the process had before. There is one optimizer step with gradients of
-zero.
+Printed for each rank: how long training stands still, and how much of that its thread computes; how long it takes until
+the checkpoint is whole; the memory that saving takes at its peak beyond what the process had before. There is one
+optimizer step with gradients of zero.
 """
 
 import argparse
@@ -82,12 +82,12 @@ def save(rank: int, kind: str, path: str, port: int, folder: str, results: multi
     barrier()
 
     reset_peak()
-    before, start = peak(), time.perf_counter()
+    before, start, busy = peak(), time.perf_counter(), time.thread_time()
     strategy.save_checkpoint(str(Path(folder, 'iter_1.pth')))
-    stopped = time.perf_counter() - start
+    stopped, busy = time.perf_counter() - start, time.thread_time() - busy
     getattr(strategy, 'finish_saving', barrier)()
     whole = time.perf_counter() - start
-    results.put((rank, stopped, whole, before, peak() - before))
+    results.put((rank, stopped, busy, whole, before, peak() - before))
 
 
 def main() -> None:
@@ -95,7 +95,9 @@ def main() -> None:
     parser.add_argument('config', nargs='?', default='configs/transnext/mask2former_base_ade20k.py')
     args = parser.parse_args()
     print(f'{Path(args.config).stem}, {PROCESSES} processes over gloo, AdamW, float32\n')
-    print_header('saved by', 'rank', 'training stands still', 'until whole', 'memory beyond the training', 'on disk')
+    print_header(
+        'saved by', 'rank', 'training stands still', 'of that busy', 'until whole', 'memory for it', 'on disk'
+    )
     for kind in ('FSDP', 'FSDP2'):
         with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
             free.bind(('127.0.0.1', 0))
@@ -105,9 +107,17 @@ def main() -> None:
             multiprocessing.spawn(save, arguments, PROCESSES)
             path = Path(folder, 'iter_1.pth')
             size = sum(file.stat().st_size for file in (path, *path.rglob('*')) if file.is_file())
-            for rank, stopped, whole, before, more in sorted(results.get() for _ in range(PROCESSES)):
+            for rank, stopped, busy, whole, before, more in sorted(results.get() for _ in range(PROCESSES)):
                 memory = f'{more / 2**20:.0f} MiB, {(before + more) / 2**20:.0f} MiB in all'
-                print_row(kind, rank, time_text(stopped), time_text(whole), memory, f'{size / 2**20:.0f} MiB')
+                print_row(
+                    kind,
+                    rank,
+                    time_text(stopped),
+                    time_text(busy),
+                    time_text(whole),
+                    memory,
+                    f'{size / 2**20:.0f} MiB',
+                )
 
 
 if __name__ == '__main__':

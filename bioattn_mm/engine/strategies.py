@@ -20,6 +20,7 @@ from mmengine.runner.checkpoint import weights_to_cpu
 from torch import Tensor, nn
 from torch.distributed import new_group
 from torch.distributed.checkpoint import FileSystemWriter, async_save
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -138,7 +139,10 @@ class FSDP2Strategy(DDPStrategy):
         torch.save(rest, content)
         path = Path(filename)
         written = async_save(
-            tensors, storage_writer=FileSystemWriter(partial_path(path)), process_group=self._saving_group
+            tensors,
+            storage_writer=FileSystemWriter(partial_path(path)),
+            process_group=self._saving_group,
+            async_stager=DefaultStager(StagingOptions(False, False, False, False)),
         )
         self._saving = self._saving_thread.submit(_complete, written, path, content.getvalue())
 
