@@ -1,9 +1,9 @@
 #!/usr/bin/env python
 """Save a sharded training in two processes: as one file through rank 0 (mmengine's FSDP), and in parts (FSDP2).
 
-Printed for each rank: how long training stands still, and how much of that its thread computes; how long it takes until
-the checkpoint is whole; the memory that saving takes at its peak beyond what the process had before. There is one
-optimizer step with gradients of zero.
+Printed for each rank: how long training stands still, and how much of that its thread computes; how long it takes
+until the checkpoint is whole; the memory that saving takes at its peak beyond what the process had before. There is
+one optimizer step with gradients of zero.
 """
 
 import argparse
