@@ -248,7 +248,8 @@ def check_fit(
     mismatched = [
         f'{name} (file {tuple(value.shape)}, model {tuple(own[name].shape)})'
         for name, value in weights.items()
-        if name in own and value.shape != own[name].shape
+        # A scalar may stand for one element, see `GaussianBias`.
+        if name in own and value.shape != own[name].shape and not value.numel() == own[name].numel() == 1
     ]
     if missing or mismatched or (strict and unknown):
         problems = [

@@ -30,8 +30,10 @@ class GaussianBias(nn.Module):
         super().__init__()
         if sigma <= 0:
             raise InputError(f'sigma must be positive, got {sigma}')
-        self.amplitude = nn.Parameter(torch.tensor(float(amplitude)))
-        self.sigma = nn.Parameter(torch.tensor(float(sigma)))
+        # Not scalars, which FSDP2 cannot divide.
+        self.amplitude = nn.Parameter(torch.tensor([float(amplitude)]))
+        self.sigma = nn.Parameter(torch.tensor([float(sigma)]))
+        self.register_load_state_dict_pre_hook(_take_scalars)
 
     def head_parameters(self) -> dict[str, list[float]]:
         """A (which enters the bias squared) and sigma in tokens; all heads share them."""
@@ -50,3 +52,10 @@ class GaussianBias(nn.Module):
             return torch.exp(-0.5 * (offset / sigma).square())
 
         return amplitude.square() * gaussian(grid[0])[:, None] * gaussian(grid[1])
+
+
+def _take_scalars(module: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: object) -> None:
+    """Load A and sigma also from checkpoints that hold them as scalars."""
+    for name in ('amplitude', 'sigma'):
+        if (value := state_dict.get(prefix + name)) is not None:
+            state_dict[prefix + name] = value.reshape(1)

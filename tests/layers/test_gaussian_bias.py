@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bioattn_mm.checkpoints import check_fit
 from bioattn_mm.errors import InputError
 from bioattn_mm.layers import GaussianBias, GaussianRelPosAttention, bias_of_pairs
 from bioattn_mm.ops.chunked_attention import MAX_WEIGHTS_PER_CHUNK
@@ -66,6 +67,14 @@ def test_sign_of_sigma_and_amplitude_does_not_matter() -> None:
     layer, mirrored = GaussianBias(2.0, 1.5), GaussianBias(2.0, -1.5)
     mirrored.sigma.data.neg_()
     torch.testing.assert_close(layer((3, 4)), mirrored((3, 4)))
+
+
+def test_scalars_of_older_checkpoints_are_loaded() -> None:
+    layer = GaussianBias(2.0)
+    weights = dict(amplitude=torch.tensor(1.5), sigma=torch.tensor(3.0))
+    check_fit('old.pth', weights, layer.state_dict())
+    layer.load_state_dict(weights)
+    torch.testing.assert_close(layer((3, 4)), GaussianBias(3.0, 1.5)((3, 4)))
 
 
 def test_half_precision_on_a_long_axis() -> None:
