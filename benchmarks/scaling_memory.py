@@ -22,8 +22,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from bioattn_mm.analysis.saved_activations import saved_bytes
 
 FLOAT = 4  # bytes
-# DeepSpeed's default of reduce_bucket_size, in numbers: a buffer of that size is there from the first step on.
-DEEPSPEED_BUCKET = 500_000_000
+# reduce_bucket_size of configs/_base_/strategies/deepspeed.py, in numbers: a buffer of that size, from the first
+# step on.
+DEEPSPEED_BUCKET = 50_000_000
 # Images of the COCO configs: 800 x 1333 pixels at most, padded to a multiple of 32.
 DETECTION_SIZE = (800, 1344)
 
@@ -93,10 +94,8 @@ def shards_on_meta(config: Config, num_gpus: int) -> int:
         mesh = init_device_mesh('cpu', (num_gpus,))
         with torch.device('meta'):
             model = build(config)
-        # FSDP does not take parameters without dimensions, which GAB has: they are whole on each rank.
-        scalars = {parameter for parameter in model.parameters() if parameter.dim() == 0}
         for module in (*blocks_of(model), model):
-            fully_shard(module, mesh=mesh, ignored_params=scalars)
+            fully_shard(module, mesh=mesh)
         held = [local(parameter) for parameter in model.parameters()]
         for tensor in held:
             tensor.grad = torch.empty_like(tensor)

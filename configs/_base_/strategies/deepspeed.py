@@ -3,6 +3,7 @@
 runner_type = 'FlexibleRunner'
 strategy = dict(
     type='bioattn_mm.AtomicDeepSpeedStrategy',
-    zero_optimization=dict(stage=2, reduce_bucket_size=50_000_000),  # numbers; by default 5e8, more than most models have
+    # Gradients go in buckets of 5e7 numbers; DeepSpeed's own 5e8 are more than most of these models have.
+    zero_optimization=dict(stage=2, reduce_bucket_size=50_000_000),
     config=dict(zero_allow_untested_optimizer=True),
 )
