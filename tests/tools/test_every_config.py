@@ -106,7 +106,7 @@ def test_every_config_learns_and_comes_back(name: str, workplace: Path, tool: In
     config, work_dir = f'configs/{name}.py', workplace / name
     iterations, warmup, options = 14, 20, []
     if 'dino' in name:  # learns later than the others: more steps, a shorter warm-up, a higher rate
-        iterations, warmup, options = 40 if '5scale' in name else 20, 3, ['optim_wrapper.optimizer.lr=5e-4']
+        iterations, warmup, options = 40, 3, ['optim_wrapper.optimizer.lr=5e-4']
     # So few steps may leave every score of a detector below its threshold, and the metric empty. UperNet's head is
     # mmseg's, and would take most of the time.
     model = ['model.test_cfg.rcnn.score_thr=0.0'] if 'mask_rcnn' in name else []
