@@ -371,7 +371,7 @@ def test_a_config_of_a_detector(tmp_path: Path) -> None:
     assert config.auto_scale_lr == dict(enable=True, base_batch_size=16)
     dataset = config.train_dataloader.dataset
     assert dataset.type == 'CocoDataset' and dataset.filter_cfg == before.train_dataloader.dataset.filter_cfg
-    assert len(dataset.pipeline) == len(before.train_dataloader.dataset.pipeline)
+    assert len(dataset.pipeline) == len(load_config(path).train_dataloader.dataset.pipeline)
     for evaluator in (config.val_evaluator, config.test_evaluator):
         assert evaluator.ann_file == config.val_dataloader.dataset.ann_file
         assert evaluator.metric == ['bbox', 'segm']
