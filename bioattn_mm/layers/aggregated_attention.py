@@ -19,6 +19,7 @@ from ..ops import (
 )
 from ..ops.arguments import autocast_dtype
 from ..ops.chunked_attention import attention_in_chunks
+from ..ops.portable import is_symbol
 from ..registry import MODELS
 from .arguments import check_window, full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps, Grid
@@ -218,7 +219,14 @@ class AggregatedAttention(nn.Module):
 
 def pooled_grid_of(grid: Grid, sr_ratio: int, pool_size: Grid | None) -> Grid:
     """Pooled grid for a token grid: `pool_size`, or the token grid divided by `sr_ratio`, at least 1 x 1."""
-    return pool_size or tuple(max(1, length // sr_ratio) for length in grid)
+    # An exported model takes no images of which nothing would be left.
+    lengths = (length // sr_ratio if is_symbol(length) else max(1, length // sr_ratio) for length in grid)
+    return pool_size or tuple(lengths)
+
+
+def log_of_number(grid: Grid, like: Tensor) -> Tensor | float:
+    """Natural logarithm of the number of tokens of a grid, a tensor like `like` where the size is a symbol."""
+    return like.new_ones(grid).sum().log() if is_symbol(grid[0]) else math.log(grid[0] * grid[1])
 
 
 def tokens_of_windows(row: Tensor, column: Tensor, grid: Grid, window_size: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -297,5 +305,5 @@ class LengthScaledAttention(nn.Module):
     def _query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Scaled queries, normalised keys, and values: (B, H, W, C) to three of (B, H, W, heads, d)."""
         query, key, value = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
-        query = self.scale(query, math.log(x.shape[1] * x.shape[2]))
+        query = self.scale(query, log_of_number((x.shape[1], x.shape[2]), query))
         return query, self.scale.key(key).to(query.dtype), value.to(query.dtype)

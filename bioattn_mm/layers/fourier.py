@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ..ops.constants import cached_constant
+from ..ops.portable import is_same_grid
 from .attention_maps import Grid
 
 
@@ -25,7 +26,7 @@ class FourierKernels(nn.Module):
     def _spectrum(self, kernel: Tensor, grid: Grid, dtype: torch.dtype) -> Tensor:
         """Half-spectra of kernels on a grid: (..., h, w // 2 + 1, 2) to (..., H, W // 2 + 1), complex."""
         spectrum = torch.view_as_complex(kernel.to(dtype).contiguous())
-        if grid == self.grid:
+        if is_same_grid(grid, self.grid):
             return spectrum
         kernel = torch.fft.irfft2(spectrum, s=self.grid)
         for axis, (own, length) in enumerate(zip(self.grid, grid), start=-2):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..errors import InputError
 from ..ops import log_cpb_table
 from ..ops.constants import cached_constant
+from ..ops.portable import is_same_grid, is_symbol
 from ..registry import MODELS
 from .arguments import weight_and_bias
 from .attention_maps import Grid
@@ -67,7 +68,7 @@ class PositionBias(nn.Module):
         grids = (self.train_grid, self.train_pooled_grid) if resize else (grid, pooled_grid)
         table = self._kept_table(*grids)
         rows, columns = (_offset_index(*lengths, table.device) for lengths in zip(*grids))
-        if grids == (grid, pooled_grid):
+        if not resize or is_same_grid(self.train_grid + self.train_pooled_grid, grid + pooled_grid):
             return table, rows, columns
         bias = table.index_select(2, columns.flatten()).unflatten(2, columns.shape)
         bias = _resize(bias, rows, grid, pooled_grid)
@@ -84,7 +85,8 @@ class PositionBias(nn.Module):
             Float32 or float64 (heads, 2 H - 1, 2 W - 1), with the offsets (query - key) from -(H - 1) and -(W - 1)
             upwards; None where the bias is resized to the grid: it is no function of the offset then.
         """
-        if self.bias_mode == 'interpolate' and (self.train_grid, self.train_pooled_grid) != (grid, grid):
+        known = self.train_grid, self.train_pooled_grid
+        if self.bias_mode == 'interpolate' and not all(is_same_grid(train_grid, grid) for train_grid in known):
             return None
         return self._kept_table(grid, grid)
 
@@ -185,47 +187,56 @@ def _coordinates(
     device: torch.device,
 ) -> Tensor:
     """Coordinates of the distinct offsets along one axis, computed in float64: (R,), ascending."""
-    offsets = _offset_range(length, pooled_length)
-    offsets = torch.arange(offsets.start, offsets.stop, offsets.step, dtype=torch.float64) / 2
+    start, step, number = _offset_range(length, pooled_length)
+    offsets = (torch.arange(number) * step + start).double() / 2
     # A pre-training grid of one token would divide by zero.
     return spaced(offsets * (8 / max(1, pretrain_length - 1))).to(device, dtype)
 
 
 def cell_centres(length: int, pooled_length: int) -> Tensor:
     """Mean token index of each cell of adaptive average pooling: float64 (pooled_length,)."""
-    return torch.tensor(_doubled_centres(length, pooled_length), dtype=torch.float64) / 2
+    return _doubled_centres(length, pooled_length).double() / 2
 
 
 def num_offsets(length: int, pooled_length: int) -> int:
     """Number of distinct offsets along one axis that a table of biases has."""
-    return len(_offset_range(length, pooled_length))
+    return _offset_range(length, pooled_length)[2]
 
 
-def _doubled_centres(length: int, pooled_length: int) -> list[int]:
-    """Twice the mean token index of each cell of adaptive average pooling, which is an integer."""
-    starts = [cell * length // pooled_length for cell in range(pooled_length)]
-    ends = [math.ceil((cell + 1) * length / pooled_length) for cell in range(pooled_length)]
-    return [start + end - 1 for start, end in zip(starts, ends)]
+def _doubled_centres(length: int, pooled_length: int, device: torch.device | None = None) -> Tensor:
+    """Twice the mean token index of each cell of adaptive average pooling: int64 (pooled_length,)."""
+    cell = torch.arange(pooled_length, device=device)
+    starts, ends = cell * length, (cell + 1) * length + pooled_length - 1
+    # Rounded towards zero, a quotient is a single operator in ONNX.
+    starts, ends = (torch.div(bound, pooled_length, rounding_mode='trunc') for bound in (starts, ends))
+    return starts + ends - 1
 
 
-def _offset_range(length: int, pooled_length: int) -> range:
-    """Twice the offsets (token - cell centre) along one axis, as evenly spaced integers.
+def _offset_range(length: int, pooled_length: int) -> tuple[int, int, int]:
+    """Twice the offsets (token - cell centre) along one axis, as evenly spaced integers: start, step and number.
 
-    If all cells have the same size, the doubled centres are all even or all odd, and the range contains exactly the
-    offsets that occur; otherwise it may contain a few more.
+    If the doubled centres are all even or all odd, as they are if all cells have the same size, the range contains
+    exactly the offsets that occur; otherwise it may contain a few more.
     """
-    centres = _doubled_centres(length, pooled_length)
-    step = 2 if len({centre % 2 for centre in centres}) == 1 else 1
-    return range(-centres[-1], 2 * (length - 1) - centres[0] + 1, step)
+    if is_same_grid((length,), (pooled_length,)):
+        return 2 - 2 * length, 2, 2 * length - 1
+    first = (length + pooled_length - 1) // pooled_length - 1
+    last = (pooled_length - 1) * length // pooled_length + length - 1
+    if is_symbol(length) or is_symbol(pooled_length):
+        step = 2 - torch.sym_min(1, length % pooled_length)
+    else:
+        starts = (cell * length // pooled_length for cell in range(pooled_length))
+        ends = ((cell + 1) * length // -pooled_length for cell in range(pooled_length))  # negative: rounded up
+        step = 2 if len({(start - end - 1) % 2 for start, end in zip(starts, ends)}) == 1 else 1
+    return -last, step, (2 * (length - 1) - first + last) // step + 1
 
 
 @cached_constant
 def _offset_index(length: int, pooled_length: int, device: torch.device) -> Tensor:
     """Index of each pair of token and cell in `_offset_range`: int64 (length, pooled_length)."""
-    offsets = _offset_range(length, pooled_length)
-    centres = torch.tensor(_doubled_centres(length, pooled_length), device=device)
-    doubled = 2 * torch.arange(length, device=device)[:, None] - centres
-    return (doubled - offsets.start) // offsets.step
+    start, step, _ = _offset_range(length, pooled_length)
+    doubled = 2 * torch.arange(length, device=device)[:, None] - _doubled_centres(length, pooled_length, device)
+    return torch.div(doubled - start, step, rounding_mode='trunc')
 
 
 def _resize(bias: Tensor, rows: Tensor, grid: Grid, pooled_grid: Grid) -> Tensor:

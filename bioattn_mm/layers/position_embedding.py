@@ -4,6 +4,7 @@ import torch
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
+from ..ops.portable import is_same_grid
 from ..registry import MODELS
 from .resizing import resize_bicubic
 
@@ -26,4 +27,4 @@ class PositionEmbedding(nn.Module):
         """(B, H, W, C) to (B, H, W, C)."""
         grid = tuple(x.shape[1:3])
         weight = self.weight.reshape(*self.grid, -1)
-        return x + (weight if grid == self.grid else resize_bicubic(weight, grid))
+        return x + (weight if is_same_grid(grid, self.grid) else resize_bicubic(weight, grid))

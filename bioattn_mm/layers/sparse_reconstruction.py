@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..ops.portable import is_same_grid
 from ..registry import MODELS
 from .arguments import full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps, Grid
@@ -143,7 +144,7 @@ class SparseReconstructionAttention(nn.Module):
         """
         columns = self.features(query)
         if self.static_grid is not None:
-            columns = torch.cat((columns, self._static_columns(grid, query.dtype).expand(len(query), -1, -1, -1)), -1)
+            columns = torch.cat((columns, self._static_columns(grid, query.dtype).expand(query.shape[0], -1, -1, -1)), -1)
         return F.normalize(columns, dim=-2)
 
     def states(self, dictionary: Tensor, value: Tensor) -> Iterator[Tensor]:
@@ -226,7 +227,7 @@ class SparseReconstructionAttention(nn.Module):
     def _static_columns(self, grid: Grid, dtype: torch.dtype) -> Tensor:
         """The static dictionary, resized to a grid: (heads, H * W, m)."""
         static = self.static.to(dtype)
-        if grid == self.static_grid:
+        if is_same_grid(grid, self.static_grid):
             return static
         return self._resized(static, grid)
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from .portable import is_portable
+
 ENVIRONMENT_VARIABLE = 'BIOATTN_MM_BACKEND'
 LIBRARY = Path(__file__).with_name('_library.so')
 OPERATORS = (
@@ -98,7 +100,7 @@ def available_backends(device: torch.device) -> list[str]:
 def choose_backend(device: torch.device, backend: str | None, unsupported: str | None = None) -> str:
     """The backend asked for, by argument or environment variable, or else the fastest for the device.
 
-    Where nobody asked for one, and a GPU has to run the PyTorch formulas, a warning says so, once for each reason.
+    Inside of `portable_formulas` it is always that in PyTorch. Where nobody asked for one, and a GPU has to run the PyTorch formulas, a warning says so, once for each reason.
 
     Args:
         device: Where the tensors are.
@@ -109,6 +111,8 @@ def choose_backend(device: torch.device, backend: str | None, unsupported: str |
         ValueError: The backend asked for does not exist, was not built, or does not run on the device or with the
             arguments.
     """
+    if is_portable():
+        return 'reference'
     missing = why_not_compiled(device)
     asked = backend or os.environ.get(ENVIRONMENT_VARIABLE)
     if not asked:

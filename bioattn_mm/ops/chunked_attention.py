@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from .portable import is_exported
+
 # Attention weights of a chunk, at most, unless one row of queries has more: they stay in the cache.
 MAX_WEIGHTS_PER_CHUNK = 2**20
 
@@ -37,6 +39,8 @@ def attention_in_chunks(
         mask = bias_of_rows(rows).to(query.dtype)[None]
         return F.scaled_dot_product_attention(chunk, key, value, attn_mask=mask, scale=scale).transpose(1, 2)
 
+    if is_exported():
+        return attend(query, slice(None)).reshape(query.shape)
     rows_per_chunk = height
     if query.device.type == 'cpu':
         rows_per_chunk = max(1, MAX_WEIGHTS_PER_CHUNK // max(1, batch * heads * width * key.shape[2]))

@@ -7,6 +7,7 @@ from torch import Tensor
 from .arguments import check_fits
 from .backends import choose_backend
 from .chunks import chunk_numel
+from .portable import is_exported
 
 # In PyTorch on a CPU, rows of the table are computed in chunks with at most this many hidden activations: they stay
 # in the cache, and memory stays bounded for large grids.
@@ -50,6 +51,8 @@ def log_cpb_table(
     # The first layer is a sum of a term for each axis.
     vertical = torch.addcmul(hidden_bias, vertical[:, None], hidden_weight[:, 0])  # (R, hidden)
     horizontal = torch.outer(horizontal, hidden_weight[:, 1])  # (C, hidden)
+    if is_exported():
+        return F.linear(F.relu(vertical[:, None] + horizontal), weight, bias).permute(2, 0, 1)
     hidden_per_chunk = chunk_numel(vertical.device, MAX_HIDDEN_PER_CHUNK)
     rows_per_chunk = max(1, hidden_per_chunk // max(1, horizontal.numel()))
     table = [

@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 from .arguments import autocast_dtype, check_dtype, check_fits
 from .backends import choose_backend
 from .chunks import chunk_numel
+from .portable import is_exported
 
 # In PyTorch on a CPU, elements of the largest tensor of a chunk of queries, which fits into the cache.
 CHUNK_NUMEL = 2**20
@@ -93,6 +94,8 @@ def peripheral_attention(
     if choose_backend(query.device, backend) == 'cpu':
         return torch.ops.bioattn_mm.peripheral_attention(*inputs, eps)
     dtype = autocast_dtype(query)
+    if is_exported():
+        return attend(*inputs[:3], log_phi_of_grid(*inputs[3:], eps))
     return _AttentionInChunks.apply(eps, *(tensor.to(dtype) for tensor in inputs[:3]), *inputs[3:])
 
 
@@ -130,6 +133,32 @@ def log_phi(
         # Not F.group_norm, which raises an error for a grid of a single token.
         x = torch.group_norm(x, x.shape[1], norm_weight, norm_bias, eps)
         return F.logsigmoid(x).flatten(2).transpose(0, 1).flip(1)
+
+
+def log_phi_of_grid(
+    plane: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    conv_weight: Tensor,
+    conv_bias: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    eps: float,
+) -> Tensor:
+    """`log_phi` of all queries, without strided views, which ONNX has not; arguments as there."""
+    height, width = scale.shape[1:]
+    for axis, length in ((1, height), (2, width)):
+        place = torch.arange(length, device=plane.device)
+        # The window of the last query starts at 0.
+        window = torch.arange(length + 2, device=plane.device) + (length - 1 - place)[:, None]
+        plane = plane.index_select(axis, window.flatten())
+    plane = plane.unflatten(2, (width, width + 2)).unflatten(1, (height, height + 2))
+    windows = plane.permute(1, 3, 0, 2, 4).flatten(0, 1)  # (queries, channels, H + 2, W + 2)
+    scale, shift = (t.flatten(1).flip(1).T[:, :, None, None] for t in (scale, shift))
+    x = F.conv2d(F.relu(windows * scale + shift), conv_weight, conv_bias)
+    x = torch.group_norm(x, conv_weight.shape[0], norm_weight, norm_bias, eps)
+    # Equal to logsigmoid(x), which ONNX would compute as log(sigmoid(x)): -inf for very negative x.
+    return -F.softplus(-x).flatten(2).transpose(0, 1)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ from torch import Tensor
 from .arguments import AggregatedAttentionInputs, autocast_dtype
 from .chunked_attention import attention_in_chunks
 from .chunks import chunk_numel
-from .relative_bias import bias_of_rows
+from .portable import is_exported
+from .relative_bias import bias_of_pairs, bias_of_rows
 
 # Without autograd, queries are processed in chunks of rows with at most this many attention weights on a CPU: memory
 # stays bounded at any input size, and the weights stay in the last-level cache.
@@ -60,6 +61,8 @@ def aggregated_attention_reference(*tensors: Tensor) -> Tensor:
     window_size = round(inputs.window_bias.shape[-1] ** 0.5)
     outside = _outside(inputs.query, window_size)
     inputs = inputs._replace(key=_pad(inputs.key, window_size), value=_pad(inputs.value, window_size))
+    if is_exported():
+        return _attend(inputs, outside, window_size)
 
     batch, height, width, heads, _ = inputs.query.shape
     rows_per_chunk = max(1, height)
@@ -87,7 +90,11 @@ def relative_bias_attention_reference(
 ) -> Tensor:
     """`bioattn_mm.ops.relative_bias_attention` of checked arguments."""
     grid = tuple(query.shape[1:3])
-    return attention_in_chunks(query, key, value, lambda rows: bias_of_rows(bias, grid, rows), scale)
+
+    def bias_of_queries(rows: slice) -> Tensor:
+        return bias_of_pairs(bias, grid) if rows == slice(None) else bias_of_rows(bias, grid, rows)
+
+    return attention_in_chunks(query, key, value, bias_of_queries, scale)
 
 
 def _attend(inputs: AggregatedAttentionInputs, outside: Tensor, window_size: int) -> Tensor:

@@ -1,6 +1,9 @@
 """From the bias of each offset between two tokens of a grid to the bias of pairs of tokens."""
 
+import torch
 from torch import Tensor
+
+from .portable import is_portable
 
 
 def bias_of_pairs(table: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -13,7 +16,19 @@ def bias_of_pairs(table: Tensor, grid: tuple[int, int]) -> Tensor:
     Returns:
         (..., H * W, H * W) with the axes (..., query, key).
     """
+    if is_portable():
+        return _gathered_bias_of_pairs(table, grid)
     return bias_of_rows(table, grid, slice(None))
+
+
+def _gathered_bias_of_pairs(table: Tensor, grid: tuple[int, int]) -> Tensor:
+    """`bias_of_pairs` without strided views, which ONNX has not: one Gather for each axis."""
+    for axis, length in zip((-2, -1), grid):
+        place = torch.arange(length, device=table.device)
+        offset = (place[:, None] - place + length - 1).flatten()
+        table = table.index_select(axis, offset)
+    table = table.unflatten(-1, (grid[1], grid[1])).unflatten(-3, (grid[0], grid[0]))
+    return table.transpose(-3, -2).flatten(-2).flatten(-3, -2)
 
 
 def bias_of_rows(table: Tensor, grid: tuple[int, int], rows: slice) -> Tensor:

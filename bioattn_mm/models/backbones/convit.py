@@ -126,7 +126,7 @@ class ConViT(PlainBackbone):
         """Flatten the grid and prepend the class token before the first block without GPSA."""
         if index != self.local_up_to_layer:
             return x
-        return torch.cat((self.cls_token.expand(len(x), -1, -1), x.flatten(1, 2)), dim=1)
+        return torch.cat((self.cls_token.expand(x.shape[0], -1, -1), x.flatten(1, 2)), dim=1)
 
     def embedding_modules(self) -> list[nn.Module]:
         return [self.patch_embed, self.pos_embed]

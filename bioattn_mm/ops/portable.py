@@ -1,0 +1,51 @@
+"""Formulas for graphs that other runtimes take: of standard operators, without loops that depend on the size."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+_is_portable = False
+
+
+@contextmanager
+def portable_formulas() -> Iterator[None]:
+    """Context in which operators and layers compute with what ONNX has: no compiled operators, no complex numbers.
+
+    A model is traced in it for ONNX. Results are those of the other formulas, to rounding.
+    """
+    global _is_portable
+    before, _is_portable = _is_portable, True
+    try:
+        yield
+    finally:
+        _is_portable = before
+
+
+def is_portable() -> bool:
+    """Whether formulas of standard operators are asked for."""
+    return _is_portable
+
+
+def is_exported() -> bool:
+    """Whether a graph is made for any size, or for another runtime: sizes may be symbols and cannot be looped over."""
+    return _is_portable or torch.compiler.is_exporting()
+
+
+def is_same_grid(grid: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether two grids, (height, width), are the same; a grid whose size is a symbol is no other, known one.
+
+    A layer that has a shortcut for the grid of its training must not take it in a graph for any size.
+    """
+    for length, known in zip(grid, other):
+        if is_symbol(length) or is_symbol(known):
+            if str(length) != str(known):
+                return False
+        elif length != known:
+            return False
+    return True
+
+
+def is_symbol(length: int) -> bool:
+    """Whether a length is a symbol of a graph that is exported for any size."""
+    return torch.compiler.is_exporting() and isinstance(length, torch.SymInt)
