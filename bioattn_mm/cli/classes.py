@@ -4,8 +4,11 @@ from collections.abc import Iterator, Sequence
 from colorsys import hsv_to_rgb
 
 from mmengine.config import Config, ConfigDict
+from mmengine.fileio import list_from_file
+from mmengine.registry import DATASETS
 
 from ..errors import InputError
+from .pipelines import is_panoptic
 
 # Parts of a model whose `num_classes` is not that of the task: the classification head that a backbone may have, and
 # the foreground class of a region proposal network.
@@ -53,6 +56,53 @@ def set_classes(config: Config, classes: Sequence[str], palette: Sequence[Sequen
     for key in DATALOADERS:
         for dataset in leaf_dataset_configs((config.get(key) or {}).get('dataset')):
             dataset.metainfo = {**dataset.get('metainfo', {}), **metainfo}
+
+
+def take_classes(config: Config, meta: dict, path: str) -> tuple[tuple[str, ...], list[tuple[int, int, int]]]:
+    """Set the classes and the palette of a config: those of a checkpoint if it names some, else the config's own.
+
+    Args:
+        config: Changed in place if the checkpoint was trained on other classes.
+        meta: `dataset_meta` of the checkpoint.
+        path: The checkpoint, for messages.
+
+    Returns:
+        Names of the classes in the order of their indices, and R, G and B of each.
+
+    Raises:
+        InputError: There are no classes, or a panoptic model has others than its config.
+    """
+    own_classes, own_palette = classes_of(config)
+    classes = tuple(meta.get('classes') or own_classes)
+    if not classes:
+        raise InputError(
+            f'neither {path} nor {config.filename} names classes: add them to the metainfo of the test dataset'
+        )
+    palette = meta.get('palette') or (own_palette if classes == own_classes else None)
+    # mmdet's 'random' would give other colours in every run.
+    if palette is None or isinstance(palette, str) or len(palette) < len(classes):
+        palette = default_palette(len(classes))
+    palette = [tuple(int(value) for value in color) for color in palette[: len(classes)]]
+    if classes != own_classes:
+        if is_panoptic(config):
+            raise InputError(
+                f'{path} was trained on {len(classes)} other classes than the {len(own_classes)} of '
+                f'{config.filename}: name its own config'
+            )
+        set_classes(config, classes, palette)
+    return classes, palette
+
+
+def classes_of(config: Config) -> tuple[tuple[str, ...], list | None]:
+    """Classes and palette of a config's test dataset, without building it: its data may not be there."""
+    dataset = config.test_dataloader.dataset
+    with DATASETS.switch_scope_and_registry(config.default_scope) as registry:
+        own = getattr(registry.get(dataset.type), 'METAINFO', {})
+    metainfo = dataset.get('metainfo') or {}
+    if 'classes' in metainfo:
+        own = metainfo
+    classes = own.get('classes') or ()
+    return tuple(list_from_file(classes) if isinstance(classes, str) else classes), own.get('palette')
 
 
 def leaf_dataset_configs(node: object) -> Iterator[ConfigDict]:

@@ -14,7 +14,7 @@ from mmdeploy.utils import IR, get_backend, get_input_shape, get_ir_config
 from mmengine.config import Config
 from torch import Tensor
 
-from ..checkpoints import check_fit, read_checkpoint, weights_of, write_checkpoint
+from ..checkpoints import check_fit, weights_of, write_checkpoint
 from ..errors import InputError
 
 EXPORTERS = {IR.ONNX.value: torch2onnx, IR.TORCHSCRIPT.value: torch2torchscript}
@@ -50,20 +50,20 @@ def check_kind(config: Config, deploy_config: Config) -> None:
         )
 
 
-def inference_checkpoint(path: str, own: dict[str, Tensor]) -> dict:
+def inference_checkpoint(path: str, checkpoint: dict, own: dict[str, Tensor]) -> dict:
     """The part of a checkpoint that inference needs, in the form in which OpenMMLab publishes checkpoints.
 
     Args:
-        path: File or URL.
+        path: File or URL it was read from, for messages.
+        checkpoint: What was read.
         own: The state dict of the model.
 
     Returns:
         The model's weights under `state_dict`, and under `meta` the classes and palette if the checkpoint has them.
 
     Raises:
-        InputError: The file cannot be read, or its weights belong to another model.
+        InputError: The weights belong to another model.
     """
-    checkpoint = read_checkpoint(path)
     weights = weights_of(path, checkpoint)
     check_fit(path, weights, own)
     meta = checkpoint.get('meta') or {}

@@ -5,7 +5,8 @@
       "model": "end2end.onnx",                the file beside it; the first one, if there are several
       "task": "segmentation",                 or "detection", "panoptic", "classification", "features"
       "architecture": "EncoderDecoder",       the model's type in its config, for people
-      "inputs": [{"name": "input", "dtype": "float32", "shape": ["batch", 3, "height", "width"], "minimum": 32}],
+      "inputs": [{"name": "input", "dtype": "float32", "shape": ["batch", 3, "height", "width"], "minimum": 64,
+                  "multiple": 32}],
       "outputs": [{"name": "logits", "dtype": "float32", "shape": ["batch", 150, "rows", "columns"]}],
       "preprocessing": [                      in this order, of an image of BGR, uint8 (H, W, 3), as OpenCV reads it
         {"type": "resize", "scale": [2048, 512], "keep_ratio": true, "interpolation": "bilinear"},
@@ -18,7 +19,8 @@
     }
 
 An axis that any length is good for has a name in `shape` instead of a number; equal names have equal lengths. `minimum`
-is the smallest height and width. The steps of `preprocessing`:
+is the smallest height and width, `multiple` what they must be multiples of. An image of another size is padded at the
+bottom and right with zeros after the normalisation, as the step `pad` does. The steps of `preprocessing`:
 
 - `resize`: `scale` is [long, short] with `keep_ratio`: the image is scaled by the largest factor with which neither side
   is longer, and its sides are `int(side * factor + 0.5)`; without it, [width, height].
@@ -53,7 +55,7 @@ FORMAT = 'bioattn_mm/1'
 FILE = 'pipeline.json'
 TASKS = ('segmentation', 'detection', 'panoptic', 'classification', 'features')
 # Steps of a test pipeline that a single image without annotations passes unchanged.
-NO_CHANGE = ('Load', 'Pack', 'RandomFlip', 'bioattn_mm.Load')
+NO_CHANGE = ('Load', 'CheckedLoad', 'Pack')
 
 
 def preprocessing_of(config: Config) -> list[dict]:

@@ -14,16 +14,15 @@ import torch
 from mmdet.apis import DetInferencer
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
-from mmengine.fileio import list_from_file
 from mmengine.infer import BaseInferencer
-from mmengine.registry import DATASETS, MODELS, TRANSFORMS, init_default_scope
+from mmengine.registry import MODELS, TRANSFORMS, init_default_scope
 from mmengine.runner import find_latest_checkpoint
 from mmengine.structures import BaseDataElement
 from mmseg.apis import MMSegInferencer
 from torch import nn
 
 from ..checkpoints import check_fit, dataset_meta_of, read_checkpoint, weights_of
-from ..cli.classes import default_palette, set_classes
+from ..cli.classes import take_classes
 from ..cli.config import default_work_dir, load_config
 from ..cli.model_check import state_dict_of
 from ..cli.pipelines import is_panoptic, name_host_transforms, without_annotations
@@ -276,26 +275,7 @@ class Predictor:
 
     def _take_classes(self, checkpoint: dict) -> None:
         """Set the classes and the palette: those of the checkpoint if it names some, else those of the config."""
-        meta = dataset_meta_of(checkpoint)
-        own_classes, own_palette = _classes_of(self.config)
-        self.classes = tuple(meta.get('classes') or own_classes)
-        if not self.classes:
-            raise InputError(
-                f'neither {self.checkpoint} nor {self.config.filename} names classes: add them to the metainfo of '
-                'the test dataset'
-            )
-        palette = meta.get('palette') or (own_palette if self.classes == own_classes else None)
-        # mmdet's 'random' would give other colours in every run.
-        if palette is None or isinstance(palette, str) or len(palette) < len(self.classes):
-            palette = default_palette(len(self.classes))
-        self.palette = [tuple(int(value) for value in color) for color in palette[: len(self.classes)]]
-        if self.classes != own_classes and self.task == 'panoptic':
-            raise InputError(
-                f'{self.checkpoint} was trained on {len(self.classes)} other classes than the {len(own_classes)} of '
-                f'{self.config.filename}: name its own config'
-            )
-        if self.classes != own_classes:
-            set_classes(self.config, self.classes, self.palette)
+        self.classes, self.palette = take_classes(self.config, dataset_meta_of(checkpoint), self.checkpoint)
 
     def _number_that_fits(self, image: np.ndarray) -> float:
         """How many images of the size of this one fit into memory with their scores or masks.
@@ -400,18 +380,6 @@ def _task_of(config: Config) -> str:
             'segmentors of mmseg'
         )
     return 'panoptic' if is_panoptic(config) else TASKS[config.default_scope]
-
-
-def _classes_of(config: Config) -> tuple[tuple[str, ...], list | None]:
-    """Classes and palette of a config's test dataset, without building it: its data may not be there."""
-    dataset = config.test_dataloader.dataset
-    with DATASETS.switch_scope_and_registry(config.default_scope) as registry:
-        own = getattr(registry.get(dataset.type), 'METAINFO', {})
-    metainfo = dataset.get('metainfo') or {}
-    if 'classes' in metainfo:
-        own = metainfo
-    classes = own.get('classes') or ()
-    return tuple(list_from_file(classes) if isinstance(classes, str) else classes), own.get('palette')
 
 
 def _miniature_checkpoint(config: Config, mini: bool) -> str:

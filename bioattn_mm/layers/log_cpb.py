@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..errors import InputError
 from ..ops import log_cpb_table
 from ..ops.constants import cached_constant
-from ..ops.portable import is_same_grid, is_symbol
+from ..ops.portable import is_same_grid, is_symbol, size_of_cells
 from ..registry import MODELS
 from .arguments import weight_and_bias
 from .attention_maps import Grid
@@ -206,6 +206,9 @@ def num_offsets(length: int, pooled_length: int) -> int:
 def _doubled_centres(length: int, pooled_length: int, device: torch.device | None = None) -> Tensor:
     """Twice the mean token index of each cell of adaptive average pooling: int64 (pooled_length,)."""
     cell = torch.arange(pooled_length, device=device)
+    size = size_of_cells(length, pooled_length)
+    if size is not None:
+        return 2 * size * cell + size - 1
     starts, ends = cell * length, (cell + 1) * length + pooled_length - 1
     # Rounded towards zero, a quotient is a single operator in ONNX.
     starts, ends = (torch.div(bound, pooled_length, rounding_mode='trunc') for bound in (starts, ends))
@@ -218,16 +221,17 @@ def _offset_range(length: int, pooled_length: int) -> tuple[int, int, int]:
     If the doubled centres are all even or all odd, as they are if all cells have the same size, the range contains
     exactly the offsets that occur; otherwise it may contain a few more.
     """
-    if is_same_grid((length,), (pooled_length,)):
-        return 2 - 2 * length, 2, 2 * length - 1
+    cell = size_of_cells(length, pooled_length)
+    if cell is not None:
+        return cell + 1 - 2 * length, 2, 2 * length - cell
     first = (length + pooled_length - 1) // pooled_length - 1
     last = (pooled_length - 1) * length // pooled_length + length - 1
     if is_symbol(length) or is_symbol(pooled_length):
         step = 2 - torch.sym_min(1, length % pooled_length)
     else:
-        starts = (cell * length // pooled_length for cell in range(pooled_length))
-        ends = ((cell + 1) * length // -pooled_length for cell in range(pooled_length))  # negative: rounded up
-        step = 2 if len({(start - end - 1) % 2 for start, end in zip(starts, ends)}) == 1 else 1
+        starts = (index * length // pooled_length for index in range(pooled_length))
+        ends = (-((index + 1) * length // -pooled_length) for index in range(pooled_length))  # rounded up
+        step = 2 if len({(start + end) % 2 for start, end in zip(starts, ends)}) == 1 else 1
     return -last, step, (2 * (length - 1) - first + last) // step + 1
 
 

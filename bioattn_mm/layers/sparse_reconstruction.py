@@ -144,7 +144,9 @@ class SparseReconstructionAttention(nn.Module):
         """
         columns = self.features(query)
         if self.static_grid is not None:
-            columns = torch.cat((columns, self._static_columns(grid, query.dtype).expand(query.shape[0], -1, -1, -1)), -1)
+            columns = torch.cat(
+                (columns, self._static_columns(grid, query.dtype).expand(query.shape[0], -1, -1, -1)), -1
+            )
         return F.normalize(columns, dim=-2)
 
     def states(self, dictionary: Tensor, value: Tensor) -> Iterator[Tensor]:

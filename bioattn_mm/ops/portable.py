@@ -49,3 +49,9 @@ def is_same_grid(grid: tuple[int, int], other: tuple[int, int]) -> bool:
 def is_symbol(length: int) -> bool:
     """Whether a length is a symbol of a graph that is exported for any size."""
     return torch.compiler.is_exporting() and isinstance(length, torch.SymInt)
+
+
+def size_of_cells(length: int, number: int) -> int | None:
+    """Size of the cells into which a length is divided; None if it leaves a remainder, or may leave one as a symbol."""
+    size, rest = length // number, length % number
+    return int(size) if str(size).isdecimal() and str(rest) == '0' else None

@@ -48,6 +48,7 @@ class Backbone(BaseModule):
         no_weight_decay: Parts of names of parameters that are not decayed, besides biases and norms.
         stage_channels: Channels of the output of each stage, of all that the network has.
         stage_strides: Strides of these outputs, in pixels.
+        exports_any_size: Whether `torch.export` makes a graph for any input size of it, besides those for one size.
         loaded_weights: The file that `init_weights` loaded and how well it fitted, for the log.
     """
 
@@ -61,6 +62,7 @@ class Backbone(BaseModule):
     no_weight_decay: tuple[str, ...] = ()
     stage_channels: tuple[int, ...]
     stage_strides: tuple[int, ...]
+    exports_any_size: bool = True
     loaded_weights: str | None = None
 
     def __init__(

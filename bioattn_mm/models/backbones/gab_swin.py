@@ -53,6 +53,8 @@ class GABSwin(HierarchicalBackbone):
     )
     # mmpretrain saves the index, a constant, with the weights.
     optional_weights = (r'\.gaussian\.', r'^norm\d\.', r'\.relative_position_index$')
+    # The windows of mmpretrain's layer are padded as the size needs it, at every stage: symbols cannot follow that.
+    exports_any_size = False
     no_weight_decay = ('gaussian', 'relative_position_bias_table')
     # From the names of the Swin authors; those of mmdet, mmseg and mmpretrain are the names here.
     released_names = (

@@ -1,0 +1,78 @@
+"""From a traced program to an ONNX file: standard operators alone, for onnxruntime, OpenVINO and TensorRT."""
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch.export import ExportedProgram
+
+from .program import DIVISOR
+
+# The newest whose operators onnxruntime and OpenVINO have fast kernels for; LayerNormalization needs 17, Gelu 20.
+OPSET = 20
+INPUT = 'input'
+
+
+def write_onnx(program: ExportedProgram, names: Sequence[str], path: Path, any_size: bool) -> None:
+    """Write an ONNX file.
+
+    Args:
+        program: Result of `trace_portable`.
+        names: Of the outputs.
+        path: The file.
+        any_size: Whether the program takes any size.
+    """
+    import onnxslim
+
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter('ignore')
+        logging.getLogger('torch.onnx').setLevel(logging.ERROR)
+        written = torch.onnx.export(
+            program, dynamo=True, opset_version=OPSET, input_names=[INPUT], output_names=list(names), verbose=False
+        )
+        model = written.model_proto
+        if any_size:
+            merge_cells(model)
+        model = onnxslim.slim(model)
+    path.write_bytes(model.SerializeToString())
+
+
+def merge_cells(model: object) -> None:
+    """Give a file with the input (B, 3, h, 32, w, 32) the input (B, 3, 32 h, 32 w)."""
+    from onnx import TensorProto, helper
+
+    graph = model.graph
+    image = graph.input[0]
+    inner = f'{image.name}_in_cells'
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            if name == image.name:
+                node.input[index] = inner
+    axes = image.type.tensor_type.shape
+    del axes.dim[:]
+    for length in ('batch', 3, 'height', 'width'):
+        axis = axes.dim.add()
+        if isinstance(length, int):
+            axis.dim_value = length
+        else:
+            axis.dim_param = length
+
+    def constant(name: str, values: Sequence[int]) -> str:
+        graph.initializer.append(helper.make_tensor(f'cells_{name}', TensorProto.INT64, [len(values)], values))
+        return f'cells_{name}'
+
+    divisor, channels = constant('size', [DIVISOR]), constant('channels', [3])
+    nodes = [helper.make_node('Shape', [image.name], ['cells_shape'])]
+    for axis, name in ((0, 'batch'), (2, 'height'), (3, 'width')):
+        nodes.append(helper.make_node('Gather', ['cells_shape', constant(f'axis_{name}', [axis])], [f'cells_{name}']))
+    for name in ('height', 'width'):
+        nodes.append(helper.make_node('Div', [f'cells_{name}', divisor], [f'cells_of_{name}']))
+    lengths = ['cells_batch', channels, 'cells_of_height', divisor, 'cells_of_width', divisor]
+    nodes.append(helper.make_node('Concat', lengths, ['cells_lengths'], axis=0))
+    nodes.append(helper.make_node('Reshape', [image.name, 'cells_lengths'], [inner]))
+    for node in reversed(nodes):
+        graph.node.insert(0, node)

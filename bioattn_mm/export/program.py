@@ -1,0 +1,146 @@
+"""Tracing a network with `torch.export`, for one size or for any."""
+
+import contextlib
+import operator
+from collections.abc import Iterator
+from unittest import mock
+
+import torch
+import torch.fx.experimental._config
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from ..errors import InputError
+from ..ops.portable import portable_formulas, size_of_cells
+
+# Sides of an image that a graph for any size takes, in pixels: from two tokens of the coarsest stage on.
+SIDES = (64, 4096)
+# In an ONNX file for any size the sides are multiples of it: the strides of all stages divide it, so that every size in
+# the graph is a multiple of a symbol, and not a quotient rounded up, of quotients rounded up.
+DIVISOR = 32
+MAX_BATCH = 1024
+# Neither square nor a single image, and not the pre-training's size, so that nothing is taken to be always so.
+EXAMPLE = (2, 3, 160, 224)
+EXAMPLE_OF_ANY = (2, 3, 224, 288)
+
+
+class InCells(nn.Module):
+    """A network whose input, (B, 3, h, 32, w, 32), is an image of 32 h x 32 w pixels.
+
+    In this form the symbols of a graph are h and w; `onnx_file.merge_cells` gives the file the input (B, 3, H, W).
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        batch, channels, rows, size, columns, _ = image.shape
+        return self.network(image.reshape(batch, channels, rows * size, columns * size))
+
+
+def trace(network: nn.Module, size: tuple[int, int] | None) -> ExportedProgram:
+    """Trace a network as it is: operators of this package stay themselves.
+
+    Args:
+        network: From (B, 3, H, W) to a tuple of tensors, in eval mode.
+        size: (height, width) in pixels that the graph takes, one image at a time; None for any batch and size.
+    """
+    if size is not None:
+        return _export(network, torch.zeros(1, 3, *size), None)
+    lengths = {2: Dim('height', min=SIDES[0], max=SIDES[1]), 3: Dim('width', min=SIDES[0], max=SIDES[1])}
+    return _export(network, torch.zeros(EXAMPLE_OF_ANY), {0: Dim('batch', max=MAX_BATCH), **lengths})
+
+
+def trace_portable(network: nn.Module, size: tuple[int, int] | None) -> ExportedProgram:
+    """Trace a network in operators that ONNX has; arguments as in `trace`.
+
+    For any size, its input is that of `InCells`.
+    """
+    with portable_formulas(), mock.patch.object(F, 'adaptive_avg_pool2d', adaptive_average):
+        if size is not None:
+            return _export(network, torch.zeros(1, 3, *size), None)
+        batch, channels, height, width = EXAMPLE
+        example = torch.zeros(batch, channels, height // DIVISOR, DIVISOR, width // DIVISOR, DIVISOR)
+        low, high = (side // DIVISOR for side in SIDES)
+        lengths = {2: Dim('rows', min=low, max=high), 4: Dim('columns', min=low, max=high)}
+        return _export(InCells(network), example, {0: Dim('batch', max=MAX_BATCH), **lengths})
+
+
+@torch.no_grad()
+def _export(network: nn.Module, example: Tensor, dynamic_axes: dict | None) -> ExportedProgram:
+    """Export a network in eval mode.
+
+    Raises:
+        InputError: It does something that `torch.export` cannot follow.
+    """
+    with _parameters_without_gradients(network), torch.fx.experimental._config.patch(backed_size_oblivious=True):
+        try:
+            program = torch.export.export(
+                network,
+                (example,),
+                dynamic_shapes=None if dynamic_axes is None else (dynamic_axes,),
+                strict=False,
+                prefer_deferred_runtime_asserts_over_guards=True,
+            )
+        except InputError:
+            raise
+        except Exception as error:
+            reason = next((line for line in str(error).splitlines() if line.strip()), '')
+            hint = '; for one size it may: --size HEIGHTxWIDTH' if dynamic_axes else ''
+            raise InputError(
+                f'torch.export cannot follow this model: {type(error).__name__}: {reason[:300]}{hint}'
+            ) from error
+    _drop_inequalities(program)
+    return program
+
+
+@contextlib.contextmanager
+def _parameters_without_gradients(network: nn.Module) -> Iterator[None]:
+    """Context in which no parameter asks for gradients, which exported graphs have no use for."""
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+
+
+def _drop_inequalities(program: ExportedProgram) -> None:
+    """Remove the assertions that a size is not a special one.
+
+    PyTorch looks at whether a batch has one image, or a stride is 1, to choose a layout. The graph has what holds for
+    all sizes, and is right for these, too.
+    """
+    for node in list(program.graph.nodes):
+        if node.op == 'call_function' and node.target is torch.ops.aten._assert_scalar.default:
+            if getattr(node.args[0], 'target', None) in (torch.sym_not, operator.ne):
+                program.graph.erase_node(node)
+    program.graph.eliminate_dead_code()
+    program.graph_module.recompile()
+
+
+def adaptive_average(x: Tensor, output_size: int | tuple[int, int]) -> Tensor:
+    """`F.adaptive_avg_pool2d`, exactly, at sizes that are symbols, too: as a pooling, or as two products of matrices."""
+    grid = (output_size, output_size) if isinstance(output_size, int) else tuple(output_size)
+    grid = tuple(length if target is None else target for length, target in zip(x.shape[-2:], grid))
+    cells = tuple(size_of_cells(length, target) for length, target in zip(x.shape[-2:], grid))
+    if None not in cells:
+        return F.avg_pool2d(x, cells)
+    if all(target == 1 for target in grid):
+        return x.mean((-2, -1), keepdim=True)
+    rows, columns = (averaging_matrix(length, target, x) for length, target in zip(x.shape[-2:], grid))
+    return rows @ x @ columns.T
+
+
+def averaging_matrix(length: int, target: int, like: Tensor) -> Tensor:
+    """Adaptive average pooling of one axis as a matrix, (target, length), of the dtype and device of `like`."""
+    cell = torch.arange(target, device=like.device)[:, None]
+    start, end = cell * length, (cell + 1) * length + target - 1
+    start, end = (torch.div(bound, target, rounding_mode='trunc') for bound in (start, end))
+    position = torch.arange(length, device=like.device)
+    inside = (position >= start) & (position < end)
+    return inside.to(like.dtype) / (end - start).to(like.dtype)
