@@ -62,8 +62,8 @@ def parse_args() -> argparse.Namespace:
         '--size',
         type=height_and_width,
         metavar='HxW',
-        help='take images of this size alone, in pixels, one at a time: the fastest file (default: any size and batch, '
-        'in ONNX and OpenVINO multiples of 32)',
+        help='take images of this size alone, in pixels, one at a time: the fastest file (default: any size and '
+        'batch, in ONNX and OpenVINO multiples of 32)',
     )
     group.add_argument('--backbone', action='store_true', help='export the backbone alone, of any model')
     parser.add_out('the exported model')

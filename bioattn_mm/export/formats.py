@@ -1,22 +1,24 @@
 """The files of an export: a model in one of the formats, and `pipeline.json`."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from mmengine.config import Config
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import InputError
 from .networks import Features, check_any_size, network_of
 from .pipeline import postprocessing_of, preprocessing_of, write_pipeline
-from .program import DIVISOR, EXAMPLE, SIDES, trace, trace_portable
+from .program import DIVISOR, SIDES, trace, trace_portable
 
 FILES = dict(pt2='model.pt2', onnx='end2end.onnx', aoti='model.aoti.pt2', openvino='model.xml')
-PACKAGES = dict(
-    onnx=('onnx', 'onnxscript', 'onnxslim'), aoti=(), pt2=(), openvino=('onnx', 'onnxscript', 'onnxslim', 'openvino')
-)
-# Sizes, in pixels, at which the graph for any size is compared with the model after an export, as batch, height, width.
+FOR_ONNX = ('onnx', 'onnxscript', 'onnxslim', 'onnxruntime')
+PACKAGES = dict(pt2=(), onnx=FOR_ONNX, aoti=(), openvino=(*FOR_ONNX, 'openvino'))
+# Batch, height and width at which a file for any size is compared with the model: square and a single image, and not.
 CHECKED = ((1, 224, 224), (2, 96, 160))
+# Largest difference from the model, relative to its largest output, that is taken for rounding.
+TOLERANCE = 1e-3
 
 
 def check_packages(kind: str) -> None:
@@ -56,7 +58,7 @@ def export(
         The model's file, then `pipeline.json`.
 
     Raises:
-        InputError: The model cannot be exported so; nothing is written.
+        InputError: The model cannot be exported so, or the file gives other outputs than the model.
     """
     network = Features(model.backbone).eval() if backbone else network_of(model, config)
     if size is None:
@@ -79,6 +81,7 @@ def export(
         torch.export.save(program, path)
     else:
         torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+    check_outputs(network, runner_of(path), [(1, *size)] if size else CHECKED)
     document = dict(
         model=path.name,
         task=network.task,
@@ -91,6 +94,57 @@ def export(
         palette=[list(colour) for colour in palette],
     )
     return [path, write_pipeline(folder, document)]
+
+
+def runner_of(path: Path) -> Callable[[Tensor], Sequence[Tensor]]:
+    """A function that runs an exported file: from images, (B, 3, H, W), to its outputs."""
+    if path.suffix == '.onnx':
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        session = onnxruntime.InferenceSession(path, options, providers=['CPUExecutionProvider'])
+        return lambda image: [torch.from_numpy(output) for output in session.run(None, {'input': image.numpy()})]
+    if path.suffix == '.xml':
+        import openvino
+
+        hints = dict(INFERENCE_NUM_THREADS=torch.get_num_threads(), INFERENCE_PRECISION_HINT='f32')
+        model = openvino.Core().compile_model(path, 'CPU', hints)
+        return lambda image: [torch.from_numpy(output) for output in model(image.numpy()).to_tuple()]
+    if path.name == FILES['aoti']:
+        return torch._inductor.aoti_load_package(str(path))
+    return torch.export.load(path).module()
+
+
+@torch.no_grad()
+def check_outputs(
+    network: nn.Module, exported: Callable[[Tensor], Sequence[Tensor]], sizes: Sequence[tuple[int, int, int]]
+) -> float:
+    """Compare an exported file with the model, on noise.
+
+    Args:
+        network: The network that was exported.
+        exported: Runs the file (see `runner_of`).
+        sizes: Batch, height and width of the images.
+
+    Returns:
+        The largest difference, relative to the largest output of the model.
+
+    Raises:
+        InputError: It is larger than `TOLERANCE`.
+    """
+    largest = 0.0
+    for batch, height, width in sizes:
+        image = torch.randn(batch, 3, height, width, generator=torch.Generator().manual_seed(0))
+        for expected, output in zip(network(image), exported(image), strict=True):
+            difference = float((expected - output).abs().max() / expected.abs().max())
+            largest = max(largest, difference)
+            if not difference <= TOLERANCE:
+                raise InputError(
+                    f'the exported file differs from the model by {difference:.1e} of its largest output, at '
+                    f'{batch} x {height} x {width}: this model cannot be exported so'
+                )
+    return largest
 
 
 def _input(size: tuple[int, int] | None, is_portable: bool) -> dict:

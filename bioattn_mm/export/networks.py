@@ -57,7 +57,7 @@ def network_of(model: nn.Module, config: Config) -> nn.Module:
     scope = config.default_scope
     if scope == 'mmdet':
         raise InputError(
-            f'{type(model).__name__}: --via torch exports classifiers, segmentors and backbones (--backbone), no whole '
+            f'{type(model).__name__}: --via torch exports classifiers, segmentors and backbones (--backbone), no '
             'detectors, whose heads choose boxes in Python; --via mmdeploy exports them'
         )
     if scope == 'mmpretrain':

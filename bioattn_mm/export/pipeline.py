@@ -18,12 +18,12 @@
       "palette": [[120, 120, 120], ...]       R, G and B, 0 to 255
     }
 
-An axis that any length is good for has a name in `shape` instead of a number; equal names have equal lengths. `minimum`
-is the smallest height and width, `multiple` what they must be multiples of. An image of another size is padded at the
+An axis that any length is good for has a name in `shape` instead of a number. `minimum` is the smallest height and
+width, `multiple` what they must be multiples of. An image of another size is padded at the
 bottom and right with zeros after the normalisation, as the step `pad` does. The steps of `preprocessing`:
 
-- `resize`: `scale` is [long, short] with `keep_ratio`: the image is scaled by the largest factor with which neither side
-  is longer, and its sides are `int(side * factor + 0.5)`; without it, [width, height].
+- `resize`: `scale` is [long, short] with `keep_ratio`: the image is scaled by the largest factor with which neither
+  side is longer, and its sides are `int(side * factor + 0.5)`; without it, [width, height].
 - `resize_edge`: the `edge`, "short", "long", "width" or "height", becomes `size`.
 - `center_crop`: `size` is [height, width].
 - `normalize`: `(image - mean) / std`, the channels first put into the order `channels`.
@@ -33,8 +33,8 @@ bottom and right with zeros after the normalisation, as the step `pad` does. The
 What comes out, by task, B being the batch:
 
 - segmentation: `logits`, (B, classes, h, w), of the size of the head, not of the image: resize them bilinearly (with
-  `align_corners`) to the input before the argmax. A model of one class (`"channels": 1`) has a sigmoid and a `threshold`
-  in the place of the argmax. `mode` is "whole", or "slide" with windows of `crop_size` [height, width] every `stride`
+  `align_corners`) to the input before the argmax. With `"channels": 1` there is a sigmoid and a `threshold` in the
+  place of the argmax. `mode` is "whole", or "slide" with windows of `crop_size` [height, width] every `stride`
   pixels, whose logits are averaged where they overlap.
 - detection: `boxes`, (B, N, 4), x1, y1, x2, y2 in pixels of the input, `scores`, (B, N), best first, and `labels`,
   int64 (B, N); with masks `masks`, (B, N, 28, 28), probabilities in the box. Entries of score 0 are padding.

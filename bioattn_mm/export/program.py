@@ -16,8 +16,8 @@ from ..ops.portable import portable_formulas, size_of_cells
 
 # Sides of an image that a graph for any size takes, in pixels: from two tokens of the coarsest stage on.
 SIDES = (64, 4096)
-# In an ONNX file for any size the sides are multiples of it: the strides of all stages divide it, so that every size in
-# the graph is a multiple of a symbol, and not a quotient rounded up, of quotients rounded up.
+# In an ONNX file for any size the sides are multiples of it: the strides of all stages divide it, so that every size
+# in the graph is a multiple of a symbol, and not a quotient rounded up of quotients rounded up.
 DIVISOR = 32
 MAX_BATCH = 1024
 # Neither square nor a single image, and not the pre-training's size, so that nothing is taken to be always so.
@@ -124,7 +124,7 @@ def _drop_inequalities(program: ExportedProgram) -> None:
 
 
 def adaptive_average(x: Tensor, output_size: int | tuple[int, int]) -> Tensor:
-    """`F.adaptive_avg_pool2d`, exactly, at sizes that are symbols, too: as a pooling, or as two products of matrices."""
+    """`F.adaptive_avg_pool2d`, exactly, at sizes that are symbols, too: a pooling, or two products of matrices."""
     grid = (output_size, output_size) if isinstance(output_size, int) else tuple(output_size)
     grid = tuple(length if target is None else target for length, target in zip(x.shape[-2:], grid))
     cells = tuple(size_of_cells(length, target) for length, target in zip(x.shape[-2:], grid))

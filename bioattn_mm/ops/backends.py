@@ -100,7 +100,8 @@ def available_backends(device: torch.device) -> list[str]:
 def choose_backend(device: torch.device, backend: str | None, unsupported: str | None = None) -> str:
     """The backend asked for, by argument or environment variable, or else the fastest for the device.
 
-    Inside of `portable_formulas` it is always that in PyTorch. Where nobody asked for one, and a GPU has to run the PyTorch formulas, a warning says so, once for each reason.
+    Inside of `portable_formulas` it is always PyTorch's. Where nobody asked for one, and a GPU has to run the PyTorch
+    formulas, a warning says so, once for each reason.
 
     Args:
         device: Where the tensors are.

@@ -28,7 +28,7 @@ def is_portable() -> bool:
 
 
 def is_exported() -> bool:
-    """Whether a graph is made for any size, or for another runtime: sizes may be symbols and cannot be looped over."""
+    """Whether a graph is made, in which sizes may be symbols: no loop depends on them."""
     return _is_portable or torch.compiler.is_exporting()
 
 
@@ -52,6 +52,6 @@ def is_symbol(length: int) -> bool:
 
 
 def size_of_cells(length: int, number: int) -> int | None:
-    """Size of the cells into which a length is divided; None if it leaves a remainder, or may leave one as a symbol."""
+    """Size of the cells into which a length is divided; None if there is, or for a symbol may be, a remainder."""
     size, rest = length // number, length % number
     return int(size) if str(size).isdecimal() and str(rest) == '0' else None
