@@ -15,6 +15,7 @@ from .program import DIVISOR
 # onnxruntime fuses what newer ones have as one operator, such as Gelu; 17 has LayerNormalization, TensorRT reads 18.
 OPSET = 18
 INPUT = 'input'
+LARGEST_CONSTANT = 2**22  # of those that are computed for the file, in bytes
 
 
 def write_onnx(program: ExportedProgram, names: Sequence[str], path: Path, any_size: bool) -> None:
@@ -37,7 +38,8 @@ def write_onnx(program: ExportedProgram, names: Sequence[str], path: Path, any_s
         model = written.model_proto
         if any_size:
             merge_cells(model)
-        model = onnxslim.slim(model)
+        # Biases of all pairs of tokens stay formulas of their tables: the runtime computes them once, when it loads.
+        model = onnxslim.slim(model, size_threshold=LARGEST_CONSTANT)
     path.write_bytes(model.SerializeToString())
 
 

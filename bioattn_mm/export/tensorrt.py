@@ -1,7 +1,7 @@
 """What TensorRT reads of an ONNX file, by its published list; nothing here has run in TensorRT.
 
-Source: docs/operators.md of github.com/onnx/onnx-tensorrt at commit 6d0ab7be324d02c7feb3a306b6fdbeae84f71ddc, the list of
-TensorRT 8.5, which reads operators up to opset 17. TensorRT casts INT64 to INT32 and DOUBLE to FLOAT by itself. That
+Source: docs/operators.md of github.com/onnx/onnx-tensorrt, commit 6d0ab7be324d02c7feb3a306b6fdbeae84f71ddc, which is
+that of TensorRT 8.5, for operators up to opset 17. TensorRT casts INT64 to INT32 and DOUBLE to FLOAT by itself. The
 list does not have LayerNormalization, for which TensorRT 8.6 has a layer.
 """
 
@@ -16,8 +16,8 @@ CAST = dict(INT64='INT32', DOUBLE='FLOAT')
 TYPES = {
     **dict.fromkeys(
         'BatchNormalization Ceil Cos CumSum Einsum Erf Exp Floor GridSample InstanceNormalization Log LogSoftmax '
-        'MatMul NonMaxSuppression NonZero Pow Reciprocal ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum '
-        'ReduceSumSquare Resize RoiAlign Sin Softmax Sqrt TopK'.split(),
+        'MatMul NonMaxSuppression NonZero Pow Reciprocal ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd '
+        'ReduceSum ReduceSumSquare Resize RoiAlign Sin Softmax Sqrt TopK'.split(),
         FLOATS,
     ),
     **dict.fromkeys(
@@ -31,8 +31,8 @@ TYPES = {
     **dict.fromkeys('AveragePool Pad ScatterElements ScatterND Sign'.split(), NUMBERS | {'INT8'}),
     **dict.fromkeys('Expand EyeLike Flatten OneHot Split Tile Where'.split(), NUMBERS | {'BOOL'}),
     **dict.fromkeys(
-        'Cast Concat Constant ConstantOfShape Gather GatherElements GatherND Identity Reshape Shape Size Slice Squeeze '
-        'Transpose Trilu Unsqueeze'.split(),
+        'Cast Concat Constant ConstantOfShape Gather GatherElements GatherND Identity Reshape Shape Size Slice '
+        'Squeeze Transpose Trilu Unsqueeze'.split(),
         ANY,
     ),
     **dict.fromkeys(('And', 'Not', 'Or'), frozenset({'BOOL'})),

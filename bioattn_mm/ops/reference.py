@@ -13,7 +13,7 @@ from torch import Tensor
 from .arguments import AggregatedAttentionInputs, autocast_dtype
 from .chunked_attention import attention_in_chunks
 from .chunks import chunk_numel
-from .portable import is_exported
+from .portable import is_exported, is_portable
 from .relative_bias import bias_of_pairs, bias_of_rows
 
 # Without autograd, queries are processed in chunks of rows with at most this many attention weights on a CPU: memory
@@ -111,8 +111,14 @@ def _attend(inputs: AggregatedAttentionInputs, outside: Tensor, window_size: int
     pooled_logits = (pooled_logits.view(batch, *bias.shape) + bias).flatten(4).flatten(2, 3)
 
     weights = torch.cat([window_logits, pooled_logits], dim=-1).softmax(dim=-1)
-    window_weights, pooled_weights = weights.split([window_size**2, pooled_key.shape[-1]], dim=-1)
-    output = (pooled_weights @ pooled_value).unflatten(2, (rows, width)).permute(0, 2, 3, 1, 4)
+    if is_portable():
+        # A split would copy the weights in other runtimes: those of the window are multiplied by zeros instead.
+        window_weights = weights[..., : window_size**2]
+        pooled_output = weights @ F.pad(pooled_value, (0, 0, window_size**2, 0))
+    else:
+        window_weights, pooled_weights = weights.split([window_size**2, pooled_key.shape[-1]], dim=-1)
+        pooled_output = pooled_weights @ pooled_value
+    output = pooled_output.unflatten(2, (rows, width)).permute(0, 2, 3, 1, 4)
     window_weights = window_weights.unflatten(2, (rows, width)).permute(0, 2, 3, 1, 4) + inputs.token_weights
     return output + _window_sums(window_weights, inputs.value, window_size)
 

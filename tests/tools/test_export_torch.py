@@ -42,6 +42,7 @@ def test_portable_formulas_are_the_operators() -> None:
         return LogCPB(2, (7, 7), 'extrapolate', (6, 6), (6 // ratio, 6 // ratio))
 
     distances, peripheral = DistanceEmbedding(2), PeripheralAttention(16, 2)
+    layers = (
         AggregatedAttention(16, 2, bias(2), 2),
         AggregatedAttention(16, 2, bias(2), 3, window_size=5),
         LengthScaledAttention(16, 2, bias(1)),
