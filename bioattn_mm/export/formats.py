@@ -22,14 +22,9 @@ TOLERANCE = 1e-3
 
 
 def check_packages(kind: str) -> None:
-    """Raise an `InputError` if a package that a format needs is not installed."""
+    """Raise an `ImportError` if a package that a format needs is not installed, before anything is computed."""
     for package in PACKAGES[kind]:
-        try:
-            __import__(package)
-        except ImportError as error:
-            raise InputError(
-                f"--to {kind} needs {package}, which is not installed: pip install 'bioattn_mm[export]'"
-            ) from error
+        __import__(package)
 
 
 def export(

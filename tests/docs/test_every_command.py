@@ -87,7 +87,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
     'docs/adding_a_backbone.md': RunBy('tests/toy/test_toy_vit.py'),
     'docs/any_model.md': RunBy('tests/hosts/test_any_model.py'),
     'docs/docker.md': NOT_HERE,
-    'docs/export.md': {'Export': Run(but=SETS_UP)},
+    'docs/export.md': {'Export': Run(but=SETS_UP), 'Through torch.export': Run()},
     'docs/gallery.md': {
         'The models': Run(),
         'What a pixel attends to': Run(),

@@ -34,7 +34,7 @@ SIZE = (64, 96)
 
 def packages() -> None:
     for package in ('onnx', 'onnxscript', 'onnxslim', 'onnxruntime'):
-        pytest.importorskip(package, reason=f'{package} is not installed: make setup EXTRA=export')
+        pytest.importorskip(package, reason=f'{package} is not installed: make setup EXTRA=deploy')
 
 
 def test_portable_formulas_are_the_operators() -> None:
