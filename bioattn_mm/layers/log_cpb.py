@@ -188,7 +188,10 @@ def _coordinates(
 ) -> Tensor:
     """Coordinates of the distinct offsets along one axis, computed in float64: (R,), ascending."""
     start, step, number = _offset_range(length, pooled_length)
-    offsets = (torch.arange(number) * step + start).double() / 2
+    if is_symbol(number):
+        offsets = (torch.arange(number) * step + start).double() / 2
+    else:
+        offsets = torch.arange(start, start + number * step, step, dtype=torch.float64) / 2
     # A pre-training grid of one token would divide by zero.
     return spaced(offsets * (8 / max(1, pretrain_length - 1))).to(device, dtype)
 
@@ -205,6 +208,10 @@ def num_offsets(length: int, pooled_length: int) -> int:
 
 def _doubled_centres(length: int, pooled_length: int, device: torch.device | None = None) -> Tensor:
     """Twice the mean token index of each cell of adaptive average pooling: int64 (pooled_length,)."""
+    if not (is_symbol(length) or is_symbol(pooled_length)):
+        starts = (cell * length // pooled_length for cell in range(pooled_length))
+        ends = (math.ceil((cell + 1) * length / pooled_length) for cell in range(pooled_length))
+        return torch.tensor([start + end - 1 for start, end in zip(starts, ends)], device=device)
     cell = torch.arange(pooled_length, device=device)
     size = size_of_cells(length, pooled_length)
     if size is not None:
@@ -240,7 +247,7 @@ def _offset_index(length: int, pooled_length: int, device: torch.device) -> Tens
     """Index of each pair of token and cell in `_offset_range`: int64 (length, pooled_length)."""
     start, step, _ = _offset_range(length, pooled_length)
     doubled = 2 * torch.arange(length, device=device)[:, None] - _doubled_centres(length, pooled_length, device)
-    return torch.div(doubled - start, step, rounding_mode='trunc')
+    return (doubled - start) // step
 
 
 def _resize(bias: Tensor, rows: Tensor, grid: Grid, pooled_grid: Grid) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..ops import peripheral_attention
 from ..ops.backends import choose_backend
 from ..ops.peripheral_attention import attend, log_phi, query_chunks, without_maximum
-from ..ops.portable import is_exported
+from ..ops.portable import hypot, is_exported
 from ..registry import MODELS
 from .arguments import head_dims_of, weight_and_bias
 from .attention_maps import AttentionMap, AttentionMaps, Grid, maps_of_product
@@ -51,7 +51,7 @@ class DistanceEmbedding(nn.Module):
         with torch.autocast(weight.device.type, enabled=False):
             reach = (length - 1 + KEY_MARGIN for length in grid)
             rows, columns = (torch.arange(-r, r + 1, device=weight.device, dtype=weight.dtype) for r in reach)
-            distance = GRID_STEP * torch.hypot(rows[:, None], columns)
+            distance = GRID_STEP * hypot(rows[:, None], columns)
             return F.linear(distance[..., None], weight, bias).permute(2, 0, 1)
 
     def init_as_decreasing(self) -> None:

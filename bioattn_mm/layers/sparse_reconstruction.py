@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..ops.portable import is_same_grid
+from ..ops.portable import hypot, is_same_grid
 from ..registry import MODELS
 from .arguments import full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps, Grid
@@ -373,7 +373,7 @@ class ConvolutionalSparseReconstruction(FourierKernels):
         real, imaginary = spectrum.real, spectrum.imag
         # Re(K K^H) = a a^T + b b^T with K = a + i b. Its rank is 2: the largest eigenvalue is that of a 2 x 2 matrix.
         aa, bb, ab = ((p * q).sum(1) for p, q in ((real, real), (imaginary, imaginary), (real, imaginary)))
-        largest = (aa + bb) / 2 + torch.hypot((aa - bb) / 2, ab)
+        largest = (aa + bb) / 2 + hypot((aa - bb) / 2, ab)
         return largest.amax((1, 2))[:, None, None, None]
 
     @torch.no_grad()

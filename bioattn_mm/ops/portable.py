@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 _is_portable = False
 
@@ -44,6 +45,11 @@ def is_same_grid(grid: tuple[int, int], other: tuple[int, int]) -> bool:
         elif length != known:
             return False
     return True
+
+
+def hypot(x: Tensor, y: Tensor) -> Tensor:
+    """sqrt(x^2 + y^2), by `torch.hypot` where that is to be had: ONNX has no such operator."""
+    return torch.sqrt(x * x + y * y) if _is_portable else torch.hypot(x, y)
 
 
 def is_symbol(length: int) -> bool:
