@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch.export import ExportedProgram
 
+from ..errors import InputError
 from .program import DIVISOR
 
 # onnxruntime fuses what newer ones have as one operator, such as Gelu; 17 has LayerNormalization, TensorRT reads 18.
@@ -26,15 +27,29 @@ def write_onnx(program: ExportedProgram, names: Sequence[str], path: Path, any_s
         names: Of the outputs.
         path: The file.
         any_size: Whether the program takes any size.
+
+    Raises:
+        InputError: The program has operators that ONNX has not, such as those of complex numbers.
     """
     import onnxslim
 
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter('ignore')
         logging.getLogger('torch.onnx').setLevel(logging.ERROR)
-        written = torch.onnx.export(
-            program, dynamo=True, opset_version=OPSET, input_names=[INPUT], output_names=list(names), verbose=False
-        )
+        try:
+            written = torch.onnx.export(
+                program,
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=[INPUT],
+                output_names=list(names),
+                verbose=False,
+            )
+        except Exception as error:
+            reason = str(error.__cause__ or error).strip().splitlines()[0]
+            raise InputError(
+                f'torch.onnx cannot write this model, --via mmdeploy or --to pt2 may: {reason[:200]}'
+            ) from error
         model = written.model_proto
         if any_size:
             merge_cells(model)
