@@ -1,11 +1,16 @@
-"""Atomic writing of files and folders: they have their name only when they are complete."""
+"""Writing of files and folders: names that are free, and contents that are complete when they have their name."""
 
+import itertools
+import json
+import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+from .errors import InputError
 
 # Suffix of what is being written.
 PARTIAL = '.part'
@@ -56,3 +61,43 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Context with a binary file to write into, which becomes `path` as in `atomic_path`."""
     with atomic_path(path) as partial, partial.open('wb') as file:
         yield file
+
+
+def write_json(path: Path, document: object, indent: int | None = 1) -> None:
+    """Write a JSON file atomically, with null for NaN and infinity, which JSON does not have."""
+    with atomic_write(path) as file:
+        file.write((json.dumps(_finite(document), indent=indent, allow_nan=False) + '\n').encode())
+
+
+def _finite(node: object) -> object:
+    if isinstance(node, dict):
+        return {key: _finite(value) for key, value in node.items()}
+    if isinstance(node, (list, tuple)):
+        return [_finite(value) for value in node]
+    return None if isinstance(node, float) and not math.isfinite(node) else node
+
+
+def unique_name(path: str, taken: Collection[str]) -> str:
+    """Name for a file: its own without suffix, with its folder if it is taken, numbered if that is taken too."""
+    name = Path(path).stem
+    if name not in taken:
+        return name
+    name = f'{Path(path).resolve().parent.name}/{name}'
+    numbered = (f'{name} ({number})' for number in itertools.count(2))
+    return name if name not in taken else next(other for other in numbered if other not in taken)
+
+
+def check_new(path: str, option: str) -> Path:
+    """The path of something to write, which must not exist, except as an empty folder.
+
+    Args:
+        path: The path.
+        option: The option that it is the value of, for the message.
+
+    Raises:
+        InputError: It exists.
+    """
+    out = Path(path)
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise InputError(f'{path} is there already and not empty: name another folder for {option}')
+    return out

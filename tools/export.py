@@ -6,6 +6,7 @@ backbones of all models as they are, for a .pt2 file, ONNX, OpenVINO or a compil
 """
 
 import argparse
+import copy
 import logging
 import shutil
 import sys
@@ -147,7 +148,14 @@ def export_via_mmdeploy(args: argparse.Namespace) -> None:
     # Not at the top: a missing package ends the tool in one line.
     from mmdeploy.utils import get_root_logger
 
-    from bioattn_mm.deploy.export import check_kind, check_runtime, export, inference_checkpoint, publish
+    from bioattn_mm.deploy.export import (
+        check_kind,
+        check_runtime,
+        describe,
+        export,
+        inference_checkpoint,
+        publish,
+    )
     from bioattn_mm.deploy.verification import Verification
 
     get_root_logger().setLevel(logging.ERROR)
@@ -160,11 +168,12 @@ def export_via_mmdeploy(args: argparse.Namespace) -> None:
     if args.verify:
         config = with_mini_test_data(config)
         ensure_mini_data()
-    if config.model.get('test_cfg', {}).get('mode') == 'slide':
-        print('The exported model takes whole images, although this config slides a window over them.')
-        config.model.test_cfg = dict(mode='whole')
     read = read_checkpoint(args.checkpoint)
-    take_classes(config, dataset_meta_of(read), args.checkpoint)
+    classes, palette = take_classes(config, dataset_meta_of(read), args.checkpoint)
+    described = copy.deepcopy(config)
+    if config.model.get('test_cfg', {}).get('mode') == 'slide':
+        # The network alone: bioattn_mm.runtime slides the window, as pipeline.json says; mmdeploy's runner does not.
+        config.model.test_cfg.mode = 'whole'
     weights = inference_checkpoint(args.checkpoint, read, state_dict_of(config))
 
     out.mkdir(parents=True, exist_ok=True)
@@ -173,6 +182,7 @@ def export_via_mmdeploy(args: argparse.Namespace) -> None:
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn()) as progress:
         exporting = progress.add_task('trace and export', total=1)
         files = export(config, deploy_config, checkpoint, out)
+        describe(described, out, Path(files[0]).name, classes, palette)
         progress.advance(exporting)
         if args.verify:
             verification = Verification(config, deploy_config, checkpoint, files, args.verify_images)

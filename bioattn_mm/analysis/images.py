@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ..cli.pipelines import find_datasets, without_annotations
 from ..errors import InputError
+from ..runtime.inputs import IMAGE_SUFFIXES as SUFFIXES
 
-SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp')
 # Transforms that read the image, of the configs and of mmdet's and mmseg's inference APIs.
 LOADERS = ('LoadImageFromFile', 'CheckedLoadImageFromFile', 'InferencerLoader')
 # Where the shorter side of images is given, the longer one gets at most this many times as long.

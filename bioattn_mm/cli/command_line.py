@@ -13,6 +13,7 @@ from mmengine.config import DictAction
 from ..checkpoints import mmengine_reads_all
 from ..checkpoints.unpickling import HOLDS_CODE, code_refused, refused_class, trust_checkpoints
 from ..errors import InputError
+from ..runtime.arguments import AtLeast
 from .config_text import configs_formatted_once
 from .installed import how_to_install
 from .restarts import note_refusal
@@ -329,20 +330,6 @@ def part_of_range(option: str, text: str) -> float:
     if not 0 < value <= 1:
         raise InputError(f'{option} must be a part of the pixel range, such as 4/255 or 0.01, got {text}')
     return value
-
-
-class AtLeast(argparse.Action):
-    """Stores an int or several, and refuses those below `minimum`."""
-
-    def __init__(self, *args, minimum: int, **kwargs) -> None:
-        super().__init__(*args, type=int, **kwargs)
-        self.minimum = minimum
-
-    def __call__(self, parser, namespace, values, option_string=None) -> None:
-        smallest = min(values) if isinstance(values, list) else values
-        if smallest < self.minimum:
-            raise InputError(f'{option_string} must be at least {self.minimum}, got {smallest}')
-        setattr(namespace, self.dest, values)
 
 
 class Device(argparse.Action):

@@ -1,10 +1,7 @@
 """What the tools write for people: tables, numbers and drawings."""
 
 import csv
-import itertools
-import json
-import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import cv2
@@ -14,7 +11,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from ..errors import InputError
-from ..files import atomic_write
+from ..files import check_new, unique_name, write_json  # noqa: F401  the tools import them from here, too
 
 SEPARATOR = 6  # pixels between the images of a contact sheet
 
@@ -64,20 +61,6 @@ class Report:
         figure.savefig(self.path(name), dpi=120)
 
 
-def write_json(path: Path, document: object, indent: int | None = 1) -> None:
-    """Write a JSON file atomically, with null for NaN and infinity, which JSON does not have."""
-    with atomic_write(path) as file:
-        file.write((json.dumps(_finite(document), indent=indent, allow_nan=False) + '\n').encode())
-
-
-def _finite(node: object) -> object:
-    if isinstance(node, dict):
-        return {key: _finite(value) for key, value in node.items()}
-    if isinstance(node, (list, tuple)):
-        return [_finite(value) for value in node]
-    return None if isinstance(node, float) and not math.isfinite(node) else node
-
-
 def print_table(title: str, columns: Iterable[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table; cells that are too wide for the terminal are folded."""
     table = Table(*(Column(column, overflow='fold') for column in columns))
@@ -85,32 +68,6 @@ def print_table(title: str, columns: Iterable[str], rows: Iterable[Sequence[obje
         table.add_row(*map(str, row))
     print(title)
     Console().print(table)
-
-
-def unique_name(path: str, taken: Collection[str]) -> str:
-    """Name for a file: its own without suffix, with its folder if it is taken, numbered if that is taken too."""
-    name = Path(path).stem
-    if name not in taken:
-        return name
-    name = f'{Path(path).resolve().parent.name}/{name}'
-    numbered = (f'{name} ({number})' for number in itertools.count(2))
-    return name if name not in taken else next(other for other in numbered if other not in taken)
-
-
-def check_new(path: str, option: str) -> Path:
-    """The path of something to write, which must not exist, except as an empty folder.
-
-    Args:
-        path: The path.
-        option: The option that it is the value of, for the message.
-
-    Raises:
-        InputError: It exists.
-    """
-    out = Path(path)
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise InputError(f'{path} is there already and not empty: name another folder for {option}')
-    return out
 
 
 def write_contact_sheet(paths: list[Path], out_file: Path, rows: int = 3, columns: int = 2) -> None:

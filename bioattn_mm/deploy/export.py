@@ -1,6 +1,7 @@
 """Export a config and a checkpoint to the files of a runtime with mmdeploy."""
 
 import hashlib
+import json
 import logging
 import traceback
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from ..checkpoints import check_fit, weights_of, write_checkpoint
 from ..errors import InputError
+from ..export.pipeline import FILE, postprocessing_of, preprocessing_of, write_pipeline
 
 EXPORTERS = {IR.ONNX.value: torch2onnx, IR.TORCHSCRIPT.value: torch2torchscript}
 
@@ -114,6 +116,37 @@ def export(config: Config, deploy_config: Config, checkpoint: Path, folder: Path
     )
     export2SDK(deploy_config, config, str(folder), pth=str(checkpoint), device=device)
     return list(files)
+
+
+def describe(
+    config: Config, folder: Path, model: str, classes: tuple[str, ...], palette: list[tuple[int, int, int]]
+) -> None:
+    """Add to mmdeploy's `pipeline.json` what `bioattn_mm.runtime` reads; mmdeploy's own part is its key `pipeline`.
+
+    Args:
+        config: Config of the model, with the mode in which a segmentor takes images.
+        folder: Folder of the export.
+        model: Name of the exported file.
+        classes: Names, in the order of their indices.
+        palette: R, G and B of each class.
+    """
+    task = 'panoptic' if has_panoptic_head(config) else 'detection' if is_detector(config) else 'segmentation'
+    path = folder / FILE
+    own = dict(
+        model=model,
+        task=task,
+        architecture=config.model.type,
+        preprocessing=preprocessing_of(config),
+        postprocessing=postprocessing_of(config, task),
+        classes=classes,
+        palette=palette,
+    )
+    write_pipeline(folder, dict(own, **json.loads(path.read_text())))
+
+
+def is_detector(config: Config) -> bool:
+    """Whether a config is for mmdet; the others are for mmseg."""
+    return config.default_scope == 'mmdet'
 
 
 def example_image(config: Config, deploy_config: Config) -> np.ndarray:

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from mmcv.transforms import LoadImageFromFile
-from PIL import ExifTags, Image, ImageOps
 
 from ..errors import InputError
+from ..runtime.images import read_turned_webp
 
 
 def read_image(path: str | Path, load: LoadImageFromFile) -> np.ndarray:
@@ -27,30 +27,12 @@ def read_image(path: str | Path, load: LoadImageFromFile) -> np.ndarray:
         InputError: The file is missing, or no image that can be decoded.
     """
     try:
-        image = _read_turned_webp(path) if Path(path).suffix.lower() == '.webp' else None
+        image = read_turned_webp(path) if Path(path).suffix.lower() == '.webp' else None
         return load(dict(img_path=str(path)))['img'] if image is None else image
     except FileNotFoundError as error:
         raise InputError(f'image not found: {path}') from error
     except Exception as error:  # of OpenCV, Pillow or mmcv, which asserts that something was decoded
         raise InputError(f'cannot decode the image {path}: damaged, too large, or not an image') from error
-
-
-def _read_turned_webp(path: str | Path) -> np.ndarray | None:
-    """A WebP image that its EXIF data turn, which OpenCV does not do in this format; None for any other."""
-    with Image.open(path) as image:
-        if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
-            return None
-        return np.ascontiguousarray(np.asarray(ImageOps.exif_transpose(image).convert('RGB'))[..., ::-1])
-
-
-def check_array(image: np.ndarray) -> np.ndarray:
-    """Return an image that was given as an array, or raise an `InputError` if it is not uint8 (H, W, 3)."""
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image.size == 0:
-        raise InputError(
-            f'an image must be an array of uint8 and of shape (height, width, 3) in the order BGR, got '
-            f'{image.dtype} {image.shape}'
-        )
-    return image
 
 
 def free_memory(device: torch.device) -> float:

@@ -28,7 +28,8 @@ from ..cli.model_check import state_dict_of
 from ..cli.pipelines import is_panoptic, name_host_transforms, without_annotations
 from ..engine.amp import autocast_dtype, in_float32
 from ..errors import InputError
-from .images import check_array, free_memory, read_image
+from ..runtime.images import check_array
+from .images import free_memory, read_image
 
 EXPORTED_SUFFIX = '.onnx'
 OPACITY = 0.5  # of classes and masks over the image

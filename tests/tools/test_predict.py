@@ -13,7 +13,7 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from bioattn_mm import Predictor
-from bioattn_mm.inference.results import index_image
+from bioattn_mm.runtime.results import index_image
 
 from .random_weights import random_checkpoint
 from .running import ROOT, InProcess

@@ -9,10 +9,10 @@ from PIL import Image
 
 from ...datasets.transforms import IGNORED
 from ...errors import InputError
+from ...runtime.inputs import IMAGE_SUFFIXES
 from .arguments import DataArguments
 from .folders import SPLITS, VAL_SEED, OwnData, draw_val, sources_of, write_file
 
-IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp')
 IMAGE_FOLDERS = ('images', 'img_dir', 'JPEGImages')
 MASK_FOLDERS = ('masks', 'annotations', 'labels', 'ann_dir', 'SegmentationClass')
 MASK_SUFFIX = '.png'

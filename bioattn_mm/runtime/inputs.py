@@ -7,9 +7,9 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from ..analysis.images import SUFFIXES as IMAGE_SUFFIXES
 from ..errors import InputError
 
+IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp')
 VIDEO_SUFFIXES = ('.mp4', '.avi', '.mov', '.mkv', '.webm', '.m4v', '.mpg', '.mpeg', '.wmv')
 FRAME_RATE = 25.0  # of a camera that does not say its own
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bioattn_mm.errors import InputError
-from bioattn_mm.inference.inputs import FRAME_RATE, Video, find_inputs
+from bioattn_mm.runtime.inputs import FRAME_RATE, Video, find_inputs
 
 
 @pytest.fixture

@@ -1,0 +1,9 @@
+"""Running an exported model: no PyTorch, no mmdet, no mmseg, no config.
+
+The rest of the package is not needed, either: the distribution `bioattn_mm_runtime` installs this room alone.
+"""
+
+from .model import Model, Prediction
+from .tasks import Classification, Detections, Segmentation
+
+__all__ = ['Classification', 'Detections', 'Model', 'Prediction', 'Segmentation']

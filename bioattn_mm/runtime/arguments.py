@@ -1,0 +1,80 @@
+"""Arguments of the command line that `tools/predict.py` has for every kind of model."""
+
+import argparse
+
+from ..errors import InputError
+
+
+class AtLeast(argparse.Action):
+    """Stores an int or several, and refuses those below `minimum`."""
+
+    def __init__(self, *args, minimum: int, **kwargs) -> None:
+        super().__init__(*args, type=int, **kwargs)
+        self.minimum = minimum
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        smallest = min(values) if isinstance(values, list) else values
+        if smallest < self.minimum:
+            raise InputError(f'{option_string} must be at least {self.minimum}, got {smallest}')
+        setattr(namespace, self.dest, values)
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Add what to predict on."""
+    parser.add_argument(
+        'inputs',
+        nargs='*',
+        metavar='INPUT',
+        help='images, folders of images with their subfolders, globs in quotes, videos, and numbers of cameras',
+    )
+
+
+def add_results(parser: argparse.ArgumentParser) -> None:
+    """Add what to write and how many images to take."""
+    parser.add_argument(
+        '--out',
+        metavar='DIR',
+        help='folder for the results; nothing is overwritten (default: predictions, predictions_2, ... beside the '
+        'model)',
+    )
+    parser.add_argument(
+        '--score-thr',
+        type=float,
+        default=0.3,
+        metavar='SCORE',
+        help='leave out detections with a lower score, in the overlays and in the JSON (default: %(default)s)',
+    )
+    parser.add_argument(
+        '--classes', nargs='+', metavar='NAME', help='keep these classes alone (default: all that the model knows)'
+    )
+    parser.add_argument(
+        '--batch-size',
+        action=AtLeast,
+        minimum=1,
+        default=1,
+        metavar='N',
+        help='images, or windows of a segmentor, that the model takes at once, where neighbours have the same size '
+        '(default: 1)',
+    )
+    parser.add_argument(
+        '--max-frames',
+        action=AtLeast,
+        minimum=1,
+        metavar='N',
+        help='end each video and camera after N frames (default: all of a video; of a camera until Ctrl-C)',
+    )
+
+
+def add_mode(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add `--slide` and `--whole`."""
+    window = parser.add_mutually_exclusive_group()
+    window.add_argument(
+        '--slide',
+        dest='mode',
+        action='store_const',
+        const='slide',
+        help=f'segmentors: slide a window of the training size over the image (default: {default})',
+    )
+    window.add_argument(
+        '--whole', dest='mode', action='store_const', const='whole', help='segmentors: take the whole image at once'
+    )

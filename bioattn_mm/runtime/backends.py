@@ -1,0 +1,95 @@
+"""The programs that compute an exported model: onnxruntime and OpenVINO, with the same methods."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import InputError
+
+# An axis of the input that any length is good for.
+Length = int | None
+
+
+class OnnxRuntime:
+    """A model in onnxruntime: on the GPU if the installed one has CUDA, else on the CPU.
+
+    Args:
+        path: The ONNX file.
+        num_threads: Threads to compute with; None for as many as there are cores.
+
+    Attributes:
+        shape: Of the input, with None for an axis of any length.
+        outputs: Names of the outputs.
+    """
+
+    def __init__(self, path: Path, num_threads: int | None = None) -> None:
+        try:
+            import onnxruntime
+        except ModuleNotFoundError as error:
+            raise InputError('onnxruntime is not installed: pip install onnxruntime') from error
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3  # errors
+        if num_threads:
+            options.intra_op_num_threads = num_threads
+        wanted = ('CUDAExecutionProvider', 'CPUExecutionProvider')
+        providers = [name for name in wanted if name in onnxruntime.get_available_providers()]
+        self._session = _loaded(
+            path, 'onnxruntime', lambda: onnxruntime.InferenceSession(str(path), options, providers=providers)
+        )
+        (source,) = self._session.get_inputs()
+        self._name = source.name
+        self.shape = tuple(length if isinstance(length, int) else None for length in source.shape)
+        self.outputs = tuple(output.name for output in self._session.get_outputs())
+
+    def run(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
+        """Compute all outputs, by name, of float32 (B, 3, H, W)."""
+        return dict(zip(self.outputs, self._session.run(self.outputs, {self._name: inputs})))
+
+
+class OpenVino:
+    """A model in OpenVINO on the CPU, in float32: by itself it would compute in bfloat16 where the CPU can.
+
+    Arguments and attributes as those of `OnnxRuntime`; also of OpenVINO's own files, .xml.
+    """
+
+    def __init__(self, path: Path, num_threads: int | None = None) -> None:
+        try:
+            import openvino
+        except ModuleNotFoundError as error:
+            raise InputError('OpenVINO is not installed: pip install openvino') from error
+        options = {'INFERENCE_PRECISION_HINT': 'f32', 'PERFORMANCE_HINT': 'LATENCY'}
+        if num_threads:
+            options['INFERENCE_NUM_THREADS'] = num_threads
+        self._model = _loaded(path, 'OpenVINO', lambda: openvino.Core().compile_model(str(path), 'CPU', options))
+        (source,) = self._model.inputs
+        self.shape = tuple(axis.get_length() if axis.is_static else None for axis in source.partial_shape)
+        self.outputs = tuple(output.any_name for output in self._model.outputs)
+
+    def run(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
+        """Compute all outputs, by name, of float32 (B, 3, H, W)."""
+        results = self._model([inputs])
+        # Copied: OpenVINO writes the next outputs to the same memory.
+        return {name: np.array(results[index]) for index, name in enumerate(self.outputs)}
+
+
+BACKENDS: dict[str, Callable] = dict(onnxruntime=OnnxRuntime, openvino=OpenVino)
+
+
+def open_backend(name: str, path: Path, num_threads: int | None = None) -> OnnxRuntime | OpenVino:
+    """Load a model.
+
+    Raises:
+        InputError: There is no backend of this name, it is not installed, or it cannot load the file.
+    """
+    if name not in BACKENDS:
+        raise InputError(f'there is no backend {name!r}: expected one of {", ".join(BACKENDS)}')
+    return BACKENDS[name](path, num_threads)
+
+
+def _loaded(path: Path, backend: str, load: Callable) -> object:
+    try:
+        return load()
+    except Exception as error:  # each backend has classes of its own
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise InputError(f'{backend} cannot load {path}: {reason}') from error

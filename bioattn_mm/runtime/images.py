@@ -1,0 +1,148 @@
+"""Images as OpenCV reads them, and the steps that make the model's input of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+from PIL import ExifTags, Image, ImageOps
+
+from ..errors import InputError
+
+INTERPOLATIONS = dict(
+    nearest=cv2.INTER_NEAREST,
+    bilinear=cv2.INTER_LINEAR,
+    bicubic=cv2.INTER_CUBIC,
+    area=cv2.INTER_AREA,
+    lanczos=cv2.INTER_LANCZOS4,
+)
+
+
+def read_image(path: str | Path) -> np.ndarray:
+    """Read an image file: BGR, uint8 (H, W, 3), turned as its EXIF data say.
+
+    Grey images become three equal channels; an alpha channel is dropped; 16 bits a channel become 8.
+
+    Raises:
+        InputError: The file is missing, or no image that can be decoded.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f'image not found: {path}')
+    try:
+        image = read_turned_webp(path) if path.suffix.lower() == '.webp' else None
+        if image is None:
+            image = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_COLOR)
+    except Exception:  # of OpenCV or Pillow
+        image = None
+    if image is None:
+        raise InputError(f'cannot decode the image {path}: damaged, too large, or not an image')
+    return image
+
+
+def read_turned_webp(path: str | Path) -> np.ndarray | None:
+    """A WebP image that its EXIF data turn, which OpenCV does not do in this format; None for any other."""
+    with Image.open(path) as image:
+        if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
+            return None
+        return np.ascontiguousarray(np.asarray(ImageOps.exif_transpose(image).convert('RGB'))[..., ::-1])
+
+
+def check_array(image: np.ndarray) -> np.ndarray:
+    """Return an image that was given as an array, or raise an `InputError` if it is not uint8 (H, W, 3)."""
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image.size == 0:
+        raise InputError(
+            f'an image must be an array of uint8 and of shape (height, width, 3) in the order BGR, got '
+            f'{image.dtype} {image.shape}'
+        )
+    return image
+
+
+@dataclass
+class Prepared:
+    """An image as the model takes it.
+
+    Attributes:
+        inputs: float32 (3, H, W).
+        size: (height, width) of the image in `inputs`, without what was padded at the bottom and right.
+    """
+
+    inputs: np.ndarray
+    size: tuple[int, int]
+
+
+def prepare(image: np.ndarray, steps: Sequence[dict], fixed_size: tuple[int, int] | None = None) -> Prepared:
+    """Do the steps of `pipeline.json`.
+
+    Args:
+        image: BGR, uint8 (H, W, 3).
+        steps: `preprocessing` of the description.
+        fixed_size: (height, width) to which images are resized in the place of what the steps say, for a model that
+            takes one size alone.
+
+    Raises:
+        InputError: A step is unknown, or the image is too thin to be resized.
+    """
+    if fixed_size:
+        steps = [step for step in steps if step['type'] not in ('resize', 'resize_edge', 'center_crop', 'pad')]
+        steps = [dict(type='resize', scale=fixed_size[::-1], keep_ratio=False), *steps]
+    size = image.shape[:2]
+    for step in steps:
+        if step['type'] not in STEPS:
+            raise InputError(f'pipeline.json has a step {step["type"]!r}, expected one of {", ".join(STEPS)}')
+        image = STEPS[step['type']](image, **{name: value for name, value in step.items() if name != 'type'})
+        if step['type'] != 'pad':
+            size = image.shape[:2]
+    return Prepared(np.ascontiguousarray(image.transpose(2, 0, 1), dtype=np.float32), size)
+
+
+def _resize(
+    image: np.ndarray, scale: Sequence[int], keep_ratio: bool, interpolation: str = 'bilinear', backend: str = 'cv2'
+) -> np.ndarray:
+    height, width = image.shape[:2]
+    if keep_ratio:
+        factor = min(max(scale) / max(height, width), min(scale) / min(height, width))
+        scale = (int(width * factor + 0.5), int(height * factor + 0.5))
+    return _resized(image, (scale[0], scale[1]), interpolation, backend)
+
+
+def _resize_edge(
+    image: np.ndarray, edge: str, size: int, interpolation: str = 'bilinear', backend: str = 'cv2'
+) -> np.ndarray:
+    height, width = image.shape[:2]
+    if edge == 'width' or (edge == 'short' and width < height) or (edge == 'long' and width > height):
+        scale = (size, int(size * height / width))
+    else:
+        scale = (int(size * width / height), size)
+    return _resized(image, scale, interpolation, backend)
+
+
+def _resized(image: np.ndarray, size: tuple[int, int], interpolation: str, backend: str) -> np.ndarray:
+    """Resize to (width, height)."""
+    if min(size) < 1:
+        height, width = image.shape[:2]
+        raise InputError(f'an image of {width} x {height} pixels cannot be resized: its sides differ too much')
+    if backend == 'pillow':
+        return np.asarray(Image.fromarray(image).resize(size, Image.Resampling[interpolation.upper()]))
+    return cv2.resize(image, size, interpolation=INTERPOLATIONS[interpolation])
+
+
+def _center_crop(image: np.ndarray, size: Sequence[int]) -> np.ndarray:
+    """The middle of an image; an image that is smaller stays as it is."""
+    height, width = (min(side, length) for side, length in zip(size, image.shape))
+    top, left = (int(round((length - side) / 2)) for length, side in zip(image.shape, (height, width)))
+    return image[top : top + height, left : left + width]
+
+
+def _normalize(image: np.ndarray, mean: Sequence[float], std: Sequence[float], channels: str) -> np.ndarray:
+    image = image[..., ::-1] if channels == 'RGB' else image
+    return (image.astype(np.float32) - np.float32(mean)) / np.float32(std)
+
+
+def _pad(image: np.ndarray, divisor: int, value: float) -> np.ndarray:
+    bottom, right = (-length % divisor for length in image.shape[:2])
+    return np.pad(image, ((0, bottom), (0, right), (0, 0)), constant_values=value)
+
+
+STEPS = dict(resize=_resize, resize_edge=_resize_edge, center_crop=_center_crop, normalize=_normalize, pad=_pad)

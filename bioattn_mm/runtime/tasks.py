@@ -1,0 +1,231 @@
+"""What becomes of a model's outputs: label maps, detections, classes. Everything is NumPy."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+
+Size = tuple[int, int]
+Run = Callable[[np.ndarray], dict[str, np.ndarray]]
+
+
+@dataclass
+class Segmentation:
+    """The prediction of a segmentor for an image.
+
+    Attributes:
+        labels: Index of the class in every pixel of the image, int64 (H, W).
+        logits: Of every class in every pixel, float32 (classes, H, W); None unless asked for. Of a model with a
+            single channel its sigmoid, as in mmseg.
+    """
+
+    labels: np.ndarray
+    logits: np.ndarray | None = None
+
+
+@dataclass
+class Detections:
+    """The prediction of a detector for an image.
+
+    Attributes:
+        boxes: x1, y1, x2, y2 in pixels of the image, float32 (N, 4).
+        scores: float32 (N,).
+        labels: Indices of the classes, int64 (N,).
+        masks: bool (N, H, W); None of a model without masks.
+    """
+
+    boxes: np.ndarray
+    scores: np.ndarray
+    labels: np.ndarray
+    masks: np.ndarray | None = None
+
+    def keep(self, kept: np.ndarray) -> 'Detections':
+        """Those of a bool (N,)."""
+        masks = None if self.masks is None else self.masks[kept]
+        return Detections(self.boxes[kept], self.scores[kept], self.labels[kept], masks)
+
+
+@dataclass
+class Classification:
+    """The prediction of a classifier for an image.
+
+    Attributes:
+        scores: Probabilities of the classes, float32 (classes,).
+    """
+
+    scores: np.ndarray
+
+    @property
+    def label(self) -> int:
+        """Index of the most probable class."""
+        return int(self.scores.argmax())
+
+
+def whole(run: Run, inputs: np.ndarray, align_corners: bool) -> np.ndarray:
+    """Logits of a segmentor in every pixel of its inputs: (B, 3, H, W) to (B, classes, H, W)."""
+    (logits,) = run(inputs).values()
+    return np.stack([resize_maps(maps, inputs.shape[2:], align_corners) for maps in logits])
+
+
+def slide(
+    run: Run, inputs: np.ndarray, crop_size: Size, stride: Size, align_corners: bool, batch_size: int = 1
+) -> np.ndarray:
+    """The same from windows, averaged where they overlap, as mmseg's `slide_inference`.
+
+    Args:
+        run: Runs the model.
+        inputs: (B, 3, H, W).
+        crop_size: (height, width) of the windows, which are smaller where the input is.
+        stride: Distance of the windows; the last of a row or column ends with the input and may overlap more.
+        align_corners: Of the resize to the window.
+        batch_size: Windows that the model takes at once.
+    """
+    number, _, *size = inputs.shape
+    window = tuple(min(pair) for pair in zip(crop_size, size))
+    corners = [
+        (index, top, left)
+        for top in starts(size[0], crop_size[0], stride[0])
+        for left in starts(size[1], crop_size[1], stride[1])
+        for index in range(number)
+    ]
+    total, count = None, np.zeros(size, np.float32)
+    for first in range(0, len(corners), batch_size):
+        batch = corners[first : first + batch_size]
+        places = [(index, np.s_[:, top : top + window[0], left : left + window[1]]) for index, top, left in batch]
+        logits = whole(run, np.stack([inputs[index][place] for index, place in places]), align_corners)
+        if total is None:
+            total = np.zeros((number, logits.shape[1], *size), np.float32)
+        for (index, place), maps in zip(places, logits):
+            total[index][place] += maps
+            if index == 0:
+                count[place[1:]] += 1
+    return total / count
+
+
+def starts(length: int, window: int, stride: int) -> list[int]:
+    """Where windows begin along an axis."""
+    number = max(length - window + stride - 1, 0) // stride + 1
+    return [max(min(index * stride + window, length) - window, 0) for index in range(number)]
+
+
+def resize_maps(maps: np.ndarray, size: Sequence[int], align_corners: bool = False) -> np.ndarray:
+    """Resize maps bilinearly, float32 (C, h, w) to (C, H, W), as PyTorch does: without a filter where it shrinks."""
+    if maps.shape[1:] == tuple(size):
+        return maps
+    return np.stack(list(_resized(maps, size, align_corners)))
+
+
+def labels_of(logits: np.ndarray, size: Sequence[int], align_corners: bool) -> np.ndarray:
+    """Index of the highest of the resized maps in each pixel, int64 (H, W); holds two of them in memory at a time."""
+    labels, highest = np.zeros(tuple(size), np.int64), None
+    for index, resized in enumerate(_resized(logits, size, align_corners)):
+        if highest is None:
+            highest = resized.copy()
+            continue
+        higher = resized > highest
+        labels[higher] = index
+        np.maximum(highest, resized, out=highest)
+    return labels
+
+
+def _resized(maps: np.ndarray, size: Sequence[int], align_corners: bool) -> Iterator[np.ndarray]:
+    height, width = size
+    for one in maps:
+        if one.shape == (height, width):
+            yield one
+        elif not align_corners:
+            yield cv2.resize(one, (width, height), interpolation=cv2.INTER_LINEAR)
+        else:
+            yield _between_corners(_between_corners(one, height).T, width).T
+
+
+def _between_corners(rows: np.ndarray, number: int) -> np.ndarray:
+    """Resize the first axis so that the first and the last element stay where they are, which OpenCV cannot."""
+    position = np.linspace(0, len(rows) - 1, number, dtype=np.float32) if number > 1 else np.zeros(1, np.float32)
+    lower = position.astype(np.int64)
+    weight = (position - lower)[:, None]
+    return rows[lower] * (1 - weight) + rows[np.minimum(lower + 1, len(rows) - 1)] * weight
+
+
+def segmentation(
+    logits: np.ndarray, prepared_size: Size, size: Size, settings: dict, return_logits: bool
+) -> Segmentation:
+    """The prediction for an image from its logits.
+
+    Args:
+        logits: Of the model's input, (classes, H, W).
+        prepared_size: (height, width) of the image in the input, without padding.
+        size: (height, width) of the image.
+        settings: `postprocessing` of the description.
+        return_logits: Whether the prediction has the logits, which take much memory.
+    """
+    height, width = prepared_size
+    logits, align_corners = logits[:, :height, :width], settings.get('align_corners', False)
+    if len(logits) == 1:
+        probability = 1 / (1 + np.exp(-resize_maps(logits, size, align_corners)))
+        return Segmentation((probability[0] > settings['threshold']).astype(np.int64), probability)
+    if not return_logits:
+        return Segmentation(labels_of(logits, size, align_corners))
+    logits = resize_maps(logits, size, align_corners)
+    return Segmentation(logits.argmax(0), logits)
+
+
+def detections(outputs: dict[str, np.ndarray], prepared_size: Size, size: Size, settings: dict) -> Detections:
+    """The prediction for an image from the outputs of a detector.
+
+    Args:
+        outputs: `boxes` (N, 4), `scores` (N,) and `labels` (N,), or with the scores as a fifth column `dets` (N, 5),
+            and maybe `masks` (N, h, w).
+        prepared_size: (height, width) of the image in the model's input, without padding.
+        size: (height, width) of the image.
+        settings: `postprocessing` of the description.
+    """
+    if 'dets' in outputs:
+        outputs = dict(outputs, boxes=outputs['dets'][:, :4], scores=outputs['dets'][:, 4])
+    kept = outputs['scores'] > settings.get('score_thr', 0)
+    kept[settings.get('max_per_img', len(kept)) :] = False
+    factors = np.float32([own / other for own, other in zip(size, prepared_size)])[[1, 0, 1, 0]]
+    boxes = (outputs['boxes'][kept] * factors).astype(np.float32)
+    boxes = np.clip(boxes, 0, np.float32([size[1], size[0]] * 2))
+    masks = None
+    if 'masks' in outputs:
+        threshold = settings.get('mask_thr_binary', 0.5)
+        pasted = [paste(mask, box, size, threshold) for mask, box in zip(outputs['masks'][kept], boxes)]
+        masks = np.stack(pasted) if pasted else np.zeros((0, *size), bool)
+    return Detections(boxes, outputs['scores'][kept], outputs['labels'][kept].astype(np.int64), masks)
+
+
+def paste(mask: np.ndarray, box: np.ndarray, size: Size, threshold: float) -> np.ndarray:
+    """The pixels of an object: probabilities (h, w) in a box, resized bilinearly into it, to bool (H, W).
+
+    Outside of the box the probability falls to 0 within a cell of the mask, as in mmdet.
+    """
+    pasted = np.zeros(size, bool)
+    padded = np.pad(mask.astype(np.float32), 1)
+    axes = []
+    for start, end, length, cells in (
+        (box[1], box[3], size[0], mask.shape[0]),
+        (box[0], box[2], size[1], mask.shape[1]),
+    ):
+        if end <= start:
+            return pasted
+        margin = (end - start) / cells
+        first, last = max(int(start - margin), 0), min(int(np.ceil(end + margin)) + 1, length)
+        # In cells of the padded mask, whose centres are 0, 1, ...
+        position = (np.arange(first, last) + 0.5 - start) / (end - start) * cells - 0.5 + 1
+        inside = (position > 0) & (position < cells + 1)
+        lower = np.clip(position.astype(np.int64), 0, cells)
+        axes.append((first, last, inside, lower, position - lower))
+    (top, bottom, rows_inside, row, below), (left, right, columns_inside, column, beside) = axes
+    values = padded[row] * (1 - below)[:, None] + padded[row + 1] * below[:, None]
+    values = values[:, column] * (1 - beside) + values[:, column + 1] * beside
+    values *= rows_inside[:, None] & columns_inside
+    pasted[top:bottom, left:right] = values >= threshold
+    return pasted
+
+
+def classification(logits: np.ndarray) -> Classification:
+    """The prediction for an image from the logits of a classifier, (classes,)."""
+    exponentials = np.exp(logits - logits.max())
+    return Classification(exponentials / exponentials.sum())
