@@ -89,7 +89,7 @@ test-all: setup
 test-docs: setup $(VENV)/.ready-deploy
 	$(BIN)/python -m pytest -m every_command tests/docs/test_every_command.py $(PYTEST_ARGS)
 
-test-package: setup
+test-package: setup $(VENV)/.ready-deploy
 	tests/package/check.sh $(BIN)/python
 
 # Those of pyenv, or else on the path; the first one gets the lowest versions. BOUNDS_PYTHONS=... for others.

@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
+from ..errors import InputError
 from ..files import PARTIAL, atomic_path, unique_name, write_json
 from .inputs import Video
 from .tasks import Detections
@@ -211,8 +212,10 @@ def coco_annotations(result: Detections) -> list[dict]:
 
 
 def _run_lengths(mask: np.ndarray) -> dict:
-    from pycocotools import mask as coco_mask
-
+    try:
+        from pycocotools import mask as coco_mask
+    except ModuleNotFoundError as error:
+        raise InputError('pycocotools, which encodes masks, is not installed: pip install pycocotools') from error
     encoded = coco_mask.encode(np.asfortranarray(mask, dtype=np.uint8))
     segmentation = dict(size=encoded['size'], counts=encoded['counts'].decode())
     return dict(area=int(mask.sum()), segmentation=segmentation)

@@ -144,7 +144,7 @@ def _between_corners(rows: np.ndarray, number: int) -> np.ndarray:
     """Resize the first axis so that the first and the last element stay where they are, which OpenCV cannot."""
     position = np.linspace(0, len(rows) - 1, number, dtype=np.float32) if number > 1 else np.zeros(1, np.float32)
     lower = position.astype(np.int64)
-    weight = (position - lower)[:, None]
+    weight = (position - lower).astype(np.float32)[:, None]
     return rows[lower] * (1 - weight) + rows[np.minimum(lower + 1, len(rows) - 1)] * weight
 
 

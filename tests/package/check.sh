@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # What a user gets who has no checkout: builds an sdist and a wheel from it, installs each into an empty environment,
 # and there trains two iterations and predicts with `bioattn`. The wheel has its operators; the sdist is installed
-# without them, as BIOATTN_MM_WITHOUT_OPS=1 asks for. openmim trains and tests with the wheel, too.
+# without them, as BIOATTN_MM_WITHOUT_OPS=1 asks for. openmim trains and tests with the wheel, too. What the wheel
+# exports runs in an environment that has bioattn_mm_runtime, and so no PyTorch, with the label maps of the checkpoint.
 #
-# usage: tests/package/check.sh [PYTHON]    PYTHON: of an environment with the dependencies (default: .venv/bin/python)
+# usage: tests/package/check.sh [PYTHON]    PYTHON: of an environment with the dependencies and those of the extra
+#                                           deploy (default: .venv/bin/python)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=$(realpath --no-symlinks "${1:-.venv/bin/python}")
@@ -54,6 +56,24 @@ install wheel ../dist/bioattn_mm-*.whl
 ../wheel/bin/bioattn --help
 ../wheel/bin/bioattn make-mini-datasets --num-train 4 --num-val 2
 use wheel compiled
+images=data/mini/ADEChallengeData2016/images/validation
+../wheel/bin/bioattn export transnext/upernet_micro_ade20k wheel/iter_2.pth --mini --out exported \
+    --deploy-cfg deploy/segmentation_onnxruntime_dynamic > export.log 2>&1 || { tail -30 export.log; exit 1; }
+"$python" -m venv ../runtime
+../runtime/bin/pip install --quiet '../checkout/runtime[openvino]'
+if ../runtime/bin/python -c 'import torch'; then exit 1; fi
+for backend in onnxruntime openvino; do
+    ../runtime/bin/bioattn-runtime exported/end2end.onnx $images --backend $backend --out "exported/$backend"
+    "$python" - "wheel/predictions/labels" "exported/$backend/labels" << 'END'
+import sys
+from pathlib import Path
+import numpy as np
+from PIL import Image
+ours, expected = ([np.asarray(Image.open(file)) for file in sorted(Path(folder).glob('*.png'))] for folder in sys.argv[1:])
+assert len(ours) == len(expected) >= 2
+assert all((one == other).mean() > 0.999 for one, other in zip(ours, expected))
+END
+done
 # openmim finds the wheel's tools, configs and index. The weights that it would download are an empty file.
 install mim ../dist/bioattn_mm-*.whl
 "$python" -m pip --python ../mim/bin/python install --quiet openmim 2> mim_install.log || { cat mim_install.log; exit 1; }
@@ -66,4 +86,4 @@ touch upernet_transnext_tiny_512x512_160k_ade20k_in1k.pth
 } > mim.log 2>&1 || { tail -30 mim.log; exit 1; }
 BIOATTN_MM_WITHOUT_OPS=1 install sdist ../dist/bioattn_mm-*.tar.gz
 use sdist none
-echo 'wheel and sdist: installed, trained and predicted; wheel: found, trained and tested by mim'
+echo 'wheel and sdist: installed, trained and predicted; wheel: found, trained and tested by mim; exported: predicted without PyTorch'

@@ -106,6 +106,33 @@ def test_every_package_that_is_imported_is_asked_for() -> None:
                 assert DISTRIBUTIONS.get(name, name) in asked, f'{file} imports {name}'
 
 
+def test_the_runtime_alone_has_its_modules_and_packages() -> None:
+    document = tomllib.loads((ROOT / 'runtime' / 'pyproject.toml').read_text())
+    project, packages = document['project'], document['tool']['setuptools']['packages']
+    lines = [
+        *project['dependencies'],
+        *(line for extra in project['optional-dependencies'].values() for line in extra),
+    ]
+    asked = {canonicalize_name(Requirement(line).name) for line in lines}
+    pinned = {canonicalize_name(pin.name) for path in (ROOT / 'requirements').glob('*.txt') for pin in pins(path)}
+    assert asked - {'pillow'} <= pinned  # which torchvision brings
+    assert 'torch' not in asked and project['requires-python'] == PROJECT['requires-python']
+    imported, used = set(), set()
+    for package in packages:
+        for file in (ROOT / package.replace('.', '/')).glob('*.py'):
+            own = [*package.split('.'), file.stem]
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.ImportFrom) and node.level and package.endswith('runtime'):
+                    used.add('.'.join([*own[: -node.level], *(node.module or '').split('.')][:2]))
+                elif isinstance(node, ast.ImportFrom) and not node.level:
+                    imported.add((package, node.module.partition('.')[0]))
+                elif isinstance(node, ast.Import):
+                    imported |= {(package, alias.name.partition('.')[0]) for alias in node.names}
+    names = {name for package, name in imported if package.endswith('runtime')} - set(sys.stdlib_module_names)
+    assert {DISTRIBUTIONS.get(name, name).lower().replace('pil', 'pillow') for name in names} <= asked
+    assert used <= {'bioattn_mm.errors', 'bioattn_mm.files', *packages}
+
+
 @pytest.fixture
 def setup_py(monkeypatch: pytest.MonkeyPatch):
     """Runs setup.py with a command; returns the arguments with which it calls `setuptools.setup`."""

@@ -14,13 +14,18 @@ import pytest
 import torch
 from PIL import Image
 
+from bioattn_mm import Predictor
+from bioattn_mm.runtime import Model
+from bioattn_mm.runtime.backends import BACKENDS
+
 from .random_weights import random_checkpoint
 from .running import ROOT, InProcess
 
-for package in ('mmdeploy', 'onnx', 'onnxruntime'):
+for package in ('mmdeploy', 'onnx', 'onnxruntime', 'openvino'):
     pytest.importorskip(package, reason=f'{package} is not installed: make setup EXTRA=deploy')
 
 UPERNET, MASK_RCNN = (str(ROOT / f'tests/tools/{name}_small.py') for name in ('upernet', 'mask_rcnn'))
+STAGES = ('rpn', 'rcnn')
 SEGMENTATION = 'configs/deploy/segmentation_onnxruntime_dynamic.py'
 
 
@@ -61,6 +66,7 @@ def test_exported_is_pytorchs(config: str, kind: str, workplace: Path, tool: InP
     assert pipeline['tasks'][0]['transforms'][0]['type'] == 'LoadImageFromFile'
     assert json.loads((out / 'detail.json').read_text())['codebase']['pth'].endswith(stripped.name)
     check_prediction(config, kind, out / 'end2end.onnx', workplace, tool)
+    check_runtime(config, out / 'end2end.onnx', workplace)
     shutil.rmtree(out)
 
 
@@ -103,6 +109,41 @@ def check_prediction(config: str, kind: str, exported: Path, workplace: Path, to
     assert line == 'error: an exported model is as it was exported: tta needs the checkpoint'
     line = tool.refused(workplace, 'predict.py', UPERNET if config == MASK_RCNN else MASK_RCNN, exported, images)
     assert re.match('error: .*end2end.onnx is not a model of .*_small.py: its outputs are ', line)
+
+
+def check_runtime(config: str, exported: Path, workplace: Path) -> None:
+    """bioattn_mm.runtime predicts, by pipeline.json alone, what PyTorch predicts by the config."""
+    options = dict(
+        mini=True, device='cpu', cfg_options={f'model.test_cfg.{stage}.nms.split_thr': 1 for stage in STAGES}
+    )
+    # Neither is padded, see check_prediction.
+    images = [cv2.imread(str(path)) for path in sorted((workplace / 'data/mini/coco/val2017').glob('*.jpg'))[:2]]
+    images = [cv2.resize(images[0], (256, 192)), cv2.resize(images[1], (420, 315))]
+    if config == MASK_RCNN:
+        path = exported.with_name('pipeline.json')
+        document = json.loads(path.read_text())
+        document['preprocessing'][0]['scale'] = [256, 192]
+        path.write_text(json.dumps(document))
+        options['cfg_options']['test_dataloader.dataset.pipeline.1.scale'] = (256, 192)
+    else:
+        del options['cfg_options']
+    for mode in ('slide', 'whole') if config == UPERNET else (None,):
+        samples = Predictor(config, workplace / 'random.pth', mode=mode, **options)(images)
+        for backend in BACKENDS:
+            results = Model(exported, backend, mode=mode)(images, return_logits=True)
+            for sample, result in zip(samples, results):
+                if config == UPERNET:
+                    logits = sample.seg_logits.data.numpy()
+                    assert np.abs(logits - result.logits).max() < 1e-3
+                    tied = np.diff(np.sort(logits, axis=0)[-2:], axis=0)[0] < 1e-3
+                    assert ((sample.pred_sem_seg.data[0].numpy() == result.labels) | tied).all()
+                else:
+                    expected = sample.pred_instances.numpy()
+                    assert len(expected) == len(result.scores) > 5
+                    assert np.abs(expected.scores - result.scores).max() < 1e-3
+                    assert np.abs(expected.bboxes - result.boxes).max() < 0.01
+                    assert (expected.labels == result.labels).all()
+                    assert (np.asarray(expected.masks) != result.masks).mean() < 1e-4
 
 
 def test_mmdeploys_own_functions_at_any_size(workplace: Path, checkpoint: str) -> None:

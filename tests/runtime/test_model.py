@@ -1,0 +1,252 @@
+"""What the runtime does before and after the network, beside mmcv, mmseg and mmdet, on both backends."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from mmcv.transforms import TRANSFORMS
+from mmdet.models.roi_heads.mask_heads.fcn_mask_head import _do_paste_mask
+from mmseg.models import EncoderDecoder
+from PIL import Image
+
+for package in ('onnx', 'onnxruntime', 'openvino'):
+    pytest.importorskip(package, reason=f'{package} is not installed: make setup EXTRA=deploy')
+
+from bioattn_mm.errors import InputError  # noqa: E402
+from bioattn_mm.runtime import Model  # noqa: E402
+from bioattn_mm.runtime.backends import BACKENDS  # noqa: E402
+from bioattn_mm.runtime.images import prepare  # noqa: E402
+from bioattn_mm.runtime.tasks import detections, resize_maps  # noqa: E402
+
+from ..tools.running import ROOT, InProcess  # noqa: E402
+from .small_models import CLASSES, MEAN, STD, segmentor, weights  # noqa: E402
+
+SLIDE = dict(mode='slide', crop_size=[32, 40], stride=[21, 27], align_corners=False)
+WHOLE = dict(mode='whole', align_corners=False)
+
+
+def image_of(height: int, width: int, seed: int = 0) -> np.ndarray:
+    """Noise that is smooth enough for classes to form regions."""
+    noise = np.random.default_rng(seed).integers(0, 256, (height // 8 + 1, width // 8 + 1, 3), dtype=np.uint8)
+    return cv2.resize(noise, (width, height), interpolation=cv2.INTER_CUBIC)
+
+
+def mmsegs_logits(image: np.ndarray, settings: dict) -> np.ndarray:
+    """What mmseg's segmentor makes of the network of `segmentor`, for an image without resize: (classes, H, W)."""
+    weight, bias = map(torch.from_numpy, weights())
+    inputs = (torch.from_numpy(image[..., ::-1].copy()).float() - torch.tensor(MEAN)) / torch.tensor(STD)
+    inputs = inputs.permute(2, 0, 1)[None]
+
+    def encode_decode(crop: torch.Tensor, metas: object) -> torch.Tensor:
+        logits = F.conv2d(crop, weight, bias, stride=2, padding=1)
+        return F.interpolate(logits, crop.shape[2:], mode='bilinear', align_corners=settings['align_corners'])
+
+    config = SimpleNamespace(**{name: settings.get(name) for name in ('crop_size', 'stride')})
+    model = SimpleNamespace(test_cfg=config, out_channels=len(CLASSES), encode_decode=encode_decode)
+    if settings['mode'] == 'slide':
+        return EncoderDecoder.slide_inference(model, inputs, [dict()])[0].numpy()
+    return encode_decode(inputs, None)[0].numpy()
+
+
+@pytest.mark.parametrize('backend', BACKENDS)
+@pytest.mark.parametrize('settings', [SLIDE, WHOLE, dict(WHOLE, align_corners=True)])
+def test_segmentation_is_mmsegs(backend: str, settings: dict, tmp_path: Path) -> None:
+    model = Model(segmentor(tmp_path, **settings), backend)
+    # Of the height that images are resized to; the last is smaller than a window after that.
+    images = [image_of(48, 61), image_of(48, 48, 1), image_of(48, 96, 2), image_of(48, 61, 3), image_of(48, 61, 4)]
+    results = model(images, batch_size=3, return_logits=True)
+    for image, result in zip(images, results):
+        expected = mmsegs_logits(image, settings)
+        assert np.abs(result.logits - expected).max() < 1e-4
+        assert len(np.unique(result.labels)) == len(CLASSES)
+        near = np.diff(np.sort(expected, axis=0)[-2:], axis=0)[0] < 1e-4
+        assert ((result.labels == expected.argmax(0)) | near).all()
+    assert all((one.labels == other.labels).all() for one, other in zip(results, model(images)))
+
+
+def test_results_have_the_size_of_the_image(tmp_path: Path) -> None:
+    model = Model(segmentor(tmp_path, **SLIDE))
+    image = image_of(150, 211)
+    (result,) = model(image, return_logits=True)
+    small = cv2.resize(image, (68, 48))
+    expected = F.interpolate(torch.from_numpy(mmsegs_logits(small, SLIDE))[None], (150, 211), mode='bilinear')[0]
+    assert np.abs(result.logits - expected.numpy()).max() < 1e-4
+    assert model.draw(image, result).shape == image.shape
+    assert (model.draw(image, result) != image).any()
+
+
+def test_models_of_one_size(tmp_path: Path) -> None:
+    anything = Model(segmentor(tmp_path / 'any', **dict(SLIDE, crop_size=[32, 32], stride=[20, 20])))
+    path = segmentor(tmp_path / 'one', (2, 3, 32, 32), **dict(SLIDE, crop_size=[32, 32], stride=[20, 20]))
+    images = [image_of(48, 61), image_of(48, 48), image_of(48, 48, 1)]
+    for one, other in zip(Model(path)(images, batch_size=3), anything(images)):
+        assert (one.labels == other.labels).all()
+    # Taken whole, images are resized to the size of the model.
+    one, other = Model(path, mode='whole'), anything(cv2.resize(images[0], (32, 32)), return_logits=True)
+    assert one(images[0])[0].labels.shape == (48, 61)
+    # Windows are larger than the image, which is padded.
+    path = segmentor(tmp_path / 'large', (1, 3, 64, 64), **dict(SLIDE, crop_size=[64, 64]))
+    assert Model(path)(images[0])[0].labels.shape == (48, 61)
+
+
+def test_one_class_has_a_threshold(tmp_path: Path) -> None:
+    model = Model(segmentor(tmp_path, classes=1, channels=1, threshold=0.3, **WHOLE))
+    (result,) = model(image_of(48, 61))
+    assert 0 < result.logits.min() < 0.1 and 0.9 < result.logits.max() <= 1
+    assert (result.labels == (result.logits[0] > 0.3)).all() and set(np.unique(result.labels)) == {0, 1}
+
+
+@pytest.mark.parametrize('align_corners', [False, True])
+@pytest.mark.parametrize('size', [(7, 9), (30, 41), (3, 60), (1, 5)])
+def test_resize_is_pytorchs(size: tuple[int, int], align_corners: bool) -> None:
+    maps = np.random.default_rng(0).normal(size=(5, 12, 17)).astype(np.float32)
+    expected = F.interpolate(torch.from_numpy(maps)[None], size, mode='bilinear', align_corners=align_corners)[0]
+    assert np.abs(resize_maps(maps, size, align_corners) - expected.numpy()).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    'transform, step',
+    [
+        (
+            dict(type='Resize', scale=(90, 40), keep_ratio=True),
+            dict(type='resize', scale=[90, 40], keep_ratio=True, interpolation='bilinear'),
+        ),
+        (
+            dict(type='Resize', scale=(90, 40), keep_ratio=False, interpolation='bicubic'),
+            dict(type='resize', scale=[90, 40], keep_ratio=False, interpolation='bicubic'),
+        ),
+        (
+            dict(type='mmpretrain.ResizeEdge', scale=37, edge='short', backend='pillow', interpolation='bicubic'),
+            dict(type='resize_edge', size=37, edge='short', backend='pillow', interpolation='bicubic'),
+        ),
+        (dict(type='CenterCrop', crop_size=(31, 30)), dict(type='center_crop', size=[30, 31])),
+    ],
+)
+@pytest.mark.parametrize('size', [(53, 80), (81, 47)])
+def test_steps_are_those_of_the_transforms(transform: dict, step: dict, size: tuple[int, int]) -> None:
+    import mmpretrain.datasets  # noqa: F401  registers its transforms
+
+    image = image_of(*size)
+    with TRANSFORMS.switch_scope_and_registry('mmpretrain') as registry:
+        expected = registry.build(transform)(dict(img=image.copy(), img_shape=size))['img']
+    assert (prepare(image, [step]).inputs == expected.transpose(2, 0, 1)).all()
+
+
+def test_padding_is_cut_off(tmp_path: Path) -> None:
+    path = segmentor(tmp_path, **WHOLE)
+    document = json.loads((tmp_path / 'pipeline.json').read_text())
+    document['preprocessing'].append(dict(type='pad', divisor=32, value=0.5))
+    (tmp_path / 'pipeline.json').write_text(json.dumps(document))
+    prepared = prepare(image_of(48, 62), document['preprocessing'])
+    assert prepared.size == (48, 62) and prepared.inputs.shape == (3, 64, 64)
+    assert (prepared.inputs[:, 48:] == 0.5).all() and (prepared.inputs[..., 62:] == 0.5).all()
+    (result,) = Model(path)(image_of(48, 62), return_logits=True)
+    expected = mmsegs_logits(image_of(48, 62), WHOLE)
+    # The last two rows and columns see the padding.
+    assert np.abs(result.logits - expected)[:, :-3, :-3].max() < 1e-4
+
+
+def test_masks_are_mmdets() -> None:
+    random = np.random.default_rng(0)
+    masks = cv2.resize(random.uniform(size=(28, 28, 6)), (28, 28)).transpose(2, 0, 1).astype(np.float32)
+    masks = np.stack([cv2.GaussianBlur(mask, (0, 0), 3) for mask in masks])
+    corners = random.uniform(-10, 30, size=(6, 2))
+    boxes = np.concatenate([corners, corners + random.uniform(14, 50, size=(6, 2))], axis=1).astype(np.float32)
+    dets = np.concatenate([boxes, np.linspace(1, 0.1, 6, dtype=np.float32)[:, None]], axis=1)
+    found = detections(dict(dets=dets, labels=np.arange(6), masks=masks), (40, 50), (80, 75), dict(score_thr=0.2))
+    assert found.labels.tolist() == [0, 1, 2, 3, 4]
+    expected_boxes = torch.from_numpy(boxes[:5] * np.float32([1.5, 2, 1.5, 2]))
+    expected_boxes[:, 0::2].clamp_(0, 75), expected_boxes[:, 1::2].clamp_(0, 80)
+    assert np.allclose(found.boxes, expected_boxes)
+    expected, _ = _do_paste_mask(torch.from_numpy(masks[:5, None]), expected_boxes, 80, 75, skip_empty=False)
+    different = (found.masks != (expected >= 0.5).numpy()) & ((expected - 0.5).abs() > 1e-5).numpy()
+    assert not different.any() and found.masks.any(axis=(1, 2)).sum() >= 3
+
+
+@pytest.mark.parametrize('backend', BACKENDS)
+def test_the_command(backend: str, tmp_path: Path, tool: InProcess, capsys: pytest.CaptureFixture) -> None:
+    model = segmentor(tmp_path / 'exported', **SLIDE)
+    (tmp_path / 'images').mkdir()
+    cv2.imwrite(str(tmp_path / 'images/a.png'), image_of(60, 90))
+    (tmp_path / 'images/b.png').write_text('no image')
+    options = ['--backend', backend, '--classes', 'sky', 'sea', '--threads', '1', '--batch-size', '2']
+    with pytest.raises(SystemExit) as exit_:
+        tool(tmp_path, 'predict.py', model, 'images', '--out', 'new', *options)
+    assert exit_.value.code == 1
+    printed = capsys.readouterr()
+    assert 'could not be used' in printed.err and '1 image, ' in printed.out
+    document = json.loads((tmp_path / 'new/predictions.json').read_text())
+    assert [category['name'] for category in document['categories']] == list(CLASSES)
+    (entry,) = document['images']
+    labels = np.asarray(Image.open(tmp_path / 'new' / entry['label_map']))
+    (expected,) = Model(model, backend)(tmp_path / 'images/a.png')
+    assert (labels == np.where(np.isin(expected.labels, (1, 2)), expected.labels, 255)).all()
+    assert cv2.imread(str(tmp_path / 'new/overlays/a.png')).shape == (60, 90, 3)
+
+
+def test_bad_input(tmp_path: Path, tool: InProcess) -> None:
+    model = segmentor(tmp_path / 'exported', **WHOLE)
+    cv2.imwrite(str(tmp_path / 'a.png'), image_of(60, 90))
+
+    def error(*args: object) -> str:
+        return tool.refused(tmp_path, 'predict.py', *args)
+
+    assert error('none.onnx', 'a.png') == 'error: exported model not found: none.onnx'
+    assert error(model, 'a.png', '--slide').startswith('error: ') and 'no size of a sliding window' in error(
+        model, 'a.png', '--slide'
+    )
+    assert error(model, 'a.png', '--classes', 'fog').startswith(
+        "error: the model has no class 'fog': it knows 4, wall"
+    )
+    assert error(model, 'a.png', '--out', 'exported') == (
+        'error: exported is there already and not empty: name another folder for --out'
+    )
+    (tmp_path / 'other.onnx').write_bytes(b'no model')
+    assert 'pipeline.json not found' in error('other.onnx', 'a.png')
+    (tmp_path / 'exported/other.onnx').write_bytes(b'no model')
+    for backend, name in (('onnxruntime', 'onnxruntime'), ('openvino', 'OpenVINO')):
+        assert f'{name} cannot load' in error('exported/other.onnx', 'a.png', '--backend', backend)
+    with pytest.raises(InputError, match="must be 'slide' or 'whole', got 'both'"):
+        Model(model, mode='both')
+    path = tmp_path / 'exported/pipeline.json'
+    document = json.loads(path.read_text())
+    for change, reason in (
+        (dict(format='bioattn_mm/7'), 'has the format bioattn_mm/7, expected bioattn_mm/1'),
+        (dict(task='panoptic'), 'is a model for panoptic, and the runtime is for'),
+        (dict(preprocessing=[dict(type='flip')]), "has a step 'flip', expected one of resize"),
+    ):
+        path.write_text(json.dumps({**document, **change}))
+        with pytest.raises(InputError, match=reason):
+            Model(model)(tmp_path / 'a.png')
+
+
+WITHOUT_PYTORCH = """
+import runpy, sys
+class Absent:
+    def find_spec(name, path=None, target=None):
+        if name.partition('.')[0] in ('torch', 'torchvision', 'mmengine', 'mmcv', 'mmdet', 'mmseg', 'timm'):
+            raise ModuleNotFoundError(f'{name} was imported', name=name)
+sys.meta_path.insert(0, Absent)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name='__main__')
+"""
+
+
+def test_the_command_without_pytorch(tmp_path: Path) -> None:
+    model = segmentor(tmp_path / 'exported', **SLIDE)
+    cv2.imwrite(str(tmp_path / 'a.png'), image_of(60, 90))
+    process = subprocess.run(
+        [sys.executable, '-c', WITHOUT_PYTORCH, ROOT / 'tools/predict.py', model, 'a.png', '--out', 'new'],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr[-2000:]
+    assert (tmp_path / 'new/labels/a.png').is_file()
