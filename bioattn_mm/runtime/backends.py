@@ -19,6 +19,7 @@ class OnnxRuntime:
         num_threads: Threads to compute with; None for as many as there are cores.
 
     Attributes:
+        input_name: Name of the input.
         shape: Of the input, with None for an axis of any length.
         outputs: Names of the outputs.
     """
@@ -38,13 +39,13 @@ class OnnxRuntime:
             path, 'onnxruntime', lambda: onnxruntime.InferenceSession(str(path), options, providers=providers)
         )
         (source,) = self._session.get_inputs()
-        self._name = source.name
+        self.input_name = source.name
         self.shape = tuple(length if isinstance(length, int) else None for length in source.shape)
         self.outputs = tuple(output.name for output in self._session.get_outputs())
 
     def run(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
         """Compute all outputs, by name, of float32 (B, 3, H, W)."""
-        return dict(zip(self.outputs, self._session.run(self.outputs, {self._name: inputs})))
+        return dict(zip(self.outputs, self._session.run(self.outputs, {self.input_name: inputs})))
 
 
 class OpenVino:
@@ -63,6 +64,7 @@ class OpenVino:
             options['INFERENCE_NUM_THREADS'] = num_threads
         self._model = _loaded(path, 'OpenVINO', lambda: openvino.Core().compile_model(str(path), 'CPU', options))
         (source,) = self._model.inputs
+        self.input_name = source.any_name
         self.shape = tuple(axis.get_length() if axis.is_static else None for axis in source.partial_shape)
         self.outputs = tuple(output.any_name for output in self._model.outputs)
 

@@ -171,6 +171,23 @@ class Model:
             result = result.keep(result.scores >= score_thr)
         return draw(image, result, self.classes, self.palette, opacity)
 
+    @property
+    def input_name(self) -> str:
+        """Name of the model's input."""
+        return self._backend.input_name
+
+    def inputs_of(self, image: np.ndarray) -> np.ndarray:
+        """What the model computes on for an image, float32 (1, 3, H, W): if it slides a window, the middle one."""
+        prepared = prepare(image, self._steps, self._fixed_size if self.mode != 'slide' else None).inputs
+        if self.mode == 'slide':
+            window = self._fixed_size or self._settings['crop_size']
+            missing = [max(own - length, 0) for own, length in zip(self._fixed_size or (0, 0), prepared.shape[1:])]
+            prepared = np.pad(prepared, ((0, 0), (0, missing[0]), (0, missing[1])))
+            top, left = (max(length - side, 0) // 2 for length, side in zip(prepared.shape[1:], window))
+            prepared = prepared[:, top : top + window[0], left : left + window[1]]
+        number = self._fixed_batch or 1
+        return np.ascontiguousarray(np.broadcast_to(prepared, (number, *prepared.shape)))
+
     def run(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
         """The model's outputs, by name.
 

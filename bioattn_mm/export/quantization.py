@@ -1,0 +1,183 @@
+"""Smaller ONNX files: weights in float16, and weights and activations in int8.
+
+Both take any ONNX file that has a `pipeline.json` beside it, whatever exported it, and write another one beside it,
+which runs wherever the first one does: inputs and outputs stay float32.
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from ..errors import InputError
+from ..files import atomic_path
+from ..runtime import Model
+from ..runtime.images import read_image
+from ..runtime.inputs import IMAGE_SUFFIXES
+
+FLOAT16, INT8 = 'float16', 'int8'
+# Operators that compute in int8. Softmax, normalisation and what else there is stay as they are.
+QUANTIZED = ('Conv', 'Gemm', 'MatMul')
+# Of the calibration; more hardly change the ranges and take their time.
+NUM_IMAGES = 32
+# Smaller constants are scales, biases and shapes: halving them would save nothing.
+MIN_HALVED = 1024
+# Operators whose outputs depend on the shape of what goes in, not on its values.
+SHAPE_OPERATORS = ('Shape', 'Size')
+
+
+def smaller_path(path: Path, kind: str) -> Path:
+    """The file that `to_float16` or `to_int8` writes: model.onnx becomes model_int8.onnx."""
+    return path.with_name(f'{path.stem}_{kind}{path.suffix}')
+
+
+def to_float16(path: Path) -> Path:
+    """Store the weights in float16, half the size; the runtime converts them back when it loads the file.
+
+    So everything is computed in float32, at the same speed and with the rounding of the weights as the only
+    difference. What is computed from sizes alone, such as TransNeXt's log-CPB, keeps its weights in float32.
+
+    Args:
+        path: The ONNX file.
+
+    Returns:
+        The file that was written.
+    """
+    model = onnx.load(path)
+    graph = model.graph
+    kept = {name for node in size_nodes(graph) for name in node.input}
+    converted = []
+    for weight in graph.initializer:
+        if weight.data_type != TensorProto.FLOAT or weight.name in kept or np.prod(weight.dims) < MIN_HALVED:
+            continue
+        value = numpy_helper.to_array(weight)
+        half = value.astype(np.float16)
+        if not np.isfinite(half).all():  # beyond 65504
+            continue
+        name = f'{weight.name}_{FLOAT16}'
+        converted.append(helper.make_node('Cast', [name], [weight.name], f'{name}_cast', to=TensorProto.FLOAT))
+        weight.CopyFrom(numpy_helper.from_array(half, name))
+    nodes = [*converted, *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return _save(model, smaller_path(path, FLOAT16))
+
+
+def to_int8(path: Path, folder: str | Path, num_images: int = NUM_IMAGES) -> tuple[Path, int]:
+    """Quantise convolutions and products with weights to int8, by onnxruntime's static quantisation.
+
+    The ranges of the activations come from images, and each channel of a weight has a range of its own. In float32
+    stay: the products of attention, which have no weights or, as TransNeXt's learnable tokens, those of each head; its
+    softmax, normalisation, and all that is computed from sizes alone: TransNeXt's log-CPB, and in files for any size
+    the Fourier matrices of VARS and the averages of pooling.
+
+    Args:
+        path: The ONNX file, which is best one of float32.
+        folder: Folder with images such as the model will see, also in subfolders.
+        num_images: Number of them, at most, taken at equal distances.
+
+    Returns:
+        The file that was written, and the number of images.
+
+    Raises:
+        InputError: The folder does not exist or has no images, or one cannot be read.
+    """
+    from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
+
+    images = evenly_spaced(find_images(folder), num_images)
+    model = onnx.load(path)
+    for index, node in enumerate(model.graph.node):
+        node.name = node.name or f'node_{index}'  # nodes are excluded by their names
+    out = smaller_path(path, INT8)
+    level = logging.getLogger().level
+    logging.getLogger().setLevel(logging.ERROR)  # it recommends a preprocessing that fails where sizes are not fixed
+    try:
+        with atomic_path(out) as partial:
+            quantize_static(
+                model,
+                partial,
+                CalibrationImages(path, images),
+                quant_format=QuantFormat.QDQ,
+                activation_type=QuantType.QUInt8,
+                weight_type=QuantType.QInt8,
+                per_channel=True,
+                op_types_to_quantize=list(QUANTIZED),
+                nodes_to_exclude=[node.name for node in (*size_nodes(model.graph), *head_products(model.graph))],
+                calibrate_method=CalibrationMethod.MinMax,
+                extra_options=dict(MatMulConstBOnly=True, CalibMovingAverage=True),
+            )
+    finally:
+        logging.getLogger().setLevel(level)
+    return out, len(images)
+
+
+def size_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """The nodes of a graph that compute from constants and sizes alone: images of one size do not change them."""
+    from_values = {source.name for source in graph.input}
+    nodes = []
+    for node in graph.node:  # in the order in which they are computed
+        if node.op_type not in SHAPE_OPERATORS and from_values & _inputs_of(node):
+            from_values.update(node.output)
+        else:
+            nodes.append(node)
+    return nodes
+
+
+def head_products(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """The products with a stack of weights, one for each head, which onnxruntime does not compute in int8."""
+    stacks = {weight.name for weight in graph.initializer if len(weight.dims) > 2}
+    return [node for node in graph.node if node.op_type == 'MatMul' and node.input[1] in stacks]
+
+
+def _inputs_of(node: onnx.NodeProto) -> set[str]:
+    """What a node takes, also inside of its branches and loops."""
+    names = set(node.input)
+    for attribute in node.attribute:
+        for inner in attribute.g.node:
+            names |= _inputs_of(inner)
+    return names
+
+
+class CalibrationImages:
+    """The model's inputs for images, one by one, as onnxruntime's `CalibrationDataReader` gives them.
+
+    Segmentors that slide a window see the middle window of each image.
+    """
+
+    def __init__(self, path: Path, images: Sequence[Path]) -> None:
+        self._model = Model(path)
+        self._images = iter(images)
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        """The next input by its name; None after the last."""
+        image = next(self._images, None)
+        return None if image is None else {self._model.input_name: self._model.inputs_of(read_image(image))}
+
+
+def find_images(folder: str | Path) -> list[Path]:
+    """The images in a folder and its subfolders, by name.
+
+    Raises:
+        InputError: The folder does not exist, or has none.
+    """
+    if not Path(folder).is_dir():
+        raise InputError(f'no folder of images to calibrate on at {folder}')
+    images = sorted(path for path in Path(folder).rglob('*') if path.suffix.lower() in IMAGE_SUFFIXES)
+    if not images:
+        raise InputError(f'no images in {folder}: expected files that end in {", ".join(IMAGE_SUFFIXES)}')
+    return images
+
+
+def evenly_spaced(items: Sequence, number: int) -> list:
+    """At most `number` of the elements of a list, from all of it."""
+    number = min(number, len(items))
+    return [items[index * len(items) // number] for index in range(number)]
+
+
+def _save(model: onnx.ModelProto, path: Path) -> Path:
+    with atomic_path(path) as partial:
+        onnx.save(model, partial)
+    return path
