@@ -29,6 +29,7 @@ from bioattn_mm.cli.model_check import model_of, state_dict_of
 from bioattn_mm.cli.pipelines import name_host_transforms
 from bioattn_mm.cli.reports import check_new, print_table
 from bioattn_mm.errors import InputError
+from bioattn_mm.runtime.arguments import AtLeast
 
 DIFFERENT = 1
 NUM_IMAGES = 5
@@ -68,27 +69,8 @@ def parse_args() -> argparse.Namespace:
     )
     group.add_argument('--backbone', action='store_true', help='export the backbone alone, of any model')
     parser.add_out('the exported model')
-    parser.add_argument(
-        '--verify',
-        action='store_true',
-        help='run the exported model and PyTorch on the same miniature images; exit code 1 if their outputs differ',
-    )
-    parser.add_integer(
-        '--verify-images',
-        minimum=1,
-        default=NUM_IMAGES,
-        metavar='N',
-        help='number of images that --verify takes, spread over the 40 of the miniature data; of a large model at '
-        'full size each may take a quarter of a minute (default: %(default)s)',
-    )
-    parser.add_argument(
-        '--tolerance',
-        type=float,
-        default=1e-3,
-        help='largest difference that --verify allows: for segmentation of scores; for detection of scores, '
-        "boxes (as fractions of the image's longer side) and masks (as fractions of its pixels); default: "
-        '%(default)s',
-    )
+    add_verification(parser)
+    add_smaller(parser)
     parser.add_config_options()
     args = parser.parse_args()
     if args.via == 'torch':
@@ -96,6 +78,8 @@ def parse_args() -> argparse.Namespace:
             raise InputError('--via torch takes --to FORMAT, --size and --backbone, and no --deploy-cfg or --verify')
     elif args.deploy_cfg is None or args.to or args.size or args.backbone:
         raise InputError('--via mmdeploy takes --deploy-cfg FILE, and no --to, --size or --backbone')
+    if args.max_drop is not None and not args.verify:
+        raise InputError('--max-drop bounds what --verify measures: add --verify')
     return args
 
 
@@ -107,6 +91,64 @@ def height_and_width(text: str) -> tuple[int, int]:
             f'expected HEIGHTxWIDTH of at least 32 pixels, such as 512x512, got {text!r}'
         )
     return int(parts[0]), int(parts[1])
+
+
+def add_smaller(parser: ToolParser) -> None:
+    """Add the options of smaller files."""
+    group = parser.add_argument_group('smaller ONNX files, beside the one of float32')
+    group.add_argument(
+        '--float16',
+        action='store_true',
+        help='also write a file whose weights are float16; it computes in float32, from half the size',
+    )
+    group.add_argument(
+        '--int8',
+        metavar='FOLDER',
+        help='also write a file that computes convolutions and products with weights in int8, with the ranges of '
+        'activations found on the images in this folder; attention, its softmax and log-CPB stay in float32',
+    )
+
+
+def add_verification(parser: ToolParser) -> None:
+    """Add the options of the comparison with PyTorch."""
+    parser.add_argument(
+        '--verify',
+        action='store_true',
+        help='run every exported file and PyTorch on the same miniature images and print metric, difference, size '
+        'and speed; exit code 1 if the outputs of the file in float32 differ',
+    )
+    number = parser.add_mutually_exclusive_group()
+    number.add_argument(
+        '--verify-images',
+        action=AtLeast,
+        minimum=1,
+        default=NUM_IMAGES,
+        metavar='N',
+        help='number of images that --verify takes, spread over the miniature data; at full size an image takes '
+        'seconds for each file and for PyTorch (default: %(default)s)',
+    )
+    number.add_argument(
+        '--all',
+        dest='verify_images',
+        action='store_const',
+        const=sys.maxsize,
+        help='--verify takes all 40 of the miniature images',
+    )
+    parser.add_argument(
+        '--max-drop',
+        type=float,
+        metavar='POINTS',
+        help='with --verify: exit code 1 if mIoU, PQ, or AP of boxes or masks of an exported file is lower than '
+        'that of PyTorch by more than so many points of 100',
+    )
+    parser.add_argument(
+        '--tolerance',
+        type=float,
+        default=1e-3,
+        help='largest difference that --verify allows: for segmentation of scores; for detection of scores, '
+        "boxes (as fractions of the image's longer side) and masks (as fractions of its pixels); default: "
+        '%(default)s',
+    )
 
 
 @run_tool
@@ -146,7 +188,7 @@ def export_via_torch(args: argparse.Namespace) -> None:
 def export_via_mmdeploy(args: argparse.Namespace) -> None:
     """Export through mmdeploy, and compare."""
     # Not at the top: a missing package ends the tool in one line.
-    from mmdeploy.utils import get_root_logger
+    from mmdeploy.utils import get_backend, get_root_logger
 
     from bioattn_mm.deploy.export import (
         check_kind,
@@ -156,12 +198,17 @@ def export_via_mmdeploy(args: argparse.Namespace) -> None:
         inference_checkpoint,
         publish,
     )
-    from bioattn_mm.deploy.verification import Verification
+    from bioattn_mm.deploy.verification import PYTORCH, Verification
+    from bioattn_mm.export.quantization import find_images
 
     get_root_logger().setLevel(logging.ERROR)
     out = check_new(args.out, '--out')
     deploy_config = read_deploy_config(args.deploy_cfg)
     check_runtime(deploy_config)
+    if (args.float16 or args.int8) and get_backend(deploy_config).value != 'onnxruntime':
+        raise InputError('--float16 and --int8 write ONNX files: take a deploy config of onnxruntime')
+    if args.int8:
+        find_images(args.int8)  # before minutes of tracing
     config = load_config(args.config, mini=args.mini, cfg_options=args.cfg_options)
     check_kind(config, deploy_config)
     name_host_transforms(config)  # mmdeploy finds the loading transforms by their names
@@ -184,15 +231,39 @@ def export_via_mmdeploy(args: argparse.Namespace) -> None:
         files = export(config, deploy_config, checkpoint, out)
         describe(described, out, Path(files[0]).name, classes, palette)
         progress.advance(exporting)
+        exported = {Path(files[0]).stem: files}
+        for path in smaller_files(args, Path(files[0]), progress):
+            exported[path.stem] = [str(path)]
         if args.verify:
-            verification = Verification(config, deploy_config, checkpoint, files, args.verify_images)
+            verification = Verification(config, deploy_config, checkpoint, exported, args.verify_images)
             for _ in progress.track(verification.run(), total=len(verification), description='compare images'):
                 pass
-    for path in (checkpoint, *files):
-        print(f'{path}  {Path(path).stat().st_size / 2**20:.1f} MiB')
+    sizes = {PYTORCH: size_of([str(checkpoint)]), **{name: size_of(paths) for name, paths in exported.items()}}
+    print(f'{checkpoint}  {sizes[PYTORCH]:.1f} MiB')
+    for name, paths in exported.items():
+        print(f'{paths[0]}  {sizes[name]:.1f} MiB')
     if args.verify:
-        title = f'metrics on {len(verification)} of {verification.num_available} miniature images'
-        report(title, verification.difference, verification.metrics(), args.tolerance)
+        report(verification, sizes, args.tolerance, args.max_drop)
+
+
+def smaller_files(args: argparse.Namespace, path: Path, progress: Progress) -> list[Path]:
+    """Write what `--float16` and `--int8` ask for, beside an exported file."""
+    from bioattn_mm.export.quantization import to_float16, to_int8
+
+    found = []
+    if args.float16:
+        found.append(to_float16(path))
+    if args.int8:
+        calibrating = progress.add_task('calibrate int8', total=1)
+        smaller, number = to_int8(path, args.int8)
+        found.append(smaller)
+        progress.update(calibrating, advance=1, description=f'calibrate int8, {number} images')
+    return found
+
+
+def size_of(paths: list[str]) -> float:
+    """MiB of some files."""
+    return sum(Path(path).stat().st_size for path in paths) / 2**20
 
 
 def read_deploy_config(path: str) -> Config:
@@ -211,13 +282,29 @@ def read_deploy_config(path: str) -> Config:
     return config
 
 
-def report(title: str, difference: float, metrics: dict[str, tuple[float, float]], tolerance: float) -> None:
-    """Print the metrics of both, and end the tool if the outputs differ by more than the tolerance."""
-    rows = ((name, *(f'{value:.4f}' for value in values)) for name, values in metrics.items())
-    print_table(title, ('', 'PyTorch', 'exported'), rows)
-    print(f'largest difference of the outputs: {difference:.2e}')
-    if not difference <= tolerance:
-        print(f'error: the outputs differ by more than the tolerance of {tolerance:g}', file=sys.stderr)
+def report(verification: object, sizes: dict[str, float], tolerance: float, max_drop: float | None) -> None:
+    """Print what was measured of every model, and end the tool if a bound is exceeded."""
+    from bioattn_mm.deploy.verification import drops
+
+    metrics = verification.metrics()
+    rows = [(metric, *(f'{value:.4f}' for value in values.values())) for metric, values in metrics.items()]
+    differences = verification.differences
+    rows.append(('largest difference', '', *(f'{value:.2e}' for value in differences.values())))
+    rows.append(('MiB', *(f'{size:.1f}' for size in sizes.values())))
+    rows.append(('seconds an image', *(f'{seconds:.3f}' for seconds in verification.seconds.values())))
+    title = f'{len(verification)} of {verification.num_available} miniature images'
+    print_table(title, ('', *verification.models), rows)
+    first = next(iter(differences))  # the others are rounded on purpose
+    print(f'largest difference of the outputs: {differences[first]:.2e}')
+    failures = []
+    if not differences[first] <= tolerance:
+        failures.append(f'the outputs differ by more than the tolerance of {tolerance:g}')
+    for name, drop in drops(metrics).items() if max_drop is not None else ():
+        if drop > max_drop:
+            failures.append(f'{name} is {drop:.2f} points below PyTorch, more than --max-drop {max_drop:g}')
+    for failure in failures:
+        print(f'error: {failure}', file=sys.stderr)
+    if failures:
         sys.exit(DIFFERENT)
 
 

@@ -3,6 +3,8 @@
 import contextlib
 import copy
 import io
+import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,11 +22,13 @@ from .export import scale_in_testing
 
 # No config pads images whose sides are multiples of this.
 SIZE_DIVISOR = 32
-NAMES = ('PyTorch', 'exported')
+PYTORCH = 'PyTorch'
+# Metrics that a bound is put on, and how many points 1 of them is: mmdet gives fractions, mmseg per cent.
+POINTS = dict(mIoU=1, PQ=1, bbox_mAP=100, segm_mAP=100)
 
 
 class Verification:
-    """Runs both models on some of the test images of a config, taken at equal distances.
+    """Runs a model and the files that it was exported to on some of the test images, taken at equal distances.
 
     All images are resized to the input size of the deploy config, or to about 4 : 3, which is not the traced size.
     Neither needs padding, which an exported model would take for a part of the image while PyTorch's leaves it
@@ -34,16 +38,22 @@ class Verification:
         config: Config of the model.
         deploy_config: Config of the export.
         checkpoint: Weights of the model in PyTorch.
-        backend_files: Files of the exported model.
+        exported: For each exported model its name and its files.
         num_images: Number of images, at most; at full size each takes many seconds.
 
     Attributes:
         num_available: Number of test images that there are.
-        difference: The largest difference so far (see `largest_difference`).
+        differences: The largest difference from PyTorch so far (see `largest_difference`) of each exported model.
+        seconds: Time for the fastest image of each model, with its preprocessing and postprocessing.
     """
 
     def __init__(
-        self, config: Config, deploy_config: Config, checkpoint: Path, backend_files: list[str], num_images: int
+        self,
+        config: Config,
+        deploy_config: Config,
+        checkpoint: Path,
+        exported: dict[str, list[str]],
+        num_images: int,
     ) -> None:
         config = copy.deepcopy(config)
         size = get_input_shape(deploy_config) or dynamic_size(config)
@@ -58,16 +68,14 @@ class Verification:
                 config.model.test_cfg[stage].nms.split_thr = 1
         config.test_dataloader.update(num_workers=0, persistent_workers=False, batch_size=1)
         task = build_task_processor(config, deploy_config, 'cpu')
-        models = (
-            task.build_pytorch_model(str(checkpoint)),
-            task.build_backend_model(backend_files, task.update_data_preprocessor),
-        )
-        self.models = dict(zip(NAMES, models))
+        self.models = {PYTORCH: task.build_pytorch_model(str(checkpoint))}
+        for name, files in exported.items():
+            self.models[name] = task.build_backend_model(files, task.update_data_preprocessor)
         dataset = DATASETS.build(config.test_dataloader.dataset)
         self.num_available = len(dataset)
         dataset.get_subset_(evenly_spaced(min(num_images, len(dataset)), len(dataset)))
         self.dataloader = Runner.build_dataloader({**config.test_dataloader, 'dataset': dataset})
-        self.evaluators = {name: Evaluator(copy.deepcopy(config.test_evaluator)) for name in NAMES}
+        self.evaluators = {name: Evaluator(copy.deepcopy(config.test_evaluator)) for name in self.models}
         for evaluator in self.evaluators.values():
             evaluator.dataset_meta = dataset.metainfo
             for metric in evaluator.metrics:
@@ -75,33 +83,57 @@ class Verification:
                     metric.img_ids = [dataset.get_data_info(index)['img_id'] for index in range(len(dataset))]
         test_cfg = config.model.test_cfg
         self.test_cfg = test_cfg.get('rcnn', test_cfg)
-        self.difference = 0.0
+        self.differences = dict.fromkeys(exported, 0.0)
+        self.seconds = dict.fromkeys(self.models, float('inf'))
 
     def __len__(self) -> int:
         return len(self.dataloader)
 
     @torch.no_grad()
-    def run(self) -> Iterator[float]:
-        """Run both models on each image; yields the largest difference of its predictions."""
+    def run(self) -> Iterator[None]:
+        """Run all models on each image; yields after each."""
         for data in self.dataloader:
-            outputs = {name: model.test_step(copy.deepcopy(data)) for name, model in self.models.items()}
-            for name, evaluator in self.evaluators.items():
-                evaluator.process(copy.deepcopy(outputs[name]), data)
-            difference = max(largest_difference(*pair, self.test_cfg) for pair in zip(*outputs.values()))
-            self.difference = max(self.difference, difference)
-            yield difference
+            outputs = {}
+            for name, model in self.models.items():
+                own_data, start = copy.deepcopy(data), time.perf_counter()
+                outputs[name] = model.test_step(own_data)
+                self.seconds[name] = min(self.seconds[name], time.perf_counter() - start)
+                self.evaluators[name].process(copy.deepcopy(outputs[name]), data)
+            for name in self.differences:
+                pairs = zip(outputs[PYTORCH], outputs[name])
+                found = max(largest_difference(*pair, self.test_cfg) for pair in pairs)
+                self.differences[name] = max(self.differences[name], found)
+            yield
 
-    def metrics(self) -> dict[str, tuple[float, float]]:
-        """Every metric of the PyTorch and of the exported model after all images; NaN if a model has no value."""
-        # COCO's metric prints tables.
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Every metric of every model after all images; NaN if a model has no value."""
+        # COCO's metric prints tables, and returns nothing for a model without detections.
         with contextlib.redirect_stdout(io.StringIO()):
-            pytorch, exported = (evaluator.evaluate(len(self)) for evaluator in self.evaluators.values())
-        # COCO's metric returns nothing for a model without detections.
-        nothing = float('nan')
+            found = {name: evaluator.evaluate(len(self)) for name, evaluator in self.evaluators.items()}
+        names = dict.fromkeys(metric for values in found.values() for metric in values)
         return {
-            name: (float(pytorch.get(name, nothing)), float(exported.get(name, nothing)))
-            for name in {**pytorch, **exported}
+            metric: {name: float(values.get(metric, float('nan'))) for name, values in found.items()}
+            for metric in names
         }
+
+
+def drops(metrics: dict[str, dict[str, float]]) -> dict[str, float]:
+    """By how many points the metric of each exported model is below PyTorch's, of several metrics the largest drop.
+
+    Args:
+        metrics: As `Verification.metrics` returns them. Those that `POINTS` does not have are left out.
+
+    Returns:
+        The drop of each exported model; infinity where it has no value and PyTorch has one.
+    """
+    found = {}
+    for metric, values in metrics.items():
+        points, expected = POINTS.get(metric.rpartition('/')[2]), values[PYTORCH]
+        for name in values if points and not math.isnan(expected) else ():
+            drop = math.inf if math.isnan(values[name]) else points * (expected - values[name])
+            found[name] = max(found.get(name, -math.inf), drop)
+    found.pop(PYTORCH, None)
+    return found
 
 
 def evenly_spaced(number: int, length: int) -> list[int]:

@@ -70,9 +70,9 @@ def to_int8(path: Path, folder: str | Path, num_images: int = NUM_IMAGES) -> tup
     """Quantise convolutions and products with weights to int8, by onnxruntime's static quantisation.
 
     The ranges of the activations come from images, and each channel of a weight has a range of its own. In float32
-    stay: the products of attention, which have no weights or, as TransNeXt's learnable tokens, those of each head; its
-    softmax, normalisation, and all that is computed from sizes alone: TransNeXt's log-CPB, and in files for any size
-    the Fourier matrices of VARS and the averages of pooling.
+    stay: the products of attention, which have no weights or, as TransNeXt's learnable tokens, those of each head;
+    its softmax, normalisation, and all that is computed from sizes alone: TransNeXt's log-CPB, and in files for any
+    size the Fourier matrices of VARS and the averages of pooling.
 
     Args:
         path: The ONNX file, which is best one of float32.
