@@ -105,9 +105,9 @@ def to_int8(path: Path, folder: str | Path, num_images: int = NUM_IMAGES) -> tup
                 weight_type=QuantType.QInt8,
                 per_channel=True,
                 op_types_to_quantize=list(QUANTIZED),
-                nodes_to_exclude=[node.name for node in (*size_nodes(model.graph), *head_products(model.graph))],
+                nodes_to_exclude=[node.name for node in (*size_nodes(model.graph), *attention_products(model.graph))],
                 calibrate_method=CalibrationMethod.MinMax,
-                extra_options=dict(MatMulConstBOnly=True, CalibMovingAverage=True),
+                extra_options=dict(CalibMovingAverage=True),
             )
     finally:
         logging.getLogger().setLevel(level)
@@ -126,10 +126,10 @@ def size_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     return nodes
 
 
-def head_products(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """The products with a stack of weights, one for each head, which onnxruntime does not compute in int8."""
-    stacks = {weight.name for weight in graph.initializer if len(weight.dims) > 2}
-    return [node for node in graph.node if node.op_type == 'MatMul' and node.input[1] in stacks]
+def attention_products(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """The products that are no layer with a weight matrix: of two activations, or with a matrix for each head."""
+    matrices = {weight.name for weight in graph.initializer if len(weight.dims) == 2}
+    return [node for node in graph.node if node.op_type in ('MatMul', 'Gemm') and node.input[1] not in matrices]
 
 
 def _inputs_of(node: onnx.NodeProto) -> set[str]:

@@ -43,10 +43,11 @@ def test_exported_is_pytorchs(config: str, kind: str, workplace: Path, tool: InP
     printed = tool(
         workplace, 'export.py', config, 'random.pth', '--out', str(out), '--verify',
         '--deploy-cfg', f'configs/deploy/{kind}_onnxruntime_dynamic.py', '--mini', '--verify-images', '2',
+        '--float16', '--int8', 'data/mini/coco/val2017', '--max-drop', '100',
         '--cfg-options', 'test_dataloader.dataset.indices=4',
     )  # fmt: skip
 
-    assert 'metrics on 2 of 4 miniature images' in printed
+    assert '2 of 4 miniature images' in printed and 'calibrate int8, 20 images' in printed
     assert float(re.search('largest difference of the outputs: (.*)', printed)[1]) < 1e-3
     rows = re.findall(r'(?:aAcc|bbox_mAP|segm_mAP) *│ *([\d.-]+) *│ *([\d.-]+)', printed)
     assert len(rows) == (1 if kind == 'segmentation' else 2)
@@ -177,6 +178,14 @@ def test_bad_input(workplace: Path, checkpoint: str, tool: InProcess) -> None:
     assert line == 'error: data is there already and not empty: name another folder for --out'
     line = error('none.pth', '--deploy-cfg', SEGMENTATION, '--out', 'new')
     assert line == 'error: checkpoint not found: none.pth'
+    line = error(checkpoint, '--deploy-cfg', SEGMENTATION, '--out', 'new', '--int8', 'none')
+    assert line == 'error: no folder of images to calibrate on at none'
+    line = error(checkpoint, '--deploy-cfg', SEGMENTATION, '--out', 'new', '--max-drop', '1')
+    assert line == 'error: --max-drop bounds what --verify measures: add --verify'
+    line = error(
+        checkpoint, '--deploy-cfg', 'configs/deploy/segmentation_torchscript.py', '--out', 'new', '--float16'
+    )
+    assert line == 'error: --float16 and --int8 write ONNX files: take a deploy config of onnxruntime'
     line = error(checkpoint, '--deploy-cfg', 'configs/deploy/segmentation_tensorrt-fp16_dynamic.py', '--out', 'new')
     assert line == 'error: the deploy config exports for tensorrt, which is not installed: install it first'
 

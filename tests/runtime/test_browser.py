@@ -1,0 +1,75 @@
+"""runtime/browser.js in headless Chromium: the label map is that of the runtime in Python."""
+
+import functools
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+for package in ('onnx', 'onnxruntime', 'playwright'):
+    pytest.importorskip(package, reason=f"{package} is not installed: make setup EXTRA='deploy demo'")
+
+from bioattn_mm.page.browser import find_chromium, open_browser  # noqa: E402
+from bioattn_mm.runtime import Model  # noqa: E402
+
+from ..tools.running import ROOT  # noqa: E402
+from .small_models import segmentor  # noqa: E402
+from .test_model import WHOLE, image_of  # noqa: E402
+
+BUNDLE = ROOT / 'runtime' / 'node_modules'
+PAGE = """<!doctype html><img src="image.png"><script type="module">
+import { load, segment } from './browser.js';
+const image = document.querySelector('img');
+await image.decode();
+const { labels, width, height } = await segment(await load('.', 'model.onnx'), image);
+window.result = { labels: Array.from(labels), width, height };
+</script>"""
+
+
+class Handler(SimpleHTTPRequestHandler):
+    extensions_map = {
+        **SimpleHTTPRequestHandler.extensions_map,
+        '.mjs': 'text/javascript',
+        '.wasm': 'application/wasm',
+    }
+
+    def log_message(self, *args: object) -> None:
+        """No line for each file."""
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """A server of a page with the model, and with an image that needs no resize."""
+    segmentor(tmp_path, **WHOLE)
+    cv2.imwrite(str(tmp_path / 'image.png'), image_of(48, 62))
+    (tmp_path / 'browser.js').write_text((ROOT / 'runtime/browser.js').read_text())
+    (tmp_path / 'node_modules').symlink_to(BUNDLE)
+    (tmp_path / 'index.html').write_text(PAGE)
+    server = ThreadingHTTPServer(('127.0.0.1', 0), functools.partial(Handler, directory=str(tmp_path)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f'http://127.0.0.1:{server.server_port}/'
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.skipif(find_chromium() is None, reason='no Chromium here: apt-get install chromium')
+@pytest.mark.skipif(not BUNDLE.is_dir(), reason='no onnxruntime-web here: npm install --prefix runtime')
+def test_the_browser_finds_the_same_classes(address: str, tmp_path: Path) -> None:
+    with open_browser() as browser:
+        page = browser.new_page()
+        errors = []
+        page.on('pageerror', lambda error: errors.append(error))
+        page.goto(address)
+        page.wait_for_function('window.result', timeout=30_000)
+        result = page.evaluate('window.result')
+    assert not errors
+    found = np.reshape(result['labels'], (result['height'], result['width']))
+    model = Model(tmp_path / 'model.onnx')
+    (logits,) = model.run(model.inputs_of(cv2.imread(str(tmp_path / 'image.png')))).values()
+    near = np.diff(np.sort(logits[0], axis=0)[-2:], axis=0)[0] < 1e-4
+    assert found.shape == logits.shape[2:] and len(np.unique(found)) == 4
+    assert ((found == logits[0].argmax(0)) | near).all()
