@@ -25,6 +25,8 @@ CHECKPOINT_SUFFIXES = ('.pth', '.pt', '.safetensors', '.onnx')
 
 
 def parse_args() -> argparse.Namespace:
+    if command.takes(sys.argv[1:]):
+        return command.parse_args()
     from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser
 
     parser = ToolParser(

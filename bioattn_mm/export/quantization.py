@@ -107,7 +107,6 @@ def to_int8(path: Path, folder: str | Path, num_images: int = NUM_IMAGES) -> tup
                 op_types_to_quantize=list(QUANTIZED),
                 nodes_to_exclude=[node.name for node in (*size_nodes(model.graph), *attention_products(model.graph))],
                 calibrate_method=CalibrationMethod.MinMax,
-                extra_options=dict(CalibMovingAverage=True),
             )
     finally:
         logging.getLogger().setLevel(level)

@@ -153,17 +153,18 @@ def check_make(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_pip(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from ..package.test_metadata import PROJECT
+    from ..package.test_metadata import PROJECT, RUNTIME
 
     assert words[0] in ('install', 'wheel', 'download', 'list', 'show'), f'pip {words[0]}'
     for option, word in zip(['', *words], words):
         if option == '-r':
             assert (ROOT / word).is_file(), f'there is no {word}'
         elif '[' in word:
-            requirement = Requirement(re.sub(r'^\.(?=\[)', 'bioattn_mm', word))
-            if requirement.name == 'bioattn_mm':
-                unknown = requirement.extras - set(PROJECT['optional-dependencies'])
-                assert not unknown, f'bioattn_mm has no extra {unknown}'
+            requirement = Requirement(re.sub(r'^\./(?=\w)|^\.(?=\[)', 'bioattn_mm', word))
+            project = {'bioattn_mm': PROJECT, 'bioattn_mmruntime': RUNTIME}.get(requirement.name)
+            if project is not None:
+                unknown = requirement.extras - set(project['optional-dependencies'])
+                assert not unknown, f'{project["name"]} has no extra {unknown}'
 
 
 def check_docker(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,8 +182,13 @@ def check_torchrun(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     check_module(*words[words.index('-m') + 1 :])
 
 
+def check_runtime(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    parse('tools/predict.py', words, monkeypatch)
+
+
 CHECKS: dict[str, Callable[[list[str], pytest.MonkeyPatch], None]] = {
     'bioattn': check_bioattn,
+    'bioattn-runtime': check_runtime,
     'docker': check_docker,
     'make': check_make,
     'pip': check_pip,
@@ -247,6 +253,8 @@ def options(path: str) -> set[str]:
     text = StringIO()
     with pytest.MonkeyPatch.context() as monkeypatch, redirect_stdout(text):
         parse(path, ['--help'], monkeypatch)
+        if path == 'tools/predict.py':
+            parse(path, ['end2end.onnx', '--help'], monkeypatch)
     return set(re.findall(r'--[a-z][\w-]*', text.getvalue()))
 
 

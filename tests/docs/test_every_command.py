@@ -87,7 +87,13 @@ TABLE: dict[str, Row | dict[str, Row]] = {
     'docs/adding_a_backbone.md': RunBy('tests/toy/test_toy_vit.py'),
     'docs/any_model.md': RunBy('tests/hosts/test_any_model.py'),
     'docs/docker.md': NOT_HERE,
-    'docs/export.md': {'Export': Run(but=SETS_UP), 'Through torch.export': Run()},
+    'docs/export.md': {
+        'Export': Run(but=SETS_UP),
+        'Through torch.export': Run(),
+        'Smaller files': Run(),
+        'Without PyTorch': NotRun('it installs packages; tests/package/check.sh does it'),
+        'Without PyTorch, 2': RunBy('tests/runtime/test_page.py'),
+    },
     'docs/gallery.md': {
         'The models': Run(),
         'What a pixel attends to': Run(),

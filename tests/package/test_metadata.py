@@ -18,6 +18,8 @@ tomllib = pytest.importorskip('tomllib', reason='from Python 3.11')
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / 'pyproject.toml').read_text())
 PROJECT = PYPROJECT['project']
+RUNTIME_PYPROJECT = tomllib.loads((ROOT / 'runtime' / 'pyproject.toml').read_text())
+RUNTIME = RUNTIME_PYPROJECT['project']
 # What requirements/*.txt install for the development of the package itself.
 DEVELOPMENT = ('build.txt', 'lint.txt', 'test.txt', 'deploy-no-deps.txt')
 # Files whose extra is not pinned: deepspeed compiles for the machine, and is installed by those who want it.
@@ -116,7 +118,7 @@ def test_the_runtime_alone_has_its_modules_and_packages() -> None:
     asked = {canonicalize_name(Requirement(line).name) for line in lines}
     pinned = {canonicalize_name(pin.name) for path in (ROOT / 'requirements').glob('*.txt') for pin in pins(path)}
     assert asked - {'pillow'} <= pinned  # which torchvision brings
-    assert 'torch' not in asked and project['requires-python'] == PROJECT['requires-python']
+    assert 'torch' not in asked and RUNTIME['requires-python'] == PROJECT['requires-python']
     imported, used = set(), set()
     for package in packages:
         for file in (ROOT / package.replace('.', '/')).glob('*.py'):
