@@ -23,6 +23,7 @@ class Description:
         postprocessing: What is done with its outputs.
         classes: Names of the classes in the order of their indices.
         palette: R, G and B of each class.
+        multiple: The model takes inputs whose sides are multiples of this.
     """
 
     task: str
@@ -30,6 +31,7 @@ class Description:
     postprocessing: dict
     classes: tuple[str, ...]
     palette: list[tuple[int, int, int]]
+    multiple: int
 
 
 def read_description(model: str | Path) -> Description:
@@ -61,4 +63,5 @@ def read_description(model: str | Path) -> Description:
         postprocessing=document['postprocessing'],
         classes=tuple(document['classes']),
         palette=[tuple(color) for color in document['palette']],
+        multiple=(document.get('inputs') or [{}])[0].get('multiple', 1),
     )

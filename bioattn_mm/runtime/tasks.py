@@ -62,14 +62,27 @@ class Classification:
         return int(self.scores.argmax())
 
 
-def whole(run: Run, inputs: np.ndarray, align_corners: bool) -> np.ndarray:
-    """Logits of a segmentor in every pixel of its inputs: (B, 3, H, W) to (B, classes, H, W)."""
+def whole(run: Run, inputs: np.ndarray, align_corners: bool, multiple: int = 1) -> np.ndarray:
+    """Logits of a segmentor in every pixel of its inputs: (B, 3, H, W) to (B, classes, H, W).
+
+    Inputs whose sides are no multiples of what the model takes are padded with zeros at the bottom and right, and
+    what comes out there is cut off.
+    """
+    height, width = inputs.shape[2:]
+    inputs = np.pad(inputs, ((0, 0), (0, 0), (0, -height % multiple), (0, -width % multiple)))
     (logits,) = run(inputs).values()
-    return np.stack([resize_maps(maps, inputs.shape[2:], align_corners) for maps in logits])
+    resized = [resize_maps(maps, inputs.shape[2:], align_corners) for maps in logits]
+    return np.stack(resized)[:, :, :height, :width]
 
 
 def slide(
-    run: Run, inputs: np.ndarray, crop_size: Size, stride: Size, align_corners: bool, batch_size: int = 1
+    run: Run,
+    inputs: np.ndarray,
+    crop_size: Size,
+    stride: Size,
+    align_corners: bool,
+    batch_size: int = 1,
+    multiple: int = 1,
 ) -> np.ndarray:
     """The same from windows, averaged where they overlap, as mmseg's `slide_inference`.
 
@@ -80,6 +93,7 @@ def slide(
         stride: Distance of the windows; the last of a row or column ends with the input and may overlap more.
         align_corners: Of the resize to the window.
         batch_size: Windows that the model takes at once.
+        multiple: As in `whole`.
     """
     number, _, *size = inputs.shape
     window = tuple(min(pair) for pair in zip(crop_size, size))
@@ -93,7 +107,7 @@ def slide(
     for first in range(0, len(corners), batch_size):
         batch = corners[first : first + batch_size]
         places = [(index, np.s_[:, top : top + window[0], left : left + window[1]]) for index, top, left in batch]
-        logits = whole(run, np.stack([inputs[index][place] for index, place in places]), align_corners)
+        logits = whole(run, np.stack([inputs[index][place] for index, place in places]), align_corners, multiple)
         if total is None:
             total = np.zeros((number, logits.shape[1], *size), np.float32)
         for (index, place), maps in zip(places, logits):

@@ -109,11 +109,10 @@ def test_every_package_that_is_imported_is_asked_for() -> None:
 
 
 def test_the_runtime_alone_has_its_modules_and_packages() -> None:
-    document = tomllib.loads((ROOT / 'runtime' / 'pyproject.toml').read_text())
-    project, packages = document['project'], document['tool']['setuptools']['packages']
+    packages = RUNTIME_PYPROJECT['tool']['setuptools']['packages']
     lines = [
-        *project['dependencies'],
-        *(line for extra in project['optional-dependencies'].values() for line in extra),
+        *RUNTIME['dependencies'],
+        *(line for extra in RUNTIME['optional-dependencies'].values() for line in extra),
     ]
     asked = {canonicalize_name(Requirement(line).name) for line in lines}
     pinned = {canonicalize_name(pin.name) for path in (ROOT / 'requirements').glob('*.txt') for pin in pins(path)}

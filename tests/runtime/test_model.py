@@ -153,6 +153,20 @@ def test_padding_is_cut_off(tmp_path: Path) -> None:
     assert np.abs(result.logits - expected)[:, :-3, :-3].max() < 1e-4
 
 
+def test_sides_that_are_no_multiples_are_padded(tmp_path: Path) -> None:
+    path = segmentor(tmp_path, **WHOLE)
+    document = json.loads((tmp_path / 'pipeline.json').read_text())
+    document['inputs'] = [dict(name='input', multiple=32)]
+    (tmp_path / 'pipeline.json').write_text(json.dumps(document))
+    model = Model(path)
+    assert model.inputs_of(image_of(48, 62)).shape == (1, 3, 64, 64)
+    (result,) = model(image_of(48, 62), return_logits=True)
+    expected = mmsegs_logits(image_of(48, 62), WHOLE)
+    assert result.logits.shape == expected.shape
+    # The last rows and columns see the padding.
+    assert np.abs(result.logits - expected)[:, :-3, :-3].max() < 1e-4
+
+
 def test_masks_are_mmdets() -> None:
     random = np.random.default_rng(0)
     masks = cv2.resize(random.uniform(size=(28, 28, 6)), (28, 28)).transpose(2, 0, 1).astype(np.float32)
