@@ -10,6 +10,7 @@ import copy
 import logging
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,7 +21,7 @@ from mmengine.registry import MODELS
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from bioattn_mm.checkpoints import dataset_meta_of, read_checkpoint, weights_for, weights_of
-from bioattn_mm.cli.classes import take_classes
+from bioattn_mm.cli.classes import classes_of, take_classes
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import load_config
 from bioattn_mm.cli.installed import find_config
@@ -74,8 +75,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_config_options()
     args = parser.parse_args()
     if args.via == 'torch':
-        if args.to is None or args.deploy_cfg or args.verify:
-            raise InputError('--via torch takes --to FORMAT, --size and --backbone, and no --deploy-cfg or --verify')
+        if args.to is None or args.deploy_cfg:
+            raise InputError('--via torch takes --to FORMAT, --size and --backbone, and no --deploy-cfg')
+        if args.to != 'onnx' and (args.float16 or args.int8):
+            raise InputError('--float16 and --int8 write ONNX files: take --to onnx')
+        if args.int8 and args.backbone:
+            raise InputError('--int8 is for whole models: calibrate without --backbone')
     elif args.deploy_cfg is None or args.to or args.size or args.backbone:
         raise InputError('--via mmdeploy takes --deploy-cfg FILE, and no --to, --size or --backbone')
     if args.max_drop is not None and not args.verify:
@@ -115,7 +120,7 @@ def add_verification(parser: ToolParser) -> None:
         '--verify',
         action='store_true',
         help='run every exported file and PyTorch on the same miniature images and print metric, difference, size '
-        'and speed; exit code 1 if the outputs of the file in float32 differ',
+        'and speed; exit code 1 if the outputs of the file in float32 differ (--via torch: of segmentors)',
     )
     number = parser.add_mutually_exclusive_group()
     number.add_argument(
@@ -160,15 +165,40 @@ def main() -> None:
         export_via_mmdeploy(args)
 
 
+def read_model(args: argparse.Namespace, config: Config) -> tuple[dict, tuple[str, ...], list[tuple[int, int, int]]]:
+    """Read the checkpoint, and set its classes in the config.
+
+    Returns:
+        The checkpoint, and names and colours of its classes.
+
+    Raises:
+        InputError: There is none, or its classes are not those of the images that `--verify` takes.
+    """
+    checkpoint, (own_classes, _) = read_checkpoint(args.checkpoint), classes_of(config)
+    classes, palette = take_classes(config, dataset_meta_of(checkpoint), args.checkpoint)
+    if args.verify and classes != own_classes:
+        raise InputError(
+            f'--verify takes miniature images with the {len(own_classes)} classes of {config.filename}, and '
+            f'{args.checkpoint} has {len(classes)} others: leave it out'
+        )
+    return checkpoint, classes, palette
+
+
 def export_via_torch(args: argparse.Namespace) -> None:
-    """Export through torch.export."""
+    """Export through torch.export, and compare."""
     from bioattn_mm.export.formats import check_packages, export
+    from bioattn_mm.export.verification import PYTORCH, verification_of_segmentor
 
     out = check_new(args.out, '--out')
     check_packages(args.to)
+    check_images(args)
     config = load_config(args.config, mini=args.mini, cfg_options=args.cfg_options)
-    checkpoint = read_checkpoint(args.checkpoint)
-    classes, palette = take_classes(config, dataset_meta_of(checkpoint), args.checkpoint)
+    if args.verify and (args.backbone or config.default_scope != 'mmseg'):
+        raise InputError(
+            '--via torch --verify is for segmentors; every file is compared with its model on noise anyway'
+        )
+    config = with_test_images(args, config)
+    checkpoint, classes, palette = read_model(args, config)
     weights = weights_for(model_of(config), args.checkpoint, weights_of(args.checkpoint, checkpoint))
     config.model.pop('pretrained', None)
     model = MODELS.build(config.model)
@@ -178,11 +208,21 @@ def export_via_torch(args: argparse.Namespace) -> None:
         Progress(TextColumn('{task.description}'), BarColumn(), TimeElapsedColumn()) as progress,
     ):
         progress.add_task(f'trace and export to {args.to}', total=None)
-        files = export(model.eval(), config, args.to, Path(folder), args.size, classes, palette, args.backbone)
+        path, _ = export(model.eval(), config, args.to, Path(folder), args.size, classes, palette, args.backbone)
+        exported = [path, *smaller_files(args, path, progress)]
         out.mkdir(parents=True, exist_ok=True)
-        files = [Path(shutil.move(path, out / path.name)) for path in sorted(files[0].parent.iterdir())]
+        files = [Path(shutil.move(path, out / path.name)) for path in sorted(Path(folder).iterdir())]
+        if args.verify:
+            exported = [out / path.name for path in exported]
+            verification = verification_of_segmentor(config, model, exported, args.size, args.verify_images)
+            run_all(verification, progress)
     for path in files:
-        print(f'{path}  {path.stat().st_size / 2**20:.1f} MiB')
+        print(f'{path}  {size_of([path]):.1f} MiB')
+    if args.verify:
+        sizes = {PYTORCH: sum(value.nbytes for value in weights.values()) / 2**20}
+        # OpenVINO's are two files, of one stem.
+        sizes.update({path.stem: size_of(out.glob(f'{path.stem}.*')) for path in exported})
+        report(verification, sizes, args.tolerance, args.max_drop)
 
 
 def export_via_mmdeploy(args: argparse.Namespace) -> None:
@@ -195,11 +235,12 @@ def export_via_mmdeploy(args: argparse.Namespace) -> None:
         check_runtime,
         describe,
         export,
+        has_panoptic_head,
         inference_checkpoint,
         publish,
+        verification_of,
     )
-    from bioattn_mm.deploy.verification import PYTORCH, Verification
-    from bioattn_mm.export.quantization import find_images
+    from bioattn_mm.export.verification import PYTORCH
 
     get_root_logger().setLevel(logging.ERROR)
     out = check_new(args.out, '--out')
@@ -207,16 +248,14 @@ def export_via_mmdeploy(args: argparse.Namespace) -> None:
     check_runtime(deploy_config)
     if (args.float16 or args.int8) and get_backend(deploy_config).value != 'onnxruntime':
         raise InputError('--float16 and --int8 write ONNX files: take a deploy config of onnxruntime')
-    if args.int8:
-        find_images(args.int8)  # before minutes of tracing
+    check_images(args)
     config = load_config(args.config, mini=args.mini, cfg_options=args.cfg_options)
     check_kind(config, deploy_config)
+    if args.int8 and has_panoptic_head(config):
+        raise InputError(f'--int8 is for segmentors and detectors with boxes, and {config.filename} is neither')
     name_host_transforms(config)  # mmdeploy finds the loading transforms by their names
-    if args.verify:
-        config = with_mini_test_data(config)
-        ensure_mini_data()
-    read = read_checkpoint(args.checkpoint)
-    classes, palette = take_classes(config, dataset_meta_of(read), args.checkpoint)
+    config = with_test_images(args, config)
+    read, classes, palette = read_model(args, config)
     described = copy.deepcopy(config)
     if config.model.get('test_cfg', {}).get('mode') == 'slide':
         # The network alone: bioattn_mm.runtime slides the window, as pipeline.json says; mmdeploy's runner does not.
@@ -235,9 +274,8 @@ def export_via_mmdeploy(args: argparse.Namespace) -> None:
         for path in smaller_files(args, Path(files[0]), progress):
             exported[path.stem] = [str(path)]
         if args.verify:
-            verification = Verification(config, deploy_config, checkpoint, exported, args.verify_images)
-            for _ in progress.track(verification.run(), total=len(verification), description='compare images'):
-                pass
+            verification = verification_of(config, deploy_config, checkpoint, exported, args.verify_images)
+            run_all(verification, progress)
     sizes = {PYTORCH: size_of([str(checkpoint)]), **{name: size_of(paths) for name, paths in exported.items()}}
     print(f'{checkpoint}  {sizes[PYTORCH]:.1f} MiB')
     for name, paths in exported.items():
@@ -246,8 +284,26 @@ def export_via_mmdeploy(args: argparse.Namespace) -> None:
         report(verification, sizes, args.tolerance, args.max_drop)
 
 
+def check_images(args: argparse.Namespace) -> None:
+    """Raise an `InputError` if there are no images for `--int8`, before minutes of tracing."""
+    if args.int8:
+        from bioattn_mm.export.quantization import find_images
+
+        find_images(args.int8)
+
+
+def with_test_images(args: argparse.Namespace, config: Config) -> Config:
+    """A config whose test reads the miniature images if `--verify` takes them."""
+    if args.verify:
+        config = with_mini_test_data(config)
+        ensure_mini_data()
+    return config
+
+
 def smaller_files(args: argparse.Namespace, path: Path, progress: Progress) -> list[Path]:
     """Write what `--float16` and `--int8` ask for, beside an exported file."""
+    if not (args.float16 or args.int8):
+        return []
     from bioattn_mm.export.quantization import to_float16, to_int8
 
     found = []
@@ -261,7 +317,13 @@ def smaller_files(args: argparse.Namespace, path: Path, progress: Progress) -> l
     return found
 
 
-def size_of(paths: list[str]) -> float:
+def run_all(verification: object, progress: Progress) -> None:
+    """Run all models on all images."""
+    for _ in progress.track(verification.run(), total=len(verification), description='compare images'):
+        pass
+
+
+def size_of(paths: Iterable[str | Path]) -> float:
     """MiB of some files."""
     return sum(Path(path).stat().st_size for path in paths) / 2**20
 
@@ -284,7 +346,7 @@ def read_deploy_config(path: str) -> Config:
 
 def report(verification: object, sizes: dict[str, float], tolerance: float, max_drop: float | None) -> None:
     """Print what was measured of every model, and end the tool if a bound is exceeded."""
-    from bioattn_mm.deploy.verification import drops
+    from bioattn_mm.export.verification import drops
 
     metrics = verification.metrics()
     rows = [(metric, *(f'{value:.4f}' for value in values.values())) for metric, values in metrics.items()]

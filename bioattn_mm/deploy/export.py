@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 
 import numpy as np
-from mmdeploy.apis import torch2onnx, torch2torchscript
+from mmdeploy.apis import build_task_processor, torch2onnx, torch2torchscript
 from mmdeploy.apis.utils import to_backend
 from mmdeploy.backend.base import get_backend_manager
 from mmdeploy.backend.sdk.export_info import export2SDK
@@ -18,6 +18,7 @@ from torch import Tensor
 from ..checkpoints import check_fit, weights_of, write_checkpoint
 from ..errors import InputError
 from ..export.pipeline import FILE, postprocessing_of, preprocessing_of, write_pipeline
+from ..export.verification import PYTORCH, Verification, at_one_size, scale_in_testing
 
 EXPORTERS = {IR.ONNX.value: torch2onnx, IR.TORCHSCRIPT.value: torch2torchscript}
 
@@ -149,6 +150,26 @@ def is_detector(config: Config) -> bool:
     return config.default_scope == 'mmdet'
 
 
+def verification_of(
+    config: Config, deploy_config: Config, checkpoint: Path, exported: dict[str, list[str]], num_images: int
+) -> Verification:
+    """The comparison of exported models with the one in PyTorch.
+
+    Args:
+        config: Config of the model. Segmentors take whole images instead of sliding windows, as mmdeploy's do.
+        deploy_config: Config of the export.
+        checkpoint: Weights of the model in PyTorch.
+        exported: For each exported model its name and its files.
+        num_images: As in `Verification`.
+    """
+    config = at_one_size(config, get_input_shape(deploy_config))
+    task = build_task_processor(config, deploy_config, 'cpu')
+    models = {PYTORCH: task.build_pytorch_model(str(checkpoint))}
+    for name, files in exported.items():
+        models[name] = task.build_backend_model(files, task.update_data_preprocessor)
+    return Verification(config, models, num_images)
+
+
 def example_image(config: Config, deploy_config: Config) -> np.ndarray:
     """A noise image to trace with: of the deploy config's size, or a square with the short side of testing.
 
@@ -157,15 +178,3 @@ def example_image(config: Config, deploy_config: Config) -> np.ndarray:
     """
     width, height = get_input_shape(deploy_config) or (min(scale_in_testing(config)),) * 2
     return np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
-
-
-def scale_in_testing(config: Config) -> tuple[int, int]:
-    """`scale` of the one Resize of the test pipeline.
-
-    Raises:
-        InputError: There are none or several.
-    """
-    resizes = [step for step in config.test_pipeline if step['type'] == 'Resize']
-    if len(resizes) != 1:
-        raise InputError(f'the test pipeline must have one Resize, this config has {len(resizes)}')
-    return tuple(resizes[0].scale)

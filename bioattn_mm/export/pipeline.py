@@ -9,7 +9,7 @@
                   "multiple": 32}],
       "outputs": [{"name": "logits", "dtype": "float32", "shape": ["batch", 150, "rows", "columns"]}],
       "preprocessing": [                      in this order, of an image of BGR, uint8 (H, W, 3), as OpenCV reads it
-        {"type": "resize", "scale": [2048, 512], "keep_ratio": true, "interpolation": "bilinear"},
+        {"type": "resize", "scale": [2048, 512], "keep_ratio": true, "interpolation": "bilinear", "backend": "cv2"},
         {"type": "normalize", "mean": [123.675, 116.28, 103.53], "std": [58.395, 57.12, 57.375], "channels": "RGB"},
         {"type": "pad", "divisor": 32, "value": 0.0}
       ],
@@ -19,12 +19,13 @@
     }
 
 An axis that any length is good for has a name in `shape` instead of a number. `minimum` is the smallest height and
-width, `multiple` what they must be multiples of. An image of another size is padded at the
-bottom and right with zeros after the normalisation, as the step `pad` does. The steps of `preprocessing`:
+width, `multiple` what they must be multiples of. An image of another size is padded at the bottom and right with
+zeros after the normalisation, as the step `pad` does. The steps of `preprocessing`:
 
 - `resize`: `scale` is [long, short] with `keep_ratio`: the image is scaled by the largest factor with which neither
   side is longer, and its sides are `int(side * factor + 0.5)`; without it, [width, height].
 - `resize_edge`: the `edge`, "short", "long", "width" or "height", becomes `size`.
+  OpenCV resizes, here as above, or, where `backend` is "pillow", Pillow, which gives other pixels.
 - `center_crop`: `size` is [height, width].
 - `normalize`: `(image - mean) / std`, the channels first put into the order `channels`.
 - `pad`: at the bottom and right, after the normalisation, to multiples of `divisor`; of what comes out, that part is
@@ -81,15 +82,15 @@ def _step_of(transform: dict) -> list[dict]:
     """A step of a test pipeline as `pipeline.json` has it; none for one that changes nothing."""
     kind = transform['type'] if isinstance(transform['type'], str) else transform['type'].__name__
     kind = kind.rpartition('.')[2]
-    interpolation = transform.get('interpolation', 'bilinear')
+    method = dict(interpolation=transform.get('interpolation', 'bilinear'), backend=transform.get('backend', 'cv2'))
     if kind == 'Resize' and isinstance(transform.get('scale'), Sequence):
         scale, keep_ratio = [int(side) for side in transform['scale']], transform.get('keep_ratio', False)
         if keep_ratio:
             scale = [max(scale), min(scale)]
-        return [dict(type='resize', scale=scale, keep_ratio=keep_ratio, interpolation=interpolation)]
+        return [dict(type='resize', scale=scale, keep_ratio=keep_ratio, **method)]
     if kind == 'ResizeEdge':
         edge = transform.get('edge', 'short')
-        return [dict(type='resize_edge', edge=edge, size=transform['scale'], interpolation=interpolation)]
+        return [dict(type='resize_edge', edge=edge, size=transform['scale'], **method)]
     if kind == 'CenterCrop':
         size = transform['crop_size']
         return [dict(type='center_crop', size=[size, size] if isinstance(size, int) else list(size))]

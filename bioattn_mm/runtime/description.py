@@ -23,7 +23,8 @@ class Description:
         postprocessing: What is done with its outputs.
         classes: Names of the classes in the order of their indices.
         palette: R, G and B of each class.
-        multiple: The model takes inputs whose sides are multiples of this.
+        minimum: The smallest height and width of the model's input, in pixels.
+        multiple: What they must be multiples of.
     """
 
     task: str
@@ -31,6 +32,7 @@ class Description:
     postprocessing: dict
     classes: tuple[str, ...]
     palette: list[tuple[int, int, int]]
+    minimum: int
     multiple: int
 
 
@@ -57,11 +59,13 @@ def read_description(model: str | Path) -> Description:
     absent = [key for key in KEYS if key not in document]
     if absent:
         raise InputError(f'{path} has no {", ".join(absent)}: export the model again')
+    image = (document.get('inputs') or [{}])[0]
     return Description(
         task=document['task'],
         preprocessing=document['preprocessing'],
         postprocessing=document['postprocessing'],
         classes=tuple(document['classes']),
         palette=[tuple(color) for color in document['palette']],
-        multiple=(document.get('inputs') or [{}])[0].get('multiple', 1),
+        minimum=image.get('minimum', 1),
+        multiple=image.get('multiple', 1),
     )

@@ -83,7 +83,7 @@ class Model:
             )
         self.task, self.classes, self.palette = about.task, about.classes, about.palette
         self._steps, self._settings = about.preprocessing, about.postprocessing
-        self._multiple = about.multiple
+        self._takes = dict(minimum=about.minimum, multiple=about.multiple)
         self.mode = self._mode(mode)
         self._backend = open_backend(backend, self.path, num_threads)
         if len(self._backend.shape) != 4:
@@ -186,9 +186,8 @@ class Model:
             prepared = np.pad(prepared, ((0, 0), (0, missing[0]), (0, missing[1])))
             top, left = (max(length - side, 0) // 2 for length, side in zip(prepared.shape[1:], window))
             prepared = prepared[:, top : top + window[0], left : left + window[1]]
-        prepared = np.pad(prepared, ((0, 0), *((0, -length % self._multiple) for length in prepared.shape[1:])))
-        number = self._fixed_batch or 1
-        return np.ascontiguousarray(np.broadcast_to(prepared, (number, *prepared.shape)))
+        prepared = tasks.padded(prepared[None], **self._takes)
+        return np.ascontiguousarray(np.broadcast_to(prepared, (self._fixed_batch or 1, *prepared.shape[1:])))
 
     def run(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
         """The model's outputs, by name.
@@ -257,10 +256,10 @@ class Model:
     def _outputs(self, inputs: np.ndarray, batch_size: int) -> dict[str, np.ndarray]:
         """The outputs for inputs of one size; of segmentors the logits of every pixel of the input."""
         if self.task != 'segmentation':
-            return self.run(inputs)
+            return self.run(tasks.padded(inputs, **self._takes))
         align_corners = self._settings.get('align_corners', False)
         if self.mode == 'whole':
-            return dict(logits=tasks.whole(self.run, inputs, align_corners, self._multiple))
+            return dict(logits=tasks.whole(self.run, inputs, align_corners, **self._takes))
         crop_size, stride = self._settings['crop_size'], self._settings['stride']
         height, width = inputs.shape[2:]
         if self._fixed_size:
@@ -268,5 +267,5 @@ class Model:
             crop_size = self._fixed_size
             missing = [max(own - length, 0) for own, length in zip(crop_size, (height, width))]
             inputs = np.pad(inputs, ((0, 0), (0, 0), (0, missing[0]), (0, missing[1])))
-        logits = tasks.slide(self.run, inputs, crop_size, stride, align_corners, batch_size, self._multiple)
+        logits = tasks.slide(self.run, inputs, crop_size, stride, align_corners, batch_size, **self._takes)
         return dict(logits=logits[:, :, :height, :width])

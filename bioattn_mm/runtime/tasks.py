@@ -62,14 +62,25 @@ class Classification:
         return int(self.scores.argmax())
 
 
-def whole(run: Run, inputs: np.ndarray, align_corners: bool, multiple: int = 1) -> np.ndarray:
+def padded(inputs: np.ndarray, minimum: int = 1, multiple: int = 1) -> np.ndarray:
+    """Inputs, (B, 3, H, W), with zeros at the bottom and right up to a size that the model takes.
+
+    Args:
+        inputs: The inputs.
+        minimum: The smallest height and width that it takes.
+        multiple: What they must be multiples of.
+    """
+    missing = [-(-max(length, minimum) // multiple) * multiple - length for length in inputs.shape[2:]]
+    return np.pad(inputs, ((0, 0), (0, 0), (0, missing[0]), (0, missing[1]))) if any(missing) else inputs
+
+
+def whole(run: Run, inputs: np.ndarray, align_corners: bool, minimum: int = 1, multiple: int = 1) -> np.ndarray:
     """Logits of a segmentor in every pixel of its inputs: (B, 3, H, W) to (B, classes, H, W).
 
-    Inputs whose sides are no multiples of what the model takes are padded with zeros at the bottom and right, and
-    what comes out there is cut off.
+    Inputs of a size that the model does not take are `padded`, and what comes out there is cut off.
     """
     height, width = inputs.shape[2:]
-    inputs = np.pad(inputs, ((0, 0), (0, 0), (0, -height % multiple), (0, -width % multiple)))
+    inputs = padded(inputs, minimum, multiple)
     (logits,) = run(inputs).values()
     resized = [resize_maps(maps, inputs.shape[2:], align_corners) for maps in logits]
     return np.stack(resized)[:, :, :height, :width]
@@ -82,6 +93,7 @@ def slide(
     stride: Size,
     align_corners: bool,
     batch_size: int = 1,
+    minimum: int = 1,
     multiple: int = 1,
 ) -> np.ndarray:
     """The same from windows, averaged where they overlap, as mmseg's `slide_inference`.
@@ -93,7 +105,8 @@ def slide(
         stride: Distance of the windows; the last of a row or column ends with the input and may overlap more.
         align_corners: Of the resize to the window.
         batch_size: Windows that the model takes at once.
-        multiple: As in `whole`.
+        minimum: As in `padded`.
+        multiple: As in `padded`.
     """
     number, _, *size = inputs.shape
     window = tuple(min(pair) for pair in zip(crop_size, size))
@@ -107,7 +120,8 @@ def slide(
     for first in range(0, len(corners), batch_size):
         batch = corners[first : first + batch_size]
         places = [(index, np.s_[:, top : top + window[0], left : left + window[1]]) for index, top, left in batch]
-        logits = whole(run, np.stack([inputs[index][place] for index, place in places]), align_corners, multiple)
+        windows = np.stack([inputs[index][place] for index, place in places])
+        logits = whole(run, windows, align_corners, minimum, multiple)
         if total is None:
             total = np.zeros((number, logits.shape[1], *size), np.float32)
         for (index, place), maps in zip(places, logits):

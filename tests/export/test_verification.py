@@ -5,9 +5,7 @@ import pytest
 import torch
 from mmengine.structures import BaseDataElement, InstanceData, PixelData
 
-pytest.importorskip('mmdeploy', reason='mmdeploy is not installed: make setup EXTRA=deploy')
-
-from bioattn_mm.deploy.verification import drops, largest_difference  # noqa: E402
+from bioattn_mm.export.verification import drops, largest_difference
 
 TEST_CFG = dict(score_thr=0.05, max_per_img=3)
 

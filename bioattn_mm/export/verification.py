@@ -1,24 +1,24 @@
-"""Comparison of an exported model with the one in PyTorch on the same images."""
+"""Comparison of exported models with the one in PyTorch on the same images."""
 
 import contextlib
 import copy
 import io
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
-from mmdeploy.apis import build_task_processor
-from mmdeploy.utils import get_input_shape
-from mmengine.config import Config
+import torch.nn.functional as F
+from mmengine.config import Config, ConfigDict
 from mmengine.evaluator import Evaluator
 from mmengine.registry import DATASETS
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement, InstanceData
-from torch import Tensor
+from torch import Tensor, nn
 
-from .export import scale_in_testing
+from ..errors import InputError
+from .formats import runner_of
 
 # No config pads images whose sides are multiples of this.
 SIZE_DIVISOR = 32
@@ -28,49 +28,23 @@ POINTS = dict(mIoU=1, PQ=1, bbox_mAP=100, segm_mAP=100)
 
 
 class Verification:
-    """Runs a model and the files that it was exported to on some of the test images, taken at equal distances.
-
-    All images are resized to the input size of the deploy config, or to about 4 : 3, which is not the traced size.
-    Neither needs padding, which an exported model would take for a part of the image while PyTorch's leaves it
-    out. Segmentors take whole images instead of sliding windows, as exported ones do.
+    """Runs a model and what it was exported to on some of the test images, taken at equal distances.
 
     Args:
-        config: Config of the model.
-        deploy_config: Config of the export.
-        checkpoint: Weights of the model in PyTorch.
-        exported: For each exported model its name and its files.
+        config: Config of the model, as `at_one_size` returns it.
+        models: The model in PyTorch, named `PYTORCH`, then each exported one by its name. Their `test_step` takes
+            what a data loader gives, and returns data samples.
         num_images: Number of images, at most; at full size each takes many seconds.
 
     Attributes:
+        models: As given.
         num_available: Number of test images that there are.
         differences: The largest difference from PyTorch so far (see `largest_difference`) of each exported model.
         seconds: Time for the fastest image of each model, with its preprocessing and postprocessing.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        deploy_config: Config,
-        checkpoint: Path,
-        exported: dict[str, list[str]],
-        num_images: int,
-    ) -> None:
-        config = copy.deepcopy(config)
-        size = get_input_shape(deploy_config) or dynamic_size(config)
-        for pipeline in (config.test_pipeline, config.test_dataloader.dataset.pipeline):
-            for step in pipeline:
-                if step['type'] == 'Resize':
-                    step.update(scale=tuple(size), keep_ratio=False)
-        for stage in ('rpn', 'rcnn'):
-            if 'nms' in config.model.test_cfg.get(stage, {}):
-                # One class or level at a time. By default mmcv shifts their boxes thousands of pixels apart and takes
-                # them together, but there float32 rounds so coarsely that other boxes are suppressed.
-                config.model.test_cfg[stage].nms.split_thr = 1
-        config.test_dataloader.update(num_workers=0, persistent_workers=False, batch_size=1)
-        task = build_task_processor(config, deploy_config, 'cpu')
-        self.models = {PYTORCH: task.build_pytorch_model(str(checkpoint))}
-        for name, files in exported.items():
-            self.models[name] = task.build_backend_model(files, task.update_data_preprocessor)
+    def __init__(self, config: Config, models: dict[str, object], num_images: int) -> None:
+        self.models = models
         dataset = DATASETS.build(config.test_dataloader.dataset)
         self.num_available = len(dataset)
         dataset.get_subset_(evenly_spaced(min(num_images, len(dataset)), len(dataset)))
@@ -83,8 +57,8 @@ class Verification:
                     metric.img_ids = [dataset.get_data_info(index)['img_id'] for index in range(len(dataset))]
         test_cfg = config.model.test_cfg
         self.test_cfg = test_cfg.get('rcnn', test_cfg)
-        self.differences = dict.fromkeys(exported, 0.0)
-        self.seconds = dict.fromkeys(self.models, float('inf'))
+        self.differences = {name: 0.0 for name in models if name != PYTORCH}
+        self.seconds = dict.fromkeys(models, float('inf'))
 
     def __len__(self) -> int:
         return len(self.dataloader)
@@ -136,6 +110,70 @@ def drops(metrics: dict[str, dict[str, float]]) -> dict[str, float]:
     return found
 
 
+def at_one_size(config: Config, size: tuple[int, int] | None) -> Config:
+    """A copy of a config with which PyTorch and an exported model compute the same.
+
+    All images are resized to one size. It needs no padding, which an exported model would take for a part of the
+    image while PyTorch's leaves it out.
+
+    Args:
+        config: Config of the model.
+        size: (width, height) in pixels that the exported model takes. None if it takes any: about 4 : 3 with the
+            short side of testing, which is not the size that was traced.
+    """
+    config = copy.deepcopy(config)
+    size = size or dynamic_size(config)
+    for pipeline in (config.get('test_pipeline', ()), config.test_dataloader.dataset.pipeline):
+        for step in pipeline:
+            if step['type'] == 'Resize':
+                step.update(scale=tuple(size), keep_ratio=False)
+    for stage in ('rpn', 'rcnn'):
+        if 'nms' in config.model.test_cfg.get(stage, {}):
+            # One class or level at a time. By default mmcv shifts their boxes thousands of pixels apart and takes
+            # them together, but there float32 rounds so coarsely that other boxes are suppressed.
+            config.model.test_cfg[stage].nms.split_thr = 1
+    config.test_dataloader.update(num_workers=0, persistent_workers=False, batch_size=1)
+    return config
+
+
+def verification_of_segmentor(
+    config: Config, model: nn.Module, exported: Sequence[Path], size: tuple[int, int] | None, num_images: int
+) -> Verification:
+    """The comparison of mmseg's segmentor with the files that `bioattn_mm.export.formats` made of it.
+
+    Args:
+        config: Config of the model.
+        model: The model, with its weights; from now on it takes whole images instead of sliding windows.
+        exported: The files.
+        size: (height, width) in pixels that the files take; None for any.
+        num_images: As in `Verification`.
+    """
+    model.test_cfg = ConfigDict(mode='whole')
+    models = {path.stem: ExportedSegmentor(model, runner_of(path)) for path in exported}
+    return Verification(at_one_size(config, size and size[::-1]), {PYTORCH: model, **models}, num_images)
+
+
+class ExportedSegmentor:
+    """An exported network with what mmseg's segmentor does before and after its own.
+
+    Args:
+        model: The segmentor.
+        run: From images, (B, 3, H, W), to the logits of the head.
+    """
+
+    def __init__(self, model: nn.Module, run: Callable[[Tensor], Sequence[Tensor]]) -> None:
+        self._model, self._run = model, run
+
+    def test_step(self, data: dict) -> list[BaseDataElement]:
+        """As that of mmseg's segmentors."""
+        data = self._model.data_preprocessor(data, False)
+        (logits,) = self._run(data['inputs'])
+        logits = F.interpolate(
+            logits, data['inputs'].shape[2:], mode='bilinear', align_corners=self._model.align_corners
+        )
+        return self._model.postprocess_result(logits, data['data_samples'])
+
+
 def evenly_spaced(number: int, length: int) -> list[int]:
     """Indices of some of the elements of a list, from all of it."""
     return [index * length // number for index in range(number)]
@@ -145,6 +183,18 @@ def dynamic_size(config: Config) -> tuple[int, int]:
     """(width, height) of about 4 : 3 with the short side of testing, rounded up to multiples of SIZE_DIVISOR."""
     height = min(scale_in_testing(config))
     return tuple(-(-side // SIZE_DIVISOR) * SIZE_DIVISOR for side in (4 * height // 3, height))
+
+
+def scale_in_testing(config: Config) -> tuple[int, int]:
+    """`scale` of the one Resize of the test pipeline.
+
+    Raises:
+        InputError: There are none or several.
+    """
+    resizes = [step for step in config.test_dataloader.dataset.pipeline if step['type'] == 'Resize']
+    if len(resizes) != 1:
+        raise InputError(f'the test pipeline must have one Resize, this config has {len(resizes)}')
+    return tuple(resizes[0].scale)
 
 
 def largest_difference(a: BaseDataElement, b: BaseDataElement, test_cfg: dict) -> float:
