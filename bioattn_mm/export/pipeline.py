@@ -36,7 +36,8 @@ What comes out, by task, B being the batch:
 - segmentation: `logits`, (B, classes, h, w), of the size of the head, not of the image: resize them bilinearly (with
   `align_corners`) to the input before the argmax. With `"channels": 1` there is a sigmoid and a `threshold` in the
   place of the argmax. `mode` is "whole", or "slide" with windows of `crop_size` [height, width] every `stride`
-  pixels, whose logits are averaged where they overlap.
+  pixels, whose logits are averaged where they overlap. A model of one size has windows of that size, and the stride
+  in proportion.
 - detection: `boxes`, (B, N, 4), x1, y1, x2, y2 in pixels of the input, `scores`, (B, N), best first, and `labels`,
   int64 (B, N); with masks `masks`, (B, N, 28, 28), probabilities in the box. Entries of score 0 are padding.
 - panoptic: `class_logits`, (B, queries, classes + 1), and `mask_logits`, (B, queries, h, w).

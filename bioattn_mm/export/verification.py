@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import io
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from mmengine.config import Config, ConfigDict
 from mmengine.evaluator import Evaluator
+from mmengine.logging import MMLogger
 from mmengine.registry import DATASETS
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement, InstanceData
@@ -49,7 +51,8 @@ class Verification:
         self.num_available = len(dataset)
         dataset.get_subset_(evenly_spaced(min(num_images, len(dataset)), len(dataset)))
         self.dataloader = Runner.build_dataloader({**config.test_dataloader, 'dataset': dataset})
-        self.evaluators = {name: Evaluator(copy.deepcopy(config.test_evaluator)) for name in self.models}
+        with _quiet():
+            self.evaluators = {name: Evaluator(copy.deepcopy(config.test_evaluator)) for name in self.models}
         for evaluator in self.evaluators.values():
             evaluator.dataset_meta = dataset.metainfo
             for metric in evaluator.metrics:
@@ -81,8 +84,8 @@ class Verification:
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """Every metric of every model after all images; NaN if a model has no value."""
-        # COCO's metric prints tables, and returns nothing for a model without detections.
-        with contextlib.redirect_stdout(io.StringIO()):
+        # COCO's metric returns nothing for a model without detections.
+        with _quiet():
             found = {name: evaluator.evaluate(len(self)) for name, evaluator in self.evaluators.items()}
         names = dict.fromkeys(metric for values in found.values() for metric in values)
         return {
@@ -172,6 +175,19 @@ class ExportedSegmentor:
             logits, data['inputs'].shape[2:], mode='bilinear', align_corners=self._model.align_corners
         )
         return self._model.postprocess_result(logits, data['data_samples'])
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Context in which metrics neither print nor log their tables."""
+    logger = MMLogger.get_current_instance()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def evenly_spaced(number: int, length: int) -> list[int]:

@@ -186,8 +186,7 @@ class Model:
             prepared = np.pad(prepared, ((0, 0), (0, missing[0]), (0, missing[1])))
             top, left = (max(length - side, 0) // 2 for length, side in zip(prepared.shape[1:], window))
             prepared = prepared[:, top : top + window[0], left : left + window[1]]
-        prepared = tasks.padded(prepared[None], **self._takes)
-        return np.ascontiguousarray(np.broadcast_to(prepared, (self._fixed_batch or 1, *prepared.shape[1:])))
+        return np.repeat(tasks.padded(prepared[None], **self._takes), self._fixed_batch or 1, axis=0)
 
     def run(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
         """The model's outputs, by name.
@@ -263,7 +262,8 @@ class Model:
         crop_size, stride = self._settings['crop_size'], self._settings['stride']
         height, width = inputs.shape[2:]
         if self._fixed_size:
-            # Its windows have the one size that it takes, also of a smaller image.
+            # Its windows have the one size that it takes, also of a smaller image, and overlap in proportion.
+            stride = [max(step * own // side, 1) for step, own, side in zip(stride, self._fixed_size, crop_size)]
             crop_size = self._fixed_size
             missing = [max(own - length, 0) for own, length in zip(crop_size, (height, width))]
             inputs = np.pad(inputs, ((0, 0), (0, 0), (0, missing[0]), (0, missing[1])))

@@ -16,8 +16,8 @@ from bioattn_mm.export.quantization import size_nodes, to_float16, to_int8  # no
 from bioattn_mm.runtime import Model  # noqa: E402
 from bioattn_mm.runtime.backends import BACKENDS  # noqa: E402
 
+from ..runtime.comparison import image_of  # noqa: E402
 from ..runtime.small_models import write  # noqa: E402
-from ..runtime.test_model import image_of  # noqa: E402
 
 DIMS, HEADS = 32, 2
 SLIDE = dict(mode='slide', crop_size=[32, 32], stride=[24, 24], align_corners=False)

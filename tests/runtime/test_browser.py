@@ -17,8 +17,9 @@ from bioattn_mm.page.browser import find_chromium, open_browser  # noqa: E402
 from bioattn_mm.runtime import Model  # noqa: E402
 
 from ..tools.running import ROOT  # noqa: E402
+from .comparison import image_of  # noqa: E402
 from .small_models import segmentor  # noqa: E402
-from .test_model import WHOLE, image_of  # noqa: E402
+from .test_model import WHOLE  # noqa: E402
 
 BUNDLE = ROOT / 'runtime' / 'node_modules'
 PAGE = """<!doctype html><img src="image.png"><script type="module">

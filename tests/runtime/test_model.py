@@ -26,16 +26,11 @@ from bioattn_mm.runtime.images import prepare  # noqa: E402
 from bioattn_mm.runtime.tasks import detections, resize_maps  # noqa: E402
 
 from ..tools.running import ROOT, InProcess  # noqa: E402
+from .comparison import image_of  # noqa: E402
 from .small_models import CLASSES, MEAN, STD, segmentor, weights  # noqa: E402
 
 SLIDE = dict(mode='slide', crop_size=[32, 40], stride=[21, 27], align_corners=False)
 WHOLE = dict(mode='whole', align_corners=False)
-
-
-def image_of(height: int, width: int, seed: int = 0) -> np.ndarray:
-    """Noise that is smooth enough for classes to form regions."""
-    noise = np.random.default_rng(seed).integers(0, 256, (height // 8 + 1, width // 8 + 1, 3), dtype=np.uint8)
-    return cv2.resize(noise, (width, height), interpolation=cv2.INTER_CUBIC)
 
 
 def mmsegs_logits(image: np.ndarray, settings: dict) -> np.ndarray:
@@ -156,10 +151,11 @@ def test_padding_is_cut_off(tmp_path: Path) -> None:
 def test_sides_that_are_no_multiples_are_padded(tmp_path: Path) -> None:
     path = segmentor(tmp_path, **WHOLE)
     document = json.loads((tmp_path / 'pipeline.json').read_text())
-    document['inputs'] = [dict(name='input', multiple=32)]
+    document['inputs'] = [dict(name='input', minimum=80, multiple=32)]
     (tmp_path / 'pipeline.json').write_text(json.dumps(document))
     model = Model(path)
-    assert model.inputs_of(image_of(48, 62)).shape == (1, 3, 64, 64)
+    assert model.inputs_of(image_of(48, 62)).shape == (1, 3, 96, 96)
+    assert model.inputs_of(image_of(48, 100)).shape == (1, 3, 96, 96)  # resized to 46 x 96
     (result,) = model(image_of(48, 62), return_logits=True)
     expected = mmsegs_logits(image_of(48, 62), WHOLE)
     assert result.logits.shape == expected.shape

@@ -10,8 +10,9 @@ for package in ('onnx', 'onnxruntime', 'openvino'):
     pytest.importorskip(package, reason=f'{package} is not installed: make setup EXTRA=deploy')
 
 from ..docs.blocks import read_blocks  # noqa: E402
+from .comparison import image_of  # noqa: E402
 from .small_models import segmentor  # noqa: E402
-from .test_model import SLIDE, image_of  # noqa: E402
+from .test_model import SLIDE  # noqa: E402
 
 
 def test_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from bioattn_mm import Predictor
 from bioattn_mm.runtime import Model
 from bioattn_mm.runtime.backends import BACKENDS
 
+from ..runtime.comparison import check_logits, few_images
 from .random_weights import random_checkpoint
 from .running import ROOT, InProcess
 
@@ -36,18 +37,26 @@ def checkpoint(workplace: Path) -> str:
 
 
 @pytest.mark.filterwarnings('ignore:You are using the legacy TorchScript-based ONNX export')
-@pytest.mark.parametrize('config, kind', [(UPERNET, 'segmentation'), (MASK_RCNN, 'instance-seg')])
-def test_exported_is_pytorchs(config: str, kind: str, workplace: Path, tool: InProcess) -> None:
+@pytest.mark.parametrize(
+    'config, kind, int8',
+    [
+        (UPERNET, 'segmentation', True),
+        (MASK_RCNN, 'instance-seg', False),
+        pytest.param(MASK_RCNN, 'instance-seg', True, marks=pytest.mark.every_config),
+    ],
+)
+def test_exported_is_pytorchs(config: str, kind: str, int8: bool, workplace: Path, tool: InProcess) -> None:
     random_checkpoint(workplace / 'random.pth', config)
     out = workplace / 'exported' / kind
     printed = tool(
         workplace, 'export.py', config, 'random.pth', '--out', str(out), '--verify',
         '--deploy-cfg', f'configs/deploy/{kind}_onnxruntime_dynamic.py', '--mini', '--verify-images', '2',
-        '--float16', '--int8', 'data/mini/coco/val2017', '--max-drop', '100',
+        '--float16', '--max-drop', '100', *(('--int8', few_images(workplace)) if int8 else ()),
         '--cfg-options', 'test_dataloader.dataset.indices=4',
     )  # fmt: skip
 
-    assert '2 of 4 miniature images' in printed and 'calibrate int8, 20 images' in printed
+    assert '2 of 4 miniature images' in printed and 'end2end_float16' in printed
+    assert ('calibrate int8, 3 images' in printed) == int8 == (out / 'end2end_int8.onnx').is_file()
     assert float(re.search('largest difference of the outputs: (.*)', printed)[1]) < 1e-3
     rows = re.findall(r'(?:aAcc|bbox_mAP|segm_mAP) *│ *([\d.-]+) *│ *([\d.-]+)', printed)
     assert len(rows) == (1 if kind == 'segmentation' else 2)
@@ -128,23 +137,19 @@ def check_runtime(config: str, exported: Path, workplace: Path) -> None:
         options['cfg_options']['test_dataloader.dataset.pipeline.1.scale'] = (256, 192)
     else:
         del options['cfg_options']
-    for mode in ('slide', 'whole') if config == UPERNET else (None,):
-        samples = Predictor(config, workplace / 'random.pth', mode=mode, **options)(images)
-        for backend in BACKENDS:
-            results = Model(exported, backend, mode=mode)(images, return_logits=True)
-            for sample, result in zip(samples, results):
-                if config == UPERNET:
-                    logits = sample.seg_logits.data.numpy()
-                    assert np.abs(logits - result.logits).max() < 1e-3
-                    tied = np.diff(np.sort(logits, axis=0)[-2:], axis=0)[0] < 1e-3
-                    assert ((sample.pred_sem_seg.data[0].numpy() == result.labels) | tied).all()
-                else:
-                    expected = sample.pred_instances.numpy()
-                    assert len(expected) == len(result.scores) > 5
-                    assert np.abs(expected.scores - result.scores).max() < 1e-3
-                    assert np.abs(expected.bboxes - result.boxes).max() < 0.01
-                    assert (expected.labels == result.labels).all()
-                    assert (np.asarray(expected.masks) != result.masks).mean() < 1e-4
+    samples = Predictor(config, workplace / 'random.pth', **options)(images)
+    for backend in BACKENDS:
+        results = Model(exported, backend)(images, return_logits=True)
+        for sample, result in zip(samples, results):
+            if config == UPERNET:
+                check_logits(sample, result)
+            else:
+                expected = sample.pred_instances.numpy()
+                assert len(expected) == len(result.scores) > 5
+                assert np.abs(expected.scores - result.scores).max() < 1e-3
+                assert np.abs(expected.bboxes - result.boxes).max() < 0.01
+                assert (expected.labels == result.labels).all()
+                assert (np.asarray(expected.masks) != result.masks).mean() < 1e-4
 
 
 def test_mmdeploys_own_functions_at_any_size(workplace: Path, checkpoint: str) -> None:
@@ -176,6 +181,9 @@ def test_bad_input(workplace: Path, checkpoint: str, tool: InProcess) -> None:
     )
     line = error(checkpoint, '--deploy-cfg', SEGMENTATION, '--out', 'data')
     assert line == 'error: data is there already and not empty: name another folder for --out'
+    random_checkpoint(workplace / 'own_classes.pth', UPERNET, ('screw', 'nut', 'washer'))
+    line = error('own_classes.pth', '--deploy-cfg', SEGMENTATION, '--out', 'new', '--verify')
+    assert line.endswith('upernet_small.py, and own_classes.pth has 3 others: leave it out')
     line = error('none.pth', '--deploy-cfg', SEGMENTATION, '--out', 'new')
     assert line == 'error: checkpoint not found: none.pth'
     line = error(checkpoint, '--deploy-cfg', SEGMENTATION, '--out', 'new', '--int8', 'none')

@@ -1,15 +1,20 @@
 """tools/export.py --via torch: the files against the model, what is refused, and what TensorRT would read."""
 
 import json
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from mmengine.config import Config
 from mmengine.registry import MODELS as REGISTRY
+from mmengine.registry import TRANSFORMS
 
+from bioattn_mm import Predictor
 from bioattn_mm.errors import InputError
+from bioattn_mm.export.pipeline import preprocessing_of
 from bioattn_mm.export.program import adaptive_average
 from bioattn_mm.layers import (
     AggregatedAttention,
@@ -23,7 +28,10 @@ from bioattn_mm.layers.gaussian_relative_attention import GaussianRelPosAttentio
 from bioattn_mm.layers.log_cpb import _doubled_centres, _offset_range
 from bioattn_mm.ops.portable import portable_formulas
 from bioattn_mm.registry import MODELS
+from bioattn_mm.runtime import Model
+from bioattn_mm.runtime.images import prepare
 
+from ..runtime.comparison import check_logits, few_images, image_of
 from .random_weights import random_checkpoint
 from .running import ROOT, InProcess
 
@@ -83,7 +91,7 @@ def test_offsets_of_the_position_bias() -> None:
 @pytest.fixture(scope='module')
 def checkpoint(workplace: Path) -> Path:
     """Weights of a segmentor of own classes, which its config does not know."""
-    path = workplace / 'own_classes.pth'
+    path = workplace / 'torch_own_classes.pth'
     random_checkpoint(path, UPERNET, CLASSES)
     return path
 
@@ -99,9 +107,10 @@ def test_onnx_of_one_size(workplace: Path, checkpoint: Path, tool: InProcess) ->
     size = 'x'.join(map(str, SIZE))
     printed = tool(
         workplace, 'export.py', UPERNET, checkpoint, '--via', 'torch', '--to', 'onnx', '--size', size, '--mini',
-        '--out', out,
+        '--out', out, '--float16', '--int8', few_images(workplace),
     )  # fmt: skip
-    assert 'end2end.onnx' in printed and 'pipeline.json' in printed
+    names = ('end2end.onnx', 'end2end_float16.onnx', 'end2end_int8.onnx', 'pipeline.json')
+    assert all(f'{name}  ' in printed for name in names) and {path.name for path in out.iterdir()} == set(names)
     pipeline = json.loads((out / 'pipeline.json').read_text())
     assert pipeline['classes'] == list(CLASSES) and len(pipeline['palette']) == 3
     assert [step['type'] for step in pipeline['preprocessing']] == ['resize', 'normalize']
@@ -130,13 +139,83 @@ def test_onnx_of_one_size(workplace: Path, checkpoint: Path, tool: InProcess) ->
     )
     assert line.endswith('name another folder for --out')
 
+    # The runtime slides windows of the file's size, at distances in proportion to the config's 85 of 128 pixels.
+    windows = {'model.test_cfg.crop_size': SIZE, 'model.test_cfg.stride': (42, 63)}
+    check_runtime(out, checkpoint, [image_of(128, 171), image_of(300, 200)], cfg_options=windows)
+    for name, allowed in (('end2end_float16.onnx', 0.01), ('end2end_int8.onnx', 0.3)):
+        (smaller,) = Model(out / name).run(image.numpy()).values()
+        assert 0 < float((torch.from_numpy(smaller) - expected).abs().max()) < allowed * float(expected.abs().max())
+
+
+def check_runtime(out: Path, checkpoint: Path, images: list[np.ndarray], **options: object) -> None:
+    """bioattn_mm.runtime predicts, by pipeline.json alone, what PyTorch predicts by the config."""
+    results = Model(out / 'end2end.onnx')(images, return_logits=True)
+    samples = Predictor(UPERNET, checkpoint, mini=True, device='cpu', **options)(images)
+    for sample, result in zip(samples, results, strict=True):
+        check_logits(sample, result)
+
+
+@pytest.mark.every_config
+def test_onnx_of_any_size(workplace: Path, tool: InProcess) -> None:
+    packages()
+    out, checkpoint = workplace / 'exported_of_any_size', workplace / 'torch_any_size.pth'
+    random_checkpoint(checkpoint, UPERNET)
+    printed = tool(
+        workplace, 'export.py', UPERNET, checkpoint, '--via', 'torch', '--to', 'onnx', '--mini', '--out', out,
+        '--float16', '--int8', few_images(workplace), '--verify', '--verify-images', '2', '--max-drop', '100',
+    )  # fmt: skip
+    assert '2 of 20 miniature images' in printed
+    assert float(re.search('largest difference of the outputs: (.*)', printed)[1]) < 1e-4
+    # No window of these is padded.
+    check_runtime(out, checkpoint, [image_of(128, 171), image_of(300, 200)])
+    # 128 x 171 pixels become 128 x 192, and 40 x 500, which testing makes 41 x 512, become 64 x 512.
+    model = Predictor(UPERNET, checkpoint, mini=True, device='cpu').model
+    exported = Model(out / 'end2end.onnx', mode='whole')
+    for image, size in ((image_of(128, 171), (128, 192)), (image_of(40, 500), (64, 512))):
+        inputs = torch.from_numpy(exported.inputs_of(image))
+        assert inputs.shape[2:] == size
+        with torch.no_grad():
+            logits = F.interpolate(model.decode_head(model.extract_feat(inputs)), size, mode='bilinear')
+        height, width = prepare(image, exported_steps(out)).size
+        logits = F.interpolate(logits[..., :height, :width], image.shape[:2], mode='bilinear')[0]
+        (result,) = exported(image, return_logits=True)
+        assert np.abs(result.logits - logits.numpy()).max() < 1e-3
+
+
+def exported_steps(out: Path) -> list[dict]:
+    """The steps from an image to the input of an exported model."""
+    return json.loads((out / 'pipeline.json').read_text())['preprocessing']
+
+
+@pytest.mark.parametrize('config', ['convit/convit-tiny_8xb128_in1k', 'transnext/upernet_tiny_ade20k'])
+def test_pipeline_is_that_of_the_config(config: str) -> None:
+    """Resizing as the test pipeline does, by Pillow for ImageNet and OpenCV for ADE20K."""
+    config = Config.fromfile(ROOT / f'configs/{config}.py')
+    steps = preprocessing_of(config)[:-1]
+    image = image_of(300, 401)
+    expected = dict(img=image, img_shape=image.shape[:2])
+    with TRANSFORMS.switch_scope_and_registry(config.default_scope) as registry:
+        for transform in config.test_dataloader.dataset.pipeline:
+            if transform['type'] in ('Resize', 'ResizeEdge', 'CenterCrop'):
+                expected = registry.build(transform)(expected)
+    assert (prepare(image, steps).inputs == expected['img'].transpose(2, 0, 1)).all()
+    assert steps[0]['backend'] == ('pillow' if config.default_scope == 'mmpretrain' else 'cv2')
+
 
 def test_refused(workplace: Path, checkpoint: Path, tool: InProcess) -> None:
     def error(*args: object) -> str:
         return tool.refused(workplace, 'export.py', *args, '--mini', '--out', 'new')
 
     line = error(UPERNET, checkpoint, '--via', 'torch')
-    assert line == 'error: --via torch takes --to FORMAT, --size and --backbone, and no --deploy-cfg or --verify'
+    assert line == 'error: --via torch takes --to FORMAT, --size and --backbone, and no --deploy-cfg'
+    line = error(UPERNET, checkpoint, '--via', 'torch', '--to', 'pt2', '--float16')
+    assert line == 'error: --float16 and --int8 write ONNX files: take --to onnx'
+    line = error(UPERNET, checkpoint, '--via', 'torch', '--to', 'onnx', '--int8', 'data', '--backbone')
+    assert line == 'error: --int8 is for whole models: calibrate without --backbone'
+    line = error(UPERNET, checkpoint, '--via', 'torch', '--to', 'onnx', '--verify')
+    assert line.startswith('error: --verify takes miniature images with the 150 classes of ')
+    line = error(UPERNET, checkpoint, '--via', 'torch', '--to', 'pt2', '--verify', '--backbone')
+    assert line.startswith('error: --via torch --verify is for segmentors; every file is compared')
     line = error(UPERNET, checkpoint, '--to', 'onnx')
     assert line == 'error: --via mmdeploy takes --deploy-cfg FILE, and no --to, --size or --backbone'
     line = error(UPERNET, checkpoint, '--via', 'torch', '--to', 'pt2', '--size', '64')
