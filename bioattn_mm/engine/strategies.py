@@ -66,7 +66,9 @@ class FSDP2Strategy(DDPStrategy):
         **kwargs: Arguments of mmengine's DDPStrategy.
     """
 
-    def __init__(self, *, param_dtype: str | None = None, reshard_after_forward: bool = True, **kwargs) -> None:
+    def __init__(
+        self, *, param_dtype: str | None = None, reshard_after_forward: bool = True, **kwargs: object
+    ) -> None:
         super().__init__(**kwargs)
         self.param_dtype = getattr(torch, param_dtype) if param_dtype else None
         self.reshard_after_forward = reshard_after_forward
