@@ -38,13 +38,17 @@ def is_same_grid(grid: tuple[int, int], other: tuple[int, int]) -> bool:
 
     A layer that has a shortcut for the grid of its training must not take it in a graph for any size.
     """
-    for length, known in zip(grid, other):
-        if is_symbol(length) or is_symbol(known):
-            if str(length) != str(known):
-                return False
-        elif length != known:
-            return False
-    return True
+    return all(_is_known(length, known) for length, known in zip(grid, other))
+
+
+def _is_known(length: int, other: int) -> bool:
+    """Whether two lengths are the same; of symbols, whether they are at all sizes of the graph."""
+    if not (is_symbol(length) or is_symbol(other)):
+        return length == other
+    # A comparison by itself would restrict the graph to the sizes for which it has the result of the example.
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return statically_known_true(length == other)
 
 
 def hypot(x: Tensor, y: Tensor) -> Tensor:
@@ -60,4 +64,10 @@ def is_symbol(length: int) -> bool:
 def size_of_cells(length: int, number: int) -> int | None:
     """Size of the cells into which a length is divided; None if there is, or for a symbol may be, a remainder."""
     size, rest = length // number, length % number
-    return int(size) if str(size).isdecimal() and str(rest) == '0' else None
+    if is_symbol(size) or is_symbol(rest):
+        from torch.fx.experimental.symbolic_shapes import is_concrete_int
+
+        # Of two symbols, such as the tokens and the pooled grid of a stage, the quotient may be a number.
+        return int(size) if is_concrete_int(size) and _is_known(rest, 0) else None
+    # What torch.jit traces are tensors, of which nothing is known.
+    return size if isinstance(size, int) and rest == 0 else None
