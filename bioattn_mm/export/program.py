@@ -112,11 +112,11 @@ def _parameters_without_gradients(network: nn.Module) -> Iterator[None]:
 def _drop_inequalities(program: ExportedProgram) -> None:
     """Remove the assertions that two sizes differ, which would refuse single images.
 
-    PyTorch asks whether a batch has one image, to choose the layout of a result, and whether a tensor is empty. For the
-    example, of two images, the answer is no, and with `prefer_deferred_runtime_asserts_over_guards` the graph insists
-    on it: `batch != 1`, `batch * tokens != tokens`, `batch * rows * columns != 0`. The operators of the graph are those
-    for any batch, and take one image, too; `formats.export` runs every file with one image and with two. Equalities and
-    bounds, which the graph needs, stay.
+    PyTorch asks whether a batch has one image, to choose the layout of a result, and whether a tensor is empty. For
+    the example, of two images, the answer is no, and with `prefer_deferred_runtime_asserts_over_guards` the graph
+    insists on it: `batch != 1`, `batch * tokens != tokens`, `batch * rows * columns != 0`. The operators of the graph
+    are those for any batch, and take one image, too: `formats.export` runs every file with one image and with two.
+    Equalities and bounds, which the graph needs, stay.
     """
     for node in list(program.graph.nodes):
         if node.op == 'call_function' and node.target is torch.ops.aten._assert_scalar.default:

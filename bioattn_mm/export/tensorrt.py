@@ -1,8 +1,14 @@
 """What TensorRT reads of an ONNX file, by its published list; nothing here has run in TensorRT.
 
-Source: docs/operators.md of github.com/onnx/onnx-tensorrt, commit 6d0ab7be324d02c7feb3a306b6fdbeae84f71ddc, which is
-that of TensorRT 8.5, for operators up to opset 17. TensorRT casts INT64 to INT32 and DOUBLE to FLOAT by itself. The
-list does not have LayerNormalization, for which TensorRT 8.6 has a layer.
+Sources, of github.com/onnx/onnx-tensorrt:
+
+- docs/operators.md at commit 6d0ab7be324d02c7feb3a306b6fdbeae84f71ddc: the list of TensorRT 8.5, with the types
+  below. TensorRT 8 casts INT64 to INT32, later ones have it; all cast DOUBLE to FLOAT.
+- docs/Changelog.md at commit 0137504e2b25fe5253bd85d26b073378fb67805b: 8.6 EA (2023-3-13) added LayerNormalization.
+- docs/operators.md of TensorRT 10.15, for operators of opset 9 to 24: of LayerNormalization only the first output may
+  be used, and the axes of reductions, which are inputs from opset 18 on, have to be constants.
+
+Exported files have opset 18. The lists of 8.5 and 8.6 go up to 17, that of 9.2 up to 19: they are for 9.2 and later.
 """
 
 from pathlib import Path
@@ -36,10 +42,17 @@ TYPES = {
         ANY,
     ),
     **dict.fromkeys(('And', 'Not', 'Or'), frozenset({'BOOL'})),
-    'LayerNormalization': FLOATS,  # from TensorRT 8.6 on
+    'LayerNormalization': FLOATS,
 }
 # Inputs, by their places, that have to be constants.
-CONSTANT_INPUTS = dict(CumSum=(1,), Slice=(3,), Squeeze=(1,), Unsqueeze=(1,))
+CONSTANT_INPUTS = {
+    **dict.fromkeys(
+        'CumSum ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Squeeze '
+        'Unsqueeze'.split(),
+        (1,),
+    ),
+    'Slice': (3,),
+}
 
 
 def refused_by_tensorrt(path: Path) -> list[str]:
@@ -67,6 +80,8 @@ def refused_by_tensorrt(path: Path) -> list[str]:
             # Cast and Where take conditions; indices of Gather are not looked at.
             if CAST.get(found, found) not in TYPES[name]:
                 refused.add(f'{name}: of {found}')
+        if name == 'LayerNormalization' and any(node.output[1:]):
+            refused.add(f'{name}: more than its first output')
         for place in CONSTANT_INPUTS.get(name, ()):
             if len(node.input) > place and node.input[place] and node.input[place] not in constants:
                 refused.add(f'{name}: input {place} is no constant')

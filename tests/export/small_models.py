@@ -7,9 +7,7 @@ from torch import nn
 from ..tools.running import ROOT
 
 TRANSNEXT = dict(type='TransNeXt', arch=dict(embed_dims=(8, 16, 16, 16), num_heads=(1, 2, 2, 2), depths=(1, 1, 1, 1)))
-VARS = dict(
-    type='VARS', arch=dict(block='rvt', embed_dims=[8, 16], depths=[1, 1], num_heads=[2, 2], feature_ratio=1)
-)
+VARS = dict(type='VARS', arch=dict(block='rvt', embed_dims=[8, 16], depths=[1, 1], num_heads=[2, 2], feature_ratio=1))
 DEIT = dict(VARS, arch=dict(block='deit', embed_dims=[8], depths=[2], num_heads=[2], feature_ratio=1))
 BACKBONES = {
     'TransNeXt': TRANSNEXT,

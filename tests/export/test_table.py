@@ -22,7 +22,12 @@ REFUSED = {
 }
 # A model with a head at any size has its backbone at any size, too.
 ROWS = [
-    *((name, head, kind, 'any') for head in ('classifier', 'segmentor') for kind in ('onnx', 'pt2') for name in HEADED),
+    *(
+        (name, head, kind, 'any')
+        for head in ('classifier', 'segmentor')
+        for kind in ('onnx', 'pt2')
+        for name in HEADED
+    ),
     *((name, None, kind, 'any') for kind in ('onnx', 'pt2') for name in BACKBONES if name not in HEADED),
     *((name, None, kind, 'one') for kind in ('onnx', 'pt2') for name in BACKBONES),
     *(('GABSwin', head, kind, 'one') for head in ('classifier', 'segmentor') for kind in ('onnx', 'pt2')),
