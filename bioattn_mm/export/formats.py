@@ -70,9 +70,7 @@ def export(
         onnx = path.with_suffix('.onnx')
         write_onnx(program, network.names, onnx, any_size=size is None)
         if kind == 'openvino':
-            import openvino
-
-            openvino.save_model(openvino.convert_model(onnx), path, compress_to_fp16=False)
+            write_openvino(onnx, path)
             onnx.unlink()
     elif kind == 'pt2':
         torch.export.save(program, path)
@@ -92,6 +90,13 @@ def export(
         palette=[list(colour) for colour in palette],
     )
     return [path, write_pipeline(folder, document)]
+
+
+def write_openvino(onnx: Path, path: Path) -> None:
+    """Write an ONNX file as OpenVINO's `path`, with the suffix .xml, and weights in float32 beside it."""
+    import openvino
+
+    openvino.save_model(openvino.convert_model(onnx), path, compress_to_fp16=False)
 
 
 def runner_of(path: Path) -> Callable[[Tensor], Sequence[Tensor]]:

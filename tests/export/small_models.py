@@ -41,7 +41,7 @@ def build(name: str, head: str | None) -> tuple[nn.Module, Config]:
 
     Args:
         name: Of `BACKBONES`.
-        head: 'segmentor', 'classifier' or None.
+        head: 'UPerHead' or 'FCNHead' of a segmentor, 'classifier', or None, which leaves the segmentor's head unused.
     """
     arguments = dict(BACKBONES[name], type=f'bioattn_mm.{BACKBONES[name]["type"]}')
     backbone = MODELS.build(arguments)
@@ -65,6 +65,16 @@ def build(name: str, head: str | None) -> tuple[nn.Module, Config]:
             )
             channels = [8] * 4
         config.model.decode_head.update(in_channels=channels, channels=8, num_classes=3)
+        if head == 'FCNHead':
+            config.model.decode_head = dict(
+                type=head,
+                in_channels=channels[-1],
+                in_index=3,
+                channels=8,
+                num_convs=1,
+                num_classes=3,
+                align_corners=False,
+            )
         config.model.auxiliary_head = None
     config.model.backbone = arguments
     init_default_scope(config.default_scope)

@@ -1,15 +1,25 @@
-"""The table of docs/export.md: what --via torch exports, in which formats and sizes."""
+"""The table of docs/export.md: what --via torch exports, in which formats and sizes.
+
+`export` compares every file with its model.
+"""
 
 import json
 from pathlib import Path
 
 import pytest
 import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
 
 from bioattn_mm.errors import InputError
-from bioattn_mm.export.formats import PACKAGES, export
+from bioattn_mm.export.formats import CHECKED_PORTABLE, PACKAGES, check_outputs, export, runner_of, write_openvino
+from bioattn_mm.export.networks import Features, network_of
 
+from ..tools.random_weights import random_checkpoint
+from ..tools.running import ROOT, InProcess
 from .small_models import BACKBONES, build
+
+MASK_RCNN = str(ROOT / 'tests/tools/mask_rcnn_small.py')
 
 SIZE = (64, 96)
 HEADED = ('TransNeXt', 'ConViT', 'PerViT', 'GABViT', 'VARS-D', 'VARS-SD')
@@ -24,25 +34,28 @@ REFUSED = {
 ROWS = [
     *(
         (name, head, kind, 'any')
-        for head in ('classifier', 'segmentor')
+        for head in ('classifier', 'UPerHead')
         for kind in ('onnx', 'pt2')
         for name in HEADED
     ),
     *((name, None, kind, 'any') for kind in ('onnx', 'pt2') for name in BACKBONES if name not in HEADED),
     *((name, None, kind, 'one') for kind in ('onnx', 'pt2') for name in BACKBONES),
-    *(('GABSwin', head, kind, 'one') for head in ('classifier', 'segmentor') for kind in ('onnx', 'pt2')),
-    *(('VARS-S', head, 'pt2', 'any') for head in ('classifier', 'segmentor')),
+    *(('GABSwin', head, kind, 'one') for head in ('classifier', 'UPerHead') for kind in ('onnx', 'pt2')),
+    *(('VARS-S', head, 'pt2', 'any') for head in ('classifier', 'UPerHead')),
+    *(('GABViT', 'FCNHead', kind, 'any') for kind in ('onnx', 'pt2')),
+    *((name, None, 'aoti', size) for name in ('TransNeXt', 'PerViT') for size in ('one', 'any')),
 ]
-TASKS = {'segmentor': 'segmentation', 'classifier': 'classification', None: 'features'}
+TASKS = {'UPerHead': 'segmentation', 'FCNHead': 'segmentation', 'classifier': 'classification', None: 'features'}
 
 
 def hold(name: str, head: str | None, kind: str, size: str, folder: Path) -> None:
-    """Export a model, which compares the file with it, or see it refused."""
-    for package in PACKAGES[kind]:
+    """Export a model, which compares the file with it, or see it refused. What is in ONNX, OpenVINO runs, too."""
+    for package in PACKAGES['openvino' if kind == 'onnx' else kind]:
         pytest.importorskip(package, reason=f'{package} is not installed: make setup EXTRA=deploy')
     torch.manual_seed(0)
     model, config = build(name, head)
-    arguments = (model, config, kind, folder, SIZE if size == 'one' else None)
+    pixels = SIZE if size == 'one' else None
+    arguments = (model, config, kind, folder, pixels)
     if (name, kind, size) in REFUSED:
         with pytest.raises(InputError, match=REFUSED[name, kind, size]):
             export(*arguments, backbone=head is None)
@@ -51,9 +64,51 @@ def hold(name: str, head: str | None, kind: str, size: str, folder: Path) -> Non
     file, pipeline = export(*arguments, backbone=head is None)
     assert file.stat().st_size > 10_000
     assert json.loads(pipeline.read_text())['task'] == TASKS[head]
+    if kind == 'onnx':
+        network = Features(model.backbone).eval() if head is None else network_of(model, config)
+        write_openvino(file, folder / 'model.xml')
+        check_outputs(network, runner_of(folder / 'model.xml'), [(1, *pixels)] if pixels else CHECKED_PORTABLE)
 
 
 @pytest.mark.every_config
 @pytest.mark.parametrize(('name', 'head', 'kind', 'size'), ROWS)
 def test_row(name: str, head: str | None, kind: str, size: str, tmp_path: Path) -> None:
     hold(name, head, kind, size, tmp_path)
+
+
+# Those that take a few seconds.
+@pytest.mark.parametrize(
+    ('name', 'head', 'kind', 'size'),
+    [
+        ('GABViT', 'classifier', 'onnx', 'any'),
+        ('ConViT', 'classifier', 'pt2', 'any'),
+        ('GABSwin', None, 'pt2', 'any'),
+        ('VARS-S', None, 'onnx', 'one'),
+    ],
+)
+def test_cheap_row(name: str, head: str | None, kind: str, size: str, tmp_path: Path) -> None:
+    hold(name, head, kind, size, tmp_path)
+
+
+def test_backbone_of_a_detector(workplace: Path, tool: InProcess) -> None:
+    """Through the tool, without the head, which chooses boxes in Python."""
+    checkpoint, out = workplace / 'of_exported_detector.pth', workplace / 'exported_backbone'
+    random_checkpoint(checkpoint, MASK_RCNN)
+    tool(
+        workplace, 'export.py', MASK_RCNN, checkpoint, '--via', 'torch', '--to', 'pt2', '--backbone', '--size', '64x96',
+        '--mini', '--out', out,
+    )  # fmt: skip
+    pipeline = json.loads((out / 'pipeline.json').read_text())
+    assert pipeline['task'] == 'features' and pipeline['architecture'] == 'MaskRCNN'
+    maps = torch.export.load(out / 'model.pt2').module()(torch.zeros(1, 3, 64, 96))
+    assert [tuple(output.shape[1:]) for output in maps] == [(24, 16, 24), (48, 8, 12), (48, 4, 6), (48, 2, 3)]
+
+
+def test_mask2former_is_refused() -> None:
+    config = Config.fromfile(ROOT / 'configs/transnext/mask2former_micro_ade20k.py')
+    config.model.backbone.arch = BACKBONES['TransNeXt']['arch']
+    config.model.decode_head.in_channels = [8, 16, 16, 16]
+    init_default_scope(config.default_scope)
+    model = MODELS.build(config.model)
+    with pytest.raises(InputError, match='Mask2FormerHead: --via torch exports segmentors whose decode_head gives'):
+        network_of(model, config)
