@@ -95,8 +95,8 @@ def test_backbone_of_a_detector(workplace: Path, tool: InProcess) -> None:
     checkpoint, out = workplace / 'of_exported_detector.pth', workplace / 'exported_backbone'
     random_checkpoint(checkpoint, MASK_RCNN)
     tool(
-        workplace, 'export.py', MASK_RCNN, checkpoint, '--via', 'torch', '--to', 'pt2', '--backbone', '--size', '64x96',
-        '--mini', '--out', out,
+        workplace, 'export.py', MASK_RCNN, checkpoint, '--via', 'torch', '--to', 'pt2', '--backbone', '--size',
+        '64x96', '--mini', '--out', out,
     )  # fmt: skip
     pipeline = json.loads((out / 'pipeline.json').read_text())
     assert pipeline['task'] == 'features' and pipeline['architecture'] == 'MaskRCNN'
