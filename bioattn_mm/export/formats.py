@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from mmengine.config import Config
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from ..errors import InputError
 from .networks import Features, check_any_size, network_of
@@ -63,7 +64,7 @@ def export(
     preprocessing = preprocessing_of(config)
     path = folder / FILES[kind]
     is_portable = kind in ('onnx', 'openvino')
-    program = (trace_portable if is_portable else trace)(network, size)
+    program = trace_portable(network, size) if is_portable else trace(network, size, for_inductor=kind == 'aoti')
     if is_portable:
         from .onnx_file import write_onnx
 
@@ -75,7 +76,7 @@ def export(
     elif kind == 'pt2':
         torch.export.save(program, path)
     else:
-        torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+        compile_package(program, path)
     sizes = [(1, *size)] if size else CHECKED_PORTABLE if is_portable else CHECKED
     check_outputs(network, runner_of(path), sizes)
     document = dict(
@@ -90,6 +91,22 @@ def export(
         palette=[list(colour) for colour in palette],
     )
     return [path, write_pipeline(folder, document)]
+
+
+def compile_package(program: ExportedProgram, path: Path) -> None:
+    """Compile a program to a package of AOTInductor, which needs a C++ compiler.
+
+    Raises:
+        InputError: It cannot be compiled.
+    """
+    try:
+        torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+    except Exception as error:
+        reason = next((line for line in str(error).splitlines() if line.strip()), '')
+        raise InputError(
+            f'AOTInductor cannot compile this model: {type(error).__name__}: {reason[:200]}; --size HEIGHTxWIDTH or '
+            '--to pt2 may do'
+        ) from error
 
 
 def write_openvino(onnx: Path, path: Path) -> None:

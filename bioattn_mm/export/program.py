@@ -40,13 +40,18 @@ class InCells(nn.Module):
         return self.network(image.reshape(batch, channels, rows * size, columns * size))
 
 
-def trace(network: nn.Module, size: tuple[int, int] | None) -> ExportedProgram:
+def trace(network: nn.Module, size: tuple[int, int] | None, for_inductor: bool = False) -> ExportedProgram:
     """Trace a network as it is: operators of this package stay themselves.
 
     Args:
         network: From (B, 3, H, W) to a tuple of tensors, in eval mode.
         size: (height, width) in pixels that the graph takes, one image at a time; None for any batch and size.
+        for_inductor: Write adaptive pooling in other operators: Inductor cannot compile it to a grid whose size is a
+            symbol.
     """
+    if for_inductor:
+        with mock.patch.object(F, 'adaptive_avg_pool2d', adaptive_average):
+            return trace(network, size)
     if size is not None:
         return _export(network, torch.zeros(1, 3, *size), None)
     lengths = {2: Dim('height', min=SIDES[0], max=SIDES[1]), 3: Dim('width', min=SIDES[0], max=SIDES[1])}
