@@ -13,7 +13,6 @@ from mmengine.registry import MODELS as REGISTRY
 from mmengine.registry import TRANSFORMS
 
 from bioattn_mm import Predictor
-from bioattn_mm.errors import InputError
 from bioattn_mm.export.pipeline import preprocessing_of
 from bioattn_mm.export.program import adaptive_average
 from bioattn_mm.layers import (
@@ -27,7 +26,6 @@ from bioattn_mm.layers import (
 from bioattn_mm.layers.gaussian_relative_attention import GaussianRelPosAttention
 from bioattn_mm.layers.log_cpb import _doubled_centres, _offset_range
 from bioattn_mm.ops.portable import portable_formulas
-from bioattn_mm.registry import MODELS
 from bioattn_mm.runtime import Model
 from bioattn_mm.runtime.images import prepare
 
