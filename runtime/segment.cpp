@@ -7,28 +7,28 @@
 #include <opencv2/opencv.hpp>
 
 int main(int, char** argv) {
-    Ort::Env environment;
-    Ort::Session session(environment, argv[1], Ort::SessionOptions());
-    cv::Mat image = cv::imread(argv[2]);
-    double factor = std::min(2048.0 / std::max(image.rows, image.cols), 512.0 / std::min(image.rows, image.cols));
-    cv::resize(image, image, cv::Size(int(image.cols * factor + 0.5), int(image.rows * factor + 0.5)));
-    image.convertTo(image, CV_32FC3);
-    cv::subtract(image, cv::Scalar(103.53, 116.28, 123.675), image);
-    cv::divide(image, cv::Scalar(57.375, 57.12, 58.395), image);
-    cv::Mat input = cv::dnn::blobFromImage(image, 1.0, cv::Size(), cv::Scalar(), true);  // BGR to RGB, (1, 3, H, W)
-    Ort::AllocatorWithDefaultOptions allocator;
-    auto name_in = session.GetInputNameAllocated(0, allocator), name_out = session.GetOutputNameAllocated(0, allocator);
-    const char *names_in[] = {name_in.get()}, *names_out[] = {name_out.get()};
-    const int64_t shape[] = {1, 3, image.rows, image.cols};
-    auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
-    auto tensor = Ort::Value::CreateTensor<float>(memory, input.ptr<float>(), input.total(), shape, 4);
-    auto outputs = session.Run(Ort::RunOptions(), names_in, &tensor, 1, names_out, 1);
-    const auto size = outputs[0].GetTensorTypeAndShapeInfo().GetShape();
-    const float* logits = outputs[0].GetTensorData<float>();
-    const int64_t classes = size[1], area = size[2] * size[3];
-    cv::Mat labels(int(size[2]), int(size[3]), CV_8U);
-    for (int64_t pixel = 0; pixel < area; pixel++)
-        for (int64_t index = 1; index < classes; index++)
-            if (logits[index * area + pixel] > logits[labels.data[pixel] * area + pixel]) labels.data[pixel] = index;
-    cv::imwrite(argv[3], labels);
+  Ort::Env environment;
+  Ort::Session session(environment, argv[1], Ort::SessionOptions());
+  cv::Mat image = cv::imread(argv[2]);
+  double factor = std::min(2048.0 / std::max(image.rows, image.cols), 512.0 / std::min(image.rows, image.cols));
+  cv::resize(image, image, cv::Size(int(image.cols * factor + 0.5), int(image.rows * factor + 0.5)));
+  image.convertTo(image, CV_32FC3);
+  cv::subtract(image, cv::Scalar(103.53, 116.28, 123.675), image);
+  cv::divide(image, cv::Scalar(57.375, 57.12, 58.395), image);
+  cv::Mat input = cv::dnn::blobFromImage(image, 1.0, cv::Size(), cv::Scalar(), true);  // BGR to RGB, (1, 3, H, W)
+  Ort::AllocatorWithDefaultOptions allocator;
+  auto name_in = session.GetInputNameAllocated(0, allocator), name_out = session.GetOutputNameAllocated(0, allocator);
+  const char *names_in[] = {name_in.get()}, *names_out[] = {name_out.get()};
+  const int64_t shape[] = {1, 3, image.rows, image.cols};
+  auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
+  auto tensor = Ort::Value::CreateTensor<float>(memory, input.ptr<float>(), input.total(), shape, 4);
+  auto outputs = session.Run(Ort::RunOptions(), names_in, &tensor, 1, names_out, 1);
+  const auto size = outputs[0].GetTensorTypeAndShapeInfo().GetShape();
+  const float* logits = outputs[0].GetTensorData<float>();
+  const int64_t classes = size[1], area = size[2] * size[3];
+  cv::Mat labels(int(size[2]), int(size[3]), CV_8U);
+  for (int64_t pixel = 0; pixel < area; pixel++)
+    for (int64_t index = 1; index < classes; index++)
+      if (logits[index * area + pixel] > logits[labels.data[pixel] * area + pixel]) labels.data[pixel] = index;
+  cv::imwrite(argv[3], labels);
 }
