@@ -18,8 +18,12 @@ def cached_constant(function: Callable[..., torch.Tensor]) -> Callable[..., torc
 
     @wraps(function)
     def get(*arguments: Hashable) -> torch.Tensor:
-        is_fake = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
-        is_traced = is_fake or torch.compiler.is_compiling() or torch.jit.is_tracing()
+        # The compiler first: it cannot follow the question for the mode.
+        is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or _is_fake()
         return function(*arguments) if is_traced else cached(*arguments)
 
     return get
+
+
+def _is_fake() -> bool:
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
