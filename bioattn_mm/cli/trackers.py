@@ -55,7 +55,9 @@ def set_trackers(config: Config, names: Sequence[str], job: str = '') -> None:
         backends.append(dict(type='bioattn_mm.IterationWandbVisBackend', init_kwargs=settings))
     if 'mlflow' in names:
         backends.append(mlflow_backend(project, run, ids.get('mlflow')))
-    visualizer = config.setdefault('visualizer', dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend')]))
+    if 'visualizer' not in config:
+        config.visualizer = dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend')])
+    visualizer = config.visualizer
     there = visualizer.get('vis_backends') or []
     types = {backend['type'] for backend in there}
     visualizer.vis_backends = [*there, *(backend for backend in backends if backend['type'] not in types)]

@@ -15,13 +15,17 @@ ENTRIES = {model['Config']: model for metafile in METAFILES for model in metafil
 
 
 def url_of_weights(config: Path) -> str | None:
-    """Where a config, or the one that it inherits from, takes its weights from: read as text, for speed."""
+    """Where a config, or one that it inherits from, takes its weights from: read as text, for speed."""
     text = config.read_text()
     if 'checkpoint=' in text:
         url = re.search(r"checkpoint='(https://[^']+)'", text)
         return url and url[1]
-    base = re.search(r"^_base_ = '(\.\.?/\w+\.py)'", text, flags=re.MULTILINE)
-    return base and url_of_weights(config.parent / base[1])
+    bases = re.search(r"^_base_ = ('[^']+'|\[[^]]+\])", text, flags=re.MULTILINE)
+    # The backbone's file comes after a config whose backbone it replaces.
+    for base in reversed(re.findall(r"'(\.[^']+)'", bases[1]) if bases else []):
+        if url := url_of_weights(config.parent / base):
+            return url
+    return None
 
 
 def test_the_index_imports_every_metafile_and_is_valid() -> None:
