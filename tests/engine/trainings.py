@@ -111,6 +111,8 @@ def make_comparable(config: Config, world_size: int, accumulative_counts: int = 
         # As many samples of each image, and as many positive ones for the mask head, namely one: the mean over two
         # halves is then the mean over the whole. An image without positive anchors would count one sample more.
         config.model.train_cfg.rpn.assigner.min_pos_iou = 0.01
+        # Weights with which no two proposals have so nearly the same score that rounding decides between them.
+        config.randomness = dict(seed=1)
         config.model.train_cfg.rpn.sampler.update(type='FirstSampler', num=16)
         config.model.train_cfg.rcnn.sampler.update(type='FirstSampler', num=4, pos_fraction=0.25)
     # Adam divides by the gradient's size, and makes a step of rounding errors where it is zero.
