@@ -1,5 +1,6 @@
 """Samplers that read shard after shard: few open files, and reads beside each other."""
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -56,8 +57,26 @@ def shard_order(
     return order[np.lexsort((np.random.default_rng((*seeds, rank)).random(len(order)), groups))]
 
 
+class _ByShard:
+    """Part of a sampler: what its shards are, and the order of an epoch.
+
+    Args:
+        dataset: Read from shards.
+        mixed: How many shards are mixed.
+        **kwargs: Arguments of the sampler.
+    """
+
+    def __init__(self, dataset: BaseDataset, mixed: int = MIXED, **kwargs: object) -> None:
+        super().__init__(dataset, **kwargs)
+        self.mixed, self.shards = mixed, shards_of(dataset)
+
+    def _order(self, epoch: int, round_up: bool = True) -> list[int]:
+        seeds = self.seed, epoch
+        return shard_order(self.shards, seeds, self.rank, self.world_size, self.mixed, round_up).tolist()
+
+
 @DATA_SAMPLERS.register_module()
-class ShardSampler(SeededSampler):
+class ShardSampler(_ByShard, SeededSampler):
     """`DefaultSampler` that reads shard after shard in training; its samples are augmented as those of that one.
 
     Args:
@@ -66,22 +85,16 @@ class ShardSampler(SeededSampler):
         **kwargs: Arguments of mmengine's `DefaultSampler`.
     """
 
-    def __init__(self, dataset: BaseDataset, mixed: int = MIXED, **kwargs: object) -> None:
-        super().__init__(dataset, **kwargs)
-        self.mixed, self.shards = mixed, shards_of(dataset)
-
     def __iter__(self) -> Iterator[SeededIndex]:
         if not self.shuffle:
             yield from super().__iter__()
             return
-        seeds = self.seed, self.epoch
-        order = shard_order(self.shards, seeds, self.rank, self.world_size, self.mixed, self.round_up)
-        for index in order.tolist():
-            yield SeededIndex(index, (*seeds, index))
+        for index in self._order(self.epoch, self.round_up):
+            yield SeededIndex(index, (self.seed, self.epoch, index))
 
 
 @DATA_SAMPLERS.register_module()
-class InfiniteShardSampler(SeededInfiniteSampler):
+class InfiniteShardSampler(_ByShard, SeededInfiniteSampler):
     """`InfiniteSampler` that reads shard after shard, again and again in other orders.
 
     Args:
@@ -90,17 +103,11 @@ class InfiniteShardSampler(SeededInfiniteSampler):
         **kwargs: Arguments of mmengine's `InfiniteSampler`.
     """
 
-    def __init__(self, dataset: BaseDataset, mixed: int = MIXED, **kwargs: object) -> None:
-        super().__init__(dataset, **kwargs)
-        self.mixed, self.shards = mixed, shards_of(dataset)
-
     def _indices_of_rank(self) -> Iterator[SeededIndex]:
         if not self.shuffle:
             yield from super()._indices_of_rank()
-        place, epoch = self.rank, 0
-        while True:
-            order = shard_order(self.shards, (self.seed, epoch), self.rank, self.world_size, self.mixed, True)
-            for index in order.tolist():
+        place = self.rank
+        for epoch in itertools.count():
+            for index in self._order(epoch):
                 yield SeededIndex(index, (self.seed, place))
                 place += self.world_size
-            epoch += 1
