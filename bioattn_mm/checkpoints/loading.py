@@ -249,7 +249,7 @@ def check_fit(
         f'{name} (file {tuple(value.shape)}, model {tuple(own[name].shape)})'
         for name, value in weights.items()
         # A scalar may stand for one element, see `GaussianBias`.
-        if name in own and value.shape != own[name].shape and not value.numel() == own[name].numel() == 1
+        if name in own and value.shape != own[name].shape and not (value.ndim == 0 and own[name].shape == (1,))
     ]
     if missing or mismatched or (strict and unknown):
         problems = [
