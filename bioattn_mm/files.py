@@ -66,14 +66,15 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 def write_json(path: Path, document: object, indent: int | None = 1) -> None:
     """Write a JSON file atomically, with null for NaN and infinity, which JSON does not have."""
     with atomic_write(path) as file:
-        file.write((json.dumps(_finite(document), indent=indent, allow_nan=False) + '\n').encode())
+        file.write((json.dumps(without_nan(document), indent=indent, allow_nan=False) + '\n').encode())
 
 
-def _finite(node: object) -> object:
+def without_nan(node: object) -> object:
+    """What JSON can hold of dicts, lists and numbers: with None for NaN and infinity."""
     if isinstance(node, dict):
-        return {key: _finite(value) for key, value in node.items()}
+        return {key: without_nan(value) for key, value in node.items()}
     if isinstance(node, (list, tuple)):
-        return [_finite(value) for value in node]
+        return [without_nan(value) for value in node]
     return None if isinstance(node, float) and not math.isfinite(node) else node
 
 
@@ -85,6 +86,18 @@ def unique_name(path: str, taken: Collection[str]) -> str:
     name = f'{Path(path).resolve().parent.name}/{name}'
     numbered = (f'{name} ({number})' for number in itertools.count(2))
     return name if name not in taken else next(other for other in numbered if other not in taken)
+
+
+def check_new_file(path: str) -> Path:
+    """The path of a file to write, which must not exist.
+
+    Raises:
+        InputError: It exists.
+    """
+    out = Path(path)
+    if out.exists():
+        raise InputError(f'{out} is there already: name another file')
+    return out
 
 
 def check_new(path: str, option: str) -> Path:

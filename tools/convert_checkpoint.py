@@ -2,7 +2,6 @@
 """Convert the checkpoint of a detector or segmentor released by the authors of TransNeXt to this package's names."""
 
 import argparse
-from pathlib import Path
 
 import bioattn_mm.cli.threads  # noqa: F401
 
@@ -12,6 +11,7 @@ from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import read_config
 from bioattn_mm.cli.model_check import state_dict_of
 from bioattn_mm.errors import InputError
+from bioattn_mm.files import check_new_file
 from bioattn_mm.models import TransNeXt
 
 
@@ -35,9 +35,7 @@ def parse_args() -> argparse.Namespace:
 @run_tool
 def main() -> None:
     args = parse_args()
-    output = Path(args.output)
-    if output.exists():
-        raise InputError(f'{output} is there already: name another file')
+    output = check_new_file(args.output)
     if not output.parent.is_dir():
         raise InputError(f'no such folder: {output.parent}')
     state_dict = state_dict_of(read_config(args.config)) if args.config else None

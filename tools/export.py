@@ -28,8 +28,9 @@ from bioattn_mm.cli.installed import find_config
 from bioattn_mm.cli.mini import ensure_mini_data, with_mini_test_data
 from bioattn_mm.cli.model_check import model_of, state_dict_of
 from bioattn_mm.cli.pipelines import name_host_transforms
-from bioattn_mm.cli.reports import check_new, print_table
+from bioattn_mm.cli.reports import print_table
 from bioattn_mm.errors import InputError
+from bioattn_mm.files import check_new
 from bioattn_mm.runtime.arguments import AtLeast
 
 DIFFERENT = 1

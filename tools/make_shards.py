@@ -16,11 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import load_config
 from bioattn_mm.cli.pipelines import find_datasets
-from bioattn_mm.cli.reports import check_new
 from bioattn_mm.cli.shards import annotation_files, bytes_of, check_scope, data_root_of
 from bioattn_mm.datasets.shards import ShardWriter, write_samples
 from bioattn_mm.errors import InputError
-from bioattn_mm.files import atomic_path
+from bioattn_mm.files import atomic_path, check_new
 
 SPLITS = ('train', 'val')
 

@@ -2,7 +2,6 @@
 """Write the weights of a training's checkpoint into one file for others, without the optimizer's state."""
 
 import argparse
-from pathlib import Path
 
 import bioattn_mm.cli.threads  # noqa: F401
 
@@ -10,6 +9,7 @@ from bioattn_mm.checkpoints import read_checkpoint, weights_of, write_checkpoint
 from bioattn_mm.checkpoints.files import SAFETENSORS
 from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, run_tool
 from bioattn_mm.errors import InputError
+from bioattn_mm.files import check_new_file
 
 # What of a checkpoint's `meta` inference needs.
 META = ('cfg', 'dataset_meta')
@@ -39,11 +39,9 @@ def parse_args() -> argparse.Namespace:
 @run_tool
 def main() -> None:
     args = parse_args()
-    output = Path(args.output)
+    output = check_new_file(args.output)
     if output.suffix not in (SAFETENSORS, '.pth'):
         raise InputError(f'OUT must end with {SAFETENSORS} or .pth, got {output.name}')
-    if output.exists():
-        raise InputError(f'{output} is there already: name another file')
     checkpoint = read_checkpoint(args.input)
     weights = weights_of(args.input, checkpoint)
     output.parent.mkdir(parents=True, exist_ok=True)

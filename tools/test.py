@@ -17,11 +17,12 @@ from bioattn_mm.cli.imagenet import TEST_SETS
 from bioattn_mm.cli.model_check import model_of
 from bioattn_mm.cli.own_data import check_classes, data_arguments
 from bioattn_mm.cli.pipelines import load_ground_truth
-from bioattn_mm.cli.reports import check_new, write_contact_sheet
+from bioattn_mm.cli.reports import write_contact_sheet
 from bioattn_mm.cli.runner import build_runner
 from bioattn_mm.cli.trackers import set_trackers, tracked
 from bioattn_mm.engine.amp import autocast_dtype
 from bioattn_mm.errors import InputError
+from bioattn_mm.files import check_new
 
 
 def parse_args() -> argparse.Namespace:

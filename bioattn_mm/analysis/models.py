@@ -21,8 +21,8 @@ from ..checkpoints import load_backbone
 from ..cli.command_line import PRETRAINED, models_to_compare
 from ..cli.config import load_config
 from ..cli.readable_log import without_initial_values
-from ..cli.reports import unique_name
 from ..errors import InputError
+from ..files import unique_name
 from ..models.backbones import Backbone
 
 SEED = 0  # of random weights

@@ -20,9 +20,9 @@ from mmengine.hooks import Hook
 from ..checkpoints import fetch
 from ..cli.imagenet import set_test_set
 from ..cli.pipelines import find_datasets
-from ..cli.reports import write_json
 from ..datasets.imagenet import corruption_folder, mean_corruption_error
 from ..errors import InputError
+from ..files import write_json
 from .attacks import Attack, AttackHook, fgsm, pgd
 from .evaluation import Advance, TrainedModel
 

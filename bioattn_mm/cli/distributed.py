@@ -62,7 +62,7 @@ def prepare_process(config: Config, launcher: str) -> None:
         raise InputError(
             f'--launcher {launcher} needs GPUs, and PyTorch finds none: tools/dist_train.sh also runs on the CPU'
         )
-    timeout = config.get('env_cfg', {}).get('dist_cfg', {}).get('timeout', DEFAULT_TIMEOUT)
+    timeout = seconds_of_collectives(config)
     torch.distributed.init_process_group('gloo', timeout=timedelta(seconds=timeout))
     wrapper = dict(
         type='bioattn_mm.CPUDistributedDataParallel',
@@ -70,6 +70,11 @@ def prepare_process(config: Config, launcher: str) -> None:
         find_unused_parameters=config.get('find_unused_parameters', False),
     )
     config.model_wrapper_cfg = {**wrapper, **config.get('model_wrapper_cfg', {}), 'device_ids': None}
+
+
+def seconds_of_collectives(config: Config) -> float:
+    """Seconds after which collective operations of a config's run fail."""
+    return config.get('env_cfg', {}).get('dist_cfg', {}).get('timeout', DEFAULT_TIMEOUT)
 
 
 def set_watchdog(config: Config, timeout: float | None) -> None:
@@ -87,7 +92,7 @@ def set_watchdog(config: Config, timeout: float | None) -> None:
     others = [hook for hook in hooks if hook['type'] != WATCHDOG]
     if config.get('launcher', 'none') == 'none' or timeout is None and len(others) < len(hooks):
         return
-    limit = config.get('env_cfg', {}).get('dist_cfg', {}).get('timeout', DEFAULT_TIMEOUT)
+    limit = seconds_of_collectives(config)
     if timeout is None:
         timeout = limit * 0.75
     elif timeout >= limit:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from ..errors import InputError
-from ..files import check_new, unique_name, write_json  # noqa: F401  the tools import them from here, too
+from ..files import write_json
 
 SEPARATOR = 6  # pixels between the images of a contact sheet
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from mmengine.config import Config
 
 from ..errors import InputError
-from ..files import atomic_write
+from ..files import write_json
 from .config import default_work_dir
 from .distributed import rank_and_size
 from .installed import EXTRAS
@@ -146,5 +146,4 @@ def keep_ids(config: Config, names: Sequence[str], launcher: str) -> None:
         ids['wandb'] = run.id
     if 'mlflow' in names and (run := sys.modules['mlflow'].active_run()):
         ids['mlflow'] = run.info.run_id
-    with atomic_write(Path(config.work_dir) / IDS) as file:
-        file.write((json.dumps(ids) + '\n').encode())
+    write_json(Path(config.work_dir) / IDS, ids)

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import math
 import resource
 import signal
 import socket
@@ -19,9 +18,9 @@ from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.fsdp import FSDPModule
 
-from ..files import atomic_write
+from ..files import atomic_write, without_nan
 from ..registry import HOOKS
 from .ema import unwrapped
 from .health import health, health_table, read_lines
@@ -33,7 +32,7 @@ FILE = 'steps.jsonl'
 # Lines wait in memory for at most so long, in seconds.
 FLUSH_AFTER = 10
 # Modules that exchange something with other ranks in the forward pass.
-EXCHANGING = (nn.SyncBatchNorm, CPUSyncBatchNorm, FSDPModule, FullyShardedDataParallel)
+EXCHANGING = (nn.SyncBatchNorm, CPUSyncBatchNorm, FSDPModule)
 
 
 @HOOKS.register_module()
@@ -383,10 +382,3 @@ def peak_memory() -> int:
 def numbers_of(metrics: dict) -> dict[str, float]:
     """The metrics that are numbers; others are lists of classes or tables."""
     return {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float, np.number))}
-
-
-def without_nan(line: dict) -> dict:
-    """A line with None for NaN and infinity, which JSON does not have."""
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in line.items()
-    }

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from bioattn_mm.cli.reports import Report, check_new, print_table, unique_name, write_contact_sheet
+from bioattn_mm.cli.reports import Report, print_table, write_contact_sheet
 from bioattn_mm.errors import InputError
+from bioattn_mm.files import check_new, unique_name
 
 
 def test_files_of_a_report(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ from bioattn_mm.analysis.model_stats import (
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import load_config
 from bioattn_mm.cli.installed import find_configs
-from bioattn_mm.cli.reports import Report, print_table, unique_name
+from bioattn_mm.cli.reports import Report, print_table
+from bioattn_mm.files import unique_name
 
 FILES = ('model_stats.csv', 'model_stats.json', 'model_stats.png')
 MEASURES = ('flops', 'memory', 'throughput')

@@ -34,9 +34,10 @@ from bioattn_mm.analysis.robustness import CLEAN, Attacks, Condition, Corruption
 from bioattn_mm.cli.command_line import AtLeast, ToolParser, part_of_range, run_tool
 from bioattn_mm.cli.config import load_config
 from bioattn_mm.cli.imagenet import tests_imagenet
-from bioattn_mm.cli.reports import Report, print_table, unique_name
+from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.datasets.corruption import SEVERITIES
 from bioattn_mm.errors import InputError
+from bioattn_mm.files import unique_name
 
 FILES = ('robustness.csv', 'robustness.json', 'robustness.png')
 
