@@ -40,7 +40,9 @@ def found(config, weights):
     )
 
 torch.manual_seed(0)
-torch.save(dict(state_dict=init_detector(dino, device='cpu').state_dict(), meta={}), 'dino.pth')
+untrained = init_detector(dino, device='cpu')
+untrained.init_weights()  # init_detector without a checkpoint leaves DINO's level embedding as memory was
+torch.save(dict(state_dict=untrained.state_dict(), meta={}), 'dino.pth')
 stock = init_detector('stock.py', device='cpu')
 print(json.dumps(dict(
     mask_rcnn=found(mask_rcnn, 'trained/epoch_1.pth'),
