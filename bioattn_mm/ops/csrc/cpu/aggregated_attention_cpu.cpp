@@ -22,6 +22,7 @@ namespace {
 
 BIOATTN_CLONE(make_unit, UnitVectors)
 BIOATTN_CLONE(scale_queries, ScaledQueries)
+BIOATTN_CLONE(lay_out, PooledLayouts)
 BIOATTN_CLONE(attend, Group)
 BIOATTN_CLONE(differentiate, GradientGroup)
 BIOATTN_CLONE(add_outer_products, OuterProducts)
@@ -29,6 +30,7 @@ BIOATTN_CLONE(differentiate_query, QueryGradient)
 BIOATTN_CLONE(gather_gradients, WindowGradients)
 BIOATTN_CLONE(differentiate_unit, UnitGradient)
 #ifdef BIOATTN_FOR_BFLOAT16
+BIOATTN_FOR_BFLOAT16 void lay_out(const PooledLayouts<float, Pair>& layouts) { lay_out_body(layouts); }
 BIOATTN_FOR_BFLOAT16 void attend(const Group<float, Pair>& group) { attend_body(group); }
 BIOATTN_FOR_BFLOAT16 void differentiate(const GradientGroup<float, Pair>& group) { differentiate_body(group); }
 BIOATTN_FOR_BFLOAT16 void add_outer_products(const OuterProducts<float, Pair>& products) {
@@ -128,41 +130,38 @@ struct PooledBias {
   std::vector<T> data;
 };
 
-// Copies of the pooled keys or values of all images and heads, the columns of the pooled grid one after the other: rows
-// of channels, and for products rows of `Element` and blocks of kBlock keys with the channels one after the other.
+// Copies of the pooled keys or values of all images and heads, the columns of the pooled grid one after the other, in
+// the layouts that products read.
 template <typename T, typename Element>
 struct PooledTokens {
-  // What an element consists of.
-  using Number = std::conditional_t<std::is_same_v<Element, Pair>, c10::BFloat16, T>;
-  static constexpr int64_t kNumber = kNumbers<Element>;
-
   explicit PooledTokens(const SizesOf<T>& s)
-      : row_size(s.padded_channels), block_size(divide_up(s.channels, kNumber) * kBlock * kNumber), size(s.padded_pooled * row_size), tokens(s.planes * size), inverse_norms(s.planes * s.padded_pooled), row_numbers(s.planes * size), block_numbers(s.planes * size) {}
+      : s(s), row_size(s.padded_channels), block_size(divide_up(s.channels, kNumbers<Element>) * kBlock), size(s.padded_pooled * row_size + 2 * kLanes<T>), tokens(s.planes * size), inverse_norms(s.planes * s.padded_pooled), row_elements(s.planes * size), block_elements(s.planes * s.pooled_blocks * block_size) {}
 
-  // Copies a token, times a factor.
+  // Copies the tokens of a plane, as unit vectors if that is wanted.
   template <typename Data>
-  void set(int64_t plane, int64_t p, const Data* source, int64_t channels, T factor) {
-    T* token = tokens.data() + plane * size + p * row_size;
-    Number* row = row_numbers.data() + plane * size + p / kNumber * row_size * kNumber + p % kNumber;
-    Number* block = block_numbers.data() + plane * size + p / kBlock * block_size + p % kBlock * kNumber;
-    for (int64_t c = 0; c < channels; ++c) {
-      token[c] = static_cast<T>(source[c]) * factor;
-      const Number number = token[c];
-      row[c * kNumber] = block[c / kNumber * kBlock * kNumber + c % kNumber] = number;
+  void load(const Data& source, int64_t plane, bool unit) {
+    for (int64_t p = 0; p < s.pooled; ++p) {
+      const auto* data = source.at(plane / s.heads, plane % s.heads, p % s.pooled_height, p / s.pooled_height);
+      T* token = tokens.data() + plane * size + p * row_size;
+      for (int64_t c = 0; c < s.channels; ++c) token[c] = static_cast<T>(data[c]);
+      if (!unit) continue;
+      const T inverse = 1 / std::max(std::sqrt(dot(token, token, s.channels)), T(kSmallestNorm));
+      inverse_norms[plane * s.padded_pooled + p] = inverse;
+      for (int64_t c = 0; c < s.channels; ++c) token[c] *= inverse;
     }
+    lay_out(PooledLayouts<T, Element>{
+        token(plane, 0), row_elements.data() + plane * size, block_elements.data() + plane * s.pooled_blocks * block_size,
+        s.padded_pooled, s.channels, row_size});
   }
 
   const T* token(int64_t plane, int64_t p) const { return tokens.data() + plane * size + p * row_size; }
-  const Element* rows(int64_t plane) const {
-    return reinterpret_cast<const Element*>(row_numbers.data() + plane * size);
-  }
-  const Element* blocks(int64_t plane) const {
-    return reinterpret_cast<const Element*>(block_numbers.data() + plane * size);
-  }
+  const Element* rows(int64_t plane) const { return row_elements.data() + plane * size; }
+  const Element* blocks(int64_t plane) const { return block_elements.data() + plane * s.pooled_blocks * block_size; }
 
+  const SizesOf<T>& s;
   int64_t row_size, block_size, size;
   std::vector<T> tokens, inverse_norms;
-  std::vector<Number> row_numbers, block_numbers;
+  std::vector<Element> row_elements, block_elements;
 };
 
 // A row of planes (d, stride) for each row of a window; of the last rows that were loaded.
@@ -205,25 +204,34 @@ struct Tokens {
   int64_t row_stride, column_stride, image_stride, size;
 };
 
-// Copies `number` columns of a row from `first` on to planes, with zeros outside of the image. The row below, which is
-// the next to be copied, is fetched into the cache meanwhile: most of the time would be spent waiting for it.
+// Copies `number` columns of a row from `first` on to planes, with zeros outside of the image: whole vectors of columns
+// with `margin` more on both sides; planes may end with some that are not needed. The row below, which is the next to be
+// copied, is fetched into the cache meanwhile: most of the time would be spent waiting for it.
 template <typename Data, typename T>
 void load_planes(
     const Tokens<Data>& tokens, int64_t image, int64_t head, int64_t row, int64_t first, int64_t number, int64_t width,
-    T* planes) {
+    T* planes, int64_t margin = 0) {
   const int64_t left = std::clamp(-first, int64_t(0), number), right = std::clamp(width - first, left, number);
 #ifdef BIOATTN_FOR_BFLOAT16
   if constexpr (std::is_same_v<std::remove_const_t<Data>, c10::BFloat16>) {
     if (tokens.size >= TokensAndPlanes::kChannels && has_bfloat16()) {
-      for (int64_t begin = 0; begin < number; begin += kLanes<T>) {
+      const int64_t end = margin + (number - 2 * margin) / kLanes<T> * kLanes<T>;
+      for (int64_t begin = margin; begin < end; begin += kLanes<T>) {
         Data* data = tokens.at(image, head, row, first + begin);
         for (int64_t lane = std::max(left - begin, int64_t(0)); lane < std::min(right - begin, kLanes<T>); ++lane) {
           __builtin_prefetch(data + tokens.row_stride + lane * tokens.column_stride);
           __builtin_prefetch(data + tokens.row_stride + lane * tokens.column_stride + tokens.size - 1);
         }
-        load_planes_in_pairs(
-            {const_cast<c10::BFloat16*>(data), tokens.column_stride, tokens.size, left - begin, right - begin,
-             planes + begin, number});
+        const TokensAndPlanes group{const_cast<c10::BFloat16*>(data), tokens.column_stride, tokens.size, left - begin,
+                                    right - begin, planes + begin, number};
+        const bool all = group.left <= 0 && kLanes<T> <= group.right;
+        all ? load_planes_in_pairs<true>(group) : load_planes_in_pairs<false>(group);
+      }
+      for (int64_t k = 0; k < 2 * margin; ++k) {
+        const int64_t lane = k < margin ? k : end + k - margin;
+        const bool exists = left <= lane && lane < right;
+        const Data* source = exists ? tokens.at(image, head, row, first + lane) : nullptr;
+        for (int64_t c = 0; c < tokens.size; ++c) planes[c * number + lane] = exists ? static_cast<T>(source[c]) : T(0);
       }
       return;
     }
@@ -289,21 +297,10 @@ struct Attention {
         log_numbers[rows * (s.window + 1) + columns] = std::log(static_cast<T>(rows * columns + s.pooled));
     at::parallel_for(0, s.planes, 1, [&](int64_t begin, int64_t end) {
       for (int64_t plane = begin; plane < end; ++plane) {
-        copy_pooled(pooled_key, plane, cosine, keys);
-        copy_pooled(pooled_value, plane, false, values);
+        keys.load(pooled_key, plane, cosine);
+        values.load(pooled_value, plane, false);
       }
     });
-  }
-
-  void copy_pooled(const Tokens<const Data>& source, int64_t plane, bool unit, PooledTokens<T, Element>& target) {
-    for (int64_t p = 0; p < s.pooled; ++p) {
-      const Data* token = source.at(plane / s.heads, plane % s.heads, p % s.pooled_height, p / s.pooled_height);
-      T squares = 0;
-      for (int64_t c = 0; c < s.channels; ++c) squares += static_cast<T>(token[c]) * static_cast<T>(token[c]);
-      const T inverse = unit ? 1 / std::max(std::sqrt(squares), T(kSmallestNorm)) : T(1);
-      target.inverse_norms[plane * s.padded_pooled + p] = inverse;
-      target.set(plane, p, token, s.channels, inverse);
-    }
   }
 
   // Tokens of a row inside of the image that are in the window of position `i`.
@@ -328,9 +325,9 @@ struct QueryPlanes {
       : a(a), stride(stride), unit(a.s.channels * stride), scaled(a.s.channels * stride), inverse_norms(stride), factors(stride), log_lengths(stride) {}
 
   // Writes the scaled queries to `target`, if it is given.
-  void load(int64_t image, int64_t head, int64_t row, int64_t first, T* target) {
-    if (!a.cosine) return load_planes(a.query, image, head, row, first, stride, a.s.width, target);
-    load_planes(a.query, image, head, row, first, stride, a.s.width, unit.data());
+  void load(int64_t image, int64_t head, int64_t row, int64_t first, T* target, int64_t margin = 0) {
+    if (!a.cosine) return load_planes(a.query, image, head, row, first, stride, a.s.width, target, margin);
+    load_planes(a.query, image, head, row, first, stride, a.s.width, unit.data(), margin);
     make_unit(UnitVectors<T>{unit.data(), inverse_norms.data(), a.s.channels, stride});
     const T* log_numbers = a.log_numbers.data() + a.inside(row, a.s.height) * (a.s.window + 1);
     for (int64_t lane = 0; lane < stride; ++lane) {
@@ -352,7 +349,7 @@ struct QueryPlanes {
 template <typename Data, typename T, typename Element>
 struct Tile {
   explicit Tile(const Attention<Data, T, Element>& a)
-      : a(a), queries(a, a.s.columns), keys(a.s.window, a.s.channels, a.s.halo_columns), values(a.s.window, a.s.channels, a.s.halo_columns), outside(a.s.window * kLanes<T>), bias_places(a.s.pooled), pooled(a.s.padded_pooled * kLanes<T>), window(a.s.offsets * kLanes<T>), token_weights(window), output(a.s.padded_channels * kLanes<T>), logsumexp(kLanes<T>), packed(std::max(a.s.padded_pooled, a.s.padded_channels) * kLanes<T>) {}
+      : a(a), queries(a, a.s.columns), keys(a.s.window, a.s.channels, a.s.halo_columns), values(a.s.window, a.s.channels, a.s.halo_columns), outside(a.s.window * kLanes<T>), bias_places(a.s.pooled), pooled(a.s.padded_pooled * kLanes<T>), window(a.s.offsets * kLanes<T>), token_weights(window), output(a.s.padded_channels * kLanes<T>), logsumexp(kLanes<T>), packed(std::max(a.s.padded_pooled, 2 * a.s.padded_channels) * kLanes<T>) {}
 
   // Calls compute(group, row, column) for the groups of queries in some rows of a block of columns.
   template <typename LoadRow, typename Compute>
@@ -364,10 +361,10 @@ struct Tile {
     int64_t next = std::max(top - s.margin, int64_t(0));
     for (int64_t row = top; row < bottom; ++row) {
       for (; next <= std::min(row + s.margin, s.height - 1); ++next) {
-        load_planes(a.key, image, head, next, left - s.margin, s.halo_columns, s.width, keys[next]);
+        load_planes(a.key, image, head, next, left - s.margin, s.halo_columns, s.width, keys[next], s.margin);
         if (a.cosine)
           make_unit(UnitVectors<T>{keys[next], keys.inverse_norms.data(), s.channels, s.halo_columns});
-        load_planes(a.value, image, head, next, left - s.margin, s.halo_columns, s.width, values[next]);
+        load_planes(a.value, image, head, next, left - s.margin, s.halo_columns, s.width, values[next], s.margin);
       }
       queries.load(image, head, row, left, queries.scaled.data());
       for (int64_t v = 0, p = 0; v < s.pooled_width; ++v)
@@ -579,9 +576,9 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
       int64_t next = std::max(top - s.margin, int64_t(0));
       for (int64_t row = top; row < std::min(top + kTileRows, s.height); ++row) {
         for (; next <= std::min(row + s.margin, s.height - 1); ++next) {
-          loader.load(image, head, next, left - s.margin, queries[next]);
+          loader.load(image, head, next, left - s.margin, queries[next], s.margin);
           load_planes(
-              grad_tokens_of, image, head, next, left - s.margin, s.halo_columns, s.width, grad_outputs[next]);
+              grad_tokens_of, image, head, next, left - s.margin, s.halo_columns, s.width, grad_outputs[next], s.margin);
         }
         for (int64_t column = left; column < std::min(left + s.columns, s.width); column += kLanes<T>) {
           for (int64_t dy = 0; dy < s.window; ++dy) {

@@ -48,7 +48,7 @@ struct Group {
   const T *window_bias, *tokens, *token_bias;  // (k * k), (d, k * k), (k * k)
   T *pooled, *window_weights, *token_weights;  // (pooled keys, lanes), (k * k, lanes), (k * k, lanes): logits, then weights
   T *output, *logsumexp;                       // (d padded, lanes), (lanes)
-  Element* packed;                             // room for the pairs of d or all pooled keys, (lanes) each
+  Element* packed;                             // room for the pairs of 2 d or all pooled keys, (lanes) each
 };
 
 template <typename T, typename Element = T>
@@ -63,11 +63,13 @@ struct GradientGroup : Group<T, Element> {
   Element *key_factors, *key_rows, *value_factors, *value_rows;
 };
 
+// Factors of one pooled key: of the lanes.
+template <typename T, typename Element>
+constexpr int64_t kSteps = kLanes<T> / kNumbers<Element>;
+
 // The sums for pooled keys or values are larger than the first-level cache. They are loaded and stored once for so many
 // groups, whose factors are kept until then.
 constexpr int64_t kGroups = 4;
-template <typename T, typename Element = T>
-constexpr int64_t kSteps = kLanes<T> / kNumbers<Element>;
 
 // sums[p][c] += sum over lanes of factors[p][lane] * rows[lane][c] for each of some groups
 template <typename T, typename Element = T>
@@ -105,6 +107,14 @@ struct UnitGradient {
   int64_t channels;
   const T *unit, *inverse_norms;  // (d, lanes), (lanes)
   T* gradient;                    // (d, lanes), of the unit vectors; then of the vectors
+};
+
+// Pooled tokens (pooled keys padded to kBlock, row_size) where products read them.
+template <typename T, typename Element = T>
+struct PooledLayouts {
+  const T* tokens;
+  Element *rows, *blocks;  // rows of `row_size`, and blocks (d, kBlock); pairs are as in Group
+  int64_t padded_keys, channels, row_size;
 };
 
 template <typename T>
@@ -170,40 +180,54 @@ constexpr int64_t kBlocksAtOnce = kNumbers<Element> == 2 ? 3 : 1;
 template <typename Element>
 constexpr int64_t kVectorsAtOnce = kNumbers<Element> == 2 ? 2 : 1;
 
-// sums[c] = sum over p of weights[p] * rows[p][c] for kBlocks blocks of channels
-template <int64_t kBlocks, typename T, typename Element>
-BIOATTN_INLINE void sum_blocks(T* sums, const Factors<Element>& weights, const Element* rows, int64_t row_size) {
+// Factors of the keys of one step, a key or a pair: compute(p) gives the lanes of a key. They are also written to
+// `written`, where they are factors of rows of queries.
+template <typename T, typename Compute>
+BIOATTN_INLINE Vector<T> factors_of_step(int64_t step, T* written, const Compute& compute) {
+  const Vector<T> factors = compute(step);
+  store(written + step * kLanes<T>, factors);
+  return factors;
+}
+
+template <typename T>
+BIOATTN_INLINE Vector<T> written_factors(int64_t step, const T* written) {
+  return load(written + step * kLanes<T>);
+}
+
+// sums[c] = sum over steps of factors * rows[c] for kBlocks blocks of channels; factors_of(step) gives the factors.
+template <int64_t kBlocks, typename T, typename Element, typename FactorsOf>
+BIOATTN_INLINE void sum_blocks(T* sums, int64_t steps, const Element* rows, int64_t row_size, const FactorsOf& factors_of) {
   Vector<T> sum[kBlocks * kBlock] = {};
-  for (int64_t p = 0; p < weights.number; ++p, rows += row_size) {
-    const auto weight = load(weights.data + p * weights.stride);
+  for (int64_t step = 0; step < steps; ++step, rows += row_size) {
+    const auto factors = factors_of(step);
 #pragma GCC unroll 24
-    for (int64_t c = 0; c < kBlocks * kBlock; ++c) add_product(sum[c], weight, rows[c]);
+    for (int64_t c = 0; c < kBlocks * kBlock; ++c) add_product(sum[c], factors, rows[c]);
   }
 #pragma GCC unroll 24
   for (int64_t c = 0; c < kBlocks * kBlock; ++c) store(sums + c * kLanes<T>, sum[c]);
 }
 
-// The same for all channels of rows padded to blocks.
-template <typename T, typename Element>
-BIOATTN_INLINE void sum_rows(T* sums, const Factors<Element>& weights, const Element* rows, int64_t channels) {
-  constexpr int64_t step = kBlocksAtOnce<Element> * kBlock;
+// The same for all channels of rows padded to blocks: first_time(step) gives the factors for the first blocks, and
+// again(step) those for the others.
+template <typename T, typename Element, typename FirstTime, typename Again>
+BIOATTN_INLINE void sum_rows(
+    T* sums, int64_t steps, const Element* rows, int64_t channels, const FirstTime& first_time, const Again& again) {
+  constexpr int64_t at_once = kBlocksAtOnce<Element>;
   const int64_t padded = (channels + kBlock - 1) / kBlock * kBlock;
-  int64_t first = 0;
-  for (; first + step <= padded; first += step)
-    sum_blocks<kBlocksAtOnce<Element>>(sums + first * kLanes<T>, weights, rows + first, padded);
-  for (; first < padded; first += kBlock) sum_blocks<1>(sums + first * kLanes<T>, weights, rows + first, padded);
+  int64_t first = at_once * kBlock;
+  if (first <= padded)
+    sum_blocks<at_once>(sums, steps, rows, padded, first_time);
+  else
+    sum_blocks<1>(sums, steps, rows, padded, first_time), first = kBlock;
+  for (; first + at_once * kBlock <= padded; first += at_once * kBlock)
+    sum_blocks<at_once>(sums + first * kLanes<T>, steps, rows + first, padded, again);
+  for (; first < padded; first += kBlock) sum_blocks<1>(sums + first * kLanes<T>, steps, rows + first, padded, again);
 }
 
 template <typename T>
 BIOATTN_INLINE void transpose(const T* planes, int64_t stride, int64_t channels, T* rows, int64_t row_channels) {
   for (int64_t lane = 0; lane < kLanes<T>; ++lane)
     for (int64_t c = 0; c < channels; ++c) rows[lane * row_channels + c] = planes[c * stride + lane];
-}
-
-// Copies the lanes of `number` keys, a multiple of kBlock, to where they are factors of rows.
-template <typename T>
-BIOATTN_INLINE void copy_factors(const T* lanes, int64_t number, T* factors) {
-  for (int64_t p = 0; p < number; ++p) store(factors + p * kLanes<T>, load(lanes + p * kLanes<T>));
 }
 
 // Adds to the sums of a block of keys from p on, and of kVectors vectors of channels.
@@ -243,7 +267,35 @@ BIOATTN_INLINE void add_outer_products_body(const OuterProducts<T, Element>& o) 
   }
 }
 
+template <typename T>
+BIOATTN_INLINE void lay_out_body(const PooledLayouts<T>& l) {
+  std::copy_n(l.tokens, l.padded_keys * l.row_size, l.rows);
+  for (int64_t p = 0; p < l.padded_keys; ++p)
+    for (int64_t c = 0; c < l.channels; ++c)
+      l.blocks[(p / kBlock * l.channels + c) * kBlock + p % kBlock] = l.tokens[p * l.row_size + c];
+}
+
 #ifdef BIOATTN_FOR_BFLOAT16
+// Vectors reach beyond the end of a row, into the next one, which is written later, or into the room after the last.
+BIOATTN_INLINE void lay_out_body(const PooledLayouts<float, Pair>& l) {
+  constexpr int64_t lanes = kLanes<float>;
+  const int64_t pairs = (l.channels + 1) / 2;
+  for (int64_t p = 0; p < l.padded_keys; p += 2) {
+    const float* tokens = l.tokens + p * l.row_size;
+    for (int64_t c = 0; c < l.row_size; c += lanes)
+      store(l.rows + p / 2 * l.row_size + c, make_pairs(load(tokens + c), load(tokens + l.row_size + c)));
+  }
+  for (int64_t p = 0; p < l.padded_keys; ++p) {
+    const float* token = l.tokens + p * l.row_size;
+    Pair* block = l.blocks + p / kBlock * pairs * kBlock + p % kBlock;
+    for (int64_t first = 0; first < pairs; first += lanes) {
+      Pair of_channels[lanes];
+      store(of_channels, narrow(load(token + 2 * first), load(token + 2 * first + lanes)));
+      for (int64_t k = 0; k < std::min(lanes, pairs - first); ++k) block[(first + k) * kBlock] = of_channels[k];
+    }
+  }
+}
+
 BIOATTN_INLINE Factors<Pair> pack(const float* vectors, int64_t stride, int64_t number, Pair* packed) {
   constexpr int64_t lanes = kLanes<float>;
   for (int64_t k = 0; k < number / 2; ++k)
@@ -268,10 +320,16 @@ BIOATTN_INLINE void transpose(
   }
 }
 
-BIOATTN_INLINE void copy_factors(const float* lanes, int64_t number, Pair* factors) {
-  constexpr int64_t step = 2 * kLanes<float>;
-  for (int64_t k = 0; k < number * kLanes<float>; k += step)
-    store(factors + k / 2, narrow(load(lanes + k), load(lanes + k + kLanes<float>)));
+template <typename Compute>
+BIOATTN_INLINE Bits factors_of_step(int64_t step, Pair* written, const Compute& compute) {
+  const Vector<float> first = compute(2 * step);
+  const Bits numbers = narrow(first, compute(2 * step + 1));
+  store(written + step * kLanes<float>, numbers);
+  return make_pairs(numbers);
+}
+
+BIOATTN_INLINE Bits written_factors(int64_t step, const Pair* written) {
+  return make_pairs(load(written + step * kLanes<float>));
 }
 #endif
 
@@ -289,9 +347,11 @@ struct TokensAndPlanes {
 typedef uint32_t HalfOfPairs __attribute__((vector_size(32)));
 typedef uint32_t HalfOfPairsInMemory __attribute__((vector_size(32), aligned(2), may_alias));
 
+// `all`: each lane has a token.
+template <bool all>
 BIOATTN_FOR_BFLOAT16 inline void load_planes_in_pairs(const TokensAndPlanes& t) {
   const auto token = [&](int64_t lane, int64_t first) BIOATTN_FOR_BFLOAT16 {
-    const bool exists = t.left <= lane && lane < t.right;
+    const bool exists = all || (t.left <= lane && lane < t.right);
     return exists ? *reinterpret_cast<const HalfOfPairsInMemory*>(t.tokens + lane * t.token_stride + first) : HalfOfPairs{};
   };
   for (int64_t begin = 0; begin < t.channels; begin += TokensAndPlanes::kChannels) {
@@ -335,69 +395,58 @@ BIOATTN_FOR_BFLOAT16 inline void store_planes_in_pairs(const TokensAndPlanes& t)
 }
 #endif
 
-// The pooled and window logits; returns the highest.
+// The logit of a pooled key of which the product with the queries is given; padding has no weight.
 template <typename T, typename Element>
-BIOATTN_INLINE Vector<T> compute_logits(const Group<T, Element>& g) {
-  const Vector<T> lowest = Vector<T>{} - std::numeric_limits<T>::infinity();
-  Vector<T> highest = lowest;
-  const auto query = pack(g.query, g.query_stride, g.channels, g.packed);
-  const Element* keys = g.pooled_key;
-  const T* bias = g.pooled_bias;
-  const int64_t *places = g.bias_places, pooled_keys = g.pooled_keys;
-  T* target = g.pooled;
-  for (int64_t p = 0; p < g.blocks * kBlock; p += kBlock, keys += query.number * kBlock) {
-    Vector<T> logits[kBlock];
-    multiply_by_block<T>(logits, query, keys);
-#pragma GCC unroll 8
-    for (int64_t k = 0; k < kBlock; ++k, target += kLanes<T>) {
-      const Vector<T> logit = p + k < pooled_keys ? logits[k] + load(bias + places[p + k]) : lowest;
-      store(target, logit);
-      highest = highest > logit ? highest : logit;
-    }
-  }
+BIOATTN_INLINE Vector<T> pooled_logit(const Group<T, Element>& g, const Vector<T>& product, int64_t p) {
+  return p < g.pooled_keys ? product + load(g.pooled_bias + g.bias_places[p])
+                           : Vector<T>{} - std::numeric_limits<T>::infinity();
+}
+
+// The logits of the window.
+template <typename T, typename Element>
+BIOATTN_INLINE void compute_window_logits(const Group<T, Element>& g) {
   for (int64_t dy = 0; dy < g.window; ++dy) {
     for (int64_t dx = 0; dx < g.window; ++dx) {
       const int64_t offset = dy * g.window + dx;
       Vector<T> logit = load(g.outside + dx * kLanes<T>) + g.window_bias[offset];
       if (g.keys[dy] == nullptr) {
-        logit = lowest;
+        logit = Vector<T>{} - std::numeric_limits<T>::infinity();
       } else {
         for (int64_t c = 0; c < g.channels; ++c)
           logit += load(g.query + c * g.query_stride) * load(g.keys[dy] + c * g.key_stride + dx);
       }
       store(g.window_weights + offset * kLanes<T>, logit);
-      highest = highest > logit ? highest : logit;
     }
   }
-  return highest;
 }
 
-// x = exp(x - shift) for `number` vectors; returns their sum.
+// exp(x - shift)
 template <typename T>
-BIOATTN_INLINE Vector<T> exponentiate_lanes(T* x, int64_t number, const Vector<T>& shift, const T*) {
-  T shifts[kLanes<T>], sums[kLanes<T>] = {};
-  store(shifts, shift);
-  for (int64_t p = 0; p < number; ++p, x += kLanes<T>) {
+BIOATTN_INLINE Vector<T> exponential_of(const Vector<T>& x, const Vector<T>& shift, const T*) {
+  T lanes[kLanes<T>];
+  store(lanes, Vector<T>(x - shift));
 #pragma omp simd
-    for (int64_t lane = 0; lane < kLanes<T>; ++lane) {
-      x[lane] = exponential(x[lane] - shifts[lane]);
-      sums[lane] += x[lane];
-    }
-  }
-  return load(sums);
+  for (int64_t lane = 0; lane < kLanes<T>; ++lane) lanes[lane] = exponential(lanes[lane]);
+  return load(lanes);
 }
 
 #ifdef BIOATTN_FOR_BFLOAT16
-BIOATTN_INLINE Vector<float> exponentiate_lanes(float* x, int64_t number, const Vector<float>& shift, const Pair*) {
-  Vector<float> sum = {};
-  for (int64_t p = 0; p < number; ++p, x += kLanes<float>) {
-    const Vector<float> weight = rough_exponential(load(x) - shift);
+BIOATTN_INLINE Vector<float> exponential_of(const Vector<float>& x, const Vector<float>& shift, const Pair*) {
+  return rough_exponential(x - shift);
+}
+#endif
+
+// x = exp(x - shift) for `number` vectors; returns their sum.
+template <typename T, typename Element>
+BIOATTN_INLINE Vector<T> exponentiate_lanes(T* x, int64_t number, const Vector<T>& shift, const Element* element) {
+  Vector<T> sum = {};
+  for (int64_t p = 0; p < number; ++p, x += kLanes<T>) {
+    const Vector<T> weight = exponential_of(load(x), shift, element);
     store(x, weight);
     sum += weight;
   }
   return sum;
 }
-#endif
 
 // Token weights: products of the unit queries and the learnable tokens.
 template <typename T, typename Element>
@@ -413,15 +462,38 @@ BIOATTN_INLINE void compute_token_weights(const Group<T, Element>& g) {
 template <typename T, typename Element>
 BIOATTN_INLINE void attend_body(const Group<T, Element>& g) {
   if (g.tokens) compute_token_weights(g);
-  const Vector<T> highest = compute_logits(g);
+  Vector<T> highest = Vector<T>{} - std::numeric_limits<T>::infinity();
+  const auto query = pack(g.query, g.query_stride, g.channels, g.packed);
+  const Element* keys = g.pooled_key;
+  T* target = g.pooled;
+  for (int64_t p = 0; p < g.blocks * kBlock; p += kBlock, keys += query.number * kBlock) {
+    Vector<T> products[kBlock];
+    multiply_by_block<T>(products, query, keys);
+#pragma GCC unroll 8
+    for (int64_t k = 0; k < kBlock; ++k, target += kLanes<T>) {
+      const Vector<T> logit = pooled_logit(g, products[k], p + k);
+      store(target, logit);
+      highest = highest > logit ? highest : logit;
+    }
+  }
+  compute_window_logits(g);
+  for (int64_t offset = 0; offset < g.offsets; ++offset) {
+    const Vector<T> logit = load(g.window_weights + offset * kLanes<T>);
+    highest = highest > logit ? highest : logit;
+  }
+
   Vector<T> sum = exponentiate_lanes(g.pooled, g.blocks * kBlock, highest, g.packed);
   sum += exponentiate_lanes(g.window_weights, g.offsets, highest, g.packed);
+  const auto weights = pack(g.pooled, kLanes<T>, g.blocks * kBlock, g.packed);
+  const auto weights_of = [&](int64_t step) __attribute__((always_inline)) {
+    return load(weights.data + step * kLanes<T>);
+  };
+  sum_rows(g.output, weights.number, g.pooled_value, g.channels, weights_of, weights_of);
   const Vector<T> scale = 1 / sum;
   store(g.logsumexp, sum);
   for (int64_t lane = 0; lane < kLanes<T>; ++lane) g.logsumexp[lane] = std::log(g.logsumexp[lane]);
   add_to(g.logsumexp, highest);
 
-  sum_rows(g.output, pack(g.pooled, kLanes<T>, g.blocks * kBlock, g.packed), g.pooled_value, g.channels);
   for (int64_t offset = 0; offset < g.offsets; ++offset) {
     T* weight = g.window_weights + offset * kLanes<T>;
     store(weight, load(weight) * scale + load(g.token_weights + offset * kLanes<T>));
@@ -439,29 +511,12 @@ BIOATTN_INLINE void attend_body(const Group<T, Element>& g) {
 
 template <typename T, typename Element>
 BIOATTN_INLINE void differentiate_body(const GradientGroup<T, Element>& g) {
-  const int64_t pooled = g.blocks * kBlock;
   if (g.tokens) compute_token_weights(g);
-  compute_logits(g);
+  compute_window_logits(g);
   const Vector<T> shift = load(g.logsumexp);
-  Vector<T> sum = exponentiate_lanes(g.pooled, pooled, shift, g.packed);
-  sum += exponentiate_lanes(g.window_weights, g.offsets, shift, g.packed);
-  // 1 but for rounding, which would remain where the gradients of logits cancel; 0 in lanes without a query.
-  const Vector<T> scale = shift < std::numeric_limits<T>::infinity() ? 1 / sum : Vector<T>{};
-
+  Vector<T> sum = exponentiate_lanes(g.window_weights, g.offsets, shift, g.packed);
   // The gradient of a logit is weight * (gradient of the weight - mean of these under the weights).
   Vector<T> mean = {};
-  const auto grad_output = pack(g.grad_output, g.query_stride, g.channels, g.packed);
-  const Element* values = g.pooled_value_blocks;
-  T *weights = g.pooled, *gradients = g.grad_pooled;
-  for (int64_t block = 0; block < g.blocks; ++block, values += grad_output.number * kBlock) {
-    Vector<T> products[kBlock];
-    multiply_by_block<T>(products, grad_output, values);
-#pragma GCC unroll 8
-    for (int64_t k = 0; k < kBlock; ++k, weights += kLanes<T>, gradients += kLanes<T>) {
-      store(gradients, products[k]);
-      mean += load(weights) * products[k];
-    }
-  }
   for (int64_t dy = 0; dy < g.window; ++dy) {
     for (int64_t dx = 0; dx < g.window; ++dx) {
       const int64_t place = (dy * g.window + dx) * kLanes<T>;
@@ -473,16 +528,46 @@ BIOATTN_INLINE void differentiate_body(const GradientGroup<T, Element>& g) {
       mean += load(g.window_weights + place) * sum;
     }
   }
-  mean *= scale;
-  weights = g.pooled, gradients = g.grad_pooled;
-  T* grad_bias = g.grad_pooled_bias;
-  const int64_t *places = g.bias_places, pooled_keys = g.pooled_keys;
-  for (int64_t p = 0; p < pooled; ++p, weights += kLanes<T>, gradients += kLanes<T>) {
-    const Vector<T> logit = load(weights) * (scale * (load(gradients) - mean));
-    store(gradients, logit);
-    if (p < pooled_keys) add_to(grad_bias + places[p], logit);
+  const auto query = pack(g.query, g.query_stride, g.channels, g.packed);
+  const auto grad_output = pack(g.grad_output, g.query_stride, g.channels, g.packed + query.number * kLanes<T>);
+  const Element *keys = g.pooled_key, *values = g.pooled_value_blocks;
+  const int64_t pooled = g.blocks * kBlock, block_size = query.number * kBlock;
+  for (int64_t p = 0; p < pooled; p += kBlock, keys += block_size, values += block_size) {
+    Vector<T> products[kBlock], gradients[kBlock];
+    multiply_by_block<T>(products, query, keys);
+    multiply_by_block<T>(gradients, grad_output, values);
+#pragma GCC unroll 8
+    for (int64_t k = 0; k < kBlock; ++k) {
+      const Vector<T> weight = exponential_of(pooled_logit(g, products[k], p + k), shift, g.packed);
+      sum += weight;
+      mean += weight * gradients[k];
+      store(g.pooled + (p + k) * kLanes<T>, weight);
+      store(g.grad_pooled + (p + k) * kLanes<T>, gradients[k]);
+    }
+#pragma GCC unroll 8
+    for (int64_t step = 0; step < kBlock / kNumbers<Element>; ++step)
+      factors_of_step(p / kNumbers<Element> + step, g.value_factors, [&](int64_t key) __attribute__((always_inline)) {
+        return load(g.pooled + key * kLanes<T>);
+      });
   }
-  sum_rows(g.grad_query, pack(g.grad_pooled, kLanes<T>, pooled, g.packed), g.pooled_key_rows, g.channels);
+  // 1 but for rounding, which would remain where the gradients of logits cancel; 0 in lanes without a query.
+  const Vector<T> scale = shift < std::numeric_limits<T>::infinity() ? 1 / sum : Vector<T>{};
+  mean *= scale;
+  const Vector<T> scaled_mean = mean * scale;
+  const T *weights = g.pooled, *gradients = g.grad_pooled;
+  T* grad_bias = g.grad_pooled_bias;
+  const int64_t *places = g.bias_places, pooled_keys = g.pooled_keys, steps = pooled / kNumbers<Element>;
+  Element* key_factors = g.key_factors;
+  const auto gradient_of_logit = [&](int64_t p) __attribute__((always_inline)) {
+    const int64_t place = p * kLanes<T>;
+    const Vector<T> gradient = load(weights + place) * (load(gradients + place) * scale - scaled_mean);
+    if (p < pooled_keys) add_to(grad_bias + places[p], gradient);
+    return gradient;
+  };
+  sum_rows(
+      g.grad_query, steps, g.pooled_key_rows, g.channels,
+      [&](int64_t step) __attribute__((always_inline)) { return factors_of_step(step, key_factors, gradient_of_logit); },
+      [&](int64_t step) __attribute__((always_inline)) { return written_factors(step, key_factors); });
   for (int64_t offset = 0; offset < g.offsets; ++offset) {
     const int64_t place = offset * kLanes<T>;
     const Vector<T> weight = load(g.window_weights + place) * scale;
@@ -499,9 +584,7 @@ BIOATTN_INLINE void differentiate_body(const GradientGroup<T, Element>& g) {
     store(g.grad_query + c * kLanes<T>, sum);
   }
   transpose(g.grad_output, g.query_stride, g.channels, g.value_rows, g.row_channels);
-  copy_factors(g.pooled, pooled, g.value_factors);
   transpose(g.query, g.query_stride, g.channels, g.key_rows, g.row_channels);
-  copy_factors(g.grad_pooled, pooled, g.key_factors);
 }
 
 // The gradient through x / max(norm, kSmallestNorm).

@@ -110,15 +110,15 @@ BIOATTN_INLINE void store(NativeBFloat16* data, const Vector<float>& vector) {
   *reinterpret_cast<HalfBitsInMemory*>(data) = bits;
 }
 
-// exp(x) for x < 88 by 4 terms of the series, to 5e-5: enough for what becomes bfloat16. See `exponential`.
+// exp(x) for x < 88 to 3e-6: 2^n by an instruction, times a polynomial that approximates 2^r for 0 <= r < 1.
 BIOATTN_INLINE Vector<float> rough_exponential(const Vector<float>& exponent) {
-  const float round_to_integer = 12582912.f;
-  Vector<float> x;
-  asm("vmaxps %1, %2, %0" : "=v"(x) : "v"(exponent), "v"(Vector<float>{} - 87.f));
-  const Vector<float> shifted = x * 1.44269504f + round_to_integer;
-  const Vector<float> r = x - (shifted - round_to_integer) * 0.69314718f;
-  const Vector<float> p = (((r * 0.0416666f + 0.1666667f) * r + 0.5f) * r + 1.f) * r + 1.f;
-  return (Vector<float>)((Bits)p + ((Bits)shifted << 23));
+  const Vector<float> x = exponent * 1.44269504f;
+  Vector<float> r, result;
+  asm("vreduceps $1, %1, %0" : "=v"(r) : "v"(x));  // x - floor(x), and 0 where x is infinite
+  const Vector<float> p =
+      (((r * 0.01353417f + 0.05201147f) * r + 0.24144275f) * r + 0.69300384f) * r + 1.0000026f;
+  asm("vscalefps %2, %1, %0" : "=v"(result) : "v"(p), "v"(x));  // p * 2^floor(x)
+  return result;
 }
 
 // 1 / x to 6e-5
@@ -141,13 +141,17 @@ BIOATTN_INLINE Bits narrow(const Vector<float>& first, const Vector<float>& seco
   return numbers;
 }
 
-// In each lane the pair of numbers there.
-BIOATTN_INLINE Bits make_pairs(const Vector<float>& first, const Vector<float>& second) {
+// Of 32 numbers, in each lane the pair of those of its place in both halves.
+BIOATTN_INLINE Bits make_pairs(const Bits& numbers) {
   constexpr Bits kOrder = {0x100000, 0x110001, 0x120002, 0x130003, 0x140004, 0x150005, 0x160006, 0x170007,
                            0x180008, 0x190009, 0x1a000a, 0x1b000b, 0x1c000c, 0x1d000d, 0x1e000e, 0x1f000f};
   Bits pairs;
-  asm("vpermw %1, %2, %0" : "=v"(pairs) : "v"(narrow(first, second)), "v"(kOrder));
+  asm("vpermw %1, %2, %0" : "=v"(pairs) : "v"(numbers), "v"(kOrder));
   return pairs;
+}
+
+BIOATTN_INLINE Bits make_pairs(const Vector<float>& first, const Vector<float>& second) {
+  return make_pairs(narrow(first, second));
 }
 
 // Where a lane of one of two rows comes from when their blocks of `step` lanes are transposed. Lanes of the first row are
