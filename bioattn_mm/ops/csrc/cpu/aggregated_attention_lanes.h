@@ -402,22 +402,76 @@ BIOATTN_INLINE Vector<T> pooled_logit(const Group<T, Element>& g, const Vector<T
                            : Vector<T>{} - std::numeric_limits<T>::infinity();
 }
 
+// products[dx] = vectors . tokens of the window's column dx, for kColumns columns of one of its rows. Planes of both.
+template <int64_t kColumns, typename T>
+BIOATTN_INLINE void multiply_by_columns(
+    T* products, const T* vectors, int64_t stride, const T* tokens, int64_t token_stride, int64_t channels) {
+  Vector<T> product[kColumns] = {};
+  for (int64_t c = 0; c < channels; ++c, vectors += stride, tokens += token_stride) {
+    const Vector<T> x = load(vectors);
+#pragma GCC unroll 3
+    for (int64_t dx = 0; dx < kColumns; ++dx) product[dx] += x * load(tokens + dx);
+  }
+#pragma GCC unroll 3
+  for (int64_t dx = 0; dx < kColumns; ++dx) store(products + dx * kLanes<T>, product[dx]);
+}
+
+// The same for all of the window (k * k, lanes); 0 in rows outside of the image.
+template <typename T, typename Element>
+BIOATTN_INLINE void multiply_by_window(
+    T* products, const Group<T, Element>& g, const T* vectors, const T* const* tokens) {
+  for (int64_t dy = 0; dy < g.window; ++dy) {
+    for (int64_t dx = 0; dx < g.window; products += kLanes<T>) {
+      if (tokens[dy] == nullptr) {
+        store(products, Vector<T>{}), ++dx;
+      } else if (dx + 3 <= g.window) {
+        multiply_by_columns<3>(products, vectors, g.query_stride, tokens[dy] + dx, g.key_stride, g.channels);
+        dx += 3, products += 2 * kLanes<T>;
+      } else {
+        multiply_by_columns<1>(products, vectors, g.query_stride, tokens[dy] + dx, g.key_stride, g.channels), ++dx;
+      }
+    }
+  }
+}
+
+// sums[c] += sum over the window of weights * tokens, for kChannels channels from c on.
+template <int64_t kChannels, typename T, typename Element>
+BIOATTN_INLINE void add_window_of_channels(
+    T* sums, const Group<T, Element>& g, const T* weights, const T* const* tokens, int64_t c) {
+  Vector<T> sum[kChannels];
+#pragma GCC unroll 8
+  for (int64_t k = 0; k < kChannels; ++k) sum[k] = load(sums + (c + k) * kLanes<T>);
+  for (int64_t dy = 0; dy < g.window; ++dy) {
+    if (tokens[dy] == nullptr) continue;
+    const T* row = tokens[dy] + c * g.key_stride;
+    for (int64_t dx = 0; dx < g.window; ++dx) {
+      const Vector<T> weight = load(weights + (dy * g.window + dx) * kLanes<T>);
+#pragma GCC unroll 8
+      for (int64_t k = 0; k < kChannels; ++k) sum[k] += weight * load(row + k * g.key_stride + dx);
+    }
+  }
+#pragma GCC unroll 8
+  for (int64_t k = 0; k < kChannels; ++k) store(sums + (c + k) * kLanes<T>, sum[k]);
+}
+
+template <typename T, typename Element>
+BIOATTN_INLINE void add_window(T* sums, const Group<T, Element>& g, const T* weights, const T* const* tokens) {
+  int64_t c = 0;
+  for (; c + kBlock <= g.channels; c += kBlock) add_window_of_channels<kBlock>(sums, g, weights, tokens, c);
+  for (; c < g.channels; ++c) add_window_of_channels<1>(sums, g, weights, tokens, c);
+}
+
 // The logits of the window.
 template <typename T, typename Element>
 BIOATTN_INLINE void compute_window_logits(const Group<T, Element>& g) {
-  for (int64_t dy = 0; dy < g.window; ++dy) {
-    for (int64_t dx = 0; dx < g.window; ++dx) {
-      const int64_t offset = dy * g.window + dx;
-      Vector<T> logit = load(g.outside + dx * kLanes<T>) + g.window_bias[offset];
-      if (g.keys[dy] == nullptr) {
-        logit = Vector<T>{} - std::numeric_limits<T>::infinity();
-      } else {
-        for (int64_t c = 0; c < g.channels; ++c)
-          logit += load(g.query + c * g.query_stride) * load(g.keys[dy] + c * g.key_stride + dx);
-      }
-      store(g.window_weights + offset * kLanes<T>, logit);
-    }
-  }
+  multiply_by_window(g.window_weights, g, g.query, g.keys);
+  T* logit = g.window_weights;
+  for (int64_t dy = 0; dy < g.window; ++dy)
+    for (int64_t dx = 0; dx < g.window; ++dx, logit += kLanes<T>)
+      store(
+          logit, g.keys[dy] == nullptr
+                     ? Vector<T>{} - std::numeric_limits<T>::infinity()
+                     : load(logit) + (load(g.outside + dx * kLanes<T>) + g.window_bias[dy * g.window + dx]));
 }
 
 // exp(x - shift)
@@ -448,15 +502,26 @@ BIOATTN_INLINE Vector<T> exponentiate_lanes(T* x, int64_t number, const Vector<T
   return sum;
 }
 
-// Token weights: products of the unit queries and the learnable tokens.
+// Token weights of kNumber offsets: products of the unit queries and the learnable tokens.
+template <int64_t kNumber, typename T, typename Element>
+BIOATTN_INLINE void compute_token_weights_of(const Group<T, Element>& g, int64_t offset) {
+  Vector<T> sum[kNumber];
+#pragma GCC unroll 3
+  for (int64_t k = 0; k < kNumber; ++k) sum[k] = Vector<T>{} + g.token_bias[offset + k];
+  for (int64_t c = 0; c < g.channels; ++c) {
+    const Vector<T> x = load(g.unit_query + c * g.query_stride);
+#pragma GCC unroll 3
+    for (int64_t k = 0; k < kNumber; ++k) sum[k] += x * g.tokens[c * g.offsets + offset + k];
+  }
+#pragma GCC unroll 3
+  for (int64_t k = 0; k < kNumber; ++k) store(g.token_weights + (offset + k) * kLanes<T>, sum[k]);
+}
+
 template <typename T, typename Element>
 BIOATTN_INLINE void compute_token_weights(const Group<T, Element>& g) {
-  for (int64_t offset = 0; offset < g.offsets; ++offset) {
-    Vector<T> sum = Vector<T>{} + g.token_bias[offset];
-    for (int64_t c = 0; c < g.channels; ++c)
-      sum += load(g.unit_query + c * g.query_stride) * g.tokens[c * g.offsets + offset];
-    store(g.token_weights + offset * kLanes<T>, sum);
-  }
+  int64_t offset = 0;
+  for (; offset + 3 <= g.offsets; offset += 3) compute_token_weights_of<3>(g, offset);
+  for (; offset < g.offsets; ++offset) compute_token_weights_of<1>(g, offset);
 }
 
 template <typename T, typename Element>
@@ -498,15 +563,8 @@ BIOATTN_INLINE void attend_body(const Group<T, Element>& g) {
     T* weight = g.window_weights + offset * kLanes<T>;
     store(weight, load(weight) * scale + load(g.token_weights + offset * kLanes<T>));
   }
-  for (int64_t c = 0; c < g.channels; ++c) {
-    Vector<T> output = load(g.output + c * kLanes<T>) * scale;
-    for (int64_t dy = 0; dy < g.window; ++dy) {
-      if (g.values[dy] == nullptr) continue;
-      for (int64_t dx = 0; dx < g.window; ++dx)
-        output += load(g.window_weights + (dy * g.window + dx) * kLanes<T>) * load(g.values[dy] + c * g.key_stride + dx);
-    }
-    store(g.output + c * kLanes<T>, output);
-  }
+  for (int64_t c = 0; c < g.channels; ++c) store(g.output + c * kLanes<T>, load(g.output + c * kLanes<T>) * scale);
+  add_window(g.output, g, g.window_weights, g.values);
 }
 
 template <typename T, typename Element>
@@ -517,17 +575,9 @@ BIOATTN_INLINE void differentiate_body(const GradientGroup<T, Element>& g) {
   Vector<T> sum = exponentiate_lanes(g.window_weights, g.offsets, shift, g.packed);
   // The gradient of a logit is weight * (gradient of the weight - mean of these under the weights).
   Vector<T> mean = {};
-  for (int64_t dy = 0; dy < g.window; ++dy) {
-    for (int64_t dx = 0; dx < g.window; ++dx) {
-      const int64_t place = (dy * g.window + dx) * kLanes<T>;
-      Vector<T> sum = {};
-      if (g.values[dy] != nullptr)
-        for (int64_t c = 0; c < g.channels; ++c)
-          sum += load(g.grad_output + c * g.query_stride) * load(g.values[dy] + c * g.key_stride + dx);
-      store(g.grad_tokens + place, sum);
-      mean += load(g.window_weights + place) * sum;
-    }
-  }
+  multiply_by_window(g.grad_tokens, g, g.grad_output, g.values);
+  for (int64_t place = 0; place < g.offsets * kLanes<T>; place += kLanes<T>)
+    mean += load(g.window_weights + place) * load(g.grad_tokens + place);
   const auto query = pack(g.query, g.query_stride, g.channels, g.packed);
   const auto grad_output = pack(g.grad_output, g.query_stride, g.channels, g.packed + query.number * kLanes<T>);
   const Element *keys = g.pooled_key, *values = g.pooled_value_blocks;
@@ -574,15 +624,7 @@ BIOATTN_INLINE void differentiate_body(const GradientGroup<T, Element>& g) {
     store(g.grad_window + place, weight * (load(g.grad_tokens + place) - mean));
     store(g.window_weights + place, weight + load(g.token_weights + place));
   }
-  for (int64_t c = 0; c < g.channels; ++c) {
-    Vector<T> sum = load(g.grad_query + c * kLanes<T>);
-    for (int64_t dy = 0; dy < g.window; ++dy) {
-      if (g.keys[dy] == nullptr) continue;
-      for (int64_t dx = 0; dx < g.window; ++dx)
-        sum += load(g.grad_window + (dy * g.window + dx) * kLanes<T>) * load(g.keys[dy] + c * g.key_stride + dx);
-    }
-    store(g.grad_query + c * kLanes<T>, sum);
-  }
+  add_window(g.grad_query, g, g.grad_window, g.keys);
   transpose(g.grad_output, g.query_stride, g.channels, g.value_rows, g.row_channels);
   transpose(g.query, g.query_stride, g.channels, g.key_rows, g.row_channels);
 }
@@ -622,22 +664,35 @@ BIOATTN_INLINE void differentiate_query_body(const QueryGradient<T>& q) {
   differentiate_norm(q.gradient, q.unit, q.stride, q.inverse_norms, q.channels);
 }
 
-template <typename T>
-BIOATTN_INLINE void gather_gradients_body(const WindowGradients<T>& g) {
-  for (int64_t c = 0; c < g.channels; ++c) {
-    Vector<T> key = {}, value = {};
-    for (int64_t dy = 0; dy < g.window; ++dy) {
-      if (g.queries[dy] == nullptr) continue;
-      for (int64_t dx = 0; dx < g.window; ++dx) {
-        // In the window of that query, this token has the opposite offset.
-        const int64_t place = (g.offsets - 1 - dy * g.window - dx) * g.padded_width + dx;
-        key += load(g.grad_window[dy] + place) * load(g.queries[dy] + c * g.stride + dx);
-        value += load(g.factors[dy] + place) * load(g.grad_outputs[dy] + c * g.stride + dx);
+template <int64_t kChannels, typename T>
+BIOATTN_INLINE void gather_gradients_of_channels(const WindowGradients<T>& g, int64_t c) {
+  Vector<T> key[kChannels] = {}, value[kChannels] = {};
+  for (int64_t dy = 0; dy < g.window; ++dy) {
+    if (g.queries[dy] == nullptr) continue;
+    const T *queries = g.queries[dy] + c * g.stride, *grad_outputs = g.grad_outputs[dy] + c * g.stride;
+    for (int64_t dx = 0; dx < g.window; ++dx) {
+      // In the window of that query, this token has the opposite offset.
+      const int64_t place = (g.offsets - 1 - dy * g.window - dx) * g.padded_width + dx;
+      const Vector<T> grad_window = load(g.grad_window[dy] + place), factor = load(g.factors[dy] + place);
+#pragma GCC unroll 4
+      for (int64_t k = 0; k < kChannels; ++k) {
+        key[k] += grad_window * load(queries + k * g.stride + dx);
+        value[k] += factor * load(grad_outputs + k * g.stride + dx);
       }
     }
-    store(g.grad_key + c * kLanes<T>, key);
-    store(g.grad_value + c * kLanes<T>, value);
   }
+#pragma GCC unroll 4
+  for (int64_t k = 0; k < kChannels; ++k) {
+    store(g.grad_key + (c + k) * kLanes<T>, key[k]);
+    store(g.grad_value + (c + k) * kLanes<T>, value[k]);
+  }
+}
+
+template <typename T>
+BIOATTN_INLINE void gather_gradients_body(const WindowGradients<T>& g) {
+  int64_t c = 0;
+  for (; c + 4 <= g.channels; c += 4) gather_gradients_of_channels<4>(g, c);
+  for (; c < g.channels; ++c) gather_gradients_of_channels<1>(g, c);
 }
 
 template <typename T>
