@@ -54,7 +54,6 @@ struct SizesOf : WindowSizes<int64_t> {
         pooled_blocks(divide_up(pooled, kBlock)),
         padded_pooled(pooled_blocks * kBlock),
         padded_channels(round_up(channels, kBlock)),
-        row_channels(round_up(channels, kLanes<T>)),
         columns(std::min(round_up(width, kLanes<T>), kTileColumns)),
         column_blocks(divide_up(width, columns)),
         row_blocks(divide_up(height, kTileRows)),
@@ -64,7 +63,7 @@ struct SizesOf : WindowSizes<int64_t> {
 
   int64_t margin;
   int64_t pooled_height, pooled_width, pooled, pooled_blocks, padded_pooled;
-  int64_t padded_channels, row_channels;       // of a token: in blocks, and in whole vectors
+  int64_t padded_channels;                     // of a token, in blocks
   int64_t columns, column_blocks, row_blocks;  // of a tile
   int64_t halo_columns;                        // of a tile and the windows around it
   int64_t padded_width;                        // of the image with a margin
@@ -479,7 +478,9 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
   // Where tasks of one head add to the same sums, each has its own; they are added up in order at the end.
   const int64_t bias_size = s.heads * a.bias.head_stride + kLanes<T>, bias_blocks = a.bias.in_table ? s.column_blocks : 1;
   const Tensor bias_sums = at::zeros({bias_blocks, bias_size}, logsumexp.options());
-  const int64_t pooled_size = s.padded_pooled * s.row_channels, block_size = s.planes * pooled_size;
+  const int64_t sum_keys = round_up(s.pooled, kKeysOfSums<T, Element>);
+  const int64_t row_channels = round_up(s.channels, kChannelsOfSums<T, Element>);
+  const int64_t pooled_size = sum_keys * row_channels, block_size = s.planes * pooled_size;
   const Tensor pooled_sums = at::zeros({2, s.column_blocks, block_size}, logsumexp.options());
   const int64_t parameters = ParameterSums<T>::number(s);
   const Tensor parameter_sums = at::zeros({s.column_blocks, s.heads, parameters}, logsumexp.options().dtype(at::kDouble));
@@ -492,16 +493,15 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
     std::vector<T> grad_planes(s.channels * s.columns), grad_window(s.offsets * kLanes<T>);
     std::vector<T> grad_pooled(tile.pooled), grad_tokens(grad_window);
     constexpr int64_t steps = kSteps<T, Element>;
-    std::vector<Element> key_factors(kGroups * s.padded_pooled * steps), value_factors(key_factors);
-    std::vector<Element> key_rows(kGroups * steps * s.row_channels), value_rows(key_rows);
+    std::vector<Element> key_factors(kGroups * sum_keys * steps), value_factors(key_factors);
+    std::vector<Element> key_rows(kGroups * steps * row_channels), value_rows(key_rows);
     std::vector<T> some_rows(2 * pooled_size);
     int64_t groups = 0;  // whose factors are kept
     const auto add_products = [&] {
       add_outer_products(OuterProducts<T, Element>{
-          some_rows.data(), key_factors.data(), key_rows.data(), groups, s.padded_pooled, s.row_channels});
+          some_rows.data(), key_factors.data(), key_rows.data(), groups, sum_keys, row_channels});
       add_outer_products(OuterProducts<T, Element>{
-          some_rows.data() + pooled_size, value_factors.data(), value_rows.data(), groups, s.padded_pooled,
-          s.row_channels});
+          some_rows.data() + pooled_size, value_factors.data(), value_rows.data(), groups, sum_keys, row_channels});
       groups = 0;
     };
     for (int64_t number = begin; number < end; ++number) {
@@ -529,23 +529,16 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
           std::copy_n(in_plane(logsumexp_data, s, plane, row, column), valid, tile.logsumexp.data());
           std::fill(tile.logsumexp.begin() + valid, tile.logsumexp.end(), std::numeric_limits<T>::infinity());
           T* grad_bias = bias_sums_data + (a.bias.in_table ? block : 0) * bias_size + head * a.bias.head_stride + column;
-          differentiate(GradientGroup<T, Element>{
-              group, s.row_channels, grad_planes.data() + place, a.values.blocks(plane),
-              a.keys.rows(plane), grad_bias, grad_pooled.data(), grad_window.data(), grad_tokens.data(),
-              tile.output.data(), &key_factors[groups * s.padded_pooled * steps],
-              &key_rows[groups * steps * s.row_channels], &value_factors[groups * s.padded_pooled * steps],
-              &value_rows[groups * steps * s.row_channels]});
-          if (++groups == kGroups) add_products();
           const int64_t window_place = (plane * s.height + row) * window_row + s.margin + column;
-          for (int64_t offset = 0; offset < s.offsets; ++offset) {
-            const int64_t target = window_place + offset * s.padded_width;
-            std::copy_n(&grad_window[offset * kLanes<T>], kLanes<T>, grad_window_data + target);
-            std::copy_n(&tile.window[offset * kLanes<T>], kLanes<T>, factors_data + target);
-            for (int64_t lane = 0; lane < valid; ++lane) {
-              sums.window_bias[offset * kLanes<T> + lane] += grad_window[offset * kLanes<T> + lane];
-              sums.token_bias[offset * kLanes<T> + lane] += grad_tokens[offset * kLanes<T> + lane];
-            }
-          }
+          differentiate(GradientGroup<T, Element>{
+              group, row_channels, grad_planes.data() + place, a.values.blocks(plane),
+              a.keys.rows(plane), grad_bias, grad_pooled.data(), grad_window.data(), grad_tokens.data(),
+              grad_window_data + window_place, factors_data + window_place, s.padded_width,
+              sums.window_bias.data(), sums.token_bias.data(),
+              tile.output.data(), &key_factors[groups * sum_keys * steps],
+              &key_rows[groups * steps * row_channels], &value_factors[groups * sum_keys * steps],
+              &value_rows[groups * steps * row_channels]});
+          if (++groups == kGroups) add_products();
           if (a.cosine)
             differentiate_query(QueryGradient<T>{
                 s.channels, s.offsets, s.columns, group.unit_query, tile.queries.inverse_norms.data() + place,
@@ -610,7 +603,8 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
           std::fill(sum[k].begin(), sum[k].end(), T(0));
           for (int64_t block = 0; block < s.column_blocks; ++block) {
             const int64_t place = (k * s.column_blocks + block) * block_size + plane * pooled_size;
-            for (int64_t c = 0; c < s.channels; ++c) sum[k][c] += pooled_sums_data[place + p * s.row_channels + c];
+            for (int64_t c = 0; c < s.channels; ++c)
+              sum[k][c] += pooled_sums_data[place + place_of_sum<T, Element>(p, c, row_channels)];
           }
         }
         const int64_t image = plane / s.heads, head = plane % s.heads, u = p % s.pooled_height, v = p / s.pooled_height;

@@ -53,11 +53,14 @@ struct Group {
 
 template <typename T, typename Element = T>
 struct GradientGroup : Group<T, Element> {
-  int64_t row_channels;                                  // d padded to whole vectors
+  int64_t row_channels;                                  // d padded as in OuterProducts
   const T* grad_output;                                  // planes with `query_stride`
   const Element *pooled_value_blocks, *pooled_key_rows;  // blocks (d, kBlock) and rows (d padded to kBlock)
   T* grad_pooled_bias;                                   // as `pooled_bias`
   T *grad_pooled, *grad_window, *grad_tokens;            // of the logits, and of the token weights
+  T *grad_window_rows, *factor_rows;                     // where grad_window and the weights of the window's values are
+  int64_t window_stride;                                 //     for WindowGradients, and the distance of its offsets
+  T *window_bias_sums, *token_bias_sums;                 // (k * k, lanes): sums of grad_window and grad_tokens
   T* grad_query;                                         // (d padded, lanes)
   // Factors of the sums for pooled keys and values, as in OuterProducts: of this group.
   Element *key_factors, *key_rows, *value_factors, *value_rows;
@@ -71,14 +74,32 @@ constexpr int64_t kSteps = kLanes<T> / kNumbers<Element>;
 // groups, whose factors are kept until then.
 constexpr int64_t kGroups = 4;
 
-// sums[p][c] += sum over lanes of factors[p][lane] * rows[lane][c] for each of some groups
+// sums[p][c] += sum over lanes of factors[p][lane] * rows[lane][c] for each of some groups. The sums of pairs are in
+// blocks of lanes, in which the keys are the lanes of vectors; `place_of_sum` says where.
 template <typename T, typename Element = T>
 struct OuterProducts {
-  T* sums;                 // (pooled keys, row_channels)
+  T* sums;                 // (pooled keys, row_channels), or (pooled keys / lanes, row_channels, lanes)
   const Element* factors;  // (groups, pooled keys, kSteps)
   const Element* rows;     // (groups, kSteps, row_channels)
   int64_t groups, pooled_keys, row_channels;
 };
+
+// To what multiples pooled keys and channels of the sums are padded.
+template <typename T, typename Element>
+constexpr int64_t kKeysOfSums = kNumbers<Element> == 2 ? kLanes<T> : kBlock;
+template <typename T, typename Element>
+constexpr int64_t kChannelsOfSums = kNumbers<Element> == 2 ? kBlock : kLanes<T>;
+
+template <typename T, typename Element>
+BIOATTN_INLINE int64_t place_of_sum(int64_t p, int64_t c, int64_t row_channels) {
+  if constexpr (kNumbers<Element> == 1) {
+    return p * row_channels + c;
+  } else {
+    // The even keys of a block come before the odd ones.
+    const int64_t key = p % kLanes<T>, lane = key / 2 + key % 2 * kLanes<T> / 2;
+    return (p / kLanes<T> * row_channels + c) * kLanes<T> + lane;
+  }
+}
 
 // The gradient of what UnitVectors and ScaledQueries compute, for the lanes of one group, and sums for that of the
 // parameters.
@@ -173,12 +194,10 @@ BIOATTN_INLINE void multiply_by_block(
   }
 }
 
-// How many blocks of sums, and vectors of a row, are computed at the same time: instructions for pairs wait for the sum
+// How many blocks of sums are computed at the same time: instructions for pairs wait for the sum
 // of the one before, and only processors with enough registers have them.
 template <typename Element>
 constexpr int64_t kBlocksAtOnce = kNumbers<Element> == 2 ? 3 : 1;
-template <typename Element>
-constexpr int64_t kVectorsAtOnce = kNumbers<Element> == 2 ? 2 : 1;
 
 // Factors of the keys of one step, a key or a pair: compute(p) gives the lanes of a key. They are also written to
 // `written`, where they are factors of rows of queries.
@@ -230,40 +249,26 @@ BIOATTN_INLINE void transpose(const T* planes, int64_t stride, int64_t channels,
     for (int64_t c = 0; c < channels; ++c) rows[lane * row_channels + c] = planes[c * stride + lane];
 }
 
-// Adds to the sums of a block of keys from p on, and of kVectors vectors of channels.
-template <int64_t kVectors, typename T, typename Element>
-BIOATTN_INLINE void add_outer_products_of_block(const OuterProducts<T, Element>& o, int64_t p, int64_t first) {
-  constexpr int64_t steps = kSteps<T, Element>;
-  T* target = o.sums + p * o.row_channels + first;
-  Vector<T> sum[kVectors][kBlock];
-#pragma GCC unroll 16
-  for (int64_t k = 0; k < kVectors * kBlock; ++k)
-    sum[k / kBlock][k % kBlock] = load(target + k % kBlock * o.row_channels + k / kBlock * kLanes<T>);
-  for (int64_t group = 0; group < o.groups; ++group) {
-    const Element* factors = o.factors + (group * o.pooled_keys + p) * steps;
-    const Element* rows = o.rows + group * steps * o.row_channels + first;
-    for (int64_t step = 0; step < steps; ++step) {
-#pragma GCC unroll 2
-      for (int64_t v = 0; v < kVectors; ++v) {
-        const auto row = load(rows + step * o.row_channels + v * kLanes<T>);
-#pragma GCC unroll 8
-        for (int64_t k = 0; k < kBlock; ++k) add_product(sum[v][k], row, factors[k * steps + step]);
-      }
-    }
-  }
-#pragma GCC unroll 16
-  for (int64_t k = 0; k < kVectors * kBlock; ++k)
-    store(target + k % kBlock * o.row_channels + k / kBlock * kLanes<T>, sum[k / kBlock][k % kBlock]);
-}
-
-template <typename T, typename Element>
-BIOATTN_INLINE void add_outer_products_body(const OuterProducts<T, Element>& o) {
-  constexpr int64_t step = kVectorsAtOnce<Element> * kLanes<T>;
+template <typename T>
+BIOATTN_INLINE void add_outer_products_body(const OuterProducts<T>& o) {
+  constexpr int64_t lanes = kLanes<T>;
   for (int64_t p = 0; p < o.pooled_keys; p += kBlock) {
-    int64_t first = 0;
-    for (; first + step <= o.row_channels; first += step)
-      add_outer_products_of_block<kVectorsAtOnce<Element>>(o, p, first);
-    for (; first < o.row_channels; first += kLanes<T>) add_outer_products_of_block<1>(o, p, first);
+    for (int64_t first = 0; first < o.row_channels; first += lanes) {
+      T* target = o.sums + p * o.row_channels + first;
+      Vector<T> sum[kBlock];
+#pragma GCC unroll 8
+      for (int64_t k = 0; k < kBlock; ++k) sum[k] = load(target + k * o.row_channels);
+      for (int64_t group = 0; group < o.groups; ++group) {
+        const T *factors = o.factors + (group * o.pooled_keys + p) * lanes, *rows = o.rows + group * lanes * o.row_channels;
+        for (int64_t step = 0; step < lanes; ++step) {
+          const Vector<T> row = load(rows + step * o.row_channels + first);
+#pragma GCC unroll 8
+          for (int64_t k = 0; k < kBlock; ++k) add_product(sum[k], row, factors[k * lanes + step]);
+        }
+      }
+#pragma GCC unroll 8
+      for (int64_t k = 0; k < kBlock; ++k) store(target + k * o.row_channels, sum[k]);
+    }
   }
 }
 
@@ -334,6 +339,46 @@ BIOATTN_INLINE Bits written_factors(int64_t step, const Pair* written) {
 #endif
 
 #ifdef BIOATTN_FOR_BFLOAT16
+// Adds products with kChannels channels of the rows to their sums for the keys of a block.
+template <int64_t kChannels>
+BIOATTN_INLINE void add_products_of_channels(
+    float* sums, const Pair* factors, int64_t steps, const Pair* rows, int64_t row_channels) {
+  constexpr int64_t lanes = kLanes<float>;
+  Vector<float> sum[kChannels];
+#pragma GCC unroll 24
+  for (int64_t c = 0; c < kChannels; ++c) sum[c] = load(sums + c * lanes);
+  for (int64_t step = 0; step < steps; ++step, rows += row_channels) {
+    const Bits factor = load(factors + step * lanes);
+#pragma GCC unroll 24
+    for (int64_t c = 0; c < kChannels; ++c) add_product(sum[c], factor, rows[c]);
+  }
+#pragma GCC unroll 24
+  for (int64_t c = 0; c < kChannels; ++c) store(sums + c * lanes, sum[c]);
+}
+
+BIOATTN_FOR_BFLOAT16 BIOATTN_INLINE void add_outer_products_body(const OuterProducts<float, Pair>& o) {
+  constexpr int64_t lanes = kLanes<float>, steps = kSteps<float, Pair>, at_once = kBlocksAtOnce<Pair> * kBlock;
+  Pair transposed[kGroups * steps * lanes];
+  for (int64_t p = 0; p < o.pooled_keys; p += lanes) {
+    for (int64_t group = 0; group < o.groups; ++group) {
+      // A vector of the factors holds two keys; transposed, it holds one step of all keys.
+      const Pair* factors = o.factors + (group * o.pooled_keys + p) * steps;
+      Bits vectors[steps];
+#pragma GCC unroll 8
+      for (int64_t k = 0; k < steps; ++k) vectors[k] = load(factors + k * lanes);
+      transpose_halves(vectors);
+#pragma GCC unroll 8
+      for (int64_t k = 0; k < steps; ++k) store(transposed + (group * steps + k) * lanes, vectors[k]);
+    }
+    float* sums = o.sums + p * o.row_channels;
+    int64_t c = 0;
+    for (; c + at_once <= o.row_channels; c += at_once)
+      add_products_of_channels<at_once>(sums + c * lanes, transposed, o.groups * steps, o.rows + c, o.row_channels);
+    for (; c < o.row_channels; c += kBlock)
+      add_products_of_channels<kBlock>(sums + c * lanes, transposed, o.groups * steps, o.rows + c, o.row_channels);
+  }
+}
+
 // Tokens of bfloat16 in a row of the image, one for each lane of a group, as planes of their channels; at least
 // kChannels channels. Sixteen tokens and channels at a time are transposed in registers.
 struct TokensAndPlanes {
@@ -620,9 +665,13 @@ BIOATTN_INLINE void differentiate_body(const GradientGroup<T, Element>& g) {
       [&](int64_t step) __attribute__((always_inline)) { return written_factors(step, key_factors); });
   for (int64_t offset = 0; offset < g.offsets; ++offset) {
     const int64_t place = offset * kLanes<T>;
-    const Vector<T> weight = load(g.window_weights + place) * scale;
-    store(g.grad_window + place, weight * (load(g.grad_tokens + place) - mean));
-    store(g.window_weights + place, weight + load(g.token_weights + place));
+    const Vector<T> weight = load(g.window_weights + place) * scale, grad_token = load(g.grad_tokens + place);
+    const Vector<T> gradient = weight * (grad_token - mean);
+    store(g.grad_window + place, gradient);
+    store(g.grad_window_rows + offset * g.window_stride, gradient);
+    store(g.factor_rows + offset * g.window_stride, Vector<T>(weight + load(g.token_weights + place)));
+    add_to(g.window_bias_sums + place, gradient);
+    add_to(g.token_bias_sums + place, grad_token);
   }
   add_window(g.grad_query, g, g.grad_window, g.keys);
   transpose(g.grad_output, g.query_stride, g.channels, g.value_rows, g.row_channels);
