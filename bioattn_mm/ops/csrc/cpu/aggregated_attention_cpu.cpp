@@ -30,12 +30,16 @@ BIOATTN_CLONE(differentiate_query, QueryGradient)
 BIOATTN_CLONE(gather_gradients, WindowGradients)
 BIOATTN_CLONE(differentiate_unit, UnitGradient)
 #ifdef BIOATTN_FOR_BFLOAT16
-BIOATTN_FOR_BFLOAT16 void lay_out(const PooledLayouts<float, Pair>& layouts) { lay_out_body(layouts); }
-BIOATTN_FOR_BFLOAT16 void attend(const Group<float, Pair>& group) { attend_body(group); }
-BIOATTN_FOR_BFLOAT16 void differentiate(const GradientGroup<float, Pair>& group) { differentiate_body(group); }
-BIOATTN_FOR_BFLOAT16 void add_outer_products(const OuterProducts<float, Pair>& products) {
-  add_outer_products_body(products);
-}
+// The same for pairs.
+#define BIOATTN_FOR_PAIRS(name, Arguments)                                  \
+  BIOATTN_FOR_BFLOAT16 void name(const Arguments<float, Pair>& arguments) { \
+    const Arguments<float, Pair> copy = arguments;                          \
+    name##_body(copy);                                                      \
+  }
+BIOATTN_FOR_PAIRS(lay_out, PooledLayouts)
+BIOATTN_FOR_PAIRS(attend, Group)
+BIOATTN_FOR_PAIRS(differentiate, GradientGroup)
+BIOATTN_FOR_PAIRS(add_outer_products, OuterProducts)
 #endif
 
 constexpr int64_t kTileColumns = 32, kTileRows = 16;
@@ -611,8 +615,7 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
         if (a.cosine) {
           const T* unit = a.keys.token(plane, p);
           const T inverse = a.keys.inverse_norms[plane * s.padded_pooled + p];
-          T along = 0;
-          for (int64_t c = 0; c < s.channels; ++c) along += sum[0][c] * unit[c];
+          T along = dot(sum[0].data(), unit, s.channels);
           along = inverse < T(0.99999 / kSmallestNorm) ? along : T(0);
           for (int64_t c = 0; c < s.channels; ++c) sum[0][c] = inverse * (sum[0][c] - unit[c] * along);
         }

@@ -403,10 +403,9 @@ BIOATTN_FOR_BFLOAT16 inline void load_planes_in_pairs(const TokensAndPlanes& t) 
     const int64_t first = std::min(begin, t.channels - TokensAndPlanes::kChannels);
     Bits rows[8];
 #pragma GCC unroll 8
-    for (int64_t i = 0; i < 8; ++i) {
-      HalfOfPairs halves[2] = {token(i, first), token(i + 8, first)};
-      std::memcpy(&rows[i], halves, sizeof halves);
-    }
+    for (int64_t i = 0; i < 8; ++i)
+      rows[i] = __builtin_shufflevector(
+          token(i, first), token(i + 8, first), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     transpose_halves(rows);
     float* target = t.planes + first * t.stride;
 #pragma GCC unroll 8

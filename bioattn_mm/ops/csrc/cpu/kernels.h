@@ -21,10 +21,17 @@
 #define BIOATTN_INLINE inline __attribute__((always_inline))
 
 // Defines `name` for float and double by the template `name_body`. Templates cannot have clones, functions can; they
-// inline the body, which so is compiled for each clone.
-#define BIOATTN_CLONE(name, Arguments)                                                    \
-  BIOATTN_CLONES void name(const Arguments<float>& arguments) { name##_body(arguments); } \
-  BIOATTN_CLONES void name(const Arguments<double>& arguments) { name##_body(arguments); }
+// inline the body, which so is compiled for each clone. It gets a copy of the arguments: what it stores could else change
+// them for all that a compiler knows, which would read them again after each store.
+#define BIOATTN_CLONE(name, Arguments)                           \
+  BIOATTN_CLONES void name(const Arguments<float>& arguments) {  \
+    const Arguments<float> copy = arguments;                     \
+    name##_body(copy);                                           \
+  }                                                              \
+  BIOATTN_CLONES void name(const Arguments<double>& arguments) { \
+    const Arguments<double> copy = arguments;                    \
+    name##_body(copy);                                           \
+  }
 
 namespace bioattn_mm {
 
