@@ -118,6 +118,17 @@ def test_equals_the_formula(sizes: dict, operator: Operator) -> None:
     torch.testing.assert_close(values_and_gradients(operator, arguments), wanted)
 
 
+def test_coordinates_in_any_order(operator: Operator) -> None:
+    """Also repeated ones, and units that are active in all columns, in none, or in some at either end."""
+    arguments = make_arguments(columns=40, hidden=12, heads=20)
+    arguments[1] = arguments[1][torch.arange(40) * 17 % 40].round(decimals=1)
+    hidden_weight, hidden_bias = arguments[2:4]
+    hidden_weight[:4, 1] = 0
+    hidden_bias[:2], hidden_bias[2:4] = 9, -9
+    wanted = values_and_gradients(written_out, arguments)
+    torch.testing.assert_close(values_and_gradients(operator, arguments), wanted)
+
+
 @pytest.mark.parametrize('empty', ['rows', 'columns', 'hidden', 'heads'])
 def test_empty(empty: str, operator: Operator) -> None:
     arguments = make_arguments(**{empty: 0})
