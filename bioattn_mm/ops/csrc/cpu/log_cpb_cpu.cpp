@@ -78,7 +78,7 @@ BIOATTN_INLINE void find_places(const Row<T>& row) {
     for (int64_t column = 0; column < row.columns; ++column) {
       const T x = row.coordinates[column];
 #pragma GCC unroll 4
-      for (int64_t v = 0; v < kVectors; ++v) number[v] -= offset[v] + slope[v] * x > 0;
+      for (int64_t v = 0; v < kVectors; ++v) number[v] -= offset[v] + slope[v] * x > T(0);
     }
 #pragma GCC unroll 4
     for (int64_t v = 0; v < kVectors; ++v) {
@@ -86,7 +86,7 @@ BIOATTN_INLINE void find_places(const Row<T>& row) {
       const Vector<T> value = offset[v] + slope[v];
       const Integers all = Integers{} + static_cast<int32_t>(row.columns);
       number[v] = value == value ? number[v] : all;
-      number[v] += slope[v] < 0 ? all + 1 : Integers{};
+      number[v] += slope[v] < T(0) ? all + 1 : Integers{};
       for (int64_t lane = 0; lane < lanes; ++lane) row.places[first + v * lanes + lane] = number[v][lane];
     }
   }
