@@ -24,6 +24,7 @@ from ..registry import MODELS
 from .arguments import check_window, full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps, Grid
 from .building import build_layer
+from .layer_norm import LayerNorm
 from .log_cpb import PositionBias, cell_centres
 
 
@@ -124,7 +125,7 @@ class AggregatedAttention(nn.Module):
         self.kv = nn.Linear(embed_dims, 2 * embed_dims)
         self.scale = build_layer(scale or DEFAULT_SCALE, num_heads=num_heads, head_dims=head_dims)
         self.pool_proj = nn.Conv2d(embed_dims, embed_dims, 1)
-        self.pool_norm = nn.LayerNorm(embed_dims)
+        self.pool_norm = LayerNorm(embed_dims)
         self.window_bias = nn.Parameter(trunc_normal_(torch.empty(num_heads, window_size**2), std=0.0004))
         self.position_bias = position_bias
         self.learnable_tokens = nn.Parameter(

@@ -20,6 +20,7 @@ from .aggregated_attention import (
 from .arguments import check_window, full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps, Grid
 from .building import build_layer, replace_by_zeros
+from .layer_norm import LayerNorm
 from .log_cpb import PositionBias, cell_centres
 from .query_scaling import CosineQueryWithoutEmbedding
 
@@ -80,7 +81,7 @@ class PooledAttention(nn.Module):
         self.kv = nn.Linear(embed_dims, 2 * embed_dims)
         self.scale = build_layer(scale or DEFAULT_SCALE, num_heads=num_heads, head_dims=head_dims)
         self.pool_proj = nn.Conv2d(embed_dims, embed_dims, 1)
-        self.pool_norm = nn.LayerNorm(embed_dims)
+        self.pool_norm = LayerNorm(embed_dims)
         self.position_bias = position_bias
         self.proj = nn.Linear(embed_dims, embed_dims)
 

@@ -10,6 +10,7 @@ from .aggregated_attention import aggregated_attention
 from .arguments import AggregatedAttentionInputs
 from .cosine_attention import CosineAttentionInputs, cosine_attention, log_num_keys, unit_vectors
 from .gated_convolution import gated_convolution, gated_convolution_reference
+from .layer_norm import layer_norm
 from .log_cpb import log_cpb_table
 from .peripheral_attention import peripheral_attention
 from .relative_bias_attention import relative_bias_attention
@@ -22,6 +23,7 @@ __all__ = [
     'cosine_attention',
     'gated_convolution',
     'gated_convolution_reference',
+    'layer_norm',
     'log_cpb_table',
     'log_num_keys',
     'peripheral_attention',

@@ -17,6 +17,7 @@ OPERATORS = (
     'aggregated_attention',
     'cosine_attention',
     'gated_convolution',
+    'layer_norm',
     'log_cpb_table',
     'peripheral_attention',
     'relative_bias_attention',

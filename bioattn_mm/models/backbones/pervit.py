@@ -11,6 +11,7 @@ from ...errors import InputError
 from ...layers import DistanceEmbedding, PeripheralAttention
 from ...layers.arguments import head_dims_of
 from ...layers.building import build_layer, one_for_each
+from ...layers.layer_norm import LayerNorm
 from ...layers.peripheral_attention import PRETRAIN_GRID
 from ...registry import MODELS
 from .base import PlainBackbone
@@ -89,9 +90,9 @@ class PerViTBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.position_conv = position_conv
-        self.norm1 = nn.LayerNorm(in_channels, eps=1e-6)
+        self.norm1 = LayerNorm(in_channels, eps=1e-6)
         self.attn = attn
-        self.norm2 = nn.LayerNorm(in_channels, eps=1e-6)
+        self.norm2 = LayerNorm(in_channels, eps=1e-6)
         self.mlp = Mlp(in_channels, MLP_RATIO * in_channels, out_channels)
         self.shortcut = nn.Identity() if in_channels == out_channels else nn.Linear(in_channels, out_channels)
         self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()

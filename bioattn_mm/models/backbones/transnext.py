@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ...errors import InputError
 from ...layers import AggregatedAttention, ConvGLU, LengthScaledAttention, LogCPB, build_layer, one_for_each, takes
 from ...layers.aggregated_attention import pooled_grid_of
+from ...layers.layer_norm import LayerNorm
 from ...registry import MODELS
 from .base import HierarchicalBackbone
 from .blocks import Block, init_linear, run_block
@@ -28,7 +29,7 @@ class PatchEmbed(nn.Module):
     def __init__(self, in_channels: int, embed_dims: int, patch_size: int, stride: int) -> None:
         super().__init__()
         self.proj = nn.Conv2d(in_channels, embed_dims, patch_size, stride, padding=patch_size // 2)
-        self.norm = nn.LayerNorm(embed_dims)
+        self.norm = LayerNorm(embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) to (B, H', W', C')."""
@@ -42,7 +43,7 @@ class Stage(nn.Module):
         super().__init__()
         self.patch_embed = patch_embed
         self.blocks = nn.ModuleList(blocks)
-        self.norm = nn.LayerNorm(embed_dims, eps=1e-6)
+        self.norm = LayerNorm(embed_dims, eps=1e-6)
         self.with_cp = with_cp
 
     def forward(self, x: Tensor) -> Tensor:

@@ -5,6 +5,7 @@
 #include "build.cpp"
 #include "cosine_attention.cpp"
 #include "gated_convolution.cpp"
+#include "layer_norm.cpp"
 #include "log_cpb.cpp"
 #include "peripheral_attention.cpp"
 #include "relative_bias_attention.cpp"
