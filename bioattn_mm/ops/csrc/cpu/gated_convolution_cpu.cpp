@@ -63,6 +63,13 @@ BIOATTN_INLINE void normal_distribution(const Vector<T>& x, Vector<T>& cumulativ
   cumulative = load(lanes[1]), density = load(lanes[2]);
 }
 
+template <typename Data, typename T = Number<Data>>
+BIOATTN_INLINE Vector<T> gelu(const Vector<T>& x, const Data* data) {
+  Vector<T> cumulative, density;
+  normal_distribution(x, cumulative, density, data);
+  return x * cumulative;
+}
+
 #ifdef BIOATTN_FOR_BFLOAT16
 // The same formula to 5e-5.
 BIOATTN_INLINE void normal_distribution(
@@ -74,6 +81,21 @@ BIOATTN_INLINE void normal_distribution(
   const Vector<float> tail = 0.5f * p * t * exponent;
   cumulative = x < 0 ? tail : 1 - tail;
   density = 0.39894228f * exponent;
+}
+
+// The forward pass needs no density: a polynomial for the distribution function where |x| < 4.25, to 1.5e-5, takes half
+// of the instructions.
+BIOATTN_INLINE Vector<float> gelu(const Vector<float>& x, const NativeBFloat16*) {
+  constexpr float kCoefficients[] = {-5.32785283e-9f, 2.25546472e-7f, -5.62651212e-6f, 9.34199852e-5f,
+                                     -1.10857515e-3f, 9.81609151e-3f, -6.63452893e-2f, 3.98907125e-1f};
+  const Vector<float> limit = Vector<float>{} + 4.25f;
+  const Vector<float> low = x < -limit ? -limit : x, limited = low > limit ? limit : low;
+  const Vector<float> square = limited * limited;
+  Vector<float> p = Vector<float>{} + 5.56496585e-11f;
+#pragma GCC unroll 8
+  for (const float coefficient : kCoefficients) p = p * square + coefficient;
+  const Vector<float> cumulative = 0.5f + limited * p;
+  return x * (cumulative < 0 ? Vector<float>{} : cumulative);
 }
 #endif
 
@@ -190,12 +212,10 @@ struct Convolve {
     for (int64_t k = 0; k < kNumber; ++k) sums[k] = lanes.bias;
     add_convolution<kNumber, T>(sums, lanes.weights, lanes.gates, i, j - t.left + kMargin);
     for (int64_t k = 0; k < kNumber; ++k) {
-      Vector<T> cumulative, density;
-      normal_distribution(sums[k], cumulative, density, t.x);
       __builtin_prefetch(t.x + (2 * (token + t.width + k) + 1) * t.channels + lanes.first);
       __builtin_prefetch(t.output + (token + t.width + k) * t.channels + lanes.first, 1);
       const Vector<T> features = load(t.x + (2 * (token + k) + 1) * t.channels + lanes.first) + lanes.feature_bias;
-      store(t.output + (token + k) * t.channels + lanes.first, sums[k] * cumulative * features);
+      store(t.output + (token + k) * t.channels + lanes.first, gelu(sums[k], t.x) * features);
     }
   }
 };
