@@ -19,6 +19,7 @@ from .backends import available_backends
 from .baselines import flex_aggregated_attention, natten_attention, unfused_attention
 from .cosine_attention import cosine_attention
 from .gated_convolution import gated_convolution
+from .layer_norm import layer_norm
 from .log_cpb import log_cpb_table
 from .peripheral_attention import peripheral_attention
 from .relative_bias_attention import relative_bias_attention
@@ -136,6 +137,10 @@ def make_cosine_attention(
 
 def make_gated_convolution(batch: int = 2, grid: tuple[int, int] = (5, 7), channels: int = 16) -> list[Tensor]:
     return [torch.randn(batch, *grid, 2 * channels), torch.randn(channels, 1, 3, 3) / 3, torch.randn(channels)]
+
+
+def make_layer_norm(tokens: int = 70, channels: int = 72) -> list[Tensor]:
+    return [torch.randn(tokens, channels), torch.randn(channels), torch.randn(channels)]
 
 
 def make_window(
@@ -260,6 +265,14 @@ OPERATORS = {
         ],
         timed={'cpu': ('TransNeXt-Tiny, stage 1 at 224 x 224', dict(batch=1, grid=(56, 56), channels=192))},
         dtypes={'cpu': (torch.float32, torch.float64, torch.bfloat16)},
+        full_precision=(1, 2),
+    ),
+    'layer_norm': Operator(
+        run=layer_norm,
+        make=make_layer_norm,
+        sizes=[dict(), dict(channels=16), dict(channels=17), dict(channels=8), dict(tokens=0)],
+        timed={'cpu': ('TransNeXt-Tiny, stage 1 at 512 x 512', dict(tokens=128 * 128, channels=72))},
+        dtypes={'cpu': (torch.bfloat16,)},
         full_precision=(1, 2),
     ),
     'sliding_window_qk': Operator(
