@@ -1,8 +1,11 @@
 #!/usr/bin/env python
-"""A backbone alone, exported for one size by torch.export: onnxruntime and OpenVINO against PyTorch, in one process.
+"""A network exported by torch.export for one size: every target against eager PyTorch, in one process.
 
-The same ONNX file runs in both. Weights are random, seconds are those of the processor, one thread. `products` is the
-share of the time in onnxruntime that its profile gives to products of matrices and convolutions, the floor.
+The network is a backbone alone, or a whole segmentor without resizing its scores (--segmentor). The same ONNX file
+runs in onnxruntime and OpenVINO. Weights and images are random, also those of the calibration: the times are meant, not
+the predictions. Seconds are those of the processor, one thread. `products` is the share of onnxruntime's time in
+float32 that its profile gives to products of matrices and convolutions: its inverse is what a file could be faster at
+most.
 """
 
 import argparse
@@ -10,20 +13,36 @@ import collections
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import openvino
 import torch
 from measure import print_header, print_row
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
 from onnxruntime import InferenceSession, SessionOptions
+from torch import nn
 
 from bioattn_mm import TransNeXt
-from bioattn_mm.export.networks import Features
-from bioattn_mm.export.onnx_file import write_onnx
-from bioattn_mm.export.program import trace_portable
+from bioattn_mm.export.formats import compile_package, runner_of
+from bioattn_mm.export.networks import Features, network_of
+from bioattn_mm.export.onnx_file import INPUT, write_onnx
+from bioattn_mm.export.program import trace, trace_portable
+from bioattn_mm.export.quantization import quantize
 
 PRODUCTS = ('Gemm', 'MatMul', 'FusedMatMul', 'Conv', 'Einsum')
+TARGETS = (
+    'PyTorch bfloat16',
+    'onnxruntime',
+    'onnxruntime int8',
+    'OpenVINO',
+    'OpenVINO bfloat16',
+    'OpenVINO int8',
+    'AOTInductor',
+)
+MAIN = 'onnxruntime'
 
 
 def main() -> None:
@@ -36,47 +55,128 @@ def main() -> None:
         metavar='N',
         help='blocks of each stage, to measure fewer: exporting takes minutes (default: all)',
     )
-    parser.add_argument('--sizes', nargs='+', default=['512x512'], metavar='HxW', help='pixels (default: 512x512)')
+    parser.add_argument(
+        '--segmentor',
+        metavar='CONFIG',
+        help='measure the segmentor of a config, such as transnext/upernet_tiny_ade20k',
+    )
+    parser.add_argument('--size', default='512x512', metavar='HxW', help='pixels (default: %(default)s)')
+    parser.add_argument('--targets', nargs='+', choices=TARGETS, default=TARGETS, help='what runs (default: all)')
     parser.add_argument('--repeats', type=int, default=5, help='runs of each; the fastest counts (default: 5)')
     args = parser.parse_args()
 
     torch.set_num_threads(1)
-    arch = dict(TransNeXt.parse_arch(args.arch))
-    arch['depths'] = tuple(args.depths or arch['depths'])
-    network = Features(TransNeXt(arch=arch)).eval().requires_grad_(False)
-    print(f'TransNeXt-{args.arch}, blocks {arch["depths"]}, batch 1, float32, 1 thread\n')
-    print_header('size', 'PyTorch', 'onnxruntime', 'OpenVINO', 'faster', 'products', 'difference', 'file')
-    for size in args.sizes:
-        with tempfile.TemporaryDirectory() as folder:
-            row(network, tuple(int(side) for side in size.split('x')), Path(folder), args.repeats)
+    size = tuple(int(side) for side in args.size.split('x'))
+    if args.segmentor:
+        config = Config.fromfile(Path(__file__).parents[1] / f'configs/{args.segmentor}.py')
+        init_default_scope(config.default_scope)
+        name, network = args.segmentor, network_of(MODELS.build(config.model), config)
+    else:
+        arch = dict(TransNeXt.parse_arch(args.arch))
+        arch['depths'] = tuple(args.depths or arch['depths'])
+        name, network = f'TransNeXt-{args.arch}, blocks {arch["depths"]}', Features(TransNeXt(arch=arch))
+    network = network.eval().requires_grad_(False)
+    print(f'{name}, 1 x 3 x {size[0]} x {size[1]}, 1 thread\n')
+    with tempfile.TemporaryDirectory() as folder:
+        table(network, torch.randn(1, 3, *size), Path(folder), args.targets, args.repeats)
 
 
 @torch.no_grad()
-def row(network: torch.nn.Module, size: tuple[int, int], folder: Path, repeats: int) -> None:
-    file = folder / 'backbone.onnx'
-    write_onnx(trace_portable(network, size), network.names, file, any_size=False)
-    session, profiled = make_session(file), make_session(file, str(folder / 'profile'))
-    hints = dict(INFERENCE_NUM_THREADS=1, NUM_STREAMS=1, INFERENCE_PRECISION_HINT='f32')
-    compiled = openvino.Core().compile_model(file, 'CPU', hints)
-    image = torch.randn(1, 3, *size)
-    array = image.numpy()
+def table(network: nn.Module, image: torch.Tensor, folder: Path, targets: tuple[str, ...], repeats: int) -> None:
+    """Print a row for each target as soon as it is measured."""
+    print_header('target', 'an image', 'faster', 'difference', 'file')
+    files = Files(network, image, folder)
+    expected = network(image)
 
-    pairs = zip(network(image), session.run(None, {'input': array}))
-    difference = max(float((expected - torch.from_numpy(output)).abs().max()) for expected, output in pairs)
-    functions = (lambda: network(image), lambda: session.run(None, {'input': array}), lambda: compiled(array))
-    seconds = [fastest(function, repeats) for function in functions]
-    for _ in range(repeats):
-        profiled.run(None, {'input': array})
-    times = (f'{1000 * second:.0f} ms' for second in seconds)
-    share = share_of_products(json.loads(Path(profiled.end_profiling()).read_text()))
-    megabytes = file.stat().st_size / 2**20
-    faster = f'{seconds[0] / seconds[1]:.2f}x'
-    print_row('{} x {}'.format(*size), *times, faster, f'{share:.0%}', f'{difference:.1e}', f'{megabytes:.0f} MiB')
+    def difference_of(outputs: Sequence) -> float:
+        pairs = zip(expected, outputs, strict=True)
+        return max(float((own - torch.as_tensor(output)).abs().max() / own.abs().max()) for own, output in pairs)
+
+    eager = fastest(lambda: network(image), repeats)
+    print_row('PyTorch', f'{1000 * eager:.0f} ms', '', '', '')
+    for target in targets:
+        run, file = files.open(target)
+        difference = difference_of(run())
+        seconds = fastest(run, repeats)
+        size = f'{file.stat().st_size / 2**20:.0f} MiB' if file else ''
+        print_row(target, f'{1000 * seconds:.0f} ms', f'{eager / seconds:.2f}x', f'{difference:.1e}', size)
+    if MAIN in targets:
+        print(f'\nproducts: {files.share_of_products(repeats):.0%} of {MAIN}')
+
+
+class Files:
+    """The exported files of a network, each written when it is first needed.
+
+    Args:
+        network: In eval mode.
+        image: What it is run on.
+        folder: For the files.
+    """
+
+    def __init__(self, network: nn.Module, image: torch.Tensor, folder: Path) -> None:
+        self._network, self._image, self._folder = network, image, folder
+        self._array = image.numpy()
+
+    def open(self, target: str) -> tuple[Callable[[], object], Path | None]:
+        """A function that runs a target on the image, and its file."""
+        image, array = self._image, self._array
+        if target == 'PyTorch bfloat16':
+            return self._in_bfloat16, None
+        if target == 'AOTInductor':
+            file = self._folder / 'model.aoti.pt2'
+            compile_package(trace(self._network, tuple(image.shape[2:]), for_inductor=True), file)
+            run = runner_of(file)
+            return lambda: run(image), file
+        file = self._int8() if 'int8' in target else self._onnx()
+        if target.startswith('onnxruntime'):
+            session = make_session(file)
+            return lambda: session.run(None, {INPUT: array}), file
+        hints = dict(INFERENCE_NUM_THREADS=1, NUM_STREAMS=1)
+        hints['INFERENCE_PRECISION_HINT'] = 'bf16' if 'bfloat16' in target else 'f32'
+        model = openvino.Core().compile_model(file, 'CPU', hints)
+        return lambda: [np.array(output) for output in model(array).to_tuple()], file
+
+    def share_of_products(self, repeats: int) -> float:
+        """The share of the time in onnxruntime that goes into products."""
+        session = make_session(self._onnx(), str(self._folder / 'profile'))
+        for _ in range(repeats):
+            session.run(None, {INPUT: self._array})
+        return share_of_products(json.loads(Path(session.end_profiling()).read_text()))
+
+    @torch.no_grad()
+    def _in_bfloat16(self) -> tuple[torch.Tensor, ...]:
+        with torch.autocast('cpu', torch.bfloat16):
+            return self._network(self._image)
+
+    def _onnx(self) -> Path:
+        file = self._folder / 'model.onnx'
+        if not file.is_file():
+            program = trace_portable(self._network, tuple(self._image.shape[2:]))
+            write_onnx(program, self._network.names, file, any_size=False)
+        return file
+
+    def _int8(self) -> Path:
+        file = self._folder / 'model_int8.onnx'
+        if not file.is_file():
+            quantize(self._onnx(), file, Once({INPUT: self._array}))
+        return file
+
+
+class Once:
+    """One input to calibrate on."""
+
+    def __init__(self, inputs: dict[str, np.ndarray]) -> None:
+        self._inputs = inputs
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        """The input; None after it."""
+        inputs, self._inputs = self._inputs, None
+        return inputs
 
 
 def make_session(file: Path, profile: str | None = None) -> InferenceSession:
     options = SessionOptions()
-    options.intra_op_num_threads = 1
+    options.intra_op_num_threads, options.log_severity_level = 1, 3
     if profile:
         options.enable_profiling, options.profile_file_prefix = True, profile
     return InferenceSession(file, options, providers=['CPUExecutionProvider'])

@@ -16,6 +16,7 @@ from .program import DIVISOR
 # onnxruntime fuses what newer ones have as one operator, such as Gelu; 17 has LayerNormalization, TensorRT reads 18.
 OPSET = 18
 INPUT = 'input'
+OF_WEIGHTS = ('Split', 'Slice', 'Unsqueeze', 'Reshape', 'Transpose')
 LARGEST_CONSTANT = 2**22  # of those that are computed for the file, in bytes
 
 
@@ -32,6 +33,7 @@ def write_onnx(program: ExportedProgram, names: Sequence[str], path: Path, any_s
         InputError: The program has operators that ONNX has not, such as those of complex numbers.
     """
     import onnxslim
+    from onnxscript.optimizer import fold_constants
 
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter('ignore')
@@ -50,12 +52,23 @@ def write_onnx(program: ExportedProgram, names: Sequence[str], path: Path, any_s
             raise InputError(
                 f'torch.onnx cannot write this model, --via mmdeploy or --to pt2 may: {reason[:200]}'
             ) from error
+        fold_constants(written.model, should_fold=is_part_of_weight)
         model = written.model_proto
         if any_size:
             merge_cells(model)
         # Biases of all pairs of tokens stay formulas of their tables: the runtime computes them once, when it loads.
         model = onnxslim.slim(model, size_threshold=LARGEST_CONSTANT)
     path.write_bytes(model.SerializeToString())
+
+
+def is_part_of_weight(node: object) -> bool | None:
+    """Whether a node takes weights apart or gives them other axes: quantisation and fusions look for weights as such.
+
+    Returns:
+        None if onnxscript shall decide, by the size of the constants.
+    """
+    inputs = [value for value in node.inputs if value is not None]
+    return True if node.op_type in OF_WEIGHTS and inputs and all(value.const_value for value in inputs) else None
 
 
 def merge_cells(model: object) -> None:

@@ -1,6 +1,7 @@
 """Tracing a network with `torch.export`, for one size or for any."""
 
 import contextlib
+import math
 import operator
 from collections.abc import Iterator
 from unittest import mock
@@ -63,7 +64,11 @@ def trace_portable(network: nn.Module, size: tuple[int, int] | None) -> Exported
 
     For any size, its input is that of `InCells`.
     """
-    with portable_formulas(), mock.patch.object(F, 'adaptive_avg_pool2d', adaptive_average):
+    with (
+        portable_formulas(),
+        mock.patch.object(F, 'adaptive_avg_pool2d', adaptive_average),
+        mock.patch.object(F, 'gelu', gelu),
+    ):
         if size is not None:
             return _export(network, torch.zeros(1, 3, *size), None)
         batch, channels, height, width = EXAMPLE
@@ -129,6 +134,13 @@ def _drop_inequalities(program: ExportedProgram) -> None:
                 program.graph.erase_node(node)
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
+
+
+def gelu(x: Tensor, approximate: str = 'none') -> Tensor:
+    """`F.gelu` in the order in which onnxruntime and OpenVINO know it, and make one operator of it."""
+    if approximate != 'none':
+        return torch.ops.aten.gelu(x, approximate=approximate)
+    return x * (1 + torch.erf(x / math.sqrt(2))) * 0.5
 
 
 def adaptive_average(x: Tensor, output_size: int | tuple[int, int]) -> Tensor:

@@ -85,32 +85,43 @@ def to_int8(path: Path, folder: str | Path, num_images: int = NUM_IMAGES) -> tup
     Raises:
         InputError: The folder does not exist or has no images, or one cannot be read.
     """
+    images = evenly_spaced(find_images(folder), num_images)
+    out = smaller_path(path, INT8)
+    with atomic_path(out) as partial:
+        quantize(path, partial, CalibrationImages(path, images))
+    return out, len(images)
+
+
+def quantize(path: Path, out: Path, inputs: object) -> None:
+    """What `to_int8` does, with any inputs.
+
+    Args:
+        path: The ONNX file.
+        out: The file to write.
+        inputs: Their `get_next()` gives a dict of arrays by the names of inputs, and None at the end.
+    """
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
 
-    images = evenly_spaced(find_images(folder), num_images)
     model = onnx.load(path)
     for index, node in enumerate(model.graph.node):
         node.name = node.name or f'node_{index}'  # nodes are excluded by their names
-    out = smaller_path(path, INT8)
     level = logging.getLogger().level
     logging.getLogger().setLevel(logging.ERROR)  # it recommends a preprocessing that fails where sizes are not fixed
     try:
-        with atomic_path(out) as partial:
-            quantize_static(
-                model,
-                partial,
-                CalibrationImages(path, images),
-                quant_format=QuantFormat.QDQ,
-                activation_type=QuantType.QUInt8,
-                weight_type=QuantType.QInt8,
-                per_channel=True,
-                op_types_to_quantize=list(QUANTIZED),
-                nodes_to_exclude=[node.name for node in (*size_nodes(model.graph), *attention_products(model.graph))],
-                calibrate_method=CalibrationMethod.MinMax,
-            )
+        quantize_static(
+            model,
+            out,
+            inputs,
+            quant_format=QuantFormat.QDQ,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+            op_types_to_quantize=list(QUANTIZED),
+            nodes_to_exclude=[node.name for node in (*size_nodes(model.graph), *attention_products(model.graph))],
+            calibrate_method=CalibrationMethod.MinMax,
+        )
     finally:
         logging.getLogger().setLevel(level)
-    return out, len(images)
 
 
 def size_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:

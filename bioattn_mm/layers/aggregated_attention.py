@@ -19,7 +19,7 @@ from ..ops import (
 )
 from ..ops.arguments import autocast_dtype
 from ..ops.chunked_attention import attention_in_chunks
-from ..ops.portable import is_symbol
+from ..ops.portable import is_portable, is_symbol
 from ..registry import MODELS
 from .arguments import check_window, full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps, Grid
@@ -251,8 +251,10 @@ def tokens_of_windows(row: Tensor, column: Tensor, grid: Grid, window_size: int)
 
 def pool_tokens(x: Tensor, proj: nn.Conv2d, norm: nn.LayerNorm, grid: Grid) -> Tensor:
     """Project, activate, pool and normalise tokens (the pooled path of TransNeXt): (B, H, W, C) to (B, *grid, C)."""
-    # As a linear layer, a convolution with one weight for each pair of channels needs no other layout.
-    x = F.gelu(F.linear(x, proj.weight.flatten(1), proj.bias)).permute(0, 3, 1, 2)
+    if is_portable():
+        x = F.gelu(proj(x.permute(0, 3, 1, 2)))
+    else:  # as a linear layer, a convolution with one weight for each pair of channels needs no other layout
+        x = F.gelu(F.linear(x, proj.weight.flatten(1), proj.bias)).permute(0, 3, 1, 2)
     return norm(F.adaptive_avg_pool2d(x, grid).permute(0, 2, 3, 1))
 
 

@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops import gated_convolution
+from ..ops.portable import is_portable
 from ..registry import MODELS
 from .arguments import full_precision, weight_and_bias
 
@@ -28,6 +29,8 @@ class ConvGLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
+        if is_portable():
+            return self.as_convolutions(x)
         convolution = weight_and_bias(self.dwconv)
         # On the CPU a product with a bias begins with a pass over its output: there the gate adds the bias. Another
         # layer in place of `fc1`, such as a quantised one, is called as it is.
@@ -35,3 +38,13 @@ class ConvGLU(nn.Module):
             return self.fc2(gated_convolution(self.fc1(x), *convolution))
         gate_and_features = F.linear(x, self.fc1.weight)
         return self.fc2(gated_convolution(gate_and_features, *convolution, x_bias=full_precision(self.fc1.bias)))
+
+    def as_convolutions(self, x: Tensor) -> Tensor:
+        """The same as `forward`, in convolutions alone: other runtimes then keep one layout from first to last."""
+        x, hidden_dims = x.permute(0, 3, 1, 2), self.dwconv.in_channels
+        gate, features = (
+            F.conv2d(x, self.fc1.weight[half, :, None, None], self.fc1.bias[half])
+            for half in (slice(hidden_dims), slice(hidden_dims, None))
+        )
+        x = F.gelu(self.dwconv(gate)) * features
+        return F.conv2d(x, self.fc2.weight[..., None, None], self.fc2.bias).permute(0, 2, 3, 1)

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
@@ -41,7 +40,9 @@ class CosineAttentionInputs(NamedTuple):
             tuple(self.query.shape[1:3]), window_size, num_pooled, self.scale.dtype, self.query.device
         )
         scale = self.scale[:, None] * log_number
-        token_weights = torch.einsum('bhwnd,ndk->bhwnk', unit_query, self.tokens.to(dtype)) + self.token_bias
+        # As torch.einsum('bhwnd,ndk->bhwnk') does it, which is slow in ONNX files.
+        queries_of_heads = unit_query.movedim(3, 0).flatten(1, 3)
+        token_weights = (queries_of_heads @ self.tokens.to(dtype)).unflatten(1, unit_query.shape[:3]).movedim(0, 3)
         pooled_bias = self.pooled_bias.index_select(2, self.pooled_bias_columns.flatten())
         return AggregatedAttentionInputs(
             query=((unit_query + self.query_embedding) * scale).to(dtype),
@@ -52,7 +53,7 @@ class CosineAttentionInputs(NamedTuple):
             window_bias=self.window_bias.to(dtype),
             pooled_bias=pooled_bias.unflatten(2, self.pooled_bias_columns.shape).to(dtype),
             pooled_bias_rows=self.pooled_bias_rows,
-            token_weights=token_weights.to(dtype),
+            token_weights=(token_weights + self.token_bias).to(dtype),
         )
 
 
@@ -80,7 +81,8 @@ def unit_vectors(x: Tensor) -> Tensor:
     full = x.to(torch.promote_types(x.dtype, torch.float32))
     if full.requires_grad and not torch.jit.is_tracing():
         return _UnitVectors.apply(full)[0].to(x.dtype)
-    return F.normalize(full, dim=-1, eps=SMALLEST_NORM).to(x.dtype)
+    # F.normalize, which in ONNX files repeats the norm for every channel.
+    return (full / full.norm(dim=-1, keepdim=True).clamp_min(SMALLEST_NORM)).to(x.dtype)
 
 
 class _UnitVectors(torch.autograd.Function):

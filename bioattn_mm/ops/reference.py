@@ -1,20 +1,18 @@
-"""The operators in plain PyTorch, for systems without the compiled ones, which are tested against these.
+"""The operators in plain PyTorch, for systems without the compiled ones, which are tested against these."""
 
-Keys and values of a window are read through one shifted view for each of its k * k offsets, without unfolding them.
-"""
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import wraps
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .arguments import AggregatedAttentionInputs, autocast_dtype
 from .chunked_attention import attention_in_chunks
 from .chunks import chunk_numel
 from .portable import is_exported, is_portable
+from .portable_attention import portable_aggregated_attention
 from .relative_bias import bias_of_pairs, bias_of_rows
+from .windows import outside_of_windows, pad_for_windows, window_products, window_sums
 
 # Without autograd, queries are processed in chunks of rows with at most this many attention weights on a CPU: memory
 # stays bounded at any input size, and the weights stay in the last-level cache.
@@ -42,25 +40,29 @@ def with_dtypes_of_operators(reference: Callable[..., Tensor]) -> Callable[..., 
 def sliding_window_qk_reference(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
     """`bioattn_mm.ops.sliding_window_qk` of checked arguments."""
     window_size = round(bias.shape[-1] ** 0.5)
-    logits = _window_products(query, _pad(key, window_size), window_size) + bias
-    return logits.masked_fill(_outside(query, window_size), float('-inf'))
+    logits = window_products(query, pad_for_windows(key, window_size), window_size) + bias
+    return logits.masked_fill(outside_of_windows(query, window_size), float('-inf'))
 
 
 @with_dtypes_of_operators
 def sliding_window_av_reference(weights: Tensor, value: Tensor) -> Tensor:
     """`bioattn_mm.ops.sliding_window_av` of checked arguments."""
     window_size = round(weights.shape[-1] ** 0.5)
-    weights = weights.masked_fill(_outside(value, window_size), 0)
-    return _window_sums(weights, _pad(value, window_size), window_size)
+    weights = weights.masked_fill(outside_of_windows(value, window_size), 0)
+    return window_sums(weights, pad_for_windows(value, window_size), window_size)
 
 
 @with_dtypes_of_operators
 def aggregated_attention_reference(*tensors: Tensor) -> Tensor:
     """`bioattn_mm.ops.aggregated_attention` of checked arguments: the tensors of `AggregatedAttentionInputs`."""
     inputs = AggregatedAttentionInputs(*tensors)
+    if is_portable():
+        return portable_aggregated_attention(inputs)
     window_size = round(inputs.window_bias.shape[-1] ** 0.5)
-    outside = _outside(inputs.query, window_size)
-    inputs = inputs._replace(key=_pad(inputs.key, window_size), value=_pad(inputs.value, window_size))
+    outside = outside_of_windows(inputs.query, window_size)
+    inputs = inputs._replace(
+        key=pad_for_windows(inputs.key, window_size), value=pad_for_windows(inputs.value, window_size)
+    )
     if is_exported():
         return _attend(inputs, outside, window_size)
 
@@ -100,7 +102,7 @@ def relative_bias_attention_reference(
 def _attend(inputs: AggregatedAttentionInputs, outside: Tensor, window_size: int) -> Tensor:
     """Aggregated attention of some rows of queries, with padded keys and values."""
     batch, rows, width, heads, channels = inputs.query.shape
-    window_logits = _window_products(inputs.query, inputs.key, window_size) + inputs.window_bias
+    window_logits = window_products(inputs.query, inputs.key, window_size) + inputs.window_bias
     window_logits = window_logits.masked_fill(outside, float('-inf')).permute(0, 3, 1, 2, 4).flatten(2, 3)
 
     pooled_key = inputs.pooled_key.flatten(1, 2).permute(0, 2, 3, 1)  # (B, heads, d, P)
@@ -111,50 +113,7 @@ def _attend(inputs: AggregatedAttentionInputs, outside: Tensor, window_size: int
     pooled_logits = (pooled_logits.view(batch, *bias.shape) + bias).flatten(4).flatten(2, 3)
 
     weights = torch.cat([window_logits, pooled_logits], dim=-1).softmax(dim=-1)
-    if is_portable():
-        # A split would copy the weights in other runtimes: those of the window are multiplied by zeros instead.
-        window_weights = weights[..., : window_size**2]
-        pooled_output = weights @ F.pad(pooled_value, (0, 0, window_size**2, 0))
-    else:
-        window_weights, pooled_weights = weights.split([window_size**2, pooled_key.shape[-1]], dim=-1)
-        pooled_output = pooled_weights @ pooled_value
-    output = pooled_output.unflatten(2, (rows, width)).permute(0, 2, 3, 1, 4)
+    window_weights, pooled_weights = weights.split([window_size**2, pooled_key.shape[-1]], dim=-1)
+    output = (pooled_weights @ pooled_value).unflatten(2, (rows, width)).permute(0, 2, 3, 1, 4)
     window_weights = window_weights.unflatten(2, (rows, width)).permute(0, 2, 3, 1, 4) + inputs.token_weights
-    return output + _window_sums(window_weights, inputs.value, window_size)
-
-
-def _pad(tokens: Tensor, window_size: int) -> Tensor:
-    """Zeros around (B, H, W, heads, d), as far as windows reach beyond the image."""
-    margin = window_size // 2
-    return F.pad(tokens, (0, 0, 0, 0, margin, margin, margin, margin))
-
-
-def _window_products(query: Tensor, padded_key: Tensor, window_size: int) -> Tensor:
-    """Dot products of each query with the keys of its window: (B, H, W, heads, k * k)."""
-    return torch.stack([(query * key).sum(-1) for key in _shifted_views(padded_key, window_size)], dim=-1)
-
-
-def _window_sums(weights: Tensor, padded_value: Tensor, window_size: int) -> Tensor:
-    """Weighted sum of the values in each token's window: (B, H, W, heads, d)."""
-    views = enumerate(_shifted_views(padded_value, window_size))
-    return sum(weights[..., index, None] * value for index, value in views)
-
-
-def _shifted_views(padded: Tensor, window_size: int) -> Iterator[Tensor]:
-    """For each offset of the window, row by row, the tokens at this offset from all tokens: (B, H, W, heads, d)."""
-    rows, columns = (length - window_size + 1 for length in padded.shape[1:3])
-    for dy in range(window_size):
-        for dx in range(window_size):
-            yield padded[:, dy : dy + rows, dx : dx + columns]
-
-
-def _outside(tokens: Tensor, window_size: int) -> Tensor:
-    """Where the windows of (B, H, W, heads, d) leave the image: bool (H, W, 1, k * k)."""
-
-    def outside_axis(length: int) -> Tensor:
-        window = torch.arange(window_size, device=tokens.device) - window_size // 2
-        position = torch.arange(length, device=tokens.device)[:, None] + window
-        return (position < 0) | (position >= length)  # (length, k)
-
-    rows, columns = (outside_axis(length) for length in tokens.shape[1:3])
-    return (rows[:, None, :, None] | columns[None, :, None, :]).flatten(2).unsqueeze(2)
+    return output + window_sums(window_weights, inputs.value, window_size)
