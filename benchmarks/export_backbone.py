@@ -2,8 +2,8 @@
 """A network exported by torch.export for one size: every target against eager PyTorch, in one process.
 
 The network is a backbone alone, or a whole segmentor without resizing its scores (--segmentor). The same ONNX file
-runs in onnxruntime and OpenVINO. Weights and images are random, also those of the calibration: the times are meant, not
-the predictions. Seconds are those of the processor, one thread. `products` is the share of onnxruntime's time in
+runs in onnxruntime and OpenVINO. Weights and images are random, also those of the calibration: the times are meant,
+not the predictions. Seconds are those of the processor, one thread. `products` is the share of onnxruntime's time in
 float32 that its profile gives to products of matrices and convolutions: its inverse is what a file could be faster at
 most.
 """

@@ -6,7 +6,6 @@ backbones of all models as they are, for a .pt2 file, ONNX, OpenVINO or a compil
 """
 
 import argparse
-import copy
 import logging
 import shutil
 import sys
@@ -235,6 +234,7 @@ def export_via_mmdeploy(args: argparse.Namespace) -> None:
         check_kind,
         check_runtime,
         describe,
+        description_of,
         export,
         has_panoptic_head,
         inference_checkpoint,
@@ -257,7 +257,7 @@ def export_via_mmdeploy(args: argparse.Namespace) -> None:
     name_host_transforms(config)  # mmdeploy finds the loading transforms by their names
     config = with_test_images(args, config)
     read, classes, palette = read_model(args, config)
-    described = copy.deepcopy(config)
+    description = description_of(config, classes, palette)  # refuses a pipeline before minutes of tracing
     if config.model.get('test_cfg', {}).get('mode') == 'slide':
         # The network alone: bioattn_mm.runtime slides the window, as pipeline.json says; mmdeploy's runner does not.
         config.model.test_cfg.mode = 'whole'
@@ -269,7 +269,7 @@ def export_via_mmdeploy(args: argparse.Namespace) -> None:
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn()) as progress:
         exporting = progress.add_task('trace and export', total=1)
         files = export(config, deploy_config, checkpoint, out)
-        describe(described, out, Path(files[0]).name, classes, palette)
+        describe(description, out, Path(files[0]).name)
         progress.advance(exporting)
         exported = {Path(files[0]).stem: files}
         for path in smaller_files(args, Path(files[0]), progress):

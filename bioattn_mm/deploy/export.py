@@ -119,22 +119,19 @@ def export(config: Config, deploy_config: Config, checkpoint: Path, folder: Path
     return list(files)
 
 
-def describe(
-    config: Config, folder: Path, model: str, classes: tuple[str, ...], palette: list[tuple[int, int, int]]
-) -> None:
-    """Add to mmdeploy's `pipeline.json` what `bioattn_mm.runtime` reads; mmdeploy's own part is its key `pipeline`.
+def description_of(config: Config, classes: tuple[str, ...], palette: list[tuple[int, int, int]]) -> dict:
+    """What `bioattn_mm.runtime` has to know of a model besides its file.
 
     Args:
         config: Config of the model, with the mode in which a segmentor takes images.
-        folder: Folder of the export.
-        model: Name of the exported file.
         classes: Names, in the order of their indices.
         palette: R, G and B of each class.
+
+    Raises:
+        InputError: Its test pipeline has a step that is none of those of `pipeline.json`.
     """
     task = 'panoptic' if has_panoptic_head(config) else 'detection' if is_detector(config) else 'segmentation'
-    path = folder / FILE
-    own = dict(
-        model=model,
+    return dict(
         task=task,
         architecture=config.model.type,
         preprocessing=preprocessing_of(config),
@@ -142,7 +139,18 @@ def describe(
         classes=classes,
         palette=palette,
     )
-    write_pipeline(folder, dict(own, **json.loads(path.read_text())))
+
+
+def describe(description: dict, folder: Path, model: str) -> None:
+    """Add to mmdeploy's `pipeline.json` what `bioattn_mm.runtime` reads; mmdeploy's own part is its key `pipeline`.
+
+    Args:
+        description: Result of `description_of`.
+        folder: Folder of the export.
+        model: Name of the exported file.
+    """
+    own = dict(model=model, **description)
+    write_pipeline(folder, dict(own, **json.loads((folder / FILE).read_text())))
 
 
 def is_detector(config: Config) -> bool:

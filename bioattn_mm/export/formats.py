@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from ..errors import InputError
+from ..runtime.backends import open_backend
 from .networks import Features, check_any_size, network_of
 from .pipeline import postprocessing_of, preprocessing_of, write_pipeline
 from .program import DIVISOR, SIDES, trace, trace_portable
@@ -16,6 +17,7 @@ from .program import DIVISOR, SIDES, trace, trace_portable
 FILES = dict(pt2='model.pt2', onnx='end2end.onnx', aoti='model.aoti.pt2', openvino='model.xml')
 FOR_ONNX = ('onnx', 'onnxscript', 'onnxslim', 'onnxruntime')
 PACKAGES = dict(pt2=(), onnx=FOR_ONNX, aoti=(), openvino=(*FOR_ONNX, 'openvino'))
+BACKENDS = {'.onnx': 'onnxruntime', '.xml': 'openvino'}
 # Batch, height and width at which a file for any size is compared with the model: a single square image, and several
 # that are not square, with the shortest side that a file takes; in ONNX and OpenVINO in multiples of 32.
 CHECKED = ((1, 224, 224), (2, 64, 150))
@@ -61,7 +63,9 @@ def export(
     network = Features(model.backbone).eval() if backbone else network_of(model, config)
     if size is None:
         check_any_size(model)
+    # Before minutes of tracing, which a config that cannot be described should not cost.
     preprocessing = preprocessing_of(config)
+    postprocessing = {} if backbone else postprocessing_of(config, network.task)
     path = folder / FILES[kind]
     is_portable = kind in ('onnx', 'openvino')
     program = trace_portable(network, size) if is_portable else trace(network, size, for_inductor=kind == 'aoti')
@@ -86,7 +90,7 @@ def export(
         inputs=[_input(size, is_portable)],
         outputs=[dict(name=name, dtype='float32') for name in network.names],
         preprocessing=preprocessing,
-        postprocessing={} if backbone else postprocessing_of(config, network.task),
+        postprocessing=postprocessing,
         classes=list(classes),
         palette=[list(colour) for colour in palette],
     )
@@ -118,19 +122,9 @@ def write_openvino(onnx: Path, path: Path) -> None:
 
 def runner_of(path: Path) -> Callable[[Tensor], Sequence[Tensor]]:
     """A function that runs an exported file: from images, (B, 3, H, W), to its outputs."""
-    if path.suffix == '.onnx':
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        session = onnxruntime.InferenceSession(path, options, providers=['CPUExecutionProvider'])
-        return lambda image: [torch.from_numpy(output) for output in session.run(None, {'input': image.numpy()})]
-    if path.suffix == '.xml':
-        import openvino
-
-        hints = dict(INFERENCE_NUM_THREADS=torch.get_num_threads(), INFERENCE_PRECISION_HINT='f32')
-        model = openvino.Core().compile_model(path, 'CPU', hints)
-        return lambda image: [torch.from_numpy(output) for output in model(image.numpy()).to_tuple()]
+    if path.suffix in BACKENDS:
+        backend = open_backend(BACKENDS[path.suffix], path, torch.get_num_threads(), device='cpu')
+        return lambda image: [torch.from_numpy(output) for output in backend.run(image.numpy()).values()]
     if path.name == FILES['aoti']:
         return torch._inductor.aoti_load_package(str(path))
     return torch.export.load(path).module()

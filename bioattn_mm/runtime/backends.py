@@ -12,11 +12,12 @@ Length = int | None
 
 
 class OnnxRuntime:
-    """A model in onnxruntime: on the GPU if the installed one has CUDA, else on the CPU.
+    """A model in onnxruntime.
 
     Args:
         path: The ONNX file.
         num_threads: Threads to compute with; None for as many as there are cores.
+        device: 'cpu', or None for the GPU where the installed onnxruntime has CUDA.
 
     Attributes:
         input_name: Name of the input.
@@ -24,7 +25,7 @@ class OnnxRuntime:
         outputs: Names of the outputs.
     """
 
-    def __init__(self, path: Path, num_threads: int | None = None) -> None:
+    def __init__(self, path: Path, num_threads: int | None = None, device: str | None = None) -> None:
         try:
             import onnxruntime
         except ModuleNotFoundError as error:
@@ -33,7 +34,7 @@ class OnnxRuntime:
         options.log_severity_level = 3  # errors
         if num_threads:
             options.intra_op_num_threads = num_threads
-        wanted = ('CUDAExecutionProvider', 'CPUExecutionProvider')
+        wanted = ('CPUExecutionProvider',) if device == 'cpu' else ('CUDAExecutionProvider', 'CPUExecutionProvider')
         providers = [name for name in wanted if name in onnxruntime.get_available_providers()]
         self._session = _loaded(
             path, 'onnxruntime', lambda: onnxruntime.InferenceSession(str(path), options, providers=providers)
@@ -51,10 +52,10 @@ class OnnxRuntime:
 class OpenVino:
     """A model in OpenVINO on the CPU, in float32: by itself it would compute in bfloat16 where the CPU can.
 
-    Arguments and attributes as those of `OnnxRuntime`; also of OpenVINO's own files, .xml.
+    Arguments and attributes as those of `OnnxRuntime`; also of OpenVINO's own files, .xml. It has no other device.
     """
 
-    def __init__(self, path: Path, num_threads: int | None = None) -> None:
+    def __init__(self, path: Path, num_threads: int | None = None, device: str | None = None) -> None:
         try:
             import openvino
         except ModuleNotFoundError as error:
@@ -78,15 +79,17 @@ class OpenVino:
 BACKENDS: dict[str, Callable] = dict(onnxruntime=OnnxRuntime, openvino=OpenVino)
 
 
-def open_backend(name: str, path: Path, num_threads: int | None = None) -> OnnxRuntime | OpenVino:
-    """Load a model.
+def open_backend(
+    name: str, path: Path, num_threads: int | None = None, device: str | None = None
+) -> OnnxRuntime | OpenVino:
+    """Load a model; `num_threads` and `device` as of `OnnxRuntime`.
 
     Raises:
         InputError: There is no backend of this name, it is not installed, or it cannot load the file.
     """
     if name not in BACKENDS:
         raise InputError(f'there is no backend {name!r}: expected one of {", ".join(BACKENDS)}')
-    return BACKENDS[name](path, num_threads)
+    return BACKENDS[name](path, num_threads, device)
 
 
 def _loaded(path: Path, backend: str, load: Callable) -> object:
