@@ -18,6 +18,7 @@ class OnnxRuntime:
         path: The ONNX file.
         num_threads: Threads to compute with; None for as many as there are cores.
         device: 'cpu', or None for the GPU where the installed onnxruntime has CUDA.
+        bfloat16: Compute in bfloat16, which OpenVINO alone does.
 
     Attributes:
         input_name: Name of the input.
@@ -25,7 +26,11 @@ class OnnxRuntime:
         outputs: Names of the outputs.
     """
 
-    def __init__(self, path: Path, num_threads: int | None = None, device: str | None = None) -> None:
+    def __init__(
+        self, path: Path, num_threads: int | None = None, device: str | None = None, bfloat16: bool = False
+    ) -> None:
+        if bfloat16:
+            raise InputError('onnxruntime does not compute in bfloat16 on a CPU: take the backend openvino')
         try:
             import onnxruntime
         except ModuleNotFoundError as error:
@@ -50,17 +55,19 @@ class OnnxRuntime:
 
 
 class OpenVino:
-    """A model in OpenVINO on the CPU, in float32: by itself it would compute in bfloat16 where the CPU can.
+    """A model in OpenVINO on the CPU, in float32 unless bfloat16 is asked for: by itself it would take the latter.
 
     Arguments and attributes as those of `OnnxRuntime`; also of OpenVINO's own files, .xml. It has no other device.
     """
 
-    def __init__(self, path: Path, num_threads: int | None = None, device: str | None = None) -> None:
+    def __init__(
+        self, path: Path, num_threads: int | None = None, device: str | None = None, bfloat16: bool = False
+    ) -> None:
         try:
             import openvino
         except ModuleNotFoundError as error:
             raise InputError('OpenVINO is not installed: pip install openvino') from error
-        options = {'INFERENCE_PRECISION_HINT': 'f32', 'PERFORMANCE_HINT': 'LATENCY'}
+        options = {'INFERENCE_PRECISION_HINT': 'bf16' if bfloat16 else 'f32', 'PERFORMANCE_HINT': 'LATENCY'}
         if num_threads:
             options['INFERENCE_NUM_THREADS'] = num_threads
         self._model = _loaded(path, 'OpenVINO', lambda: openvino.Core().compile_model(str(path), 'CPU', options))
@@ -80,16 +87,17 @@ BACKENDS: dict[str, Callable] = dict(onnxruntime=OnnxRuntime, openvino=OpenVino)
 
 
 def open_backend(
-    name: str, path: Path, num_threads: int | None = None, device: str | None = None
+    name: str, path: Path, num_threads: int | None = None, device: str | None = None, bfloat16: bool = False
 ) -> OnnxRuntime | OpenVino:
-    """Load a model; `num_threads` and `device` as of `OnnxRuntime`.
+    """Load a model; arguments as of `OnnxRuntime`.
 
     Raises:
-        InputError: There is no backend of this name, it is not installed, or it cannot load the file.
+        InputError: There is no backend of this name, it is not installed, it does not compute in bfloat16, or it
+            cannot load the file.
     """
     if name not in BACKENDS:
         raise InputError(f'there is no backend {name!r}: expected one of {", ".join(BACKENDS)}')
-    return BACKENDS[name](path, num_threads, device)
+    return BACKENDS[name](path, num_threads, device, bfloat16)
 
 
 def _loaded(path: Path, backend: str, load: Callable) -> object:

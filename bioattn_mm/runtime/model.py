@@ -54,6 +54,7 @@ class Model:
         backend: What computes: 'onnxruntime' or 'openvino'.
         mode: Of segmentors: 'slide' moves a window over the image, 'whole' takes it at once. Default: as exported.
         num_threads: Threads to compute with. Default: as many as there are cores.
+        bfloat16: Compute in bfloat16, with the backend 'openvino': faster on CPUs that have it, and less exact.
 
     Attributes:
         path (Path): The file.
@@ -73,6 +74,7 @@ class Model:
         *,
         mode: str | None = None,
         num_threads: int | None = None,
+        bfloat16: bool = False,
     ) -> None:
         self.path = Path(path)
         about = read_description(self.path)
@@ -85,7 +87,7 @@ class Model:
         self._steps, self._settings = about.preprocessing, about.postprocessing
         self._takes = dict(minimum=about.minimum, multiple=about.multiple)
         self.mode = self._mode(mode)
-        self._backend = open_backend(backend, self.path, num_threads)
+        self._backend = open_backend(backend, self.path, num_threads, bfloat16=bfloat16)
         if len(self._backend.shape) != 4:
             raise InputError(
                 f'{path} takes an input of shape {self._backend.shape}, expected (batch, 3, height, width)'

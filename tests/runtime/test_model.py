@@ -260,3 +260,18 @@ def test_the_command_without_pytorch(tmp_path: Path) -> None:
     )
     assert process.returncode == 0, process.stderr[-2000:]
     assert (tmp_path / 'new/labels/a.png').is_file()
+
+
+def test_bfloat16(tmp_path: Path) -> None:
+    import openvino
+
+    path, image = segmentor(tmp_path, **WHOLE), image_of(48, 62)
+    (expected,), (found,) = (
+        Model(path, 'openvino', bfloat16=bfloat16)(image, return_logits=True) for bfloat16 in (False, True)
+    )
+    difference = np.abs(found.logits - expected.logits).max() / np.abs(expected.logits).max()
+    assert difference < 0.02
+    if 'BF16' in openvino.Core().get_property('CPU', 'OPTIMIZATION_CAPABILITIES'):
+        assert difference > 1e-5
+    with pytest.raises(InputError, match='onnxruntime does not compute in bfloat16 on a CPU: take the backend open'):
+        Model(path, bfloat16=True)
