@@ -67,8 +67,8 @@ def is_part_of_weight(node: object) -> bool | None:
     Returns:
         None if onnxscript shall decide, by the size of the constants.
     """
-    inputs = [value for value in node.inputs if value is not None]
-    return True if node.op_type in OF_WEIGHTS and inputs and all(value.const_value for value in inputs) else None
+    constants = all(value is None or value.const_value is not None for value in node.inputs)
+    return True if node.op_type in OF_WEIGHTS and constants else None
 
 
 def merge_cells(model: object) -> None:
