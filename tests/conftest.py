@@ -1,10 +1,13 @@
 """Fixtures shared by all tests."""
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 
 from bioattn_mm.datasets.mini import make_mini_datasets
 
@@ -54,10 +57,17 @@ def root() -> Path:
 
 @pytest.fixture(scope='session')
 def workplace(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the configs and miniature data, in which the tools run."""
+    """A folder with the configs and miniature data, in which the tools run; parallel workers draw the data once."""
     folder = tmp_path_factory.mktemp('workplace')
     (folder / 'configs').symlink_to(root / 'configs')
-    make_mini_datasets(folder / 'data' / 'mini', NUM_TRAIN, NUM_VAL, progress=False)
+    sizes = dict(num_train=NUM_TRAIN, num_val=NUM_VAL, progress=False)
+    if 'PYTEST_XDIST_WORKER' in os.environ:
+        drawn = tmp_path_factory.getbasetemp().parent / 'miniatures'  # in the folder of all workers
+        with FileLock(f'{drawn}.lock'):
+            make_mini_datasets(drawn, **sizes)
+        shutil.copytree(drawn, folder / 'data/mini')
+    else:
+        make_mini_datasets(folder / 'data/mini', **sizes)
     return folder
 
 

@@ -104,23 +104,21 @@ def test_import_needs_no_torch():
     assert subprocess.run([sys.executable, '-c', code]).returncode == 0
 
 
-def test_tool(root, tmp_path):
+def test_tool(root, tmp_path, tool):
     args = ('--out-dir', tmp_path, '--num-train', 2, '--num-val', 1)
     done = run_tool(root, *args)
     assert done.returncode == 0, done.stderr
     assert '% mIoU' in done.stdout and 'train:' in done.stdout and 'of 10 classes: balloon' in done.stdout
-    again = run_tool(root, *args)
-    assert again.returncode == 0 and again.stdout.count('exists already') == 3
-
-    refused = run_tool(root, *args, '--seed', 5)
-    assert refused.returncode == 2
-    assert refused.stderr.startswith('error: ') and refused.stderr.count('\n') == 1
+    assert tool(root, 'make_mini_datasets.py', *args).count('exists already') == 3
+    assert tool.refused(tmp_path, 'make_mini_datasets.py', *args, '--seed', 5).startswith('error: ')
     (tmp_path / 'file').write_text('')
-    assert run_tool(root, '--out-dir', tmp_path / 'file').returncode == 2
+    assert tool.refused(tmp_path, 'make_mini_datasets.py', '--out-dir', tmp_path / 'file').startswith('error: ')
 
 
-def test_tool_help(root):
-    done = run_tool(root, '--help')
-    assert done.returncode == 0
+def test_tool_help(root, tool, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        tool(root, 'make_mini_datasets.py', '--help')
+    assert exit_.value.code == 0
+    printed = capsys.readouterr().out
     for option in ('--out-dir', '--num-train', '--num-val', '--seed', '--overwrite'):
-        assert option in done.stdout
+        assert option in printed

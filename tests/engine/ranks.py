@@ -2,7 +2,11 @@
 
 import multiprocessing
 import os
+import runpy
 import socket
+import subprocess
+import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +43,50 @@ def run_ranks(
     for process in processes:
         process.kill()
     return codes
+
+
+def run_program(*words: object, folder: Path, world_size: int = 1, **environment: str) -> subprocess.CompletedProcess:
+    """Run a Python program as `python WORDS...` or torchrun does, without the seconds in which it imports libraries.
+
+    Args:
+        words: Path of the script, '-m' and the name of a module, or '-c' and code; then the arguments.
+        folder: The working directory.
+        world_size: Number of processes, which are ranks of one group.
+        environment: More variables of the environment.
+
+    Returns:
+        What all processes printed, one after the other, and the first exit code that is not 0.
+    """
+    with tempfile.TemporaryDirectory() as printed:
+        arguments = ([str(word) for word in words], printed, environment)
+        codes = run_ranks(_program, *arguments, folder=folder, world_size=world_size)
+        out, errors = (
+            ''.join(Path(printed, f'{name}{rank}.txt').read_text() for rank in range(world_size))
+            for name in ('out', 'errors')
+        )
+    return subprocess.CompletedProcess(words, next(filter(None, codes), 0), out, errors)
+
+
+def _program(words: list[str], printed: str, environment: dict[str, str]) -> None:
+    """Run `python WORDS...` in this process; what it prints goes into two files of a folder."""
+    os.environ.update(environment)
+    for name, stream in (('out', sys.stdout), ('errors', sys.stderr)):
+        with Path(printed, f'{name}{os.environ["RANK"]}.txt').open('w') as file:
+            os.dup2(file.fileno(), stream.fileno())
+    try:
+        if words[0] == '-c':
+            sys.argv = ['-c', *words[2:]]
+            exec(words[1], dict(__name__='__main__'))
+        elif words[0] == '-m':
+            sys.argv = words[1:]
+            runpy.run_module(words[1], run_name='__main__', alter_sys=True)
+        else:
+            sys.argv = words
+            sys.path.insert(0, str(Path(words[0]).resolve().parent))
+            runpy.run_path(words[0], run_name='__main__')
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)
 
 
 def reasons(folder: Path) -> str:

@@ -1,4 +1,4 @@
-# DINO small enough to be built and run in seconds.
+# DINO small enough to be built and run in seconds, on small images.
 _base_ = '../../configs/transnext/dino_4scale_micro_coco.py'
 model = dict(
     num_queries=20,
@@ -8,3 +8,6 @@ model = dict(
     decoder=dict(num_layers=1),
     test_cfg=dict(max_per_img=20),
 )
+test_pipeline = _base_.test_dataloader.dataset.pipeline
+test_pipeline[1].scale = (256, 128)
+test_dataloader = dict(dataset=dict(pipeline=test_pipeline))

@@ -9,7 +9,7 @@ import mmcv
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MASK_RCNN, DINO = ROOT / 'tests/tools/mask_rcnn_small.py', ROOT / 'tests/hosts/dino_small.py'
+MASK_RCNN, DINO = (ROOT / f'tests/hosts/{name}_small.py' for name in ('mask_rcnn', 'dino'))
 ONE_PROCESS = ('test_dataloader.num_workers=0', 'test_dataloader.persistent_workers=False')
 
 # A config of mmdet's own with one of our backbones in it.
@@ -43,7 +43,8 @@ torch.manual_seed(0)
 untrained = init_detector(dino, device='cpu')
 untrained.init_weights()  # init_detector without a checkpoint leaves DINO's level embedding as memory was
 torch.save(dict(state_dict=untrained.state_dict(), meta={}), 'dino.pth')
-stock = init_detector('stock.py', device='cpu')
+small = {'test_dataloader.dataset.pipeline.1.scale': (256, 128)}
+stock = init_detector('stock.py', device='cpu', cfg_options=small)
 print(json.dumps(dict(
     mask_rcnn=found(mask_rcnn, 'trained/epoch_1.pth'),
     dino=found(dino, 'dino.pth'),
@@ -59,7 +60,7 @@ def trained(place: Path, python: Callable) -> Path:
         '-m', 'bioattn_mm', 'mmdet/.mim/tools/train.py', MASK_RCNN, '--work-dir', 'trained', '--cfg-options',
         'model.backbone.init_cfg=None', 'train_cfg.max_epochs=1', 'env_cfg.mp_cfg.mp_start_method=spawn',
         'train_dataloader.num_workers=1', 'val_dataloader.num_workers=0', 'val_dataloader.persistent_workers=False',
-        'train_dataloader.dataset.pipeline.2.scale=(256,128)', 'val_dataloader.dataset.pipeline.1.scale=(256,128)',
+        'train_dataloader.dataset.pipeline.2.scale=(256,128)',
     )  # fmt: skip
     # Neither process has imported mmdet before mmcv.ops was there.
     assert 'without mmcv.ops' not in process.stderr
@@ -68,9 +69,9 @@ def trained(place: Path, python: Callable) -> Path:
 
 
 @pytest.fixture(scope='module')
-def tested(place: Path, trained: Path, python: Callable) -> list[dict]:
+def tested(place: Path, trained: Path, forked: Callable) -> list[dict]:
     """What mmdet's test.py predicts with that checkpoint; it draws without ground truth."""
-    process = python(
+    process = forked(
         '-m', 'bioattn_mm', 'mmdet/.mim/tools/test.py', MASK_RCNN, trained / 'epoch_1.pth', '--work-dir', 'tested',
         '--out', 'predicted.pkl', '--show-dir', 'shown', '--cfg-options', *ONE_PROCESS,
     )  # fmt: skip
@@ -79,10 +80,10 @@ def tested(place: Path, trained: Path, python: Callable) -> list[dict]:
     return pickle.loads((place / 'predicted.pkl').read_bytes())
 
 
-def test_inference_apis(place: Path, tested: list[dict], python: Callable) -> None:
+def test_inference_apis(place: Path, tested: list[dict], forked: Callable) -> None:
     (place / 'stock.py').write_text(STOCK)
     image = tested[0]['img_path']
-    results = json.loads(python('-c', APIS, MASK_RCNN, DINO, image).stdout.splitlines()[-1])
+    results = json.loads(forked('-c', APIS, MASK_RCNN, DINO, image).stdout.splitlines()[-1])
 
     expected = tested[0]['pred_instances']['scores'].tolist()
     assert len(expected) == 20
@@ -99,8 +100,8 @@ def test_inference_apis(place: Path, tested: list[dict], python: Callable) -> No
         assert drawn.shape == original.shape and (drawn != original).any()
 
 
-def test_browse_dataset(place: Path, python: Callable) -> None:
-    python(
+def test_browse_dataset(place: Path, forked: Callable) -> None:
+    forked(
         '-m', 'bioattn_mm', 'mmdet/.mim/tools/analysis_tools/browse_dataset.py', MASK_RCNN,
         '--not-show', '--output-dir', 'browsed',
     )  # fmt: skip

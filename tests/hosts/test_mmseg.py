@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
-UPERNET = ROOT / 'tests/tools/upernet_small.py'
+UPERNET = ROOT / 'tests/hosts/upernet_small.py'
 IMAGES = 'data/ade/ADEChallengeData2016/images'
 APIS = """
 import sys
@@ -24,20 +24,20 @@ np.save('labels.npy', inference_model(model, image).pred_sem_seg.data[0].numpy()
 
 
 @pytest.fixture(scope='module')
-def trained(place: Path, python: Callable) -> Path:
+def trained(place: Path, forked: Callable) -> Path:
     """The folder in which mmseg's train.py has left a checkpoint."""
-    process = python(
+    process = forked(
         '-m', 'bioattn_mm', 'mmseg/.mim/tools/train.py', UPERNET, '--work-dir', 'segmentor', '--cfg-options',
         'model.backbone.init_cfg=None', 'train_cfg.max_iters=2', 'train_cfg.val_interval=2',
         'default_hooks.checkpoint.interval=2', 'train_dataloader.num_workers=1', 'val_dataloader.num_workers=0',
-        'val_dataloader.persistent_workers=False', 'val_dataloader.dataset.pipeline.1.scale=(256,128)',
+        'val_dataloader.persistent_workers=False',
     )  # fmt: skip
     assert 'mIoU: ' in process.stdout
     return place / 'segmentor'
 
 
-def test_inference_apis_and_test(place: Path, trained: Path, python: Callable) -> None:
-    process = python(
+def test_inference_apis_and_test(place: Path, trained: Path, forked: Callable) -> None:
+    process = forked(
         '-m', 'bioattn_mm', 'mmseg/.mim/tools/test.py', UPERNET, trained / 'iter_2.pth', '--work-dir', 'labelled',
         '--out', 'labels', '--show-dir', 'masks', '--cfg-options', 'test_dataloader.num_workers=0',
         'test_dataloader.persistent_workers=False',
@@ -46,7 +46,7 @@ def test_inference_apis_and_test(place: Path, trained: Path, python: Callable) -
     assert len(list((place / 'masks').rglob('*.png'))) == 2
 
     image = sorted((place / IMAGES / 'validation').iterdir())[0]
-    python('-c', APIS, UPERNET, trained / 'iter_2.pth', image.relative_to(place))
+    forked('-c', APIS, UPERNET, trained / 'iter_2.pth', image.relative_to(place))
     labels = np.load(place / 'labels.npy')
     assert labels.shape == mmcv.imread(str(image)).shape[:2]
     assert len(np.unique(labels)) > 1
@@ -58,8 +58,8 @@ def test_inference_apis_and_test(place: Path, trained: Path, python: Callable) -
     assert mmcv.imread(str(place / 'inferred/vis' / image.name)).std() > 10
 
 
-def test_browse_dataset(place: Path, python: Callable) -> None:
-    python(
+def test_browse_dataset(place: Path, forked: Callable) -> None:
+    forked(
         '-m', 'bioattn_mm', 'mmseg/.mim/tools/analysis_tools/browse_dataset.py', UPERNET,
         '--not-show', '--output-dir', 'browsed_masks',
     )  # fmt: skip

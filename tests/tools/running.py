@@ -14,6 +14,8 @@ import pytest
 from mmengine.utils import ManagerMixin
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from ..engine.ranks import run_program
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -33,6 +35,16 @@ def run(folder: Path, tool: str, *args: str, **environment: str) -> str:
         capture_output=True,
         text=True,
         check=False,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    return process.stdout
+
+
+def run_forked(folder: Path, tool: str, *args: object, world_size: int = 1, **environment: str) -> str:
+    """The same in a process that has the libraries imported, or in several as `--launcher pytorch` expects them."""
+    launcher = ('--launcher', 'pytorch') if world_size > 1 else ()
+    process = run_program(
+        ROOT / 'tools' / tool, *args, *launcher, folder=folder, world_size=world_size, **environment
     )
     assert process.returncode == 0, process.stderr[-3000:]
     return process.stdout

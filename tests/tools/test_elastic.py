@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from ..engine.trainings import largest_difference
-from .running import ROOT, run_script
+from .running import ROOT, run_forked
 
 CONFIG = str(ROOT / 'tests/tools/upernet_small.py')
-STEPS, INTERVAL = 12, 4
+STEPS, INTERVAL = 9, 3
 OPTIONS = (
     f'train_cfg.max_iters={STEPS}', 'train_cfg.val_interval=1000', f'default_hooks.checkpoint.interval={INTERVAL}',
     'default_hooks.logger.interval=1', 'train_dataloader.num_workers=1', 'train_dataloader.dataset.indices=8',
@@ -93,9 +93,8 @@ def last(workplace: Path, work_dir: str) -> Path:
 @pytest.fixture(scope='module')
 def uninterrupted(workplace: Path) -> Path:
     """The last checkpoint of a run that nothing happens to."""
-    arguments = (CONFIG, '2', '--mini', '--work-dir', 'uninterrupted', '--cfg-options', *OPTIONS)
-    process = run_script(workplace, 'dist_train.sh', *arguments, CUDA_VISIBLE_DEVICES='')
-    assert process.returncode == 0, process.stderr[-3000:]
+    arguments = (CONFIG, '--mini', '--work-dir', 'uninterrupted', '--cfg-options', *OPTIONS)
+    run_forked(workplace, 'train.py', *arguments, world_size=2, CUDA_VISIBLE_DEVICES='')
     return last(workplace, 'uninterrupted')
 
 
@@ -110,7 +109,7 @@ def test_a_killed_process(workplace: Path, uninterrupted: Path, start: Start) ->
 
 
 def test_wrong_input_ends_at_once_without_a_traceback(start: Start) -> None:
-    run = start('none', 1, '--load-from', 'none.pth')
+    run = start('none', 1, config='none.py')
     assert run.wait() == 2
     text = run.log.read_text()
     assert text.count('error: ') == 1 and 'Traceback' not in text

@@ -13,7 +13,7 @@ import torch
 
 from .. import parity
 from ..conftest import NUM_TRAIN
-from .running import InProcess, metrics_of_test, run, run_script, scalars
+from .running import InProcess, metrics_of_test, run_forked, scalars
 from .small_images import small_training
 from .user_folder import make_user_folder
 
@@ -64,10 +64,8 @@ def user(workplace: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     shutil.rmtree(folder)  # checkpoints of 2 GB
 
 
-def train(
-    user: Path, config: str, *options: str, arguments: tuple[str, ...] = (), how: Callable = run
-) -> tuple[Path, str]:
-    """Run tools/train.py, in a new process or in this one; return the default work dir and the log."""
+def train(user: Path, config: str, *options: str, how: Callable, arguments: tuple[str, ...] = ()) -> tuple[Path, str]:
+    """Run tools/train.py, in a process of its own or in this one; return the default work dir and the log."""
     how(
         user, 'train.py', config, *arguments, '--cfg-options', WEIGHTS, LOG, *small_training(config),
         *SMALL_MODEL.get(config, ()), *small_images('val', 3), *options,
@@ -77,11 +75,11 @@ def train(
 
 
 def check(
-    user: Path, config: str, checkpoint: Path, *arguments: str, options: tuple[str, ...] = (), how: Callable = run
+    user: Path, config: str, checkpoint: Path, *arguments: str, tool: InProcess, options: tuple[str, ...] = ()
 ) -> dict:
-    """Run tools/test.py, in a new process or in this one; return its metrics, without times."""
+    """Run tools/test.py; return its metrics, without times."""
     work_dir = checkpoint.parent / f'test{len(list(checkpoint.parent.glob("test*")))}'
-    how(
+    tool(
         user, 'test.py', config, str(checkpoint), '--work-dir', str(work_dir), *arguments, '--cfg-options',
         *SMALL_MODEL.get(config, ()), *options,
     )  # fmt: skip
@@ -97,8 +95,9 @@ def last_validation(work_dir: Path) -> dict:
 def upernet(user: Path) -> tuple[Path, str]:
     """Work dir and log of UperNet by iterations, with a seed that the run draws."""
     return train(
-        user, UPERNET, 'train_cfg.max_iters=4', 'train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2'
-    )
+        user, UPERNET, 'train_cfg.max_iters=4', 'train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2',
+        how=run_forked,
+    )  # fmt: skip
 
 
 def test_train_by_iterations(upernet: tuple[Path, str]) -> None:
@@ -122,9 +121,9 @@ def torch_load(work_dir: Path) -> dict:
     return torch.load(work_dir / 'iter_4.pth', weights_only=False)
 
 
-def test_test_gives_the_metric_of_the_last_validation(user: Path, upernet: tuple[Path, str]) -> None:
+def test_test_gives_the_metric_of_the_last_validation(user: Path, upernet: tuple[Path, str], tool: InProcess) -> None:
     work_dir, _ = upernet
-    metrics = check(user, UPERNET, work_dir / 'iter_4.pth', options=small_images('test', 3))
+    metrics = check(user, UPERNET, work_dir / 'iter_4.pth', options=small_images('test', 3), tool=tool)
     assert 'mIoU' in metrics
     assert metrics == last_validation(work_dir)
 
@@ -145,36 +144,39 @@ def test_multi_scale_testing(user: Path, upernet: tuple[Path, str], tool: InProc
     work_dir, _ = upernet
     scales = [f'tta_pipeline.1.transforms.0.{index}.scale=({64 + 16 * index},64)' for index in range(6)]
     options = ('test_dataloader.dataset.indices=2', *scales)
-    metrics = check(user, UPERNET, work_dir / 'iter_4.pth', '--tta', options=options, how=tool)
+    metrics = check(user, UPERNET, work_dir / 'iter_4.pth', '--tta', options=options, tool=tool)
     assert metrics['aAcc'] >= 0
 
 
-def test_two_processes_with_synchronised_batch_norm(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if torch.cuda.device_count() < 2:
-        monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
+def run_two(user: Path, *arguments: str) -> str:
+    """Run tools/train.py in two processes, on the CPU where there are fewer than two GPUs."""
+    environment = {} if torch.cuda.device_count() > 1 else dict(CUDA_VISIBLE_DEVICES='')
+    return run_forked(user, 'train.py', UPERNET, *arguments, world_size=2, **environment)
+
+
+def test_two_processes_with_synchronised_batch_norm(user: Path) -> None:
     options = (
         '--cfg-options', WEIGHTS, LOG, *small_training(UPERNET), *SMALL_MODEL[UPERNET], *small_images('val', 3),
     )  # fmt: skip
-    process = run_script(
-        user, 'dist_train.sh', UPERNET, '2', '--work-dir', 'two', *options, 'train_cfg.max_iters=2',
-        'train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2',
+    run_two(
+        user, '--work-dir', 'two', *options, 'train_cfg.max_iters=2', 'train_cfg.val_interval=2',
+        'default_hooks.checkpoint.interval=2',
     )  # fmt: skip
-    assert process.returncode == 0, process.stderr[-3000:]
     assert 'mIoU' in last_validation(user / 'two')
     state_dict = torch.load(user / 'two/iter_2.pth', weights_only=False)['state_dict']
     assert state_dict['decode_head.fpn_bottleneck.bn.num_batches_tracked'] == 2
 
 
-def test_train_by_epochs(user: Path) -> None:
+def test_train_by_epochs(user: Path, tool: InProcess) -> None:
     work_dir, _ = train(
         user, MASK_RCNN, 'train_dataloader.dataset.indices=4', 'train_cfg.max_epochs=2', 'param_scheduler.0.end=2',
-        'param_scheduler.1.milestones=[1]',
+        'param_scheduler.1.milestones=[1]', how=tool,
     )  # fmt: skip
     lines = [line for line in scalars(work_dir) if 'loss' in line]
     assert [line['epoch'] for line in lines] == [1, 1, 2, 2]
     # The end of the warm-up, and a tenth after the milestone.
     assert [line['lr'] for line in lines] == pytest.approx([1e-7, 1e-4, 1e-5, 1e-5])
-    metrics = check(user, MASK_RCNN, work_dir / 'epoch_2.pth', options=small_images('test', 3))
+    metrics = check(user, MASK_RCNN, work_dir / 'epoch_2.pth', options=small_images('test', 3), tool=tool)
     assert {'coco/bbox_mAP', 'coco/segm_mAP'} <= set(metrics)
     assert metrics == last_validation(work_dir)
 
@@ -191,7 +193,7 @@ def test_detr_like_heads(user: Path, config: str, checkpoint: str, metric: str, 
     work_dir, log = train(user, config, *length, 'default_hooks.checkpoint.save_optimizer=False', how=tool)
     # The backbone learns at a tenth of the rate.
     assert re.search(r'1e-05 .* backbone\.', log) and re.search(r'0.0001 ', log)
-    metrics = check(user, config, work_dir / checkpoint, options=small_images('test', 3), how=tool)
+    metrics = check(user, config, work_dir / checkpoint, options=small_images('test', 3), tool=tool)
     assert metric in metrics
     assert metrics == last_validation(work_dir)
     if config in (INSTANCE, PANOPTIC):  # mmdet merges no masks of several scales
@@ -199,20 +201,16 @@ def test_detr_like_heads(user: Path, config: str, checkpoint: str, metric: str, 
     number = 3 if by_epoch else 6
     scales = [f'tta_pipeline.1.transforms.0.{index}.scale=({96 + 16 * index},96)' for index in range(number)]
     options = ('test_dataloader.dataset.indices=2', *scales)
-    assert metric in check(user, config, work_dir / checkpoint, '--tta', options=options, how=tool)
+    assert metric in check(user, config, work_dir / checkpoint, '--tta', options=options, tool=tool)
 
 
-def test_dry_run_says_what_the_run_will_be_and_writes_nothing(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if torch.cuda.device_count() < 2:
-        monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
+def test_dry_run_says_what_the_run_will_be_and_writes_nothing(user: Path) -> None:
     before = sorted(user.rglob('*'))
-    process = run_script(
-        user, 'dist_train.sh', UPERNET, '2', '--dry-run', '--work-dir', 'dry', '--cfg-options', WEIGHTS,
-        *small_training(UPERNET), *small_images('val', 3),
+    printed = run_two(
+        user, '--dry-run', '--work-dir', 'dry', '--cfg-options', WEIGHTS, *small_training(UPERNET),
+        *small_images('val', 3),
     )  # fmt: skip
-    assert process.returncode == 0, process.stderr[-3000:]
     assert sorted(user.rglob('*')) == before
-    printed = process.stdout
     told = dict(re.findall(r'^(\w[\w ]*?) {2,}(\S.*)$', printed, flags=re.MULTILINE))
     assert printed.count('13 SyncBN') == 1  # the main process alone prints
     assert told['model'] == 'EncoderDecoder with TransNeXt, 41.7 M parameters, 41.7 M of them trained'

@@ -2,9 +2,10 @@
 
 import csv
 import json
+import os
 import re
+import runpy
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from bioattn_mm.analysis.robustness import insert_corruption, summarize
 from bioattn_mm.cli.mini import make_mini
 from bioattn_mm.errors import InputError
 
-from .running import ROOT, InProcess, run
+from ..engine.ranks import reasons, run_ranks
+from .running import ROOT, InProcess, run_forked
 
 SMALL = ROOT / 'tests' / 'tools' / 'upernet_small.py'
 TOOL = 'analysis/robustness.py'
@@ -65,19 +67,20 @@ TWO_MODELS = (
     TOOL, str(SMALL), 'random_0.pth', '--compare', str(SMALL), 'random_1.pth', '--out', 'robustness',
     '--corruptions', 'gaussian_noise', 'contrast', '--severities', '5', *IMAGES,
 )  # fmt: skip
-# Runs a tool that is killed when all of its third test's result is written, but under its temporary name.
-KILLED = """
-import os, pathlib, runpy, signal, sys
 
-def replace(self, target, original=pathlib.Path.replace):
-    if target.name == 'contrast_5.json':
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(self, target)
 
-pathlib.Path.replace = replace
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name='__main__')
-"""
+def run_and_die(tool: str, *args: str) -> None:
+    """Runs a tool, killed when all of its third test's result is written, but under its temporary name."""
+    replace = Path.replace
+
+    def replace_or_die(path: Path, target: Path) -> Path:
+        if target.name == 'contrast_5.json':
+            os.kill(os.getpid(), signal.SIGKILL)
+        return replace(path, target)
+
+    Path.replace = replace_or_die
+    sys.argv = [str(ROOT / 'tools' / tool), *args]
+    runpy.run_path(sys.argv[0], run_name='__main__')
 
 
 def results_of(workplace: Path) -> dict[str, int]:
@@ -89,9 +92,7 @@ def results_of(workplace: Path) -> dict[str, int]:
 @pytest.fixture(scope='module')
 def killed(workplace: Path, checkpoints: list[str]) -> dict[str, int]:
     """What a run has left that was killed while it wrote a result."""
-    tool, *args = TWO_MODELS
-    process = subprocess.run([sys.executable, '-c', KILLED, ROOT / 'tools' / tool, *args], cwd=workplace)
-    assert process.returncode == -signal.SIGKILL
+    assert run_ranks(run_and_die, *TWO_MODELS, folder=workplace) == [-signal.SIGKILL], reasons(workplace)
     assert (workplace / 'robustness/results/upernet_small/.contrast_5.json.part').exists()
     return results_of(workplace)
 
@@ -99,7 +100,7 @@ def killed(workplace: Path, checkpoints: list[str]) -> dict[str, int]:
 @pytest.fixture(scope='module')
 def done(workplace: Path, killed: dict[str, int]) -> Path:
     """A folder with the results of both models, of which the first were there already."""
-    assert 'mPC' in run(workplace, *TWO_MODELS)
+    assert 'mPC' in run_forked(workplace, *TWO_MODELS)
     return workplace / 'robustness'
 
 
