@@ -19,6 +19,8 @@ from ..registry import HOOKS
 # Iterations between two exchanges of whether a process got a SIGTERM; each exchange makes the CPU wait for the GPU.
 SIGTERM_INTERVAL = 10
 ATOMIC_BACKEND = 'bioattn_mm.atomic'
+# The file in a work dir that names the last checkpoint.
+LAST = 'last_checkpoint'
 
 
 @register_backend(ATOMIC_BACKEND)
@@ -47,9 +49,10 @@ class AtomicCheckpointHook(CheckpointHook):
 
     Local files are written under a temporary name and then renamed. A FlexibleRunner leaves the writing to its
     strategy: those of this package do the same, and `FSDP2Strategy` writes while training goes on, until the next
-    checkpoint or the end at the latest. Checkpoints that `max_keep_ckpts` or a better metric supersedes are
-    removed after their successor was written. On SIGTERM, which Slurm, Kubernetes and torchrun send before they
-    kill a job, a checkpoint is saved after the current optimizer step and the process exits with code 143.
+    checkpoint or the end at the latest. Only then does the file `last_checkpoint`, which mmengine's runners resume
+    from, name it, and are checkpoints removed that `max_keep_ckpts` or a better metric supersedes. On SIGTERM, which
+    Slurm, Kubernetes and torchrun send before they kill a job, a checkpoint is saved after the current optimizer
+    step and the process exits with code 143.
 
     The arguments are those of mmengine's hook.
     """
@@ -99,29 +102,52 @@ class AtomicCheckpointHook(CheckpointHook):
         """Save a checkpoint after this iteration, also in the middle of an epoch."""
         filename = f'iter_{runner.iter + 1}.pth'
         runner.logger.info(f'Got SIGTERM: saving {filename}; continue from it with --resume')
-        runner.save_checkpoint(
-            self.out_dir,
-            filename,
-            save_optimizer=self.save_optimizer,
-            save_param_scheduler=self.save_param_scheduler,
-            meta=dict(epoch=runner.epoch, iter=runner.iter + 1),
-            by_epoch=False,
-            backend_args=self.backend_args,
-        )
+        self._save(runner, filename, dict(epoch=runner.epoch, iter=runner.iter + 1), by_epoch=False)
         finish_saving(runner)
-        if is_main_process():
-            path = self.file_backend.join_path(self.out_dir, filename)
-            (Path(runner.work_dir) / 'last_checkpoint').write_text(path)
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
+        """Save a checkpoint in place of mmengine's method, which names it in `last_checkpoint` before it is whole."""
+        finish_saving(runner)
+        if self.max_keep_ckpts > 0 and [*self.keep_ckpt_ids][-1:] != [step]:
+            if len(self.keep_ckpt_ids) == self.max_keep_ckpts and is_main_process():
+                self._mark_superfluous(self.filename_tmpl.format(self.keep_ckpt_ids[0]))
+            self.keep_ckpt_ids.append(step)  # a deque of that length
+            runner.message_hub.update_info('keep_ckpt_ids', list(self.keep_ckpt_ids))
+        filename = self.filename_tmpl.format(step)
+        self.last_ckpt = self.file_backend.join_path(self.out_dir, filename)
+        runner.message_hub.update_info('last_ckpt', self.last_ckpt)
         # mmengine saves the last checkpoint again after the best validation so far. By then the loop has counted one
         # iteration or epoch further, and FlexibleRunner writes that number into the file instead of those in `meta`:
         # a resumed run would skip an iteration.
-        finish_saving(runner)
         self._progress = dict(epoch=step, iter=runner.iter) if self.by_epoch else dict(epoch=runner.epoch, iter=step)
-        super()._save_checkpoint_with_step(runner, step, meta)
+        self._save(runner, filename, meta, self.by_epoch, **self.args)
         self._progress = {}
         self._remove_superfluous(runner)
+
+    def _save(self, runner: Runner, filename: str, meta: dict, by_epoch: bool, **options: object) -> None:
+        """Save a checkpoint, and name it in `last_checkpoint` when it is whole."""
+        runner.save_checkpoint(
+            self.out_dir,
+            filename,
+            self.file_client_args,
+            save_optimizer=self.save_optimizer,
+            save_param_scheduler=self.save_param_scheduler,
+            meta=meta,
+            by_epoch=by_epoch,
+            backend_args=self.backend_args,
+            **options,
+        )
+        path = self.file_backend.join_path(self.out_dir, filename)
+        if is_main_process():
+            when_saved(runner, lambda: name_last(runner.work_dir, path))
+
+    def _mark_superfluous(self, filename: str) -> None:
+        """Mark a checkpoint that is to be removed when the next one is whole."""
+        path = self.file_backend.join_path(self.out_dir, filename)
+        if self.file_backend.isfile(path):
+            self.file_backend.remove(path)
+        elif self.file_backend.isdir(path):  # of a strategy
+            self.file_backend.rmtree(path)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         checkpoint['meta'].update(self._progress)
@@ -132,13 +158,8 @@ class AtomicCheckpointHook(CheckpointHook):
 
     def _remove_superfluous(self, runner: Runner) -> None:
         best = getattr(self, 'best_ckpt_path_dict', None) or {'': getattr(self, 'best_ckpt_path', None)}
-        remove_marked = self.file_backend.take_marked(keep={self.last_ckpt, *best.values()})
         # A strategy may still be writing what supersedes them.
-        when_saved = getattr(getattr(runner, 'strategy', None), 'when_saved', None)
-        if when_saved is None:
-            remove_marked()
-        else:
-            when_saved(remove_marked)
+        when_saved(runner, self.file_backend.take_marked(keep={self.last_ckpt, *best.values()}))
 
     def after_train(self, runner: Runner) -> None:
         finish_saving(runner)
@@ -200,14 +221,29 @@ def finish_saving(runner: Runner, wait: bool = True) -> None:
         finish(wait)
 
 
+def when_saved(runner: Runner, function: Callable[[], None]) -> None:
+    """Call a function when what a strategy is writing is whole (see `FSDP2Strategy.when_saved`); else at once."""
+    call_later = getattr(getattr(runner, 'strategy', None), 'when_saved', None)
+    if call_later is None:
+        function()
+    else:
+        call_later(function)
+
+
+def name_last(work_dir: str | Path, path: str) -> None:
+    """Write the path of the last whole checkpoint where mmengine's runners and `latest_checkpoint` read it."""
+    with atomic_write(Path(work_dir) / LAST) as file:
+        file.write(path.encode())
+
+
 def latest_checkpoint(work_dir: str | Path) -> str | None:
     """The checkpoint to resume a run of this folder from, None if there is none.
 
-    It is the one that the file `last_checkpoint` names. If the run was killed before it wrote that file, or before
-    that checkpoint was whole, it is the newest whole checkpoint of the folder.
+    It is the one that the file `last_checkpoint` names. If the run was killed before it wrote that file, or if the
+    checkpoint is no longer there, it is the newest whole checkpoint of the folder.
     """
     work_dir = Path(work_dir)
-    pointer = work_dir / 'last_checkpoint'
+    pointer = work_dir / LAST
     named = pointer.read_text().strip() if pointer.is_file() else ''
     if named and ('://' in named or is_whole(named)):
         return named

@@ -12,7 +12,7 @@ import torch
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
-from mmengine.runner import Runner
+from mmengine.runner import Runner, find_latest_checkpoint
 from torch import Tensor
 from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.tensor import DTensor
@@ -114,6 +114,8 @@ def test_half_a_checkpoint_is_none(tmp_path: Path, two: Path) -> None:
     # With one checkpoint to keep, the older one is kept until the newer one is whole.
     assert [path.name for path in tmp_path.glob('*.pth')] == ['iter_2.pth']
     assert latest_checkpoint(tmp_path) == str(tmp_path / 'iter_2.pth')
+    # mmengine's runners take what `last_checkpoint` names for whole.
+    assert Path(find_latest_checkpoint(str(tmp_path))).name == 'iter_2.pth'
 
     config.custom_hooks.pop()
     assert run_ranks(toy_train, config, folder=tmp_path, world_size=2) == [0, 0], reasons(tmp_path)
