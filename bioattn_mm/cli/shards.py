@@ -63,6 +63,9 @@ def use_shards(config: Config, folder: str, dataloaders: tuple[str, ...]) -> Non
                 if isinstance(evaluator.get('ann_file'), str):
                     with backend.get_local_path(evaluator['ann_file']) as path:
                         evaluator['ann_file'] = path
+                # The maps that panoptic segmentation is compared with.
+                if isinstance(evaluator.get('seg_prefix'), str) and backend.isdir(evaluator['seg_prefix']):
+                    evaluator['backend_args'] = arguments
     # So that the config that a run saves can be read by other tools.
     imports = config.get('custom_imports') or dict(imports=[])
     config.custom_imports = dict(imports, imports=[*imports['imports'], 'bioattn_mm.datasets.shards'])

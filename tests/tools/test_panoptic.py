@@ -37,7 +37,14 @@ def trained(workplace: Path, tool: InProcess) -> Path:
 def test_it_learns_and_comes_back(workplace: Path, trained: Path, tool: InProcess) -> None:
     (validated,) = [line for line in scalars(trained) if 'loss' not in line]
     assert validated['coco_panoptic/PQ_st'] > 3
-    tool(workplace, 'test.py', CONFIG, CHECKPOINT, '--mini', '--show-dir', 'panoptic/drawn')
+    # From shards, where no data are.
+    tool(workplace, 'make_shards.py', CONFIG, '--mini', '--splits', 'val', '--out', 'panoptic/shards')
+    (empty := workplace / 'panoptic/no_data').mkdir()
+    tool(
+        empty, 'test.py', CONFIG, workplace / CHECKPOINT, '--mini', '--shards', '../shards', '--show-dir', '../drawn',
+        '--work-dir', '../test',
+    )  # fmt: skip
+    assert not list(empty.iterdir())
     tested = {name: value for name, value in metrics_of_test(trained / 'test').items() if 'time' not in name}
     assert {'coco_panoptic/PQ', 'coco/segm_mAP'} <= set(tested)
     assert tested == {name: validated[name] for name in tested}
