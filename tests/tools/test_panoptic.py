@@ -98,19 +98,28 @@ def test_prediction_is_coco_s_panoptic_format(workplace: Path, trained: Path, to
         assert (mmcv.imread(str(trained / out / 'overlays/000000000001.png')).shape[:2]) == ids.shape
 
 
-@pytest.mark.filterwarnings('ignore:You are using the legacy TorchScript-based ONNX export')
-def test_exported_predicts_the_same(workplace: Path, trained: Path, tool: InProcess) -> None:
+@pytest.fixture(scope='module')
+def needs_mmdeploy() -> None:
     for package in ('mmdeploy', 'onnx', 'onnxruntime'):
         pytest.importorskip(package, reason=f'{package} is not installed: make setup EXTRA=deploy')
-    arguments = ('export.py', CONFIG, CHECKPOINT, '--mini')
+
+
+@pytest.mark.usefixtures('needs_mmdeploy', 'trained')
+def test_export_with_the_deploy_config_of_another_task(workplace: Path, tool: InProcess) -> None:
     line = tool.error(
-        workplace, *arguments, '--out', 'panoptic/refused',
+        workplace, 'export.py', CONFIG, CHECKPOINT, '--mini', '--out', 'panoptic/refused',
         '--deploy-cfg', 'configs/deploy/instance-seg_onnxruntime_dynamic.py',
     )  # fmt: skip
     assert line.endswith('take one of configs/deploy/panoptic-seg_*')
+
+
+@pytest.mark.every_config
+@pytest.mark.usefixtures('needs_mmdeploy')
+@pytest.mark.filterwarnings('ignore:You are using the legacy TorchScript-based ONNX export')
+def test_exported_predicts_the_same(workplace: Path, trained: Path, tool: InProcess) -> None:
     printed = tool(
-        workplace, *arguments, '--out', 'panoptic/exported', '--verify', '--verify-images', '2',
-        '--deploy-cfg', 'configs/deploy/panoptic-seg_onnxruntime_dynamic.py',
+        workplace, 'export.py', CONFIG, CHECKPOINT, '--mini', '--out', 'panoptic/exported', '--verify',
+        '--verify-images', '2', '--deploy-cfg', 'configs/deploy/panoptic-seg_onnxruntime_dynamic.py',
     )  # fmt: skip
     assert float(re.search('largest difference of the outputs: (.*)', printed)[1]) < 1e-3
     own, exported = (
