@@ -7,6 +7,7 @@ all-reduce, by the profiler. The rest is arithmetic with the rates of the option
 """
 
 import argparse
+import logging
 import math
 import os
 import socket
@@ -19,7 +20,7 @@ from mmengine.config import Config
 from mmengine.model import MMDistributedDataParallel
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, DefaultScope
-from mmengine.runner import Runner
+from mmengine.runner import Runner, set_random_seed
 from scaling_memory import memory_of, shards_on_meta
 from torch import multiprocessing
 from torch.profiler import ProfilerActivity, profile
@@ -223,7 +224,8 @@ def _profile_step(rank: int, port: int, path: str, results: multiprocessing.Simp
 
 def model_and_batch(config: Config, mini: Config, batch_size: int) -> tuple[torch.nn.Module, dict]:
     """The model of a config with random weights, and a batch of miniature data."""
-    torch.manual_seed(0)
+    logging.disable(logging.INFO)  # mmengine's, of every parameter
+    set_random_seed(0)  # DINO's images are resized at random
     DefaultScope.get_instance(config.filename, scope_name=config.default_scope)
     settings = config.model.to_dict()
     settings['backbone']['init_cfg'] = None
