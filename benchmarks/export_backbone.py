@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import openvino
 import torch
 from measure import print_header, print_row
 from mmengine.config import Config
@@ -31,6 +30,7 @@ from bioattn_mm.export.networks import Features, network_of
 from bioattn_mm.export.onnx_file import INPUT, write_onnx
 from bioattn_mm.export.program import trace, trace_portable
 from bioattn_mm.export.quantization import quantize
+from bioattn_mm.runtime.backends import open_backend
 
 PRODUCTS = ('Gemm', 'MatMul', 'FusedMatMul', 'Conv', 'Einsum')
 TARGETS = (
@@ -128,17 +128,15 @@ class Files:
             run = runner_of(file)
             return lambda: run(image), file
         file = self._int8() if 'int8' in target else self._onnx()
-        if target.startswith('onnxruntime'):
-            session = make_session(file)
-            return lambda: session.run(None, {INPUT: array}), file
-        hints = dict(INFERENCE_NUM_THREADS=1, NUM_STREAMS=1)
-        hints['INFERENCE_PRECISION_HINT'] = 'bf16' if 'bfloat16' in target else 'f32'
-        model = openvino.Core().compile_model(file, 'CPU', hints)
-        return lambda: [np.array(output) for output in model(array).to_tuple()], file
+        backend = open_backend(target.split()[0].lower(), file, 1, device='cpu', bfloat16='bfloat16' in target)
+        return lambda: tuple(backend.run(array).values()), file
 
     def share_of_products(self, repeats: int) -> float:
         """The share of the time in onnxruntime that goes into products."""
-        session = make_session(self._onnx(), str(self._folder / 'profile'))
+        options = SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = 1, 3
+        options.enable_profiling, options.profile_file_prefix = True, str(self._folder / 'profile')
+        session = InferenceSession(self._onnx(), options, providers=['CPUExecutionProvider'])
         for _ in range(repeats):
             session.run(None, {INPUT: self._array})
         return share_of_products(json.loads(Path(session.end_profiling()).read_text()))
@@ -172,14 +170,6 @@ class Once:
         """The input; None after it."""
         inputs, self._inputs = self._inputs, None
         return inputs
-
-
-def make_session(file: Path, profile: str | None = None) -> InferenceSession:
-    options = SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 3
-    if profile:
-        options.enable_profiling, options.profile_file_prefix = True, profile
-    return InferenceSession(file, options, providers=['CPUExecutionProvider'])
 
 
 def fastest(function: Callable[[], object], repeats: int) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from mmengine.utils import ManagerMixin
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
@@ -43,6 +44,8 @@ def run(folder: Path, tool: str, *args: str, **environment: str) -> str:
 def run_forked(folder: Path, tool: str, *args: object, world_size: int = 1, **environment: str) -> str:
     """The same in a process that has the libraries imported, or in several as `--launcher pytorch` expects them."""
     launcher = ('--launcher', 'pytorch') if world_size > 1 else ()
+    if 1 <= torch.cuda.device_count() < world_size:  # then the CPU
+        environment['CUDA_VISIBLE_DEVICES'] = ''
     process = run_program(
         ROOT / 'tools' / tool, *args, *launcher, folder=folder, world_size=world_size, **environment
     )

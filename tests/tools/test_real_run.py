@@ -149,9 +149,8 @@ def test_multi_scale_testing(user: Path, upernet: tuple[Path, str], tool: InProc
 
 
 def run_two(user: Path, *arguments: str) -> str:
-    """Run tools/train.py in two processes, on the CPU where there are fewer than two GPUs."""
-    environment = {} if torch.cuda.device_count() > 1 else dict(CUDA_VISIBLE_DEVICES='')
-    return run_forked(user, 'train.py', UPERNET, *arguments, world_size=2, **environment)
+    """Run tools/train.py in two processes."""
+    return run_forked(user, 'train.py', UPERNET, *arguments, world_size=2)
 
 
 def test_two_processes_with_synchronised_batch_norm(user: Path) -> None:

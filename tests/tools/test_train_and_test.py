@@ -17,21 +17,20 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from bioattn_mm.cli.model_check import state_dict_of
 from bioattn_mm.datasets.mini import majority_baseline
-from bioattn_mm.models import TransNeXt
 
 from ..conftest import NUM_VAL
 from .running import ROOT, InProcess, metrics_of_test, run, scalars
 
-CONFIG = str(ROOT / 'tests/tools/upernet_shallow.py')
+CONFIG = str(ROOT / 'tests/tools/upernet_narrow.py')
 
 
 @pytest.fixture(scope='module')
 def trained(workplace: Path) -> Path:
-    """The work dir of a miniature run of a small UperNet, shorter than `--mini` alone."""
+    """The work dir of a miniature run of UperNet with TransNeXt-Micro, shorter than `--mini` alone."""
     run(
         workplace, 'train.py', CONFIG, '--mini', '--work-dir', 'trained', '--cfg-options',
-        'train_cfg.max_iters=80', 'train_cfg.val_interval=80', 'param_scheduler.1.end=80',
-        'default_hooks.checkpoint.interval=80', 'optim_wrapper.optimizer.lr=3e-3',
+        'train_cfg.max_iters=60', 'train_cfg.val_interval=60', 'param_scheduler.1.end=60',
+        'default_hooks.checkpoint.interval=60',
     )  # fmt: skip
     return workplace / 'trained'
 
@@ -42,12 +41,12 @@ def test_mini_run_learns(trained: Path) -> None:
     miou = [line['mIoU'] for line in scalars(trained) if 'mIoU' in line][-1]
     _, baseline = majority_baseline(trained.parent / 'data' / 'mini' / 'ADEChallengeData2016')
     # The most frequent class alone cannot do this.
-    assert miou > 2.5 * baseline
+    assert miou > 4 * baseline
 
 
 def test_mini_run_prints_progress_with_an_eta(trained: Path) -> None:
     (log,) = trained.glob('*/*.log')
-    assert re.search(r'Iter\(train\) \[ *10/80\].* eta: \d+:\d\d:\d\d ', log.read_text())
+    assert re.search(r'Iter\(train\) \[ *10/60\].* eta: \d+:\d\d:\d\d ', log.read_text())
 
 
 def check_pairs(drawn: Path, images: Path) -> None:
@@ -62,7 +61,7 @@ def check_pairs(drawn: Path, images: Path) -> None:
 
 def test_checkpoint_gives_the_same_metric_again(workplace: Path, trained: Path, tool: InProcess) -> None:
     printed = tool(
-        workplace, 'test.py', CONFIG, 'trained/iter_80.pth', '--mini',
+        workplace, 'test.py', CONFIG, 'trained/iter_60.pth', '--mini',
         '--work-dir', 'tested', '--show-dir', 'images', '--out', 'labels',
     )  # fmt: skip
     tested = metrics_of_test(workplace / 'tested')
@@ -76,7 +75,7 @@ def test_checkpoint_gives_the_same_metric_again(workplace: Path, trained: Path, 
 
 def test_multi_scale_and_flip(workplace: Path, trained: Path, tool: InProcess) -> None:
     tool(
-        workplace, 'test.py', CONFIG, 'trained/iter_80.pth', '--mini', '--tta', '--bias-mode', 'linear',
+        workplace, 'test.py', CONFIG, 'trained/iter_60.pth', '--mini', '--tta', '--bias-mode', 'linear',
         '--work-dir', 'tta', '--log', 'tensorboard', '--cfg-options', 'test_dataloader.dataset.indices=2',
     )  # fmt: skip
     miou = metrics_of_test(workplace / 'tta')['mIoU']
@@ -88,7 +87,7 @@ def test_multi_scale_and_flip(workplace: Path, trained: Path, tool: InProcess) -
 
 @pytest.mark.usefixtures('bfloat16_anywhere')
 def test_mixed_precision(workplace: Path, trained: Path, tool: InProcess) -> None:
-    arguments = 'test.py', CONFIG, 'trained/iter_80.pth', '--mini'
+    arguments = 'test.py', CONFIG, 'trained/iter_60.pth', '--mini'
     outputs = set()
     with register_module_forward_hook(lambda module, _, output: outputs.add(getattr(output, 'dtype', None))):
         tool(workplace, *arguments, '--amp', 'bfloat16', '--work-dir', 'mixed')
@@ -102,20 +101,16 @@ def test_mixed_precision(workplace: Path, trained: Path, tool: InProcess) -> Non
 
 def test_accuracy_against_input_size(workplace: Path, trained: Path, tool: InProcess) -> None:
     arguments = (
-        'analysis/benchmark_extrapolation.py', CONFIG, 'trained/iter_80.pth', '--mini', '--out', 'extrapolation',
+        'analysis/benchmark_extrapolation.py', CONFIG, 'trained/iter_60.pth', '--mini', '--out', 'extrapolation',
         '--sizes', '65', '--cfg-options', 'test_dataloader.dataset.indices=4',
     )  # fmt: skip
-    features = []
-    with register_module_forward_hook(
-        lambda module, _, output: features.append(output[-1]) if isinstance(module, TransNeXt) else None
-    ):
-        tool(workplace, *arguments)
+    tool(workplace, *arguments)
     with (workplace / 'extrapolation/table.csv').open() as file:
         rows = list(csv.DictReader(file))
     assert [row['bias_mode'] for row in rows] == ['extrapolate', 'interpolate', 'linear']
     assert all(float(row['value']) > 0 and float(row['seconds_per_image']) > 0 for row in rows)
-    # Another pooled grid gives other features; so short a training leaves too small a bias for another metric.
-    assert not torch.equal(features[0], features[2 * len(features) // 3])
+    # Another pooled grid gives other predictions.
+    assert rows[2]['value'] != rows[0]['value']
     assert mmcv.imread(str(workplace / 'extrapolation/plot.png')).std() > 10
     assert 'extrapolation/table.csv is there already' in tool.refused(workplace, *arguments)
 
@@ -123,21 +118,21 @@ def test_accuracy_against_input_size(workplace: Path, trained: Path, tool: InPro
 def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, trained: Path, tool: InProcess) -> None:
     copy = workplace / 'resumed'
     copy.mkdir()
-    shutil.copy(trained / 'iter_80.pth', copy)
-    (copy / 'last_checkpoint').write_text(str(copy / 'iter_80.pth'))
+    shutil.copy(trained / 'iter_60.pth', copy)
+    (copy / 'last_checkpoint').write_text(str(copy / 'iter_60.pth'))
     again = ('train.py', CONFIG, '--mini', '--work-dir', 'resumed')
     line = tool.refused(workplace, *again)
-    assert line.startswith('error: resumed already holds iter_80.pth: add --resume')
+    assert line.startswith('error: resumed already holds iter_60.pth: add --resume')
 
     printed = tool(
-        workplace, *again, '--resume', '--log', 'tensorboard', '--cfg-options', 'train_cfg.max_iters=82',
+        workplace, *again, '--resume', '--log', 'tensorboard', '--cfg-options', 'train_cfg.max_iters=62',
         'train_cfg.val_interval=1000', 'default_hooks.logger.interval=1',
     )  # fmt: skip
-    assert [line['step'] for line in scalars(copy) if 'loss' in line] == [81, 82]
-    assert (copy / 'iter_82.pth').is_file()
+    assert [line['step'] for line in scalars(copy) if 'loss' in line] == [61, 62]
+    assert (copy / 'iter_62.pth').is_file()
 
     lines = [json.loads(row) for row in (copy / 'steps.jsonl').read_text().splitlines()]
-    assert [line['step'] for line in lines if 'iter' in line] == [81, 82]
+    assert [line['step'] for line in lines if 'iter' in line] == [61, 62]
     assert lines[0]['start']['resumed'] and lines[-1]['summary']['ended'] == 'finished'
     assert 'health of the run' in printed
 
@@ -229,7 +224,7 @@ BAD_INPUT = {
     ),
     'unknown argument of the model': (
         ['train.py', CONFIG, '--mini', '--cfg-options', 'model.backbone.depth=3'],
-        r'error: the model of .*upernet_shallow.py cannot be built: .* unexpected keyword argument .depth., it takes',
+        r'error: the model of .*upernet_narrow.py cannot be built: .* unexpected keyword argument .depth., it takes ',
     ),
     'malformed option': (
         ['train.py', CONFIG, '--mini', '--cfg-options', 'model.backbone={arch:tiny}'],
@@ -285,24 +280,24 @@ def test_weights_alone_to_resume_from(workplace: Path, tool: InProcess) -> None:
 TINY = 'configs/transnext/upernet_tiny_ade20k.py'
 BAD_TEST = {
     'checkpoint of another variant': (
-        [TINY, 'trained/iter_80.pth', '--mini'],
-        r'error: trained/iter_80.pth is not a checkpoint of this model; \d+ of another shape: '
-        r'backbone.stages.0.patch_embed.proj.weight \(file \(24, 3, 7, 7\), model \(72, 3, 7, 7\)\)',
+        [TINY, 'trained/iter_60.pth', '--mini'],
+        r'error: trained/iter_60.pth is not a checkpoint of this model; \d+ of another shape: '
+        r'backbone.stages.0.patch_embed.proj.weight \(file \(48, 3, 7, 7\), model \(72, 3, 7, 7\)\)',
     ),
     'variant that does not exist': (
-        [TINY, 'trained/iter_80.pth', '--mini', '--cfg-options', 'model.backbone.arch=huge'],
+        [CONFIG, 'trained/iter_60.pth', '--mini', '--cfg-options', 'model.backbone.arch=huge'],
         "error: arch must be one of micro, tiny, small, base, micro-aaaa or a dict, got 'huge'$",
     ),
     'image that cannot be decoded': (
         [
-            CONFIG, 'trained/iter_80.pth', '--mini', '--cfg-options',
+            CONFIG, 'trained/iter_60.pth', '--mini', '--cfg-options',
             'test_dataloader.dataset.data_root=damaged', 'test_dataloader.dataset.indices=4',
         ],
         'error: cannot decode the image damaged/images/validation/ADE_val_00000003.jpg',
     ),
     'image that is too small': (
         [
-            CONFIG, 'trained/iter_80.pth', '--mini', '--cfg-options', 'model.test_cfg.mode=whole',
+            CONFIG, 'trained/iter_60.pth', '--mini', '--cfg-options', 'model.test_cfg.mode=whole',
             'test_dataloader.dataset.pipeline.1.scale=(64,16)', 'model.data_preprocessor.test_cfg.size_divisor=1',
         ],
         r'error: .*H and W of at least 32 pixels, got \(1, 3, 16, ',
