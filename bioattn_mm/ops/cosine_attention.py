@@ -10,6 +10,7 @@ from .aggregated_attention import aggregated_attention
 from .arguments import AggregatedAttentionInputs, check_fits, check_offsets, check_tokens
 from .backends import choose_backend
 from .constants import cached_constant
+from .portable import is_exported
 
 SMALLEST_NORM = 1e-6
 
@@ -43,7 +44,12 @@ class CosineAttentionInputs(NamedTuple):
         # As torch.einsum('bhwnd,ndk->bhwnk') does it, which is slow in ONNX files.
         queries_of_heads = unit_query.movedim(3, 0).flatten(1, 3)
         token_weights = (queries_of_heads @ self.tokens.to(dtype)).unflatten(1, unit_query.shape[:3]).movedim(0, 3)
-        pooled_bias = self.pooled_bias.index_select(2, self.pooled_bias_columns.flatten())
+        columns = self.pooled_bias_columns.flatten()
+        if is_exported():
+            pooled_bias = self.pooled_bias.index_select(2, columns)
+        else:
+            # The gradient of `index_select` is summed in any order on a GPU, that of indexing always in the same one.
+            pooled_bias = self.pooled_bias[:, :, columns]
         return AggregatedAttentionInputs(
             query=((unit_query + self.query_embedding) * scale).to(dtype),
             key=unit_vectors(key),

@@ -53,6 +53,8 @@ class CUDAOnCPU:
             header.write_text(with_calls_for_ptx(header.read_text()))
         compile_one = [
             *(compiler, '-std=c++17', '-fPIC', '-fno-gnu-unique'),
+            # Some distributions set it by default; then a jump to another thread's stack counts as an error.
+            '-U_FORTIFY_SOURCE',
             f'-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}',
             *(f'-isystem{path}' for path in include_paths()),
         ]
