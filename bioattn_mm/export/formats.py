@@ -1,5 +1,6 @@
 """The files of an export: a model in one of the formats, and `pipeline.json`."""
 
+import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,8 +23,11 @@ BACKENDS = {'.onnx': 'onnxruntime', '.xml': 'openvino'}
 # that are not square, with the shortest side that a file takes; in ONNX and OpenVINO in multiples of 32.
 CHECKED = ((1, 224, 224), (2, 64, 150))
 CHECKED_PORTABLE = ((1, 224, 224), (2, 64, 160))
-# Largest difference from the model, relative to its largest output, that is taken for rounding.
-TOLERANCE = 1e-3
+# Largest difference from the model, relative to its largest output, that is taken for rounding, which is about 1e-6.
+# Where a threshold jumps, as in VARS, rounding changes outputs by more, in PyTorch, too: there the difference may be
+# this many times that between PyTorch's own float32 and float64.
+TOLERANCE = 1e-4
+TIMES_OWN_ROUNDING = 10
 
 
 def check_packages(kind: str) -> None:
@@ -145,20 +149,29 @@ def check_outputs(
         The largest difference, relative to the largest output of the model.
 
     Raises:
-        InputError: It is larger than `TOLERANCE`.
+        InputError: It is larger than `TOLERANCE`, and than `TIMES_OWN_ROUNDING` times the model's own rounding.
     """
     largest = 0.0
     for batch, height, width in sizes:
         image = torch.randn(batch, 3, height, width, generator=torch.Generator().manual_seed(0))
-        for expected, output in zip(network(image), exported(image), strict=True):
-            difference = float((expected - output).abs().max() / expected.abs().max())
-            largest = max(largest, difference)
-            if not difference <= TOLERANCE:
-                raise InputError(
-                    f'the exported file differs from the model by {difference:.1e} of its largest output, at '
-                    f'{batch} x {height} x {width}: this model cannot be exported so'
-                )
+        expected = network(image)
+        difference = _difference(expected, exported(image))
+        largest = max(largest, difference)
+        if difference <= TOLERANCE:
+            continue
+        own_rounding = _difference(expected, copy.deepcopy(network).double()(image.double()))
+        if not difference <= TIMES_OWN_ROUNDING * own_rounding:
+            raise InputError(
+                f'the exported file differs from the model by {difference:.1e} of its largest output, at '
+                f'{batch} x {height} x {width}: this model cannot be exported so'
+            )
     return largest
+
+
+def _difference(expected: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
+    """The largest difference, relative to the largest value of each expected tensor; NaN if any is."""
+    pairs = zip(expected, outputs, strict=True)
+    return float(torch.stack([(one - other).abs().max() / one.abs().max() for one, other in pairs]).max())
 
 
 def _input(size: tuple[int, int] | None, is_portable: bool) -> dict:

@@ -4,8 +4,9 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from unittest import mock
 
 import torch
 from torch.export import ExportedProgram
@@ -35,7 +36,7 @@ def write_onnx(program: ExportedProgram, names: Sequence[str], path: Path, any_s
     import onnxslim
     from onnxscript.optimizer import fold_constants
 
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), reshapes_around_products():
         warnings.simplefilter('ignore')
         logging.getLogger('torch.onnx').setLevel(logging.ERROR)
         try:
@@ -59,6 +60,24 @@ def write_onnx(program: ExportedProgram, names: Sequence[str], path: Path, any_s
         # Biases of all pairs of tokens stay formulas of their tables: the runtime computes them once, when it loads.
         model = onnxslim.slim(model, size_threshold=LARGEST_CONSTANT)
     path.write_bytes(model.SerializeToString())
+
+
+@contextlib.contextmanager
+def reshapes_around_products() -> Iterator[None]:
+    """Context in which torch.onnx keeps the reshapes around a product of matrices.
+
+    Two rules of onnxscript, with which torch.onnx optimizes its graph, drop them wherever the product without them
+    has the same shape. Its values are others where axes of different meaning have one length: aggregated attention
+    multiplies the queries of each head, (heads, B * H * W, d), by a matrix of this head, (heads, d, k * k). Without
+    reshapes that is (heads, B, H, W, d) by (heads, d, k * k), and of as many rows as heads each has another matrix.
+    """
+    from onnxscript import rewriter
+    from onnxscript.rewriter.rules.common import one_reshape_matmul_reshape_rule, two_reshapes_matmul_reshape_rule
+
+    wrong = (one_reshape_matmul_reshape_rule, two_reshapes_matmul_reshape_rule)
+    rules = tuple(rule for rule in rewriter._DEFAULT_REWRITE_RULES if rule not in wrong)
+    with mock.patch.object(rewriter, '_DEFAULT_REWRITE_RULES', rules):
+        yield
 
 
 def is_part_of_weight(node: object) -> bool | None:
