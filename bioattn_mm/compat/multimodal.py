@@ -1,8 +1,8 @@
 """mmpretrain beside a `transformers` that is too new for its multimodal models.
 
-mmpretrain imports them wherever `transformers` is installed, and with version 5, in which functions that they need are
-gone, `import mmpretrain.models` fails: none of its backbones and heads can be used, and no config that names one. Here
-they are left out then, as mmpretrain leaves them out where `transformers` is not installed.
+mmpretrain imports them wherever `transformers` is installed, and with version 5, in which functions that they need
+are gone, `import mmpretrain.models` fails: none of its backbones and heads can be used, and no config that names one.
+Here they are left out then, as mmpretrain leaves them out where `transformers` is not installed.
 """
 
 from importlib.metadata import PackageNotFoundError, version

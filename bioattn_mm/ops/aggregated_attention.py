@@ -64,17 +64,23 @@ def aggregated_attention(
         query, key, value, pooled_key, pooled_value, window_bias, pooled_bias, pooled_bias_rows, token_weights
     )
     _check(inputs)
-    if choose_backend(query.device, backend, _unsupported(inputs)) == 'reference':
+    unsupported = why_not_on_cuda(query, autocast_dtype(query), window_bias.shape[1])
+    if choose_backend(query.device, backend, unsupported) == 'reference':
         return aggregated_attention_reference(*inputs)
     return torch.ops.bioattn_mm.aggregated_attention(*inputs)
 
 
-def _unsupported(inputs: AggregatedAttentionInputs) -> str | None:
-    """Why the CUDA kernels do not take the arguments (csrc/cuda/aggregated_attention.cuh); None if they do."""
-    query, offsets = inputs.query, inputs.window_bias.shape[1]
+def why_not_on_cuda(query: Tensor, dtype: torch.dtype, offsets: int) -> str | None:
+    """Why the CUDA kernels do not take the arguments (csrc/cuda/aggregated_attention.cuh); None if they do.
+
+    Args:
+        query: (B, H, W, heads, d). On the CPU there are no such limits.
+        dtype: What it is computed in.
+        offsets: Tokens in a window.
+    """
     if not query.is_cuda:
         return None
-    channels, dtype = query.shape[-1], autocast_dtype(query)
+    channels = query.shape[-1]
     if dtype == torch.float64:
         return 'aggregated_attention on CUDA takes float32, float16 and bfloat16, got float64'
     if channels % 8 or not 0 < channels <= 64:

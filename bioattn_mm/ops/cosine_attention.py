@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from .aggregated_attention import aggregated_attention
+from .aggregated_attention import aggregated_attention, why_not_on_cuda
 from .arguments import AggregatedAttentionInputs, check_fits, check_offsets, check_tokens
 from .backends import choose_backend
 from .constants import cached_constant
-from .portable import is_exported
 
 SMALLEST_NORM = 1e-6
 
@@ -44,12 +43,7 @@ class CosineAttentionInputs(NamedTuple):
         # As torch.einsum('bhwnd,ndk->bhwnk') does it, which is slow in ONNX files.
         queries_of_heads = unit_query.movedim(3, 0).flatten(1, 3)
         token_weights = (queries_of_heads @ self.tokens.to(dtype)).unflatten(1, unit_query.shape[:3]).movedim(0, 3)
-        columns = self.pooled_bias_columns.flatten()
-        if is_exported():
-            pooled_bias = self.pooled_bias.index_select(2, columns)
-        else:
-            # The gradient of `index_select` is summed in any order on a GPU, that of indexing always in the same one.
-            pooled_bias = self.pooled_bias[:, :, columns]
+        pooled_bias = self.pooled_bias.index_select(2, self.pooled_bias_columns.flatten())
         return AggregatedAttentionInputs(
             query=((unit_query + self.query_embedding) * scale).to(dtype),
             key=unit_vectors(key),
@@ -155,7 +149,8 @@ def cosine_attention(
         pooled_bias_columns: Column of the table for each pair of query column and pooled column, int64 (W, Pw).
         tokens: Learnable tokens, (heads, d, k * k).
         token_bias: (heads, k * k).
-        backend: 'cpu' (fused), or, by `aggregated_attention`, 'cuda' and 'reference'; by default as there.
+        backend: 'cpu', 'cuda' (both fused; 'cuda' with the limits of `aggregated_attention`) or 'reference'; by default
+            as there.
 
     Returns:
         (B, H, W, heads, d) in the dtype of `query`.
@@ -177,9 +172,12 @@ def cosine_attention(
         token_bias,
     )
     _check(inputs)
-    if choose_backend(query.device, backend) == 'cpu':
-        return torch.ops.bioattn_mm.cosine_attention(*inputs)
-    return aggregated_attention(*inputs.normalised(), backend=backend)
+    if (
+        choose_backend(query.device, backend, why_not_on_cuda(query, query.dtype, window_bias.shape[1]))
+        == 'reference'
+    ):
+        return aggregated_attention(*inputs.normalised(), backend='reference')
+    return torch.ops.bioattn_mm.cosine_attention(*inputs)
 
 
 def _check(inputs: CosineAttentionInputs) -> None:

@@ -1,4 +1,7 @@
-"""The CUDA kernels of aggregated attention: on a GPU if there is one, and their source compiled for the CPU."""
+"""The CUDA kernels of aggregated attention, also from the projections on (cosine attention).
+
+They run on a GPU if there is one, and their source compiled for the CPU.
+"""
 
 import re
 from collections.abc import Callable
@@ -8,14 +11,16 @@ import pytest
 import torch
 from torch.autograd.function import FunctionCtx
 
-from bioattn_mm.ops import aggregated_attention
+from bioattn_mm.ops import CosineAttentionInputs, aggregated_attention, cosine_attention
 from bioattn_mm.ops.reference import aggregated_attention_reference
 from tests.ops.conftest import needs_cuda
 from tests.ops.cuda_on_cpu import CSRC, HERE, CUDAOnCPU, barriers_in
 from tests.ops.test_aggregated_attention import FLOATING, make_arguments
+from tests.ops.test_cosine_attention import make_inputs
 
 Kernels = tuple[Callable[..., torch.Tensor], str]
 SOURCES = [CSRC / 'cuda' / f'aggregated_attention_{part}.cu' for part in ('forward', 'backward')]
+COSINE_SOURCE = CSRC / 'cuda' / 'cosine_attention_cuda.cu'
 
 
 class OnCPU(torch.autograd.Function):
@@ -37,17 +42,36 @@ class OnCPU(torch.autograd.Function):
         return None, *gradients
 
 
+class CosineOnCPU(torch.autograd.Function):
+    """The CUDA kernels of cosine attention, run on the CPU."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, emulation: CUDAOnCPU, *inputs: torch.Tensor) -> torch.Tensor:
+        results = emulation.operators.cosine_attention_forward(inputs, any(ctx.needs_input_grad))
+        ctx.emulation = emulation
+        ctx.save_for_backward(*inputs, *results)
+        return results[0]
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        *inputs, output, logsumexp, rounding = ctx.saved_tensors
+        operator = ctx.emulation.operators.cosine_attention_backward
+        gradients = list(operator(grad, inputs, output, logsumexp, rounding))
+        gradients[7:7] = None, None  # of rows and columns of the position bias
+        return None, *gradients
+
+
 @pytest.fixture(scope='session')
 def tensor_cores(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
     """The kernels for compute capability 8.0 and later, on the CPU."""
     folder = tmp_path_factory.mktemp('tensor_cores')
-    return CUDAOnCPU('tensor_cores_on_cpu', [*SOURCES, HERE / 'aggregated_attention.cpp'], folder)
+    return CUDAOnCPU('tensor_cores_on_cpu', [*SOURCES, COSINE_SOURCE, HERE / 'aggregated_attention.cpp'], folder)
 
 
 @pytest.fixture(scope='session')
 def turing(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
     """The kernels for compute capability 7.5, on the CPU: tensor cores for float16 alone, and ordinary copies."""
-    sources = [*SOURCES, HERE / 'aggregated_attention.cpp']
+    sources = [*SOURCES, COSINE_SOURCE, HERE / 'aggregated_attention.cpp']
     return CUDAOnCPU('turing_on_cpu', sources, tmp_path_factory.mktemp('turing'), capability=750)
 
 
@@ -352,3 +376,103 @@ def test_operator_is_registered_as_torch_expects() -> None:
     arguments = make_arguments(batch=1, dtype=torch.float32)
     inputs = [t.cuda().requires_grad_(t.is_floating_point()) for t in arguments.values()]
     torch.library.opcheck(torch.ops.bioattn_mm.aggregated_attention.default, inputs)
+
+
+@pytest.fixture(params=['cpu', pytest.param('cuda', marks=needs_cuda)])
+def cosine_kernels(request: pytest.FixtureRequest) -> Kernels:
+    """Cosine attention, and the device it runs on."""
+    if request.param == 'cuda':
+        return partial(cosine_attention, backend='cuda'), 'cuda'
+    emulation = request.getfixturevalue('tensor_cores')
+    emulation.draw_order()
+    return partial(CosineOnCPU.apply, emulation), 'cpu'
+
+
+def check_cosine_attention(kernels: Kernels, inputs: CosineAttentionInputs, tolerance: float) -> None:
+    """Values and gradients are those of the formulas in float64, as fractions of the largest ones."""
+    operator, device = kernels
+    inputs = [t.to(device) for t in inputs]
+    exact = [t.double() if t.is_floating_point() else t for t in inputs]
+    names = [name for name in CosineAttentionInputs._fields if 'rows' not in name and 'columns' not in name]
+    wanted = values_and_gradients(partial(cosine_attention, backend='reference'), exact)
+    results = values_and_gradients(operator, inputs)
+    for name, result, want in zip(['output', *names], results, wanted, strict=True):
+        assert name == 'output' or result.dtype == inputs[CosineAttentionInputs._fields.index(name)].dtype
+        # As in bioattn_mm.ops.check: sums in which large terms cancel, as that of the scale, are near 0.
+        atol = tolerance * max(want.abs().max().item(), 0.1) if want.numel() else 0
+        torch.testing.assert_close(result.double(), want, rtol=0, atol=atol, msg=lambda m: f'{name}: {m}')  # noqa: B023
+
+
+@pytest.mark.parametrize(
+    'sizes',
+    [
+        # More tokens than the blocks for their sums take at once, and not a whole number of blocks.
+        dict(batch=1, grid=(17, 31), pooled_grid=(2, 5), heads=1, channels=24),
+        dict(grid=(3, 4), window_size=5, channels=40, heads=3),
+        dict(batch=1, grid=(1, 1), pooled_grid=(1, 1), channels=16),
+        dict(batch=0),
+    ],
+    ids=str,
+)
+def test_cosine_attention(cosine_kernels: Kernels, sizes: dict) -> None:
+    check_cosine_attention(cosine_kernels, make_inputs(**sizes, dtype=torch.float32), 4e-5)
+
+
+@pytest.mark.every_kernel
+def test_cosine_attention_with_the_largest_window(cosine_kernels: Kernels) -> None:
+    """Fewer tokens at a time fit shared memory."""
+    inputs = make_inputs(batch=1, grid=(5, 33), window_size=9, channels=64, heads=1, dtype=torch.float32)
+    # A short one, as in models: with 64 numbers around 1 the terms of the scale's gradient are a hundred times their sum.
+    check_cosine_attention(cosine_kernels, inputs._replace(query_embedding=inputs.query_embedding / 8), 4e-5)
+
+
+@pytest.mark.parametrize(('dtype', 'tolerance'), [(torch.float16, 5e-3), (torch.bfloat16, 4e-2)])
+def test_cosine_attention_in_half_precision(cosine_kernels: Kernels, dtype: torch.dtype, tolerance: float) -> None:
+    check_cosine_attention(cosine_kernels, make_inputs(channels=24, dtype=dtype), tolerance)
+
+
+def test_cosine_attention_of_zeros_and_nan(cosine_kernels: Kernels) -> None:
+    inputs = make_inputs(dtype=torch.float32)
+    inputs.query[0, 2, 3] = 0
+    inputs.key_value[0, 1, 4] *= 1e-9  # below the smallest norm, a vector is multiplied by a constant
+    inputs.pooled_key_value[1, 1, 1] = 0
+    check_cosine_attention(cosine_kernels, inputs, 4e-5)
+    inputs.query[0, 4, 6, 1, 2] = float('nan')
+    operator, device = cosine_kernels
+    output = operator(*(t.to(device) for t in inputs))
+    assert output[0, 4, 6, 1].isnan().all() and output.isnan().sum() == 8
+
+
+def test_cosine_attention_repeats_itself(cosine_kernels: Kernels) -> None:
+    operator, device = cosine_kernels
+    inputs = [t.to(device) for t in make_inputs(batch=1, grid=(12, 23), channels=24, dtype=torch.float16)]
+    first, second = (values_and_gradients(operator, inputs) for _ in range(2))
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def test_columns_outside_of_the_bias(tensor_cores: CUDAOnCPU) -> None:
+    inputs = make_inputs(dtype=torch.float32)
+    inputs.pooled_bias_columns[3, 1] = 13
+    with pytest.raises(RuntimeError, match='pooled_bias_columns must be columns of pooled_bias'):
+        tensor_cores.operators.cosine_attention_forward(list(inputs), False)
+
+
+@needs_cuda
+def test_cosine_attention_is_registered_as_torch_expects() -> None:
+    inputs = [t.cuda() for t in make_inputs(batch=1, dtype=torch.float16)]
+    inputs = [t.requires_grad_(t.is_floating_point()) for t in inputs]
+    torch.library.opcheck(torch.ops.bioattn_mm.cosine_attention.default, inputs)
+
+
+@pytest.mark.every_kernel
+def test_every_barrier_of_cosine_attention_is_needed(tensor_cores: CUDAOnCPU) -> None:
+    tensor_cores.draw_order()
+    inputs = list(make_inputs(batch=1, grid=(17, 31), heads=1, channels=24, dtype=torch.float32))
+    places = barriers_in(COSINE_SOURCE)
+    assert len(places) == 4
+    for place in places:
+        with (
+            tensor_cores.without_barrier(place),
+            pytest.raises(RuntimeError, match='without a barrier|uninitialised'),
+        ):
+            values_and_gradients(partial(CosineOnCPU.apply, tensor_cores), inputs)

@@ -64,7 +64,7 @@ class CUDAOnCPU:
             if source.suffix == '.cu':
                 kernels, source = source.read_text(), folder / source.name
                 source.write_text(with_calls_for_ptx(kernels))
-                flags = [*CHECKED, '-x', 'c++']
+                flags = [*CHECKED, '-x', 'c++', '-DBIOATTN_SUM_BLOCKS=2']
             objects.append(str(folder / f'{name}_{source.stem}.o'))
             # Headers of this folder take the place of CUDA's, and of those of `csrc` that have the same name.
             flags += [f'-I{HERE}', f'-I{translated}', f'-DNAMESPACE={name}', f'-DBIOATTN_CAPABILITY={capability}']

@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 namespace bioattn_mm {
 
@@ -484,6 +485,15 @@ inline Inputs for_kernels(const Inputs& inputs) {
       for_kernels(inputs.pooled_bias_rows),
       for_kernels(inputs.token_weights)};
 }
+
+// The pairs of a query row and a pooled row that share a row of the bias are pairs[begin] to pairs[end - 1].
+struct Range {
+  int begin, end;
+};
+
+// The numbers of all pairs, of which `rows` (contiguous, int64) has the row of the bias, one of `number`, in the order of
+// these rows, and a `Range` for each row; the same for columns.
+std::tuple<Tensor, Tensor> pairs_by_row(const Tensor& rows, int64_t number);
 
 // Calls function(std::integral_constant<int, kGroups>(), std::integral_constant<int, kWindow>()) with the smallest
 // compiled number of groups of eight channels that holds a head's channels, and with the size of the window or, for any

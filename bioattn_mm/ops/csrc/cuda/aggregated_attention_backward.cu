@@ -406,11 +406,6 @@ __device__ __forceinline__ void multiply_channels(
   if constexpr (kGroups % 2) multiply_add(products, a[kGroups - 1], b[kGroups - 1]);
 }
 
-// The pairs that share a row of the bias are pairs[begin] to pairs[end - 1].
-struct Range {
-  int begin, end;
-};
-
 // Writes the numbers of all pairs (query row, pooled row), of which `rows` has the row of the bias, in the order of these
 // rows, and the range of each of them. A warp has a row. Each lane looks at its share of the pairs twice: to count those
 // in front of the row and in it, and to write the latter.
@@ -537,6 +532,16 @@ Tensor contiguous_like(const Tensor& tensor) { return at::empty(tensor.sizes(), 
 
 }  // namespace
 
+std::tuple<Tensor, Tensor> pairs_by_row(const Tensor& rows, int64_t number) {
+  const auto integers = rows.options().dtype(at::kInt);
+  Tensor pairs = at::empty({rows.numel()}, integers), ranges = at::empty({number, 2}, integers);
+  launch(
+      pairs_kernel, dim3((number + kWarps - 1) / kWarps), kThreads, 0, rows.const_data_ptr<int64_t>(),
+      static_cast<int>(pairs.numel()), static_cast<int>(number), pairs.mutable_data_ptr<int>(),
+      static_cast<Range*>(ranges.mutable_data_ptr()));
+  return {pairs, ranges};
+}
+
 Inputs aggregated_attention_backward_cuda(
     const Tensor& any_grad_output, const Inputs& any_inputs, const Tensor& any_output, const Tensor& any_logsumexp,
     const Tensor& any_rounding) {
@@ -555,13 +560,8 @@ Inputs aggregated_attention_backward_cuda(
   const auto floats = logsumexp.options();
   const Tensor statistics = at::empty({s.batch, s.heads, s.height, round_up(s.width), 2}, floats);
 
-  const auto integers = floats.dtype(at::kInt);
-  const Tensor pairs = at::empty({s.height * s.pooled_height}, integers), ranges = at::empty({s.bias_rows, 2}, integers);
-  launch(
-      pairs_kernel, dim3((s.bias_rows + kWarps - 1) / kWarps), kThreads, 0, inputs.pooled_bias_rows.const_data_ptr<int64_t>(),
-      static_cast<int>(pairs.numel()), static_cast<int>(s.bias_rows), pairs.mutable_data_ptr<int>(),
-      static_cast<Range*>(ranges.mutable_data_ptr()));
-
+  const auto sorted = pairs_by_row(inputs.pooled_bias_rows, s.bias_rows);
+  const Tensor &pairs = std::get<0>(sorted), &ranges = std::get<1>(sorted);
   for_dtype(inputs.query.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     const BackwardArguments<T> p{

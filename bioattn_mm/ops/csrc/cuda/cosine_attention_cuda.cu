@@ -1,0 +1,486 @@
+// Aggregated attention from the projections on, on a GPU: what it takes is computed from the projections, and the
+// gradients of the projections from its gradients.
+//
+// A token and head have one thread, with all channels in registers. Nothing is saved for the backward pass but what
+// aggregated attention saves: unit vectors are computed again. Sums over the tokens have one order, whatever the GPU, so
+// results repeat to the last bit.
+
+#include "cosine_attention.h"
+
+#include "cuda/aggregated_attention.cuh"
+
+#include <ATen/ops/empty.h>
+
+namespace bioattn_mm {
+namespace {
+
+constexpr float kSmallestNorm = 1e-6f;
+
+template <typename T>
+__device__ __forceinline__ void load_group(float* x, const T* address) {
+  constexpr int kSize = Vector<T>::kSize;
+#pragma unroll
+  for (int v = 0; v < kTile; v += kSize) {
+    const Vector<T> vector = load_vector(address + v);
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) x[v + i] = static_cast<float>(vector.numbers[i]);
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ void store_group(T* address, const float* x) {
+  constexpr int kSize = Vector<T>::kSize;
+#pragma unroll
+  for (int v = 0; v < kTile; v += kSize) {
+    Vector<T> vector;
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) vector.numbers[i] = static_cast<T>(x[v + i]);
+    *reinterpret_cast<Vector<T>*>(address + v) = vector;
+  }
+}
+
+// The channels of a token and head; zeros beyond the last.
+template <int kGroups>
+struct Channels {
+  template <typename T>
+  __device__ static Channels load(const T* address, int channels) {
+    Channels result;
+#pragma unroll
+    for (int c = 0; c < kGroups; ++c) {
+      if (has_group<kGroups>(c, channels))
+        load_group(result.x + kTile * c, address + kTile * c);
+      else
+#pragma unroll
+        for (int i = 0; i < kTile; ++i) result.x[kTile * c + i] = 0;
+    }
+    return result;
+  }
+
+  template <typename T>
+  __device__ void store(T* address, int channels) const {
+#pragma unroll
+    for (int c = 0; c < kGroups; ++c)
+      if (has_group<kGroups>(c, channels)) store_group(address + kTile * c, x + kTile * c);
+  }
+
+  __device__ float dot(const Channels& other) const {
+    float sum = 0;
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) sum = fmaf(x[c], other.x[c], sum);
+    return sum;
+  }
+
+  // Divides by the norm, or by the smallest one if the norm is smaller, and returns what it divided by.
+  __device__ float normalise() {
+    const float own = sqrtf(dot(*this)), norm = own <= kSmallestNorm ? kSmallestNorm : own, inverse = 1 / norm;
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) x[c] *= inverse;
+    return norm;
+  }
+
+  // Makes the gradient of the unit vector that of the vector: the part along the vector changes its norm alone.
+  __device__ void through_norm(const Channels& unit, float norm) {
+    const float along = norm > kSmallestNorm ? dot(unit) : 0, inverse = 1 / norm;
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) x[c] = (x[c] - along * unit.x[c]) * inverse;
+  }
+
+  static constexpr int kSize = kTile * kGroups;
+  float x[kSize];
+};
+
+// Projected queries and what they are scaled by.
+template <typename T>
+struct Queries {
+  const T* query;                                              // (B, H, W, heads, d)
+  const float *scale, *embedding, *tokens, *token_bias;        // (heads), (heads, d), (heads, d, k * k), (heads, k * k)
+  int number, height, width, heads, channels, window, pooled;  // tokens of all images, pooled tokens of one
+
+  __host__ __device__ int offsets() const { return window * window; }
+  __device__ int64_t place(int token, int head) const { return static_cast<int64_t>(token) * heads + head; }
+
+  // Factor of a query: the head's, and the logarithm of the number of keys, in the window and pooled.
+  __device__ float log_keys(int token) const {
+    const int row = token / width % height, column = token % width, margin = window / 2;
+    const auto inside = [&](int i, int length) {
+      const int last = i + margin < length ? i + margin : length - 1;
+      return last - (i > margin ? i - margin : 0) + 1;
+    };
+    return logf(static_cast<float>(inside(row, height) * inside(column, width) + pooled));
+  }
+};
+
+// The parameters of a head in shared memory: learnable tokens (k * k, d), their biases and the query embedding.
+struct HeadParameters {
+  template <typename T>
+  __device__ HeadParameters(const Queries<T>& q, int head, float* memory)
+      : tokens(memory), embedding(memory + q.offsets() * q.channels), token_bias(embedding + q.channels) {
+    const int offsets = q.offsets(), count = offsets * q.channels;
+    for (int i = threadIdx.x; i < count; i += kThreads)
+      tokens[i % offsets * q.channels + i / offsets] = q.tokens[head * count + i];
+    for (int i = threadIdx.x; i < q.channels; i += kThreads) embedding[i] = q.embedding[head * q.channels + i];
+    for (int i = threadIdx.x; i < offsets; i += kThreads) token_bias[i] = q.token_bias[head * offsets + i];
+  }
+
+  // Rounded up, so that what follows is aligned for the widest loads.
+  static __host__ __device__ int size(int offsets, int channels) {
+    return (offsets * channels + channels + offsets + 3) / 4 * 4;
+  }
+
+  float *tokens, *embedding, *token_bias;
+};
+
+// Writes scaled queries and the weights of the learnable tokens. Blocks are (tokens, heads).
+template <int kGroups, typename T>
+__global__ void __launch_bounds__(kThreads) scaled_queries_kernel(Queries<T> q, T* scaled, T* token_weights) {
+  const int head = blockIdx.y, token = blockIdx.x * kThreads + threadIdx.x, offsets = q.offsets();
+  const HeadParameters parameters(q, head, reinterpret_cast<float*>(block_memory()));
+  __syncthreads();
+  if (token >= q.number) return;
+  using Vectors = Channels<kGroups>;
+  Vectors query = Vectors::load(q.query + q.place(token, head) * q.channels, q.channels);
+  query.normalise();
+  T* const weights = token_weights + q.place(token, head) * offsets;
+#pragma unroll 1
+  for (int o = 0; o < offsets; ++o) {
+    const Vectors token_vector = Vectors::load(parameters.tokens + o * q.channels, q.channels);
+    weights[o] = static_cast<T>(parameters.token_bias[o] + query.dot(token_vector));
+  }
+  const Vectors embedding = Vectors::load(parameters.embedding, q.channels);
+  const float factor = q.scale[head] * q.log_keys(token);
+#pragma unroll
+  for (int c = 0; c < Vectors::kSize; ++c) query.x[c] = (query.x[c] + embedding.x[c]) * factor;
+  query.store(scaled + q.place(token, head) * q.channels, q.channels);
+}
+
+// What a block of the next kernel has in shared memory: the head's parameters and, for the tokens that it works on, side
+// by side, what is summed.
+struct GradientMemory {
+  GradientMemory(int offsets, int channels)
+      : sums(offsets * channels + channels + offsets + 1), lines(2 * channels + offsets + 1) {
+    const int parameters = HeadParameters::size(offsets, channels);
+    const auto bytes_with = [&](int count) {
+      tokens = count;
+      return (parameters + lines * stride()) * static_cast<int>(sizeof(float));
+    };
+    for (bytes = bytes_with(kThreads); tokens > kLanes && bytes > kMaxBytes;) bytes = bytes_with(tokens / 2);
+  }
+
+  // Odd, so that the same token of several lines lies in different banks.
+  __host__ __device__ int stride() const { return tokens + 1; }
+
+  static constexpr int kMaxBytes = 48 << 10;
+  int sums;   // of the learnable tokens, the query embedding, the tokens' biases and the scale
+  int lines;  // unit queries, gradients of the scaled queries, of the token weights, and of the scale
+  int tokens, bytes;
+};
+
+// Groups of tokens whose sums are added up at the end, as many on every GPU. Tests have fewer tokens, and define fewer.
+#ifndef BIOATTN_SUM_BLOCKS
+#define BIOATTN_SUM_BLOCKS 256
+#endif
+constexpr int kSumBlocks = BIOATTN_SUM_BLOCKS;
+
+// Writes the gradients of the projected queries and, for each block and head, sums for those of the parameters. Blocks
+// are (groups of tokens, heads).
+template <int kGroups, typename T>
+__global__ void __launch_bounds__(kThreads) query_gradients_kernel(
+    Queries<T> q, const T* grad_scaled, const T* grad_token_weights, T* grad_query, float* sums, GradientMemory m) {
+  using Vectors = Channels<kGroups>;
+  const int head = blockIdx.y, offsets = q.offsets(), stride = m.stride(), own = threadIdx.x;
+  float* const memory = reinterpret_cast<float*>(block_memory());
+  const HeadParameters parameters(q, head, memory);
+  float* const units = memory + HeadParameters::size(offsets, q.channels);
+  float* const grads = units + q.channels * stride;
+  float* const grad_weights = grads + q.channels * stride;
+  float* const grad_scales = grad_weights + offsets * stride;
+  float* const own_sums = sums + (static_cast<int64_t>(blockIdx.x) * q.heads + head) * m.sums;
+  __syncthreads();
+  const int first_of_block = blockIdx.x * m.tokens;
+#pragma unroll 1
+  for (int first = first_of_block; first < q.number; first += gridDim.x * m.tokens) {
+    const int token = first + own;
+    if (own < m.tokens) {
+      const bool exists = token < q.number;
+      const int64_t place = q.place(exists ? token : q.number - 1, head);
+      Vectors unit = Vectors::load(q.query + place * q.channels, q.channels);
+      const float norm = unit.normalise();
+      Vectors grad = Vectors::load(grad_scaled + place * q.channels, q.channels);
+      const Vectors embedding = Vectors::load(parameters.embedding, q.channels);
+      const float log_keys = q.log_keys(token), factor = q.scale[head] * log_keys;
+      float grad_scale = 0;
+#pragma unroll
+      for (int c = 0; c < Vectors::kSize; ++c) {
+        grad_scale = fmaf(grad.x[c], unit.x[c] + embedding.x[c], grad_scale);
+        grad.x[c] *= factor;
+        if (c < q.channels) {
+          units[c * stride + own] = exists ? unit.x[c] : 0;
+          grads[c * stride + own] = exists ? grad.x[c] : 0;
+        }
+      }
+      grad_scales[own] = exists ? grad_scale * log_keys : 0;
+#pragma unroll 1
+      for (int o = 0; o < offsets; ++o) {
+        const float grad_weight = static_cast<float>(grad_token_weights[place * offsets + o]);
+        grad_weights[o * stride + own] = exists ? grad_weight : 0;
+        const Vectors token_vector = Vectors::load(parameters.tokens + o * q.channels, q.channels);
+#pragma unroll
+        for (int c = 0; c < Vectors::kSize; ++c) grad.x[c] = fmaf(grad_weight, token_vector.x[c], grad.x[c]);
+      }
+      grad.through_norm(unit, norm);
+      if (exists) grad.store(grad_query + place * q.channels, q.channels);
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int i = own; i < m.sums; i += kThreads) {
+      float sum = 0;
+      const int products = offsets * q.channels;
+      if (i < products) {
+        const float *unit = units + i / offsets * stride, *grad_weight = grad_weights + i % offsets * stride;
+#pragma unroll 8
+        for (int k = 0; k < m.tokens; ++k) sum = fmaf(unit[k], grad_weight[k], sum);
+      } else {  // the other lines follow each other as their sums do
+        const float* const line = grads + (i - products) * stride;
+#pragma unroll 8
+        for (int k = 0; k < m.tokens; ++k) sum += line[k];
+      }
+      own_sums[i] = first == first_of_block ? sum : own_sums[i] + sum;
+    }
+    __syncthreads();
+  }
+}
+
+struct ParameterGradients {
+  float *tokens, *embedding, *token_bias, *scale;
+};
+
+// Adds up the sums of the blocks. A thread has one sum of a head.
+__global__ void __launch_bounds__(kThreads) parameter_gradients_kernel(
+    const float* sums, int blocks, int heads, int channels, int offsets, int number, ParameterGradients grad) {
+  const int head = blockIdx.y, products = offsets * channels;
+  int i = blockIdx.x * kThreads + threadIdx.x;
+  if (i >= number) return;
+  float sum = 0;
+#pragma unroll 8
+  for (int block = 0; block < blocks; ++block) sum += sums[(static_cast<int64_t>(block) * heads + head) * number + i];
+  if (i < products) {
+    grad.tokens[head * products + i] = sum;
+  } else if (i -= products; i < channels) {
+    grad.embedding[head * channels + i] = sum;
+  } else if (i -= channels; i < offsets) {
+    grad.token_bias[head * offsets + i] = sum;
+  } else {
+    grad.scale[head] = sum;
+  }
+}
+
+// Keys (tokens, 2, heads, d) with their values behind them, and one unit vector (tokens, heads, d) for each key.
+struct Keys {
+  // Where a thread's key and its unit vector begin.
+  __device__ explicit Keys(int number, int heads, int channels) {
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, token = i / heads;
+    exists = token < number;
+    unit = i * channels;
+    key = unit + token * heads * channels;
+    value = key + static_cast<int64_t>(heads) * channels;
+  }
+
+  bool exists;
+  int64_t key, value, unit;
+};
+
+template <int kGroups, typename T>
+__global__ void __launch_bounds__(kThreads)
+    unit_keys_kernel(const T* key_value, T* units, int number, int heads, int channels) {
+  const Keys keys(number, heads, channels);
+  if (!keys.exists) return;
+  auto key = Channels<kGroups>::load(key_value + keys.key, channels);
+  key.normalise();
+  key.store(units + keys.unit, channels);
+}
+
+// Writes the gradients of keys and values from those of the unit vectors and of the values.
+template <int kGroups, typename T>
+__global__ void __launch_bounds__(kThreads) key_gradients_kernel(
+    const T* key_value, const T* grad_unit, const T* grad_value, T* grad_key_value, int number, int heads, int channels) {
+  using Vectors = Channels<kGroups>;
+  const Keys keys(number, heads, channels);
+  if (!keys.exists) return;
+  Vectors unit = Vectors::load(key_value + keys.key, channels);
+  const float norm = unit.normalise();
+  Vectors grad = Vectors::load(grad_unit + keys.unit, channels);
+  grad.through_norm(unit, norm);
+  grad.store(grad_key_value + keys.key, channels);
+  Vectors::load(grad_value + keys.unit, channels).store(grad_key_value + keys.value, channels);
+}
+
+// The position bias of each pair (query column, pooled column) from a table (rows, columns). Blocks are those of a row
+// after the other.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    bias_of_pairs_kernel(const float* table, const int64_t* columns, int pairs, int num_columns, T* bias) {
+  const int blocks = (pairs + kThreads - 1) / kThreads, pair = blockIdx.x % blocks * kThreads + threadIdx.x;
+  const int64_t row = blockIdx.x / blocks;
+  if (pair >= pairs) return;
+  const int64_t column = columns[pair];
+  BIOATTN_KERNEL_ASSERT(0 <= column && column < num_columns, "pooled_bias_columns must be columns of pooled_bias");
+  bias[row * pairs + pair] = static_cast<T>(table[row * num_columns + column]);
+}
+
+// The gradient of the table: for each element the sum over the pairs of its column.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) table_gradients_kernel(
+    const T* grad_bias, const int* order, const Range* ranges, int pairs, int num_columns, float* grad_table) {
+  const int blocks = (num_columns + kThreads - 1) / kThreads, column = blockIdx.x % blocks * kThreads + threadIdx.x;
+  const int64_t row = blockIdx.x / blocks;
+  if (column >= num_columns) return;
+  const Range range = ranges[column];
+  float sum = 0;
+#pragma unroll 4
+  for (int k = range.begin; k < range.end; ++k) sum += static_cast<float>(grad_bias[row * pairs + order[k]]);
+  grad_table[row * num_columns + column] = sum;
+}
+
+unsigned blocks_for(int64_t count) { return static_cast<unsigned>((count + kThreads - 1) / kThreads); }
+
+// Contiguous, as the kernels read them.
+CosineInputs contiguous(const CosineInputs& inputs) {
+  return {
+      for_kernels(inputs.query), for_kernels(inputs.key_value), for_kernels(inputs.pooled_key_value),
+      for_kernels(inputs.scale), for_kernels(inputs.query_embedding), inputs.window_bias,
+      for_kernels(inputs.pooled_bias), inputs.pooled_bias_rows, for_kernels(inputs.pooled_bias_columns),
+      for_kernels(inputs.tokens), for_kernels(inputs.token_bias)};
+}
+
+template <typename T>
+Queries<T> queries_of(const CosineInputs& inputs) {
+  const auto size = [&](int axis) { return static_cast<int>(inputs.query.size(axis)); };
+  const auto floats = [](const Tensor& tensor) { return tensor.const_data_ptr<float>(); };
+  const WindowSizes<int> sizes(inputs.query, inputs.window_bias.size(1));
+  return {
+      inputs.query.const_data_ptr<T>(), floats(inputs.scale), floats(inputs.query_embedding),
+      floats(inputs.tokens), floats(inputs.token_bias),
+      size(0) * size(1) * size(2), size(1), size(2), size(3), size(4), sizes.window,
+      static_cast<int>(inputs.pooled_key_value.size(1) * inputs.pooled_key_value.size(2))};
+}
+
+// Unit vectors of the keys in a tensor of keys and values.
+template <int kGroups, typename T>
+Tensor unit_keys(const Tensor& key_value) {
+  const auto s = key_value.sizes();
+  Tensor units = at::empty({s[0], s[1], s[2], s[4], s[5]}, key_value.options());
+  launch(
+      unit_keys_kernel<kGroups, T>, blocks_for(units.numel() / s[5]), kThreads, 0, key_value.const_data_ptr<T>(),
+      units.mutable_data_ptr<T>(), static_cast<int>(s[0] * s[1] * s[2]), static_cast<int>(s[4]), static_cast<int>(s[5]));
+  return units;
+}
+
+template <int kGroups, typename T>
+Tensor key_gradients(const Tensor& key_value, const Tensor& grad_unit, const Tensor& grad_value) {
+  const auto s = key_value.sizes();
+  Tensor grad = at::empty(s, key_value.options());
+  launch(
+      key_gradients_kernel<kGroups, T>, blocks_for(grad_unit.numel() / s[5]), kThreads, 0, key_value.const_data_ptr<T>(),
+      grad_unit.const_data_ptr<T>(), grad_value.const_data_ptr<T>(), grad.mutable_data_ptr<T>(),
+      static_cast<int>(s[0] * s[1] * s[2]), static_cast<int>(s[4]), static_cast<int>(s[5]));
+  return grad;
+}
+
+// What aggregated attention takes; `inputs` as from `contiguous`.
+template <int kGroups, typename T>
+Inputs normalised(const CosineInputs& inputs) {
+  const Queries<T> q = queries_of<T>(inputs);
+  const auto tokens = inputs.query.sizes();
+  const auto options = inputs.query.options();
+  Tensor query = at::empty(tokens, options);
+  Tensor token_weights = at::empty({tokens[0], tokens[1], tokens[2], tokens[3], q.offsets()}, options);
+  launch(
+      scaled_queries_kernel<kGroups, T>, dim3(blocks_for(q.number), q.heads), kThreads,
+      HeadParameters::size(q.offsets(), q.channels) * sizeof(float), q, query.mutable_data_ptr<T>(),
+      token_weights.mutable_data_ptr<T>());
+
+  const Tensor &table = inputs.pooled_bias, &columns = inputs.pooled_bias_columns;
+  Tensor pooled_bias = at::empty({table.size(0), table.size(1), columns.size(0), columns.size(1)}, options);
+  const int64_t rows = table.size(0) * table.size(1);
+  launch(
+      bias_of_pairs_kernel<T>, static_cast<unsigned>(rows * blocks_for(columns.numel())), kThreads, 0,
+      table.const_data_ptr<float>(), columns.const_data_ptr<int64_t>(), static_cast<int>(columns.numel()),
+      static_cast<int>(table.size(2)), pooled_bias.mutable_data_ptr<T>());
+  return {
+      query,
+      unit_keys<kGroups, T>(inputs.key_value),
+      inputs.key_value.select(3, 1),
+      unit_keys<kGroups, T>(inputs.pooled_key_value),
+      inputs.pooled_key_value.select(3, 1),
+      inputs.window_bias.to(inputs.query.scalar_type()),
+      pooled_bias,
+      inputs.pooled_bias_rows,
+      token_weights};
+}
+
+// Calls function(std::integral_constant<int, kGroups>(), T()) for the inputs' channels and dtype.
+template <typename Function>
+void for_inputs(const CosineInputs& inputs, const Function& function) {
+  for_dtype(inputs.query.scalar_type(), [&](auto zero) {
+    for_sizes(inputs.query.size(4), /*window=*/0, [&](auto groups, auto) { function(groups, zero); });
+  });
+}
+
+}  // namespace
+
+RoundedForward cosine_attention_forward_cuda(const CosineInputs& any_inputs, bool for_backward) {
+  const DeviceGuard guard(any_inputs.query.device());
+  const CosineInputs inputs = contiguous(any_inputs);
+  Inputs of_attention;
+  for_inputs(inputs, [&](auto groups, auto zero) {
+    of_attention = normalised<decltype(groups)::value, decltype(zero)>(inputs);
+  });
+  return aggregated_attention_forward_cuda(of_attention, for_backward);
+}
+
+CosineGradients cosine_attention_backward_cuda(
+    const Tensor& grad_output, const CosineInputs& any_inputs, const Tensor& output, const Tensor& logsumexp,
+    const Tensor& rounding) {
+  const DeviceGuard guard(any_inputs.query.device());
+  const CosineInputs inputs = contiguous(any_inputs);
+  Tensor grad_query = at::empty(inputs.query.sizes(), inputs.query.options()), grad_key_value, grad_pooled_key_value;
+  const auto like = [](const Tensor& tensor) { return at::empty(tensor.sizes(), tensor.options()); };
+  Tensor grad_scale = like(inputs.scale), grad_embedding = like(inputs.query_embedding);
+  Tensor grad_table = like(inputs.pooled_bias), grad_tokens = like(inputs.tokens), grad_token_bias = like(inputs.token_bias);
+  Inputs grad;
+  for_inputs(inputs, [&](auto groups, auto zero) {
+    constexpr int kGroups = decltype(groups)::value;
+    using T = decltype(zero);
+    grad = aggregated_attention_backward_cuda(grad_output, normalised<kGroups, T>(inputs), output, logsumexp, rounding);
+
+    const Queries<T> q = queries_of<T>(inputs);
+    const GradientMemory memory(q.offsets(), q.channels);
+    const int blocks = std::min((q.number + memory.tokens - 1) / memory.tokens, kSumBlocks);
+    const Tensor sums = at::empty({blocks, q.heads, memory.sums}, inputs.scale.options());
+    launch(
+        query_gradients_kernel<kGroups, T>, dim3(blocks, q.heads), kThreads, memory.bytes, q,
+        grad.query.const_data_ptr<T>(), grad.token_weights.const_data_ptr<T>(), grad_query.mutable_data_ptr<T>(),
+        sums.mutable_data_ptr<float>(), memory);
+    const ParameterGradients of_parameters{
+        grad_tokens.mutable_data_ptr<float>(), grad_embedding.mutable_data_ptr<float>(),
+        grad_token_bias.mutable_data_ptr<float>(), grad_scale.mutable_data_ptr<float>()};
+    launch(
+        parameter_gradients_kernel, dim3(blocks_for(memory.sums), q.heads), kThreads, 0, sums.const_data_ptr<float>(),
+        blocks, q.heads, q.channels, q.offsets(), memory.sums, of_parameters);
+    grad_key_value = key_gradients<kGroups, T>(inputs.key_value, grad.key, grad.value);
+    grad_pooled_key_value = key_gradients<kGroups, T>(inputs.pooled_key_value, grad.pooled_key, grad.pooled_value);
+
+    const Tensor &table = inputs.pooled_bias, &columns = inputs.pooled_bias_columns;
+    const auto [order, ranges] = pairs_by_row(columns, table.size(2));
+    launch(
+        table_gradients_kernel<T>, static_cast<unsigned>(table.size(0) * table.size(1) * blocks_for(table.size(2))), kThreads,
+        0, grad.pooled_bias.const_data_ptr<T>(), order.const_data_ptr<int>(),
+        static_cast<const Range*>(ranges.const_data_ptr()), static_cast<int>(columns.numel()),
+        static_cast<int>(table.size(2)), grad_table.mutable_data_ptr<float>());
+  });
+  return {
+      grad_query, grad_key_value, grad_pooled_key_value, grad_scale, grad_embedding,
+      grad.window_bias.to(at::kFloat), grad_table, grad_tokens, grad_token_bias};
+}
+
+}  // namespace bioattn_mm
