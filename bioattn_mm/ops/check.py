@@ -411,8 +411,7 @@ def compare(
         exact = [t.double() if t.is_floating_point() else t for t in inputs]
         first, second = (operator.values_and_gradients(inputs, backend) for _ in range(2))
         wanted = operator.values_and_gradients(exact, 'reference')
-        # The gradient of a parameter is a sum over the tokens: what large terms leave is about the square root of their
-        # number.
+        # The gradient of a parameter is a sum over the tokens, and grows about as the square root of their number.
         scales = [SMALLEST_SCALE * max(inputs[0].numel() / max(want.numel(), 1), 1) ** 0.5 for want in wanted]
         errors = [relative_error(*each) for each in zip(first, wanted, scales, strict=True)]
     except Exception as error:  # of any kind: it belongs into the report

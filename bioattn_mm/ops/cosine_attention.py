@@ -149,8 +149,8 @@ def cosine_attention(
         pooled_bias_columns: Column of the table for each pair of query column and pooled column, int64 (W, Pw).
         tokens: Learnable tokens, (heads, d, k * k).
         token_bias: (heads, k * k).
-        backend: 'cpu', 'cuda' (both fused; 'cuda' with the limits of `aggregated_attention`) or 'reference'; by default
-            as there.
+        backend: 'cpu', 'cuda' (both fused; 'cuda' with the limits of `aggregated_attention`) or 'reference'; by
+            default as there.
 
     Returns:
         (B, H, W, heads, d) in the dtype of `query`.

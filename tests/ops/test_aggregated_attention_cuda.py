@@ -422,7 +422,7 @@ def test_cosine_attention(cosine_kernels: Kernels, sizes: dict) -> None:
 def test_cosine_attention_with_the_largest_window(cosine_kernels: Kernels) -> None:
     """Fewer tokens at a time fit shared memory."""
     inputs = make_inputs(batch=1, grid=(5, 33), window_size=9, channels=64, heads=1, dtype=torch.float32)
-    # A short one, as in models: with 64 numbers around 1 the terms of the scale's gradient are a hundred times their sum.
+    # Short, as in models: with 64 numbers around 1 the terms of the scale's gradient are a hundred times their sum.
     check_cosine_attention(cosine_kernels, inputs._replace(query_embedding=inputs.query_embedding / 8), 4e-5)
 
 
