@@ -74,7 +74,7 @@ def test_results_on_gpu() -> None:
             continue  # of arrays in host memory
         on_gpu = {k: v.cuda() if isinstance(v, Tensor) else v for k, v in arguments.items()}
         results = {k: v.cpu() for k, v in function(**on_gpu).items()}
-        assert_close(results, function(**arguments), name)
+        assert_close(results, function(**arguments), name, atol=1e-5)  # a GPU adds in another order
 
 
 @pytest.mark.parametrize('name', [name for name in CASES if 'max' in name and 'sampling_ratio' in name])
@@ -86,8 +86,8 @@ def test_results_in_chunks(name: str, monkeypatch) -> None:
     assert_close(function(**arguments), expected, name)
 
 
-def assert_close(results: dict[str, Tensor], expected: dict[str, Tensor], name: str) -> None:
-    torch.testing.assert_close(results, expected, rtol=1e-5, atol=1e-6, msg=lambda message: f'{name}: {message}')
+def assert_close(results: dict[str, Tensor], expected: dict[str, Tensor], name: str, atol: float = 1e-6) -> None:
+    torch.testing.assert_close(results, expected, rtol=1e-5, atol=atol, msg=lambda message: f'{name}: {message}')
 
 
 # mmcv has no CPU kernels of the following ops: they are compared with their definition under autograd.

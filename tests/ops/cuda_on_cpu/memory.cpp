@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -117,9 +118,17 @@ void access(const void* begin, size_t size, bool write, const void* address) {
 
 struct sigaction default_action;
 
-void on_segmentation_fault(int, siginfo_t*, void*) {
-  if (const Thread* thread = current_thread())
-    fail("thread " + std::to_string(thread->number) + " reads or writes outside of a tensor");
+void on_segmentation_fault(int, siginfo_t*, void* context) {
+  if (const Thread* thread = current_thread()) {
+#ifdef REG_RIP
+    const auto* const instruction =
+        reinterpret_cast<const char*>(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
+    const std::string line = ", " + line_of(instruction + 1);
+#else
+    const std::string line;
+#endif
+    fail("thread " + std::to_string(thread->number) + " reads or writes outside of a tensor" + line);
+  }
   sigaction(SIGSEGV, &default_action, nullptr);
 }
 
