@@ -1,11 +1,13 @@
 #!/usr/bin/env python
 """TransNeXt-T beside timm's Swin-T and ConvNeXt-T: time of a pass, and time per multiply-add, in one process.
 
-All are backbones with the features of four stages, batch 1, random weights. The models take turns; the fastest run of
-each counts. "Products alone" are the linear layers and convolutions of the forward pass, without what is between them
-and without TransNeXt's operators: what remains when everything else is free. `--cpu-time` counts the seconds of the
-processor instead of the clock's, for a machine with other work.
-Freed memory is kept for all models, as in the tools.
+All are backbones with the features of four stages, random weights. The models take turns; the fastest run of each
+counts. "Products alone" are the linear layers and convolutions of the forward pass, without what is between them and
+without TransNeXt's operators: what remains when everything else is free. `--cpu-time` counts the seconds of the
+processor instead of the clock's, for a machine with other work. Freed memory is kept for all models, as in the tools.
+
+On a GPU there are also the kernels that were launched in a pass, the time in which one of them ran, and the most memory
+that PyTorch held: where the time is longer than that of the kernels, the GPU waits for launches.
 """
 
 import argparse
@@ -29,6 +31,7 @@ REFERENCE = 'Swin-T'
 def main() -> None:
     parser = make_parser(__doc__, repeats=5)
     parser.add_argument('--sizes', nargs='+', default=['512x512', '800x1344'], help='height x width, in pixels')
+    parser.add_argument('--batch', type=int, default=1, help='images (default: %(default)s)')
     parser.add_argument('--no-training', action='store_true', help='measure the forward pass only')
     parser.add_argument('--cpu-time', action='store_true', help='seconds of the processor, of all threads')
     args = parser.parse_args()
@@ -40,15 +43,16 @@ def main() -> None:
     clock = time.process_time if args.cpu_time else time.perf_counter
     seconds = 'processor' if args.cpu_time else 'clock'
     threads = torch.get_num_threads()
-    print(f'batch 1, {args.device}, {threads} threads, fastest of {args.repeats}, seconds of the {seconds}\n')
-    print_header(
-        'input', 'pass', 'dtype', 'model', 'GMAC', 'time', f'to {REFERENCE}', 'per multiply-add', 'products alone'
-    )
+    device = torch.cuda.get_device_name() if args.device == 'cuda' else f'{threads} threads'
+    print(f'batch {args.batch}, {device}, fastest of {args.repeats}, seconds of the {seconds}\n')
+    columns = ('input', 'pass', 'dtype', 'model', 'GMAC an image', 'time', f'to {REFERENCE}', 'per multiply-add')
+    of_gpu = ('kernels', 'their time', 'memory') if args.device == 'cuda' else ()
+    print_header(*columns, 'products alone', *of_gpu)
     for size in args.sizes:
         height, width = map(int, size.split('x'))
-        image = torch.randn(1, 3, height, width, device=args.device)
+        image = torch.randn(args.batch, 3, height, width, device=args.device)
         models = {name: model.to(args.device) for name, model in make_models((height, width)).items()}
-        counts = {name: count_multiply_adds(model.eval(), image) for name, model in models.items()}
+        counts = {name: count_multiply_adds(model.eval(), image[:1]) for name, model in models.items()}
         for dtype in (torch.float32, torch.bfloat16):
             for training in (False,) if args.no_training else (False, True):
                 name = 'forward + backward' if training else 'forward'
@@ -59,6 +63,8 @@ def main() -> None:
                     cells = (f'{counts[model][""] / 1e9:.1f}', time_text(took), f'{ratio:.2f}', f'{ratio / work:.2f}')
                     alone = '' if training else time_text(products_alone(models[model], image, dtype, args, clock))
                     cells = (*cells, alone)
+                    if args.device == 'cuda':
+                        cells += kernels_and_memory(models[model].train(training), image, training, dtype)
                     print_row(f'{height} x {width}', name, str(dtype).removeprefix('torch.'), model, *cells)
 
 
@@ -98,6 +104,17 @@ def run(model: nn.Module, image: Tensor, training: bool, dtype: torch.dtype) -> 
             features = model(image)
         if training:
             sum(feature.float().mean() for feature in features).backward()
+
+
+def kernels_and_memory(model: nn.Module, image: Tensor, training: bool, dtype: torch.dtype) -> tuple[int, str, str]:
+    """Kernels of a pass, their time, and the peak of memory."""
+    torch.cuda.reset_peak_memory_stats()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
+        run(model, image, training, dtype)
+        torch.cuda.synchronize()
+    kernels = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    seconds = sum(event.self_device_time_total for event in kernels) / 1e6
+    return len(kernels), time_text(seconds), f'{torch.cuda.max_memory_allocated() / 2**20:.0f} MiB'
 
 
 class Products(TorchFunctionMode):
