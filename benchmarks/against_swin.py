@@ -6,8 +6,8 @@ counts. "Products alone" are the linear layers and convolutions of the forward p
 without TransNeXt's operators: what remains when everything else is free. `--cpu-time` counts the seconds of the
 processor instead of the clock's, for a machine with other work. Freed memory is kept for all models, as in the tools.
 
-On a GPU there are also the kernels that were launched in a pass, the time in which one of them ran, and the most memory
-that PyTorch held: where the time is longer than that of the kernels, the GPU waits for launches.
+On a GPU there are also the kernels that were launched in a pass, the time in which one of them ran, and the most
+memory that PyTorch held: where the time is longer than that of the kernels, the GPU waits for launches.
 """
 
 import argparse
