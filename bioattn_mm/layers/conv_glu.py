@@ -33,9 +33,9 @@ class ConvGLU(nn.Module):
         if is_portable():
             return self.as_convolutions(x)
         convolution = weight_and_bias(self.dwconv)
-        # The compiled gate adds the bias of the layer before: on the CPU a product with a bias begins with a pass over
-        # its output, and on a GPU the bias has launches of its own, for its dtype and its gradient. Another layer in
-        # place of `fc1`, such as a quantised one, is called as it is.
+        # The compiled gate adds the bias of the layer before: on the CPU a product with a bias begins with a pass
+        # over its output, and on a GPU the bias has launches of its own, for its dtype and its gradient. Another
+        # layer in place of `fc1`, such as a quantised one, is called as it is.
         if available_backends(x.device) == ['reference'] or type(self.fc1) is not nn.Linear:
             return self.fc2(gated_convolution(self.fc1(x), *convolution))
         gate_and_features = F.linear(x, self.fc1.weight)
