@@ -15,6 +15,8 @@
 #include <ATen/ops/empty.h>
 
 #include <cmath>
+#include <cstdint>
+#include <type_traits>
 
 namespace bioattn_mm {
 namespace {
@@ -62,13 +64,23 @@ struct Channels {
   float of[2];
 };
 
+// The same as they are in memory: of half precision one register.
 template <typename T>
-__device__ __forceinline__ Channels channels_of(const Pair<T>& pair) {
+using Raw = std::conditional_t<sizeof(T) == 2, uint32_t, Pair<T>>;
+
+template <typename T>
+__device__ __forceinline__ Raw<T> load_raw(const T* address) {
+  return *reinterpret_cast<const Raw<T>*>(address);
+}
+
+template <typename T>
+__device__ __forceinline__ Channels channels_of(const Raw<T>& raw) {
+  const Pair<T> pair = *reinterpret_cast<const Pair<T>*>(&raw);
   return {{static_cast<float>(pair.x), static_cast<float>(pair.y)}};
 }
 
 __device__ __forceinline__ Channels load(const float* data, int64_t place) {
-  return channels_of(load_pair(data + place));
+  return channels_of<float>(load_raw(data + place));
 }
 
 __device__ __forceinline__ Channels load_if_given(const float* data, int64_t place) {
@@ -118,12 +130,12 @@ struct Taps {
   Channels of[kTaps];
 };
 
-// Neighbouring tokens of a row, in memory a token's `stride` apart.
+// A row of tokens, at the channels of a thread; in memory the tokens are `stride` apart.
 template <typename T>
 struct Row {
-  __device__ __forceinline__ T* at(int column) const { return advanced(start, column - first, stride * sizeof(T)); }
+  __device__ __forceinline__ T* at(int column) const { return start + int64_t(column - first) * stride; }
 
-  T* start;  // the channels of a thread in the token of the column `first`
+  T* start;  // in the column `first`
   int first, stride;
 };
 
@@ -133,63 +145,66 @@ __device__ __forceinline__ Row<T> row_of(T* tokens, int stride, int first_channe
   return {tokens + place.token * stride + first_channel + place.channel, place.first, stride};
 }
 
-// Tokens of a column in three rows, as they are in memory.
+// Tokens of a column in three rows.
 template <typename T>
 struct Column {
-  Pair<T> rows[3];
+  Raw<T> rows[3];
 };
 
 // The 3 x 3 tokens around one that moves along a row. Outside of the image they are zero.
 template <typename T>
 struct Window {
   __device__ __forceinline__ Window(const Row<const T>& row, const Channels& added, const Place& place, const Sizes& s)
-      : row(row), added(added), width(s.width) {
-    has_row[0] = place.row > 0, has_row[1] = true, has_row[2] = place.row + 1 < s.height;
+      : width(s.width), added(added) {
+#pragma unroll
+    for (int k = 0; k < 3; ++k) {
+      has_row[k] = place.row + k > 0 && place.row + k <= s.height;
+      rows[k] = row;
+      if (has_row[k]) rows[k].start += int64_t(k - 1) * s.width * row.stride;
+    }
     push(load(place.first - 1), place.first - 1);
     push(load(place.first), place.first);
   }
 
-  __device__ __forceinline__ bool exists(int k, int column) const { return has_row[k] && column >= 0 && column < width; }
-
+  // Outside of the image it loads others: the value is not used.
   __device__ __forceinline__ Column<T> load(int column) const {
-    Column<T> loaded{};
+    Column<T> loaded;
+    const int inside = min(max(column, 0), width - 1);
 #pragma unroll
-    for (int k = 0; k < 3; ++k)
-      if (exists(k, column)) loaded.rows[k] = load_pair(row.at((k - 1) * width + column));
+    for (int k = 0; k < 3; ++k) loaded.rows[k] = load_raw(rows[k].at(inside));
     return loaded;
   }
 
   // Moves by one, to where `column` is the last of the three; it has been loaded.
   __device__ __forceinline__ void push(const Column<T>& loaded, int column) {
+    const bool inside = column >= 0 && column < width;
 #pragma unroll
     for (int k = 0; k < 3; ++k) {
-      x[k][0] = x[k][1], x[k][1] = x[k][2], x[k][2] = channels_of(loaded.rows[k]);
+      x[k][0] = x[k][1], x[k][1] = x[k][2], x[k][2] = channels_of<T>(loaded.rows[k]);
 #pragma unroll
-      for (int c = 0; c < 2; ++c) x[k][2].of[c] = exists(k, column) ? x[k][2].of[c] + added.of[c] : 0.0f;
+      for (int c = 0; c < 2; ++c) x[k][2].of[c] = inside && has_row[k] ? x[k][2].of[c] + added.of[c] : 0.0f;
     }
   }
 
   __device__ __forceinline__ const Channels& tap(int tap) const { return x[tap / 3][tap % 3]; }
 
-  Row<const T> row;
-  Channels added;
   int width;
+  Channels added;
+  Row<const T> rows[3];
   bool has_row[3];
   Channels x[3][3] = {};
 };
 
-// Goes along a piece of a row: loads what some columns need at once, for memory answers late, then takes the columns one
-// after the other.
-template <int kAtOnce, typename Load, typename Step>
+// Goes along a piece of a row. What a column needs is loaded while the one before is computed, for memory answers late.
+// After three columns the window has the same registers again, so that nothing is copied.
+template <typename Load, typename Step>
 __device__ __forceinline__ void walk(const Place& place, const Load& load, const Step& step) {
-  for (int column = place.first; column < place.end; column += kAtOnce) {
-    decltype(load(0)) loaded[kAtOnce];
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k)
-      if (column + k < place.end) loaded[k] = load(column + k);
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k)
-      if (column + k < place.end) step(column + k, loaded[k]);
+  auto next = load(place.first);
+#pragma unroll 3
+  for (int column = place.first; column < place.end; ++column) {
+    const auto loaded = next;
+    next = load(min(column + 1, place.end - 1));
+    step(column, loaded);
   }
 }
 
@@ -228,14 +243,14 @@ __global__ void __launch_bounds__(kThreads)
   Window<T> gate(gates, load_if_given(parameters.x_bias, place.channel), place, s);
   struct Loaded {
     Column<T> gate;
-    Pair<T> feature;
+    Raw<T> feature;
   };
   const auto load_column = [&](int column) {
-    return Loaded{gate.load(column + 1), load_pair(features.at(column))};
+    return Loaded{gate.load(column + 1), load_raw(features.at(column))};
   };
-  walk<4>(place, load_column, [&](int column, const Loaded& loaded) {
+  walk(place, load_column, [&](int column, const Loaded& loaded) {
     gate.push(loaded.gate, column + 1);
-    const Channels feature = channels_of(loaded.feature);
+    const Channels feature = channels_of<T>(loaded.feature);
     Channels result;
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
@@ -285,14 +300,14 @@ __global__ void __launch_bounds__(kThreads) features_kernel(
     Window<T> gate(gates, load_if_given(parameters.x_bias, place.channel), place, s);
     struct Loaded {
       Column<T> gate;
-      Pair<T> feature, grad;
+      Raw<T> feature, grad;
     };
     const auto load_column = [&](int column) {
-      return Loaded{gate.load(column + 1), load_pair(features.at(column)), load_pair(gradients.at(column))};
+      return Loaded{gate.load(column + 1), load_raw(features.at(column)), load_raw(gradients.at(column))};
     };
-    walk<2>(place, load_column, [&](int column, const Loaded& loaded) {
+    walk(place, load_column, [&](int column, const Loaded& loaded) {
       gate.push(loaded.gate, column + 1);
-      const Channels feature = channels_of(loaded.feature), grad = channels_of(loaded.grad);
+      const Channels feature = channels_of<T>(loaded.feature), grad = channels_of<T>(loaded.grad);
       Channels grad_feature, grad_sum;
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
@@ -324,7 +339,7 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(
     const Row<T> target = row_of(grad_x, 2 * s.channels, 0, place);
     Window<T> grad(row_of(grad_convolution, s.channels, 0, place), Channels{}, place, s);
     const auto load_column = [&](int column) { return grad.load(column + 1); };
-    walk<4>(place, load_column, [&](int column, const Column<T>& loaded) {
+    walk(place, load_column, [&](int column, const Column<T>& loaded) {
       grad.push(loaded, column + 1);
       Channels result;
 #pragma unroll
