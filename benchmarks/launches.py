@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Launches and memory traffic of one attention layer of each system on a GPU, counted without one.
+"""Launches and memory traffic of one layer of each system on a GPU, counted without one: attention, and ConvGLU.
 
 The layers run on meta tensors, which have sizes and no data, and take the path of a GPU: the operators compiled
 for CUDA (or, with --formulas, PyTorch's, as in a build without CUDA), PyTorch's fused attention, and chunks of the
@@ -42,6 +42,7 @@ WITHOUT_LAUNCH = {
 }
 LAYERS = (
     *(f'TransNeXt-T stage {stage}' for stage in range(1, 5)),
+    'ConvGLU of TransNeXt-T stage 1',
     'PerViT-T',
     'VARS-S',
     'VARS-D',
@@ -124,7 +125,9 @@ def layer_and_pass(name: str, batch: int, pixels: int) -> tuple[nn.Module, Calla
     """The first layer of a system, and a function that runs it for square images."""
     system, _, variant = name.partition(' ')
     arguments = ()
-    if system == 'TransNeXt-T':
+    if system == 'ConvGLU':
+        layer, stride = TransNeXt('tiny').stages[0].blocks[0].mlp, 4
+    elif system == 'TransNeXt-T':
         stage = int(variant.removeprefix('stage ')) - 1
         layer, stride = TransNeXt('tiny').stages[stage].blocks[0].attn, 4 * 2**stage
     elif system == 'PerViT-T':
@@ -140,7 +143,8 @@ def layer_and_pass(name: str, batch: int, pixels: int) -> tuple[nn.Module, Calla
         }
         layer, stride = backbones[system]().blocks[0].attn, 16
     length = -(-pixels // stride)
-    x = torch.empty(batch, length, length, layer.proj.in_features, requires_grad=True)
+    embed_dims = layer.fc1.in_features if system == 'ConvGLU' else layer.proj.in_features
+    x = torch.empty(batch, length, length, embed_dims, requires_grad=True)
     return layer, partial(layer, x, *arguments)
 
 

@@ -24,7 +24,7 @@ from bioattn_mm.cli.model_check import check_initial_weights, model_of
 from bioattn_mm.cli.own_data import data_arguments, keep_data_files
 from bioattn_mm.cli.pipelines import name_host_transforms
 from bioattn_mm.cli.readable_log import readable_log
-from bioattn_mm.cli.runner import build_runner
+from bioattn_mm.cli.runner import build_runner, nondeterminism_in_one_line
 from bioattn_mm.cli.shards import shuffle_shards
 from bioattn_mm.cli.trackers import keep_ids, set_trackers, tracked
 from bioattn_mm.engine.amp import autocast_dtype
@@ -207,7 +207,7 @@ def train(config: Config, args: argparse.Namespace) -> None:
     for line in config.get('own_data', []):
         runner.logger.info(line)
     warn_if_unseeded(runner)
-    with readable_log(runner), summarised(runner, log_interval(config)):
+    with nondeterminism_in_one_line(), readable_log(runner), summarised(runner, log_interval(config)):
         runner.train()
 
 

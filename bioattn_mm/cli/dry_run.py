@@ -22,7 +22,7 @@ from ..engine.step_log import peak_memory
 from ..engine.sync_batch_norm import CPUSyncBatchNorm
 from ..errors import InputError
 from .readable_log import groups_table, optimizer_groups, readable_log
-from .runner import build_runner, now
+from .runner import build_runner, nondeterminism_in_one_line, now
 
 
 class _Done(Exception):
@@ -87,7 +87,7 @@ def dry_run(config: Config) -> None:
         try:
             runner = build_runner(config)
             runner.register_hook(hook)
-            with readable_log(runner):
+            with nondeterminism_in_one_line(), readable_log(runner):
                 runner.train()
         except _Done:
             pass

@@ -19,7 +19,7 @@ from ..ops import (
 )
 from ..ops.arguments import autocast_dtype
 from ..ops.chunked_attention import attention_in_chunks
-from ..ops.portable import is_portable, is_symbol
+from ..ops.portable import is_exported, is_portable, is_symbol, size_of_cells
 from ..registry import MODELS
 from .arguments import check_window, full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps, Grid
@@ -255,7 +255,11 @@ def pool_tokens(x: Tensor, proj: nn.Conv2d, norm: nn.LayerNorm, grid: Grid) -> T
         x = F.gelu(proj(x.permute(0, 3, 1, 2)))
     else:  # as a linear layer, a convolution with one weight for each pair of channels needs no other layout
         x = F.gelu(F.linear(x, proj.weight.flatten(1), proj.bias)).permute(0, 3, 1, 2)
-    return norm(F.adaptive_avg_pool2d(x, grid).permute(0, 2, 3, 1))
+    cells = tuple(size_of_cells(length, number) for length, number in zip(x.shape[2:], grid))
+    # Over whole cells both are the same average; adaptive pooling has no deterministic backward pass on a GPU. An
+    # exported graph is for all sizes.
+    x = F.avg_pool2d(x, cells) if all(cells) and not is_exported() else F.adaptive_avg_pool2d(x, grid)
+    return norm(x.permute(0, 2, 3, 1))
 
 
 @MODELS.register_module()

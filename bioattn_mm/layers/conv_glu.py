@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops import gated_convolution
+from ..ops.backends import available_backends
 from ..ops.portable import is_portable
 from ..registry import MODELS
 from .arguments import full_precision, weight_and_bias
@@ -32,9 +33,10 @@ class ConvGLU(nn.Module):
         if is_portable():
             return self.as_convolutions(x)
         convolution = weight_and_bias(self.dwconv)
-        # On the CPU a product with a bias begins with a pass over its output: there the gate adds the bias. Another
+        # The compiled gate adds the bias of the layer before: on the CPU a product with a bias begins with a pass
+        # over its output, and on a GPU the bias has launches of its own, for its dtype and its gradient. Another
         # layer in place of `fc1`, such as a quantised one, is called as it is.
-        if x.device.type != 'cpu' or type(self.fc1) is not nn.Linear:
+        if available_backends(x.device) == ['reference'] or type(self.fc1) is not nn.Linear:
             return self.fc2(gated_convolution(self.fc1(x), *convolution))
         gate_and_features = F.linear(x, self.fc1.weight)
         return self.fc2(gated_convolution(gate_and_features, *convolution, x_bias=full_precision(self.fc1.bias)))

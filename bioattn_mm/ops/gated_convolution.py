@@ -17,8 +17,9 @@ def gated_convolution(
         x: (B, H, W, 2 C), float16, bfloat16, float32 or float64.
         weight: Weight of the convolution, (C, 1, 3, 3), float32 or for float64 `x` float64, as `bias`.
         bias: (C,).
-        backend: 'cpu' (one pass over the tokens; C a multiple of 16, no float16) or 'reference'. By default the
-            environment variable BIOATTN_MM_BACKEND, or else the fastest that supports the arguments.
+        backend: 'cpu' (one pass over the tokens; C a multiple of 16, no float16), 'cuda' (one launch; C even, no
+            float64) or 'reference'. By default the environment variable BIOATTN_MM_BACKEND, or else the fastest that
+            supports the arguments.
         x_bias: What is added to `x` first, (2 C,), in the dtype of `bias`: the bias of the linear layer that gave
             `x`, which the kernel adds without a pass of its own over `x`.
 
@@ -35,13 +36,22 @@ def gated_convolution(
     check_fits('bias', bias, (channels,), 'x', x, dtype)
     if x_bias is not None:
         check_fits('x_bias', x_bias, (2 * channels,), 'x', x, dtype)
-    if backend is None and (channels % 16 or x.dtype == torch.float16):
+    on_cpu = x.device.type == 'cpu'
+    if on_cpu and backend is None and (channels % 16 or x.dtype == torch.float16):
         backend = 'reference'
-    if choose_backend(x.device, backend) == 'cpu':
-        x_bias = bias.new_zeros(2 * channels) if x_bias is None else x_bias
+    if choose_backend(x.device, backend, None if on_cpu else _unsupported_on_cuda(x)) != 'reference':
         return torch.ops.bioattn_mm.gated_convolution(x, x_bias, weight, bias)
     x = x if x_bias is None else x + x_bias.to(x.dtype)
     return gated_convolution_reference(x, weight.to(x.dtype), bias.to(x.dtype))
+
+
+def _unsupported_on_cuda(x: Tensor) -> str | None:
+    """Why the CUDA kernels do not take `x`; None if they do."""
+    if x.dtype == torch.float64:
+        return 'gated_convolution on CUDA takes float32, float16 and bfloat16, got float64'
+    if x.shape[3] % 4:
+        return f'gated_convolution on CUDA takes an even number of channels, got {x.shape[3] // 2}'
+    return None
 
 
 def gated_convolution_reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ from bioattn_mm.layers import (
     build_layer,
     takes,
 )
+from bioattn_mm.layers.aggregated_attention import pool_tokens
 
 CHANNELS, HEADS, WIDTH = 12, 3, 4
 GRIDS = [(4, 7), (1, 5), (1, 1)]
@@ -297,3 +298,16 @@ def test_what_can_not_be_built_is_told() -> None:
         make(SlidingWindowAttention, window_size=4)
     # What is stated comes before what is known.
     assert build_layer(dict(type='bioattn_mm.GLU', ratio=2), embed_dims=12, ratio=4).fc2.in_features == 16
+
+
+@pytest.mark.parametrize(('pooled_grid', 'whole_cells'), [((2, 3), True), ((4, 6), True), ((3, 3), False)])
+def test_pooling_of_whole_cells_is_deterministic(
+    pooled_grid: tuple[int, int], whole_cells: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU the backward pass of adaptive pooling has no deterministic kernel."""
+    x, proj, norm = torch.randn(2, 4, 6, 5), nn.Conv2d(5, 5, 1), nn.Identity()
+    adaptive, calls = F.adaptive_avg_pool2d, []
+    want = adaptive(F.gelu(proj(x.permute(0, 3, 1, 2))), pooled_grid).permute(0, 2, 3, 1)
+    monkeypatch.setattr(F, 'adaptive_avg_pool2d', lambda *args: calls.append(args) or adaptive(*args))
+    torch.testing.assert_close(pool_tokens(x, proj, norm, pooled_grid), want)
+    assert len(calls) == (not whole_cells)

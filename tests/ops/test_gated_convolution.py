@@ -1,17 +1,74 @@
 """The operator of ConvGLU's gate against PyTorch."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch.autograd.function import FunctionCtx
 
 from bioattn_mm.ops import gated_convolution, gated_convolution_reference
-from tests.ops.conftest import check_any_number_of_threads, needs_library
+from tests.ops.conftest import check_any_number_of_threads, needs_cuda, needs_library
+from tests.ops.cuda_on_cpu import CSRC, HERE, CUDAOnCPU, barriers_in
+
+KERNELS = CSRC / 'cuda' / 'gated_convolution_cuda.cu'
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
+Operator = Callable[..., torch.Tensor]
+
+
+class OnCPU(torch.autograd.Function):
+    """The CUDA kernels, run on the CPU."""
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        x_bias: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        ctx.has_x_bias = x_bias is not None
+        ctx.save_for_backward(x, x_bias, weight, bias)
+        return torch.ops.gated_convolution_on_cpu.gated_convolution(*ctx.to_save)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        backward = torch.ops.gated_convolution_on_cpu.gated_convolution_backward
+        x, x_bias, weight, bias = backward(grad, *ctx.saved_tensors)
+        return (x, weight, bias, x_bias) if ctx.has_x_bias else (x, weight, bias)
+
+
+@pytest.fixture(scope='module')
+def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
+    sources = [KERNELS, HERE / 'gated_convolution.cpp']
+    return CUDAOnCPU('gated_convolution_on_cpu', sources, tmp_path_factory.mktemp('gated_convolution'))
+
+
+ON_CPU = pytest.param('cpu', marks=needs_library)
+ON_CUDA = ['cuda on cpu', pytest.param('cuda', marks=needs_cuda)]
+
+
+@pytest.fixture(params=[ON_CPU, *ON_CUDA])
+def operator(request: pytest.FixtureRequest) -> Operator:
+    """Each compiled operator, and the CUDA kernels' source on the CPU, as a function of tensors on the CPU."""
+    if request.param == 'cuda on cpu':
+        request.getfixturevalue('cuda_on_cpu').draw_order()
+        return OnCPU.apply
+
+    def run(*inputs: torch.Tensor) -> torch.Tensor:
+        return gate(*(tensor.to(request.param) for tensor in inputs), backend=request.param).cpu()
+
+    return run
+
+
+on_cuda = pytest.mark.parametrize('operator', ON_CUDA, indirect=True)
 
 
 def make_inputs(
-    grid: tuple[int, int] = (5, 7), channels: int = 16, dtype: torch.dtype = torch.float64
+    grid: tuple[int, int] = (5, 7), channels: int = 16, dtype: torch.dtype = torch.float64, batch: int = 2
 ) -> list[torch.Tensor]:
+    """x, weight, bias and x_bias."""
     parameter_dtype = torch.promote_types(dtype, torch.float32)
-    x = torch.randn(2, *grid, 2 * channels).to(dtype)
+    x = torch.randn(batch, *grid, 2 * channels).to(dtype)
     weight = torch.randn(channels, 1, 3, 3, dtype=parameter_dtype)
     return [
         x.requires_grad_(),
@@ -22,48 +79,123 @@ def make_inputs(
 
 
 def gate(*inputs: torch.Tensor, backend: str | None = None) -> torch.Tensor:
-    """The operator with the bias of the layer before."""
-    *inputs, x_bias = inputs
-    return gated_convolution(*inputs, backend, x_bias)
+    """The operator; its last input is the bias of the layer before, and may be missing."""
+    return gated_convolution(*inputs[:3], backend, *inputs[3:])
 
 
-def output_and_gradients(inputs: list[torch.Tensor], backend: str) -> list[torch.Tensor]:
-    output = gate(*inputs, backend=backend)
+def output_and_gradients(inputs: list[torch.Tensor], operator: Operator) -> list[torch.Tensor]:
+    output = operator(*inputs)
     weights = torch.linspace(-1, 1, output.numel()).view_as(output).to(output)
     return [output, *torch.autograd.grad(output, inputs, weights)]
 
 
+def check_against_pytorch(inputs: list[torch.Tensor], operator: Operator) -> None:
+    """Values and gradients are those of the formula in float64."""
+    exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
+    wanted = output_and_gradients(exact, lambda *tensors: gate(*tensors, backend='reference'))
+    for got, want, like in zip(output_and_gradients(inputs, operator), wanted, [inputs[0], *inputs], strict=True):
+        assert got.dtype == like.dtype
+        assert got.shape == want.shape
+        largest = want.abs().max().item() if want.numel() else 0
+        torch.testing.assert_close(got.double(), want, rtol=0, atol=TOLERANCE[inputs[0].dtype] * largest)
+
+
 @needs_library
 @pytest.mark.parametrize('grid', [(1, 1), (2, 1), (1, 6), (9, 37), (67, 34)], ids=str)
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_equals_pytorch(grid: tuple[int, int], dtype: torch.dtype) -> None:
+    check_against_pytorch(make_inputs(grid, 32, dtype), lambda *inputs: gate(*inputs, backend='cpu'))
+
+
+@on_cuda
 @pytest.mark.parametrize(
-    ('dtype', 'tolerance'), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)], ids=str
+    'sizes',
+    [
+        dict(grid=(1, 1)),
+        dict(grid=(1, 6), channels=2),
+        dict(grid=(3, 5), channels=6, dtype=torch.float16),
+        dict(grid=(3, 5), channels=6, dtype=torch.bfloat16),
+        dict(grid=(9, 17), channels=70, batch=1),  # blocks that begin with the last row, column and channels
+        dict(grid=(8, 16), channels=64),  # blocks without a remainder
+        dict(grid=(2, 3), channels=4, batch=9),  # more tiles than warps add them up
+        dict(batch=0),
+    ],
+    ids=str,
 )
-def test_equals_pytorch(grid: tuple[int, int], dtype: torch.dtype, tolerance: float) -> None:
-    inputs = make_inputs(grid, 32, dtype)
-    exact = output_and_gradients([t.detach().double().requires_grad_() for t in inputs], 'reference')
-    for got, want, like in zip(output_and_gradients(inputs, 'cpu'), exact, [inputs[0], *inputs], strict=True):
-        assert got.dtype == like.dtype
-        torch.testing.assert_close(got.double(), want, rtol=0, atol=tolerance * want.abs().max().item())
+def test_cuda_equals_pytorch(sizes: dict, operator: Operator) -> None:
+    check_against_pytorch(make_inputs(**dict(dtype=torch.float32) | sizes), operator)
 
 
-@needs_library
-def test_gelu_of_extreme_values() -> None:
+@on_cuda
+def test_cuda_without_the_bias_of_the_layer_before(operator: Operator) -> None:
+    check_against_pytorch(make_inputs((3, 4), dtype=torch.float32)[:3], operator)
+
+
+@on_cuda
+def test_cuda_takes_any_memory_layout(operator: Operator) -> None:
+    inputs = make_inputs((3, 4), dtype=torch.bfloat16)
+    wanted = output_and_gradients(inputs, operator)
+    strided = [torch.stack((tensor, tensor), -1)[..., 0] for tensor in inputs]
+    assert not any(tensor.is_contiguous() for tensor in strided)
+    shifted = [torch.cat([tensor.new_zeros(1), tensor.flatten()])[1:].view(tensor.shape) for tensor in inputs]
+    for others in (strided, shifted):
+        leaves = [tensor.detach().requires_grad_() for tensor in others]
+        results = output_and_gradients(leaves, operator)
+        assert all(torch.equal(one, other) for one, other in zip(results, wanted, strict=True))
+
+
+def test_cuda_is_the_same_in_any_order_of_the_threads(cuda_on_cpu: CUDAOnCPU) -> None:
+    inputs, results = make_inputs((9, 18), dtype=torch.float32), []
+    for _ in range(2):
+        cuda_on_cpu.draw_order()
+        results.append(output_and_gradients(inputs, OnCPU.apply))
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+def test_cuda_takes_one_launch_forward_and_three_backward(cuda_on_cpu: CUDAOnCPU) -> None:
+    cuda_on_cpu.draw_order()
+    inputs = make_inputs(dtype=torch.float32)
+    before = cuda_on_cpu.operators.launches()
+    output = OnCPU.apply(*inputs)
+    middle = cuda_on_cpu.operators.launches()
+    output.sum().backward()
+    assert (middle - before, cuda_on_cpu.operators.launches() - middle) == (1, 3)
+
+
+@pytest.mark.every_kernel
+def test_every_barrier_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
+    inputs, places = make_inputs((9, 18), dtype=torch.float32), barriers_in(KERNELS)
+    assert len(places) == 3
+    for place in places:
+        cuda_on_cpu.draw_order()
+        with (
+            cuda_on_cpu.without_barrier(place),
+            pytest.raises(RuntimeError, match='without a barrier|uninitialised'),
+        ):
+            output_and_gradients(inputs, OnCPU.apply)
+
+
+def test_gelu_of_extreme_values(operator: Operator) -> None:
     x = torch.tensor([-100.0, -10, -1e-6, 0, 1e-6, 10, 100, float('inf'), float('nan')]).view(1, 1, -1, 1)
-    x = torch.cat([x.expand(-1, -1, -1, 16), torch.ones(1, 1, 9, 16)], dim=-1)
+    x = torch.cat([x.expand(-1, -1, -1, 16), torch.ones(1, 1, 9, 16)], dim=-1).requires_grad_()
     weight = torch.zeros(16, 1, 3, 3)
     weight[:, :, 1, 1] = 1
     # The neighbours of infinity and NaN are NaN, as in PyTorch's convolution.
     finite = slice(0, 6)
-    got = gated_convolution(x, weight, torch.zeros(16), 'cpu')[0, 0, finite, 0]
-    torch.testing.assert_close(got, torch.nn.functional.gelu(x[0, 0, finite, 0]), rtol=1e-6, atol=1e-6)
+    output = operator(x, weight, torch.zeros(16))[0, 0, finite, 0]
+    grad = torch.autograd.grad(output.sum(), x)[0][0, 0, : finite.stop - 1, 0]
+    exact = x.detach()[0, 0, finite, 0].double().requires_grad_()
+    want = torch.nn.functional.gelu(exact)
+    want_grad = torch.autograd.grad(want.sum(), exact)[0][:-1]
+    torch.testing.assert_close(output.double(), want, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(grad.double(), want_grad, rtol=1e-6, atol=1e-6)
 
 
-@needs_library
-def test_nan_stays_nan() -> None:
+def test_nan_stays_nan(operator: Operator) -> None:
     x, weight, bias, _ = make_inputs(dtype=torch.bfloat16)
     with torch.no_grad():
         x[0, 2, 3, 1] = float('nan')
-        output = gated_convolution(x, weight, bias, 'cpu')
+        output = operator(x, weight, bias)
     assert output[0, 1:4, 2:5, 1].isnan().all()
     assert output.isnan().sum() == 9
 
@@ -76,13 +208,16 @@ def test_gradients() -> None:
 @needs_library
 def test_is_the_same_for_any_number_of_threads() -> None:
     inputs = make_inputs((40, 9), dtype=torch.float32)
-    check_any_number_of_threads(lambda: output_and_gradients(inputs, 'cpu'))
+    check_any_number_of_threads(lambda: output_and_gradients(inputs, lambda *tensors: gate(*tensors, backend='cpu')))
 
 
-@needs_library
-def test_operator_is_registered_as_torch_expects() -> None:
-    x, weight, bias, x_bias = make_inputs(dtype=torch.float32)
-    torch.library.opcheck(torch.ops.bioattn_mm.gated_convolution.default, [x, x_bias, weight, bias])
+@pytest.mark.parametrize('device', [ON_CPU, pytest.param('cuda', marks=needs_cuda)])
+@pytest.mark.parametrize('has_x_bias', [True, False])
+def test_operator_is_registered_as_torch_expects(device: str, has_x_bias: bool) -> None:
+    inputs = [tensor.detach().to(device).requires_grad_() for tensor in make_inputs(dtype=torch.float32)]
+    x, weight, bias, x_bias = inputs
+    arguments = [x, x_bias if has_x_bias else None, weight, bias]
+    torch.library.opcheck(torch.ops.bioattn_mm.gated_convolution.default, arguments)
 
 
 @pytest.mark.parametrize(('channels', 'dtype'), [(12, torch.float32), (16, torch.float16)])

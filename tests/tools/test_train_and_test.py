@@ -267,6 +267,30 @@ def test_bad_input(args: list[str], message: str, workplace: Path, tool: InProce
     assert re.match(message, tool.refused(workplace, *args))
 
 
+def test_operation_without_a_deterministic_kernel(
+    workplace: Path, tool: InProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As PyTorch reports it on a GPU, in the loss of the first step."""
+
+    def cross_entropy(*args: object, **kwargs: object) -> None:
+        raise RuntimeError(
+            'nll_loss2d_forward_out_cuda_template does not have a deterministic implementation, but you set '
+            "'torch.use_deterministic_algorithms(True)'. You can turn off determinism just for this operation."
+        )
+
+    monkeypatch.setattr(torch.nn.functional, 'cross_entropy', cross_entropy)
+    monkeypatch.setenv('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
+    want = 'error: nll_loss2d_forward_out_cuda_template has no deterministic kernel .* leave out --deterministic '
+    arguments = ['train.py', CONFIG, '--mini', '--deterministic', '--work-dir', tmp_path]
+    try:
+        for more in ([], ['--dry-run']):
+            shutil.rmtree(tmp_path)
+            assert re.match(want, tool.error(workplace, *arguments, *more))
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.backends.cudnn.deterministic = False
+
+
 def test_weights_alone_to_resume_from(workplace: Path, tool: InProcess) -> None:
     weights = {name: torch.zeros(value.shape) for name, value in state_dict_of(Config.fromfile(CONFIG)).items()}
     torch.save(dict(state_dict=weights, meta=dict(dataset_meta={})), workplace / 'weights.pth')

@@ -28,6 +28,9 @@ extern dim3 threadIdx, blockIdx, gridDim;
 #define __syncthreads() cuda_on_cpu::sync_block(__FILE__, __LINE__)
 #define __syncwarp() cuda_on_cpu::sync_warp(__FILE__, __LINE__)
 
+inline int min(int x, int y) { return x < y ? x : y; }
+inline int max(int x, int y) { return x < y ? y : x; }
+
 inline uint32_t __float_as_uint(float x) {
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);

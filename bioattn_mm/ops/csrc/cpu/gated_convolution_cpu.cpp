@@ -407,7 +407,7 @@ Tensor gated_convolution_forward_cpu(
   return output;
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> gated_convolution_backward_cpu(
+GatedConvolutionGradients gated_convolution_backward_cpu(
     const Tensor& grad_output, const Tensor& x, const Tensor& x_bias, const Tensor& weight, const Tensor& bias) {
   const int64_t channels = weight.size(0);
   Tensor grad_x = empty_in_large_pages(x);

@@ -1,0 +1,471 @@
+// ConvGLU's gate on a GPU: convolution, GELU and product in one pass over the tokens.
+//
+// One launch forward, three backward. A lane has two neighbouring channels; a warp goes along a row of tokens with the
+// 3 x 3 window in registers; the warps of a block have rows below each other, so that each finds two of its three rows
+// in the cache. The backward pass computes the convolution again: `features_kernel` gives the gradients of the features
+// and of the convolution's output, and `gate_kernel` takes the latter back through the convolution. The gradients of
+// the parameters are sums over all tokens, in one order, so that results repeat to the last bit: each block adds up
+// what its tile gives, and `sums_kernel` adds up the tiles.
+
+#include "gated_convolution.h"
+
+#include "cuda/device.cuh"
+#include "cuda/launch.h"
+
+#include <ATen/ops/empty.h>
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+namespace bioattn_mm {
+namespace {
+
+using at::Tensor;
+
+constexpr int kWarps = 8, kThreads = kWarps * kLanes;
+constexpr int kColumns = 16;           // of a tile, which has kWarps rows
+constexpr int kChannels = 2 * kLanes;  // of a block
+constexpr int kTaps = 9;
+
+// Sums over the tokens, (tiles, kSums, C): the gradients of the weight, for each tap, of the bias, and of what is added to
+// features and gate.
+enum { kOfBias = kTaps,
+       kOfFeatures,
+       kOfGate,
+       kSums };
+
+int blocks_for(int64_t count, int in_a_block) { return static_cast<int>((count + in_a_block - 1) / in_a_block); }
+
+struct Sizes {
+  explicit Sizes(const Tensor& x)
+      : batch(static_cast<int>(x.size(0))),
+        height(static_cast<int>(x.size(1))),
+        width(static_cast<int>(x.size(2))),
+        channels(static_cast<int>(x.size(3) / 2)),
+        groups(blocks_for(channels, kChannels)),
+        tile_rows(blocks_for(height, kWarps)),
+        tile_columns(blocks_for(width, kColumns)) {}
+
+  int tiles() const { return batch * tile_rows * tile_columns; }
+  int blocks() const { return tiles() * groups; }
+
+  int batch, height, width, channels;
+  int groups, tile_rows, tile_columns;  // how many of them there are
+};
+
+// What the convolution multiplies and adds, in float32; `x_bias` may be null.
+struct Parameters {
+  const float *x_bias, *weight, *bias;  // (2 C), (C, taps), (C)
+};
+
+// Two neighbouring channels.
+struct Channels {
+  float of[2];
+};
+
+// The same as they are in memory: of half precision one register.
+template <typename T>
+using Raw = std::conditional_t<sizeof(T) == 2, uint32_t, Pair<T>>;
+
+template <typename T>
+__device__ __forceinline__ Raw<T> load_raw(const T* address) {
+  return *reinterpret_cast<const Raw<T>*>(address);
+}
+
+template <typename T>
+__device__ __forceinline__ Channels channels_of(const Raw<T>& raw) {
+  const Pair<T> pair = *reinterpret_cast<const Pair<T>*>(&raw);
+  return {{static_cast<float>(pair.x), static_cast<float>(pair.y)}};
+}
+
+__device__ __forceinline__ Channels load(const float* data, int64_t place) {
+  return channels_of<float>(load_raw(data + place));
+}
+
+__device__ __forceinline__ Channels load_if_given(const float* data, int64_t place) {
+  return data ? load(data, place) : Channels{};
+}
+
+template <typename T>
+__device__ __forceinline__ void store(T* address, const Channels& x) {
+  *reinterpret_cast<Pair<T>*>(address) = make_pair<T>(x.of[0], x.of[1]);
+}
+
+// Where a thread computes: a piece of a row of tokens, and two channels.
+struct Place {
+  __device__ __forceinline__ explicit Place(const Sizes& s) {
+    const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes, block = blockIdx.x;
+    first_channel = block % s.groups * kChannels, tile = block / s.groups;
+    channel = first_channel + 2 * lane;
+    first = tile % s.tile_columns * kColumns, end = first + kColumns < s.width ? first + kColumns : s.width;
+    row = tile / s.tile_columns % s.tile_rows * kWarps + warp;
+    token = (int64_t(tile / s.tile_columns / s.tile_rows) * s.height + row) * s.width + first;
+    exists = row < s.height && channel < s.channels;
+  }
+
+  int first_channel, tile;       // of the block
+  int channel, row, first, end;  // of the thread; the columns are first ... end - 1
+  int64_t token;                 // index of its first token
+  bool exists;
+};
+
+// The taps of a lane's channels. The block stages them all at once: in memory those of neighbouring lanes are apart.
+template <bool kReversed>
+struct Taps {
+  // All threads of the block call it. `shared` holds kChannels * kTaps numbers.
+  __device__ __forceinline__ Taps(const float* weight, float* shared, const Place& place, const Sizes& s) {
+    const int count = (s.channels - place.first_channel) * kTaps;
+    const float* const source = weight + int64_t(place.first_channel) * kTaps;
+    for (int i = threadIdx.x; i < kChannels * kTaps; i += kThreads) shared[i] = i < count ? source[i] : 0.0f;
+    __syncthreads();
+    const float* const own = shared + threadIdx.x % kLanes * 2 * kTaps;
+#pragma unroll
+    for (int tap = 0; tap < kTaps; ++tap) {
+      const int place = kReversed ? kTaps - 1 - tap : tap;
+      of[tap] = {{own[place], own[kTaps + place]}};
+    }
+  }
+
+  Channels of[kTaps];
+};
+
+// A row of tokens, at the channels of a thread; in memory the tokens are `stride` apart.
+template <typename T>
+struct Row {
+  __device__ __forceinline__ T* at(int column) const { return start + int64_t(column - first) * stride; }
+
+  T* start;  // in the column `first`
+  int first, stride;
+};
+
+// Of tokens of `stride` channels, those that a thread has when it begins with the channel `first_channel`.
+template <typename T>
+__device__ __forceinline__ Row<T> row_of(T* tokens, int stride, int first_channel, const Place& place) {
+  return {tokens + place.token * stride + first_channel + place.channel, place.first, stride};
+}
+
+// Tokens of a column in three rows.
+template <typename T>
+struct Column {
+  Raw<T> rows[3];
+};
+
+// The 3 x 3 tokens around one that moves along a row. Outside of the image they are zero.
+template <typename T>
+struct Window {
+  __device__ __forceinline__ Window(const Row<const T>& row, const Channels& added, const Place& place, const Sizes& s)
+      : width(s.width), added(added) {
+#pragma unroll
+    for (int k = 0; k < 3; ++k) {
+      has_row[k] = place.row + k > 0 && place.row + k <= s.height;
+      rows[k] = row;
+      if (has_row[k]) rows[k].start += int64_t(k - 1) * s.width * row.stride;
+    }
+    push(load(place.first - 1), place.first - 1);
+    push(load(place.first), place.first);
+  }
+
+  // Outside of the image it loads others: the value is not used.
+  __device__ __forceinline__ Column<T> load(int column) const {
+    Column<T> loaded;
+    const int inside = min(max(column, 0), width - 1);
+#pragma unroll
+    for (int k = 0; k < 3; ++k) loaded.rows[k] = load_raw(rows[k].at(inside));
+    return loaded;
+  }
+
+  // Moves by one, to where `column` is the last of the three; it has been loaded.
+  __device__ __forceinline__ void push(const Column<T>& loaded, int column) {
+    const bool inside = column >= 0 && column < width;
+#pragma unroll
+    for (int k = 0; k < 3; ++k) {
+      x[k][0] = x[k][1], x[k][1] = x[k][2], x[k][2] = channels_of<T>(loaded.rows[k]);
+#pragma unroll
+      for (int c = 0; c < 2; ++c) x[k][2].of[c] = inside && has_row[k] ? x[k][2].of[c] + added.of[c] : 0.0f;
+    }
+  }
+
+  __device__ __forceinline__ const Channels& tap(int tap) const { return x[tap / 3][tap % 3]; }
+
+  int width;
+  Channels added;
+  Row<const T> rows[3];
+  bool has_row[3];
+  Channels x[3][3] = {};
+};
+
+// Goes along a piece of a row. What a column needs is loaded while the one before is computed, for memory answers late.
+// After three columns the window has the same registers again, so that nothing is copied.
+template <typename Load, typename Step>
+__device__ __forceinline__ void walk(const Place& place, const Load& load, const Step& step) {
+  auto next = load(place.first);
+#pragma unroll 3
+  for (int column = place.first; column < place.end; ++column) {
+    const auto loaded = next;
+    next = load(min(column + 1, place.end - 1));
+    step(column, loaded);
+  }
+}
+
+// What the convolution gives for one of the channels.
+template <bool kReversed, typename T>
+__device__ __forceinline__ float convolved(
+    const Taps<kReversed>& taps, const Window<T>& window, const Channels& bias, int channel) {
+  float sum = bias.of[channel];
+#pragma unroll
+  for (int tap = 0; tap < kTaps; ++tap) sum += taps.of[tap].of[channel] * window.tap(tap).of[channel];
+  return sum;
+}
+
+// The distribution function of the normal distribution: GELU(x) = x * cumulative(x).
+__device__ __forceinline__ float cumulative(float x) { return 0.5f + 0.5f * erff(0.70710678f * x); }
+
+// GELU'(x), given cumulative(x).
+__device__ __forceinline__ float gelu_slope(float x, float cumulative) {
+  return cumulative + x * 0.39894228f * power_of_two(-0.5f * kLog2e * x * x);
+}
+
+// Shared memory: the taps, then sums of each warp.
+constexpr size_t kTapsBytes = kChannels * kTaps * sizeof(float);
+constexpr size_t shared_bytes(int sums) { return kTapsBytes + sums * kWarps * kChannels * sizeof(float); }
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    forward_kernel(const T* __restrict__ x, Parameters parameters, T* __restrict__ output, Sizes s) {
+  const Place place(s);
+  const Taps<false> taps(parameters.weight, reinterpret_cast<float*>(block_memory()), place, s);
+  if (!place.exists) return;
+  const Channels bias = load(parameters.bias, place.channel);
+  const Channels added = load_if_given(parameters.x_bias, s.channels + place.channel);
+  const Row<const T> gates = row_of(x, 2 * s.channels, 0, place), features = row_of(x, 2 * s.channels, s.channels, place);
+  const Row<T> target = row_of(output, s.channels, 0, place);
+  Window<T> gate(gates, load_if_given(parameters.x_bias, place.channel), place, s);
+  struct Loaded {
+    Column<T> gate;
+    Raw<T> feature;
+  };
+  const auto load_column = [&](int column) {
+    return Loaded{gate.load(column + 1), load_raw(features.at(column))};
+  };
+  walk(place, load_column, [&](int column, const Loaded& loaded) {
+    gate.push(loaded.gate, column + 1);
+    const Channels feature = channels_of<T>(loaded.feature);
+    Channels result;
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const float sum = convolved(taps, gate, bias, c);
+      result.of[c] = sum * cumulative(sum) * (feature.of[c] + added.of[c]);
+    }
+    store(target.at(column), result);
+  });
+}
+
+// Adds up sums over the warps of a block, always in the same order, and stores them in the lines of the tile's part.
+template <int kCount>
+__device__ __forceinline__ void store_sums(
+    const Channels (&sums)[kCount], float* shared, float* parts, int first_line, const Place& place, const Sizes& s) {
+  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) store(shared + (k * kWarps + warp) * kChannels + 2 * lane, sums[k]);
+  __syncthreads();
+  for (int i = threadIdx.x; i < kCount * kChannels; i += kThreads) {
+    const int line = i / kChannels, channel = i % kChannels;
+    float sum = 0;
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) sum += shared[(line * kWarps + warp) * kChannels + channel];
+    if (place.first_channel + channel < s.channels)
+      parts[(int64_t(place.tile) * kSums + first_line + line) * s.channels + place.first_channel + channel] = sum;
+  }
+}
+
+// Gradients of the features, (B, H, W, 2 C) with those of the gate, and of the convolution's output, (B, H, W, C); and
+// all sums but that of the gate.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) features_kernel(
+    const T* __restrict__ grad_output, const T* __restrict__ x, Parameters parameters, T* __restrict__ grad_x,
+    T* __restrict__ grad_convolution, float* __restrict__ parts, Sizes s) {
+  char* const shared = block_memory();
+  const Place place(s);
+  const Taps<false> taps(parameters.weight, reinterpret_cast<float*>(shared), place, s);
+  Channels sums[kOfFeatures + 1] = {};
+  if (place.exists) {
+    const Channels bias = load(parameters.bias, place.channel);
+    const Channels added = load_if_given(parameters.x_bias, s.channels + place.channel);
+    const Row<const T> gates = row_of(x, 2 * s.channels, 0, place);
+    const Row<const T> features = row_of(x, 2 * s.channels, s.channels, place);
+    const Row<const T> gradients = row_of(grad_output, s.channels, 0, place);
+    const Row<T> target = row_of(grad_x, 2 * s.channels, s.channels, place);
+    const Row<T> convolution_target = row_of(grad_convolution, s.channels, 0, place);
+    Window<T> gate(gates, load_if_given(parameters.x_bias, place.channel), place, s);
+    struct Loaded {
+      Column<T> gate;
+      Raw<T> feature, grad;
+    };
+    const auto load_column = [&](int column) {
+      return Loaded{gate.load(column + 1), load_raw(features.at(column)), load_raw(gradients.at(column))};
+    };
+    walk(place, load_column, [&](int column, const Loaded& loaded) {
+      gate.push(loaded.gate, column + 1);
+      const Channels feature = channels_of<T>(loaded.feature), grad = channels_of<T>(loaded.grad);
+      Channels grad_feature, grad_sum;
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const float sum = convolved(taps, gate, bias, c), probability = cumulative(sum);
+        grad_feature.of[c] = grad.of[c] * sum * probability;
+        grad_sum.of[c] = grad.of[c] * (feature.of[c] + added.of[c]) * gelu_slope(sum, probability);
+#pragma unroll
+        for (int tap = 0; tap < kTaps; ++tap) sums[tap].of[c] += grad_sum.of[c] * gate.tap(tap).of[c];
+        sums[kOfBias].of[c] += grad_sum.of[c];
+        sums[kOfFeatures].of[c] += grad_feature.of[c];
+      }
+      store(target.at(column), grad_feature);
+      store(convolution_target.at(column), grad_sum);
+    });
+  }
+  store_sums(sums, reinterpret_cast<float*>(shared + kTapsBytes), parts, 0, place, s);
+}
+
+// Gradient of the gate, (B, H, W, 2 C) with that of the features: the convolution transposed, its taps in reverse.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) gate_kernel(
+    const T* __restrict__ grad_convolution, const float* weight, T* __restrict__ grad_x, float* __restrict__ parts,
+    Sizes s) {
+  char* const shared = block_memory();
+  const Place place(s);
+  const Taps<true> taps(weight, reinterpret_cast<float*>(shared), place, s);
+  Channels sums[1] = {};
+  if (place.exists) {
+    const Row<T> target = row_of(grad_x, 2 * s.channels, 0, place);
+    Window<T> grad(row_of(grad_convolution, s.channels, 0, place), Channels{}, place, s);
+    const auto load_column = [&](int column) { return grad.load(column + 1); };
+    walk(place, load_column, [&](int column, const Column<T>& loaded) {
+      grad.push(loaded, column + 1);
+      Channels result;
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        result.of[c] = convolved(taps, grad, Channels{}, c);
+        sums[0].of[c] += result.of[c];
+      }
+      store(target.at(column), result);
+    });
+  }
+  store_sums(sums, reinterpret_cast<float*>(shared + kTapsBytes), parts, kOfGate, place, s);
+}
+
+struct GradientsOf {
+  float *x_bias, *weight, *bias;  // as in `Parameters`
+};
+
+// A block adds up one line of the parts over the tiles, each warp every kWarps-th of them; a lane has a channel.
+__global__ void __launch_bounds__(kThreads) sums_kernel(const float* parts, int tiles, GradientsOf grad, Sizes s) {
+  auto& shared = *reinterpret_cast<float (*)[kWarps][kLanes]>(block_memory());
+  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+  const int line = blockIdx.y, channel = blockIdx.x * kLanes + lane;
+  float sum = 0;
+#pragma unroll 8
+  for (int tile = warp; tile < tiles && channel < s.channels; tile += kWarps)
+    sum += parts[(int64_t(tile) * kSums + line) * s.channels + channel];
+  shared[warp][lane] = sum;
+  __syncthreads();
+  if (warp > 0 || channel >= s.channels) return;
+  for (int other = 1; other < kWarps; ++other) sum += shared[other][lane];
+  if (line < kTaps)
+    grad.weight[int64_t(channel) * kTaps + line] = sum;
+  else if (line == kOfBias)
+    grad.bias[channel] = sum;
+  else
+    grad.x_bias[line == kOfGate ? channel : s.channels + channel] = sum;
+}
+
+// Contiguous, and with pairs of channels where they can be loaded at once.
+Tensor in_pairs(const Tensor& tensor) {
+  const Tensor dense = tensor.contiguous();
+  return reinterpret_cast<uintptr_t>(dense.const_data_ptr()) % (2 * dense.element_size()) ? dense.clone() : dense;
+}
+
+// Parameters ready for the kernels, which have to live as long as the pointers to them.
+struct DenseParameters {
+  DenseParameters(const std::optional<Tensor>& given_x_bias, const Tensor& weight, const Tensor& bias)
+      : weight(weight.contiguous()), bias(in_pairs(bias)) {
+    if (given_x_bias) x_bias = in_pairs(*given_x_bias);
+  }
+
+  Parameters pointers() const {
+    return {
+        x_bias.defined() ? x_bias.const_data_ptr<float>() : nullptr, weight.const_data_ptr<float>(),
+        bias.const_data_ptr<float>()};
+  }
+
+  Tensor x_bias, weight, bias;
+};
+
+// Calls function(T()) with the type of x's numbers.
+template <typename Function>
+void for_dtype(const Tensor& x, const Function& function) {
+  if (x.scalar_type() == at::kFloat) return function(float());
+  if (x.scalar_type() == at::kHalf) return function(c10::Half());
+  TORCH_CHECK_VALUE(
+      x.scalar_type() == at::kBFloat16, "gated_convolution on CUDA takes float32, float16 and bfloat16, got ",
+      x.scalar_type());
+  function(c10::BFloat16());
+}
+
+void check_channels(const Tensor& x) {
+  TORCH_CHECK_VALUE(
+      x.size(3) % 4 == 0, "gated_convolution on CUDA takes an even number of channels, got ", x.size(3) / 2);
+}
+
+}  // namespace
+
+Tensor gated_convolution_forward_cuda(
+    const Tensor& any_x, const std::optional<Tensor>& x_bias, const Tensor& weight, const Tensor& bias) {
+  const DeviceGuard guard(any_x.device());
+  check_channels(any_x);
+  const Tensor x = in_pairs(any_x);
+  const Sizes s(x);
+  const DenseParameters parameters(x_bias, weight, bias);
+  Tensor output = at::empty({s.batch, s.height, s.width, s.channels}, x.options());
+  for_dtype(x, [&](auto zero) {
+    using T = decltype(zero);
+    launch(
+        forward_kernel<T>, dim3(s.blocks()), kThreads, shared_bytes(0), x.const_data_ptr<T>(), parameters.pointers(),
+        output.mutable_data_ptr<T>(), s);
+  });
+  return output;
+}
+
+GatedConvolutionGradients gated_convolution_backward_cuda(
+    const Tensor& any_grad_output, const Tensor& any_x, const std::optional<Tensor>& x_bias, const Tensor& weight,
+    const Tensor& bias) {
+  const DeviceGuard guard(any_x.device());
+  check_channels(any_x);
+  const Tensor x = in_pairs(any_x), grad_output = in_pairs(any_grad_output);
+  const Sizes s(x);
+  const DenseParameters parameters(x_bias, weight, bias);
+  const auto floats = bias.options();
+  Tensor grad_x = at::empty(x.sizes(), x.options());
+  const Tensor grad_convolution = at::empty(grad_output.sizes(), x.options());
+  const Tensor parts = at::empty({s.tiles(), kSums, s.channels}, floats);
+  Tensor grad_x_bias = at::empty({2 * s.channels}, floats), grad_bias = at::empty({s.channels}, floats);
+  Tensor grad_weight = at::empty({s.channels, 1, 3, 3}, floats);
+  for_dtype(x, [&](auto zero) {
+    using T = decltype(zero);
+    const Parameters pointers = parameters.pointers();
+    launch(
+        features_kernel<T>, dim3(s.blocks()), kThreads, shared_bytes(kOfFeatures + 1), grad_output.const_data_ptr<T>(),
+        x.const_data_ptr<T>(), pointers, grad_x.mutable_data_ptr<T>(), grad_convolution.mutable_data_ptr<T>(),
+        parts.mutable_data_ptr<float>(), s);
+    launch(
+        gate_kernel<T>, dim3(s.blocks()), kThreads, shared_bytes(1), grad_convolution.const_data_ptr<T>(),
+        pointers.weight, grad_x.mutable_data_ptr<T>(), parts.mutable_data_ptr<float>(), s);
+  });
+  const GradientsOf grad{
+      grad_x_bias.mutable_data_ptr<float>(), grad_weight.mutable_data_ptr<float>(), grad_bias.mutable_data_ptr<float>()};
+  launch(
+      sums_kernel, dim3(blocks_for(s.channels, kLanes), kSums), kThreads, sizeof(float[kWarps][kLanes]),
+      parts.const_data_ptr<float>(), s.tiles(), grad, s);
+  return {grad_x, grad_x_bias, grad_weight, grad_bias};
+}
+
+}  // namespace bioattn_mm
