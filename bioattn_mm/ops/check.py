@@ -266,8 +266,8 @@ OPERATORS = {
             dict(batch=0),
         ],
         timed={
-            'cpu': ('TransNeXt-Tiny, stage 1 at 224 x 224', dict(batch=1, grid=(56, 56), channels=192)),
-            'cuda': ('TransNeXt-Tiny, stage 1 at 512 x 512, 8 images', dict(batch=8, grid=(128, 128), channels=192)),
+            'cpu': ('TransNeXt-Tiny, stage 1 at 224 x 224', dict(batch=1, grid=(56, 56), channels=384)),
+            'cuda': ('TransNeXt-Tiny, stage 1 at 512 x 512, 8 images', dict(batch=8, grid=(128, 128), channels=384)),
         },
         dtypes={'cpu': (torch.float32, torch.float64, torch.bfloat16), 'cuda': (torch.float32, *HALF)},
         full_precision=(1, 2),

@@ -1,12 +1,14 @@
 """The operator of ConvGLU's gate against PyTorch."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch.autograd.function import FunctionCtx
 
-from bioattn_mm.ops import gated_convolution, gated_convolution_reference
+from bioattn_mm.layers import ConvGLU
+from bioattn_mm.ops import backends, gated_convolution, gated_convolution_reference
 from tests.ops.conftest import check_any_number_of_threads, needs_cuda, needs_library
 from tests.ops.cuda_on_cpu import CSRC, HERE, CUDAOnCPU, barriers_in
 
@@ -225,6 +227,42 @@ def test_what_the_kernel_does_not_take_runs_in_pytorch(channels: int, dtype: tor
     x, weight, bias, x_bias = make_inputs(channels=channels, dtype=dtype)
     want = gated_convolution_reference(x + x_bias.to(dtype), weight.to(dtype), bias.to(dtype))
     assert torch.equal(gate(x, weight, bias, x_bias), want)
+
+
+@pytest.mark.parametrize(
+    ('channels', 'dtype', 'reason'),
+    [
+        (15, torch.float32, 'takes an even number of channels, got 15'),
+        (16, torch.float64, 'takes float32, float16 and bfloat16, got float64'),
+    ],
+)
+def test_what_the_cuda_kernels_do_not_take_runs_in_pytorch(
+    channels: int, dtype: torch.dtype, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Tensors without data stand for those on a GPU.
+    monkeypatch.setattr(backends, 'why_not_compiled', lambda device: None)
+    inputs = [tensor.to('meta') for tensor in make_inputs(channels=channels, dtype=dtype)]
+    with pytest.raises(ValueError, match=f"'meta' cannot run: gated_convolution on CUDA {reason}"):
+        gate(*inputs, backend='meta')
+    assert gate(*inputs).shape == (2, 5, 7, channels)
+
+
+@needs_cuda
+def test_layer_on_a_gpu_in_mixed_precision() -> None:
+    layer, x = ConvGLU(24, 4), torch.randn(2, 9, 21, 24)
+    with torch.no_grad():
+        layer.fc1.bias.normal_()
+    exact = copy.deepcopy(layer).double()
+    want = exact.as_convolutions(x.double())
+    want.square().sum().backward()
+    layer.cuda()
+    with torch.autocast('cuda', torch.bfloat16):
+        output = layer(x.cuda())
+    assert output.dtype == torch.bfloat16
+    output.double().square().sum().backward()
+    pairs = [(output, want), *((p.grad, q.grad) for p, q in zip(layer.parameters(), exact.parameters(), strict=True))]
+    for got, wanted in pairs:
+        torch.testing.assert_close(got.double().cpu(), wanted, rtol=0, atol=3e-2 * wanted.abs().max().item())
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,8 @@ def test_position_based_attention_is_kept_on_a_gpu_with_compiled_operators(monke
 
 @needs_library
 def test_counts(launches: SimpleNamespace, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ['TransNeXt-T stage 1', 'TransNeXt-T stage 4', 'PerViT-T', 'VARS-SD']
+    gate = 'ConvGLU of TransNeXt-T stage 1'
+    names = ['TransNeXt-T stage 1', 'TransNeXt-T stage 4', gate, 'PerViT-T', 'VARS-SD']
     monkeypatch.setattr('sys.argv', ['launches.py', '--sizes', '512', '--layers', *names])
     launches.main()
     counts = table(capsys.readouterr().out.splitlines())
@@ -93,6 +94,9 @@ def test_counts(launches: SimpleNamespace, capsys: pytest.CaptureFixture, monkey
     # Of a layer, five are linear, and twelve make unit vectors and scale them; the rest is one each.
     assert counts['TransNeXt-T stage 1', seen][0] <= 25
     assert counts['TransNeXt-T stage 1', training][0] <= 90
+    # Two linear layers, with the gate in between; backward two products for each, one sum for a bias, and the gate.
+    assert counts[gate, seen][0] == 3
+    assert counts[gate, training][0] == 3 + 2 * 2 + 1 + 1
     # Position-based attention is kept: two linear layers, and PyTorch's attention.
     assert counts['PerViT-T', seen][0] == 3
     assert counts['VARS-SD', training][0] < 250

@@ -100,13 +100,13 @@ struct Place {
     channel = first_channel + 2 * lane;
     first = tile % s.tile_columns * kColumns, end = first + kColumns < s.width ? first + kColumns : s.width;
     row = tile / s.tile_columns % s.tile_rows * kWarps + warp;
-    token = (int64_t(tile / s.tile_columns / s.tile_rows) * s.height + row) * s.width + first;
+    token = (int64_t(tile / s.tile_columns / s.tile_rows) * s.height + row) * s.width;
     exists = row < s.height && channel < s.channels;
   }
 
   int first_channel, tile;       // of the block
   int channel, row, first, end;  // of the thread; the columns are first ... end - 1
-  int64_t token;                 // index of its first token
+  int64_t token;                 // index of its row's first token
   bool exists;
 };
 
@@ -133,16 +133,16 @@ struct Taps {
 // A row of tokens, at the channels of a thread; in memory the tokens are `stride` apart.
 template <typename T>
 struct Row {
-  __device__ __forceinline__ T* at(int column) const { return start + int64_t(column - first) * stride; }
+  __device__ __forceinline__ T* at(int column) const { return start + int64_t(column) * stride; }
 
-  T* start;  // in the column `first`
-  int first, stride;
+  T* start;  // in the first column of the image
+  int stride;
 };
 
 // Of tokens of `stride` channels, those that a thread has when it begins with the channel `first_channel`.
 template <typename T>
 __device__ __forceinline__ Row<T> row_of(T* tokens, int stride, int first_channel, const Place& place) {
-  return {tokens + place.token * stride + first_channel + place.channel, place.first, stride};
+  return {tokens + place.token * stride + first_channel + place.channel, stride};
 }
 
 // Tokens of a column in three rows.
@@ -196,11 +196,11 @@ struct Window {
 };
 
 // Goes along a piece of a row. What a column needs is loaded while the one before is computed, for memory answers late.
-// After three columns the window has the same registers again, so that nothing is copied.
-template <typename Load, typename Step>
+// After three columns the window has the same registers again: with as many in a round of the loop none is copied.
+template <int kInARound, typename Load, typename Step>
 __device__ __forceinline__ void walk(const Place& place, const Load& load, const Step& step) {
   auto next = load(place.first);
-#pragma unroll 3
+#pragma unroll kInARound
   for (int column = place.first; column < place.end; ++column) {
     const auto loaded = next;
     next = load(min(column + 1, place.end - 1));
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto load_column = [&](int column) {
     return Loaded{gate.load(column + 1), load_raw(features.at(column))};
   };
-  walk(place, load_column, [&](int column, const Loaded& loaded) {
+  walk<3>(place, load_column, [&](int column, const Loaded& loaded) {
     gate.push(loaded.gate, column + 1);
     const Channels feature = channels_of<T>(loaded.feature);
     Channels result;
@@ -282,7 +282,7 @@ __device__ __forceinline__ void store_sums(
 // Gradients of the features, (B, H, W, 2 C) with those of the gate, and of the convolution's output, (B, H, W, C); and
 // all sums but that of the gate.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) features_kernel(
+__global__ void __launch_bounds__(kThreads, 2) features_kernel(
     const T* __restrict__ grad_output, const T* __restrict__ x, Parameters parameters, T* __restrict__ grad_x,
     T* __restrict__ grad_convolution, float* __restrict__ parts, Sizes s) {
   char* const shared = block_memory();
@@ -305,7 +305,8 @@ __global__ void __launch_bounds__(kThreads) features_kernel(
     const auto load_column = [&](int column) {
       return Loaded{gate.load(column + 1), load_raw(features.at(column)), load_raw(gradients.at(column))};
     };
-    walk(place, load_column, [&](int column, const Loaded& loaded) {
+    // A third would not fit the registers.
+    walk<2>(place, load_column, [&](int column, const Loaded& loaded) {
       gate.push(loaded.gate, column + 1);
       const Channels feature = channels_of<T>(loaded.feature), grad = channels_of<T>(loaded.grad);
       Channels grad_feature, grad_sum;
@@ -339,7 +340,7 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(
     const Row<T> target = row_of(grad_x, 2 * s.channels, 0, place);
     Window<T> grad(row_of(grad_convolution, s.channels, 0, place), Channels{}, place, s);
     const auto load_column = [&](int column) { return grad.load(column + 1); };
-    walk(place, load_column, [&](int column, const Column<T>& loaded) {
+    walk<3>(place, load_column, [&](int column, const Column<T>& loaded) {
       grad.push(loaded, column + 1);
       Channels result;
 #pragma unroll
