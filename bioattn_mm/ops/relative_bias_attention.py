@@ -34,7 +34,8 @@ def relative_bias_attention(
         output[i, j] = sum over (u, v) of A[u, v] value[u, v]
 
     On the CPU weights and biases exist for one block of queries and keys at a time, forward and backward: memory is
-    linear in the number of tokens. Half-precision inputs are multiplied and summed in float32.
+    linear in the number of tokens. Half-precision inputs are multiplied and summed in float32; on processors with
+    instructions for bfloat16, the kernels of aggregated attention run, in which weights are rounded to it, too.
 
     Args:
         query: (B, H, W, heads, d), float16, bfloat16, float32 or float64. Under autocast query, key and value are

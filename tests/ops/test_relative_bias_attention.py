@@ -86,8 +86,9 @@ def test_gradients(grid: Grid, backend: str) -> None:
 
 
 @needs_library
-def test_backward_is_the_same_for_any_number_of_threads() -> None:
-    inputs = make_arguments((20, 33), channels=24, dtype=torch.float32)
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+def test_backward_is_the_same_for_any_number_of_threads(dtype: torch.dtype) -> None:
+    inputs = make_arguments((20, 33), channels=24, dtype=dtype)
     check_any_number_of_threads(lambda: gradients(inputs, backend='cpu'))
 
 
@@ -135,7 +136,11 @@ def test_no_second_derivative() -> None:
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 def test_half_precision_sums_in_float32(dtype: torch.dtype) -> None:
     inputs = make_arguments((9, 11), channels=24, dtype=dtype)
-    results = gradients(inputs, backend='cpu')
+    torch.ops.bioattn_mm.allow_bfloat16_instructions(False)
+    try:
+        results = gradients(inputs, backend='cpu')
+    finally:
+        torch.ops.bioattn_mm.allow_bfloat16_instructions(True)
     assert [result.dtype for result in results] == [dtype] * 4 + [torch.float32]
     exact = relative_bias_attention(*(tensor.double() for tensor in inputs), backend='cpu')
     # The only rounding is that of the output itself.
@@ -143,6 +148,19 @@ def test_half_precision_sums_in_float32(dtype: torch.dtype) -> None:
     for ours, want in zip(results[1:], gradients([tensor.float() for tensor in inputs], backend='cpu')[1:]):
         # The output, which the backward pass reads, was rounded, too.
         torch.testing.assert_close(ours.float(), want, rtol=0, atol=2e-2 * want.abs().max().item())
+
+
+@needs_library
+@pytest.mark.parametrize('channels', [8, 24, 5])
+@pytest.mark.parametrize('grid', [*GRIDS, (9, 35)], ids=str)
+def test_instructions_of_bfloat16(grid: Grid, channels: int) -> None:
+    inputs = make_arguments(grid, channels=channels, dtype=torch.bfloat16)
+    exact = gradients([tensor.double() for tensor in inputs], scale=0.7, backend='cpu')
+    for got, want, tensor in zip(gradients(inputs, scale=0.7, backend='cpu'), exact, [inputs[0], *inputs]):
+        assert got.dtype == tensor.dtype and got.shape == tensor.shape
+        # Queries and weights are rounded to bfloat16, too. Where there is one key, nothing depends on them.
+        scale = max(1, want.abs().max().item())
+        torch.testing.assert_close(got.double(), want, rtol=0, atol=2e-2 * scale)
 
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])

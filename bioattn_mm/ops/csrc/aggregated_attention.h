@@ -116,8 +116,10 @@ using Forward = std::tuple<Tensor, Tensor>;
 // rounded it has no elements.
 using RoundedForward = std::tuple<Tensor, Tensor, Tensor>;
 
-// What the CPU computes, for the operators aggregated_attention and cosine_attention. Tokens are (B, H, W, heads, d)
+// What the CPU computes, for the operators aggregated_attention, cosine_attention and, in bfloat16,
+// relative_bias_attention. Tokens are (B, H, W, heads, d)
 // with any distance between columns, in one dtype; parameters are contiguous, float32 or for float64 tokens float64.
+// Without a window, k = 0, keys, values and token weights need not be given.
 struct CpuInputs {
   Tensor query, key, value;
   Tensor pooled_key, pooled_value;

@@ -2,8 +2,11 @@
 
 #include "relative_bias_attention.h"
 
+#include "aggregated_attention.h"
+#include "cpu/kernels.h"
 #include "dispatch.h"
 
+#include <ATen/ops/arange.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -23,7 +26,36 @@ Tensor at_least_float(const Tensor& tensor) {
   return at::isReducedFloatingType(tensor.scalar_type()) ? tensor.to(at::kFloat) : tensor;
 }
 
+// An uninitialised contiguous tensor with the shape and dtype of another, which may have other strides.
+Tensor contiguous_like(const Tensor& tensor) { return at::empty_symint(tensor.sym_sizes(), tensor.options()); }
+
+// With instructions of bfloat16, attention to all tokens is aggregated attention with all tokens pooled and no window.
+bool is_aggregated(const Tensor& query) { return query.scalar_type() == at::kBFloat16 && has_bfloat16(); }
+
+CpuInputs without_window(
+    const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, double scale) {
+  const auto tokens = [](const Tensor& tensor) {
+    return tensor.stride(4) == 1 && tensor.stride(3) == tensor.size(4) ? tensor : tensor.contiguous();
+  };
+  // Where the table has the offset between two rows, or two columns.
+  const auto offsets = [](int64_t length) {
+    const Tensor place = at::arange(length);
+    return place.unsqueeze(1) - place + (length - 1);
+  };
+  CpuInputs inputs;
+  inputs.query = tokens(scale == 1 ? query : query * scale);
+  inputs.pooled_key = tokens(key), inputs.pooled_value = tokens(value);
+  inputs.window_bias = at::empty({query.size(3), 0}, bias.options());
+  inputs.pooled_bias = bias.contiguous();
+  inputs.pooled_bias_rows = offsets(query.size(1)), inputs.pooled_bias_columns = offsets(query.size(2));
+  return inputs;
+}
+
 Forward forward_cpu(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, double scale) {
+  if (is_aggregated(query)) {
+    const auto [output, logsumexp] = attention_forward_cpu(without_window(query, key, value, bias, scale));
+    return {output, logsumexp.permute({0, 2, 3, 1}).contiguous()};
+  }
   auto [output, logsumexp] = relative_bias_attention_forward_cpu(
       at_least_float(query), at_least_float(key), at_least_float(value), bias, scale);
   return {output.to(query.scalar_type()), logsumexp};
@@ -32,15 +64,22 @@ Forward forward_cpu(const Tensor& query, const Tensor& key, const Tensor& value,
 Gradients backward_cpu(
     const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias,
     const Tensor& output, const Tensor& logsumexp, double scale) {
+  if (is_aggregated(query)) {
+    CpuInputs grad;
+    grad.query = contiguous_like(query);
+    grad.pooled_key = contiguous_like(key), grad.pooled_value = contiguous_like(value);
+    grad.pooled_bias = contiguous_like(bias);
+    attention_backward_cpu(
+        grad_output.contiguous(), without_window(query, key, value, bias, scale),
+        logsumexp.permute({0, 3, 1, 2}).contiguous(), grad);
+    return {scale == 1 ? grad.query : grad.query * scale, grad.pooled_key, grad.pooled_value, grad.pooled_bias};
+  }
   auto [grad_query, grad_key, grad_value, grad_bias] = relative_bias_attention_backward_cpu(
       at_least_float(grad_output), at_least_float(query), at_least_float(key), at_least_float(value), bias,
       at_least_float(output), logsumexp, scale);
   const auto dtype = query.scalar_type();
   return {grad_query.to(dtype), grad_key.to(dtype), grad_value.to(dtype), grad_bias};
 }
-
-// An uninitialised contiguous tensor with the shape and dtype of another, which may have other strides.
-Tensor contiguous_like(const Tensor& tensor) { return at::empty_symint(tensor.sym_sizes(), tensor.options()); }
 
 Forward forward_meta(const Tensor& query, const Tensor&, const Tensor&, const Tensor& bias, double) {
   return {contiguous_like(query), at::empty_symint(query.sym_sizes().slice(0, 4), bias.options())};

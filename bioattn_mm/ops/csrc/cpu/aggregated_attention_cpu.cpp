@@ -361,7 +361,7 @@ struct Tile {
     const auto& s = a.s;
     const int64_t image = plane / s.heads, head = plane % s.heads, left = block * s.columns;
     const int64_t right = std::min(left + s.columns, s.width);
-    int64_t next = std::max(top - s.margin, int64_t(0));
+    int64_t next = s.window ? std::max(top - s.margin, int64_t(0)) : s.height;
     for (int64_t row = top; row < bottom; ++row) {
       for (; next <= std::min(row + s.margin, s.height - 1); ++next) {
         load_planes(a.key, image, head, next, left - s.margin, s.halo_columns, s.width, keys[next], s.margin);
@@ -560,7 +560,8 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
     }
   });
 
-  at::parallel_for(0, s.planes * s.row_blocks * s.column_blocks, 1, [&](int64_t begin, int64_t end) {
+  const int64_t tiles = s.window ? s.planes * s.row_blocks * s.column_blocks : 0;
+  at::parallel_for(0, tiles, 1, [&](int64_t begin, int64_t end) {
     QueryPlanes<Data, T, Element> loader(a, s.halo_columns);
     RowsOfPlanes<T> queries(s.window, s.channels, s.halo_columns), grad_outputs(queries);
     std::vector<T> keys(s.channels * kLanes<T>), inverse_norms(kLanes<T>), gradients[2];
