@@ -6,6 +6,7 @@ import torch
 from bioattn_mm.errors import InputError
 from bioattn_mm.layers.attention_maps import record_attention, whole_attention
 from bioattn_mm.models import TransNeXt
+from bioattn_mm.models.backbones.transnext import _channels_first
 from tests import parity
 
 SMALL = dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 2, 1))
@@ -61,6 +62,14 @@ def test_any_input_size(arch: dict, size: tuple[int, int], options: dict) -> Non
     sum(output.sum() for output in outputs).backward()
     # The last stage of a 32-pixel image is one token: its softmax has no gradient.
     assert all(p.grad is not None and p.grad.isfinite().all() for p in backbone.parameters())
+
+
+def test_gradient_of_features_keeps_the_layout_of_tokens() -> None:
+    x = torch.randn(2, 5, 3, 4).contiguous(memory_format=torch.channels_last).requires_grad_()
+    output, weights = _channels_first(x), torch.randn(2, 5, 3, 4)
+    assert output.is_contiguous() and torch.equal(output, x)
+    (grad,) = torch.autograd.grad(output, x, weights)
+    assert grad.is_contiguous(memory_format=torch.channels_last) and torch.equal(grad, weights)
 
 
 def test_linear_mode_keeps_the_pooled_grid() -> None:
