@@ -214,13 +214,14 @@ LogCPBGradients backward(
   const int64_t blocks = std::min(layers.rows, kRowBlocks), lanes = layers.lanes, size = layers.hidden * 3 * lanes;
   const int64_t* order = layers.order.template const_data_ptr<int64_t>();
   const T *grad_data = grad_table.const_data_ptr<T>(), *vertical_data = vertical.const_data_ptr<T>();
-  const Tensor unit_sums = at::zeros({layers.groups, blocks, size}, weight.options());
+  const Tensor unit_sums = at::empty({layers.groups, blocks, size}, weight.options());
   T* unit_sums_data = unit_sums.mutable_data_ptr<T>();
   at::parallel_for(0, layers.groups * blocks, 1, [&](int64_t begin, int64_t end) {
     std::vector<int32_t> places(layers.hidden);
     std::vector<T> sums(layers.room_for_sums()), grad_row(layers.columns * lanes);
     for (int64_t task = begin; task < end; ++task) {
       const int64_t group = task / blocks, block = task % blocks, first_head = group * lanes;
+      std::fill_n(unit_sums_data + task * size, size, T(0));
       for (int64_t row = block * layers.rows / blocks; row < (block + 1) * layers.rows / blocks; ++row) {
         for (int64_t head = first_head; head < std::min(layers.heads, first_head + lanes); ++head)
           for (int64_t c = 0; c < layers.columns; ++c)
