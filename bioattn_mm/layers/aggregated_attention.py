@@ -14,6 +14,7 @@ from ..ops import (
     AggregatedAttentionInputs,
     CosineAttentionInputs,
     cosine_attention,
+    linear,
     relative_bias_attention,
     unit_vectors,
 )
@@ -25,6 +26,7 @@ from .arguments import check_window, full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps, Grid
 from .building import build_layer
 from .layer_norm import LayerNorm
+from .linear import Linear
 from .log_cpb import PositionBias, cell_centres
 
 
@@ -121,8 +123,8 @@ class AggregatedAttention(nn.Module):
         self.pool_size = pool_size
         self.window_size = check_window(window_size)
         head_dims = head_dims_of(embed_dims, num_heads)
-        self.q = nn.Linear(embed_dims, embed_dims)
-        self.kv = nn.Linear(embed_dims, 2 * embed_dims)
+        self.q = Linear(embed_dims, embed_dims)
+        self.kv = Linear(embed_dims, 2 * embed_dims)
         self.scale = build_layer(scale or DEFAULT_SCALE, num_heads=num_heads, head_dims=head_dims)
         self.pool_proj = nn.Conv2d(embed_dims, embed_dims, 1)
         self.pool_norm = LayerNorm(embed_dims)
@@ -132,7 +134,7 @@ class AggregatedAttention(nn.Module):
             trunc_normal_(torch.empty(num_heads, head_dims, window_size**2), std=0.02)
         )
         self.learnable_bias = nn.Parameter(torch.zeros(num_heads, window_size**2))
-        self.proj = nn.Linear(embed_dims, embed_dims)
+        self.proj = Linear(embed_dims, embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
@@ -254,7 +256,7 @@ def pool_tokens(x: Tensor, proj: nn.Conv2d, norm: nn.LayerNorm, grid: Grid) -> T
     if is_portable():
         x = F.gelu(proj(x.permute(0, 3, 1, 2)))
     else:  # as a linear layer, a convolution with one weight for each pair of channels needs no other layout
-        x = F.gelu(F.linear(x, proj.weight.flatten(1), proj.bias)).permute(0, 3, 1, 2)
+        x = F.gelu(linear(x, proj.weight.flatten(1), proj.bias)).permute(0, 3, 1, 2)
     cells = tuple(size_of_cells(length, number) for length, number in zip(x.shape[2:], grid))
     # Over whole cells both are the same average; adaptive pooling has no deterministic backward pass on a GPU. An
     # exported graph is for all sizes.
@@ -278,11 +280,11 @@ class LengthScaledAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.qkv = nn.Linear(embed_dims, 3 * embed_dims)
+        self.qkv = Linear(embed_dims, 3 * embed_dims)
         head_dims = head_dims_of(embed_dims, num_heads)
         self.scale = build_layer(scale or DEFAULT_SCALE, num_heads=num_heads, head_dims=head_dims)
         self.position_bias = position_bias
-        self.proj = nn.Linear(embed_dims, embed_dims)
+        self.proj = Linear(embed_dims, embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""

@@ -1,9 +1,10 @@
 """Operators: compiled for the CPU and for CUDA where that was possible, and in plain PyTorch everywhere.
 
 The layers of TransNeXt run `cosine_attention`, which is `aggregated_attention` on CUDA, `relative_bias_attention`,
-`gated_convolution` and `log_cpb_table`, those of GAB for plain ViTs `relative_bias_attention`, those of PerViT
-`peripheral_attention`. `sliding_window_qk` and `sliding_window_av` are public operators to build other attention
-layers from, like those of `mmcv.ops`; here an ablation of TransNeXt, `SlidingWindowAttention`, uses them.
+`gated_convolution`, `linear` and `log_cpb_table`, those of GAB for plain ViTs `relative_bias_attention`,
+those of PerViT `peripheral_attention`. `sliding_window_qk` and `sliding_window_av` are public operators to build
+other attention layers from, like those of `mmcv.ops`; here an ablation of TransNeXt, `SlidingWindowAttention`, uses
+them.
 """
 
 from .aggregated_attention import aggregated_attention
@@ -11,6 +12,7 @@ from .arguments import AggregatedAttentionInputs
 from .cosine_attention import CosineAttentionInputs, cosine_attention, log_num_keys, unit_vectors
 from .gated_convolution import gated_convolution, gated_convolution_reference
 from .layer_norm import layer_norm
+from .linear import linear
 from .log_cpb import log_cpb_table
 from .peripheral_attention import peripheral_attention
 from .relative_bias_attention import relative_bias_attention
@@ -24,6 +26,7 @@ __all__ = [
     'gated_convolution',
     'gated_convolution_reference',
     'layer_norm',
+    'linear',
     'log_cpb_table',
     'log_num_keys',
     'peripheral_attention',

@@ -18,6 +18,7 @@ OPERATORS = (
     'cosine_attention',
     'gated_convolution',
     'layer_norm',
+    'linear',
     'log_cpb_table',
     'peripheral_attention',
     'relative_bias_attention',

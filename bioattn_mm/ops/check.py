@@ -20,6 +20,7 @@ from .baselines import flex_aggregated_attention, natten_attention, unfused_atte
 from .cosine_attention import cosine_attention
 from .gated_convolution import gated_convolution
 from .layer_norm import layer_norm
+from .linear import linear
 from .log_cpb import log_cpb_table
 from .peripheral_attention import peripheral_attention
 from .relative_bias_attention import relative_bias_attention
@@ -137,6 +138,10 @@ def make_cosine_attention(
 
 def make_gated_convolution(batch: int = 2, grid: tuple[int, int] = (5, 7), channels: int = 16) -> list[Tensor]:
     return [torch.randn(batch, *grid, 2 * channels), torch.randn(channels, 1, 3, 3) / 3, torch.randn(channels)]
+
+
+def make_linear(tokens: int = 70, inputs: int = 24, outputs: int = 40) -> list[Tensor]:
+    return [torch.randn(tokens, inputs), torch.randn(outputs, inputs) / inputs**0.5, torch.randn(outputs)]
 
 
 def make_layer_norm(tokens: int = 70, channels: int = 72) -> list[Tensor]:
@@ -270,6 +275,14 @@ OPERATORS = {
             'cuda': ('TransNeXt-Tiny, stage 1 at 512 x 512, 8 images', dict(batch=8, grid=(128, 128), channels=384)),
         },
         dtypes={'cpu': (torch.float32, torch.float64, torch.bfloat16), 'cuda': (torch.float32, *HALF)},
+        full_precision=(1, 2),
+    ),
+    'linear': Operator(
+        run=linear,
+        make=make_linear,
+        sizes=[dict(), dict(tokens=1, inputs=1, outputs=1), dict(tokens=600, inputs=72, outputs=100), dict(tokens=0)],
+        timed={'cpu': ('TransNeXt-Tiny, stage 1 at 512 x 512', dict(tokens=128 * 128, inputs=72, outputs=768))},
+        dtypes={'cpu': (torch.bfloat16,)},
         full_precision=(1, 2),
     ),
     'layer_norm': Operator(

@@ -6,6 +6,7 @@
 #include "cosine_attention.cpp"
 #include "gated_convolution.cpp"
 #include "layer_norm.cpp"
+#include "linear.cpp"
 #include "log_cpb.cpp"
 #include "peripheral_attention.cpp"
 #include "relative_bias_attention.cpp"

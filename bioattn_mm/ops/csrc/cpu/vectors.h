@@ -134,6 +134,16 @@ BIOATTN_INLINE void add_product(Vector<float>& sum, const Bits& x, const Pair& y
   asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(x), "m"(y));
 }
 
+BIOATTN_INLINE void add_pairs(Vector<float>& sum, const Bits& x, const Bits& y) {
+  asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
+}
+
+BIOATTN_INLINE Bits broadcast(const Pair& pair) {
+  Bits pairs;
+  asm("vpbroadcastd %1, %0" : "=v"(pairs) : "m"(pair));
+  return pairs;
+}
+
 // 32 numbers in bfloat16, those of `first` before those of `second`.
 BIOATTN_INLINE Bits narrow(const Vector<float>& first, const Vector<float>& second) {
   Bits numbers;
