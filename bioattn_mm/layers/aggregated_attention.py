@@ -14,13 +14,15 @@ from ..ops import (
     AggregatedAttentionInputs,
     CosineAttentionInputs,
     cosine_attention,
+    gelu_pool,
     linear,
     relative_bias_attention,
     unit_vectors,
 )
 from ..ops.arguments import autocast_dtype
 from ..ops.chunked_attention import attention_in_chunks
-from ..ops.portable import is_exported, is_portable, is_symbol, size_of_cells
+from ..ops.gelu_pool import average_pool
+from ..ops.portable import is_portable, is_symbol
 from ..registry import MODELS
 from .arguments import check_window, full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps, Grid
@@ -255,13 +257,9 @@ def pool_tokens(x: Tensor, proj: nn.Conv2d, norm: nn.LayerNorm, grid: Grid) -> T
     """Project, activate, pool and normalise tokens (the pooled path of TransNeXt): (B, H, W, C) to (B, *grid, C)."""
     if is_portable():
         x = F.gelu(proj(x.permute(0, 3, 1, 2)))
-    else:  # as a linear layer, a convolution with one weight for each pair of channels needs no other layout
-        x = F.gelu(linear(x, proj.weight.flatten(1), proj.bias)).permute(0, 3, 1, 2)
-    cells = tuple(size_of_cells(length, number) for length, number in zip(x.shape[2:], grid))
-    # Over whole cells both are the same average; adaptive pooling has no deterministic backward pass on a GPU. An
-    # exported graph is for all sizes.
-    x = F.avg_pool2d(x, cells) if all(cells) and not is_exported() else F.adaptive_avg_pool2d(x, grid)
-    return norm(x.permute(0, 2, 3, 1))
+        return norm(average_pool(x, grid).permute(0, 2, 3, 1))
+    # As a linear layer, a convolution with one weight for each pair of channels needs no other layout.
+    return norm(gelu_pool(linear(x, proj.weight.flatten(1), proj.bias), grid))
 
 
 @MODELS.register_module()

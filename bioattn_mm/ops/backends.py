@@ -17,6 +17,7 @@ OPERATORS = (
     'aggregated_attention',
     'cosine_attention',
     'gated_convolution',
+    'gelu_pool',
     'layer_norm',
     'linear',
     'log_cpb_table',

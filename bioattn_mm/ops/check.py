@@ -19,6 +19,7 @@ from .backends import available_backends
 from .baselines import flex_aggregated_attention, natten_attention, unfused_attention
 from .cosine_attention import cosine_attention
 from .gated_convolution import gated_convolution
+from .gelu_pool import gelu_pool
 from .layer_norm import layer_norm
 from .linear import linear
 from .log_cpb import log_cpb_table
@@ -138,6 +139,10 @@ def make_cosine_attention(
 
 def make_gated_convolution(batch: int = 2, grid: tuple[int, int] = (5, 7), channels: int = 16) -> list[Tensor]:
     return [torch.randn(batch, *grid, 2 * channels), torch.randn(channels, 1, 3, 3) / 3, torch.randn(channels)]
+
+
+def make_gelu_pool(batch: int = 2, height: int = 8, width: int = 12, channels: int = 24) -> list[Tensor]:
+    return [torch.randn(batch, height, width, channels)]
 
 
 def make_linear(tokens: int = 70, inputs: int = 24, outputs: int = 40) -> list[Tensor]:
@@ -276,6 +281,18 @@ OPERATORS = {
         },
         dtypes={'cpu': (torch.float32, torch.float64, torch.bfloat16), 'cuda': (torch.float32, *HALF)},
         full_precision=(1, 2),
+    ),
+    'gelu_pool': Operator(
+        run=partial(gelu_pool, grid=(3, 4)),
+        make=make_gelu_pool,
+        sizes=[dict(), dict(height=1, width=1), dict(channels=72), dict(channels=8), dict(batch=0)],
+        timed={
+            'cpu': (
+                'TransNeXt-Tiny, stage 1 at 512 x 512, to 3 x 4',
+                dict(batch=1, height=128, width=128, channels=72),
+            )
+        },
+        dtypes={'cpu': (torch.float32, torch.float64, torch.bfloat16)},
     ),
     'linear': Operator(
         run=linear,

@@ -5,6 +5,7 @@
 #include "build.cpp"
 #include "cosine_attention.cpp"
 #include "gated_convolution.cpp"
+#include "gelu_pool.cpp"
 #include "layer_norm.cpp"
 #include "linear.cpp"
 #include "log_cpb.cpp"

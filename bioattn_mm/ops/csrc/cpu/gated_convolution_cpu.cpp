@@ -1,7 +1,7 @@
 // ConvGLU's gate on the CPU in one pass over the tokens; the lanes of a vector are neighbouring channels.
 
 #include "../gated_convolution.h"
-#include "vectors.h"
+#include "gelu.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
@@ -13,7 +13,6 @@
 #endif
 
 #include <algorithm>
-#include <type_traits>
 
 namespace bioattn_mm {
 namespace {
@@ -28,76 +27,6 @@ enum { kOfConvolution = kTaps,
        kOfGate,
        kOfFeatures,
        kSums };
-
-// The arithmetic is float32, for float64 it is float64.
-template <typename Data>
-using Number = std::conditional_t<std::is_same_v<Data, double>, double, float>;
-
-// The distribution function and the density of the normal distribution; float to 1e-7 by formula 7.1.26 of Abramowitz
-// and Stegun.
-BIOATTN_INLINE void normal_distribution(float x, float& cumulative, float& density) {
-  const float half = 0.70710678f * (x < 0 ? -x : x);
-  const float exponent = exponential(-half * half);
-  const float t = 1 / (1 + 0.3275911f * half);
-  float p = 1.061405429f;
-  p = p * t - 1.453152027f;
-  p = p * t + 1.421413741f;
-  p = p * t - 0.284496736f;
-  p = p * t + 0.254829592f;
-  const float tail = 0.5f * p * t * exponent;
-  cumulative = x < 0 ? tail : 1 - tail;
-  density = 0.39894228f * exponent;
-}
-
-BIOATTN_INLINE void normal_distribution(double x, double& cumulative, double& density) {
-  cumulative = 0.5 * std::erfc(-x * 0.70710678118654752440);
-  density = 0.39894228040143267794 * std::exp(-0.5 * x * x);
-}
-
-template <typename Data, typename T = Number<Data>>
-BIOATTN_INLINE void normal_distribution(const Vector<T>& x, Vector<T>& cumulative, Vector<T>& density, const Data*) {
-  T lanes[3][kLanes<T>];
-  store(lanes[0], x);
-#pragma omp simd
-  for (int64_t lane = 0; lane < kLanes<T>; ++lane) normal_distribution(lanes[0][lane], lanes[1][lane], lanes[2][lane]);
-  cumulative = load(lanes[1]), density = load(lanes[2]);
-}
-
-template <typename Data, typename T = Number<Data>>
-BIOATTN_INLINE Vector<T> gelu(const Vector<T>& x, const Data* data) {
-  Vector<T> cumulative, density;
-  normal_distribution(x, cumulative, density, data);
-  return x * cumulative;
-}
-
-#ifdef BIOATTN_FOR_BFLOAT16
-// The same formula to 5e-5.
-BIOATTN_INLINE void normal_distribution(
-    const Vector<float>& x, Vector<float>& cumulative, Vector<float>& density, const NativeBFloat16*) {
-  const Vector<float> half = 0.70710678f * (x < 0 ? -x : x);
-  const Vector<float> exponent = rough_exponential(-half * half);
-  const Vector<float> t = rough_inverse(1 + 0.3275911f * half);
-  const Vector<float> p = (((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f;
-  const Vector<float> tail = 0.5f * p * t * exponent;
-  cumulative = x < 0 ? tail : 1 - tail;
-  density = 0.39894228f * exponent;
-}
-
-// The forward pass needs no density: a polynomial for the distribution function where |x| < 4.25, to 1.5e-5, takes half
-// of the instructions.
-BIOATTN_INLINE Vector<float> gelu(const Vector<float>& x, const NativeBFloat16*) {
-  constexpr float kCoefficients[] = {-5.32785283e-9f, 2.25546472e-7f, -5.62651212e-6f, 9.34199852e-5f,
-                                     -1.10857515e-3f, 9.81609151e-3f, -6.63452893e-2f, 3.98907125e-1f};
-  const Vector<float> limit = Vector<float>{} + 4.25f;
-  const Vector<float> low = x < -limit ? -limit : x, limited = low > limit ? limit : low;
-  const Vector<float> square = limited * limited;
-  Vector<float> p = Vector<float>{} + 5.56496585e-11f;
-#pragma GCC unroll 8
-  for (const float coefficient : kCoefficients) p = p * square + coefficient;
-  const Vector<float> cumulative = 0.5f + limited * p;
-  return x * (cumulative < 0 ? Vector<float>{} : cumulative);
-}
-#endif
 
 // A rectangle of tokens of an image, and the channels from `first` on to before `last`, at most those of a cache line.
 // Pointers are to the image.
