@@ -30,8 +30,6 @@ class PatchEmbed(nn.Module):
     def __init__(self, in_channels: int, embed_dims: int, patch_size: int, stride: int) -> None:
         super().__init__()
         self.proj = nn.Conv2d(in_channels, embed_dims, patch_size, stride, padding=patch_size // 2)
-        # The layout in which the convolution takes its weight, else copied in every step, and gives its gradient.
-        self.proj.to(memory_format=torch.channels_last)
         self.norm = LayerNorm(embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
