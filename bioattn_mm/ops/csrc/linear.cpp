@@ -22,6 +22,7 @@ namespace of_linear {
 using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
+using Two = std::tuple<Tensor, Tensor>;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
 
 Tensor as_matrix(const Tensor& tokens) { return tokens.reshape_symint({-1, tokens.sym_size(-1)}); }
@@ -48,16 +49,25 @@ Tensor multiply(const Tensor& tokens, const Tensor& weight, const std::optional<
   return pointwise->call(tokens, weight, bias, "none", no_scalars, std::nullopt);
 }
 
-// The weight is in the dtype of x.
-Tensor transform(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
-  const Tensor output = multiply(as_matrix(x), weight, bias ? std::optional(bias->to(x.scalar_type())) : bias);
-  c10::SymDimVector sizes(x.sym_sizes().begin(), x.sym_sizes().end());
-  sizes.back() = weight.sym_size(0);
-  return output.view_symint(sizes);
+// The output, and the weight in the dtype of x, which the backward pass takes.
+Two forward(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  const bool converts = x.device().is_cpu() && x.scalar_type() == at::kBFloat16 && linear_gradients_can_run_cpu();
+  const Tensor converted = converts ? to_bfloat16_cpu(weight) : weight.to(x.scalar_type());
+  const Tensor output = multiply(as_matrix(x), converted, bias ? std::optional(bias->to(x.scalar_type())) : bias);
+  c10::DimVector sizes(x.sizes().begin(), x.sizes().end());
+  sizes.back() = weight.size(0);
+  return {output.view(sizes), converted};
 }
 
+Two forward_meta(const Tensor& x, const Tensor& weight, const std::optional<Tensor>&) {
+  c10::SymDimVector sizes(x.sym_sizes().begin(), x.sym_sizes().end());
+  sizes.back() = weight.sym_size(0);
+  return {at::empty_symint(sizes, x.options()), at::empty_symint(weight.sym_sizes(), x.options())};
+}
+
+template <auto forward>
 Tensor without_autograd(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
-  return transform(x, weight.to(x.scalar_type()), bias);
+  return std::get<0>(forward(x, weight, bias));
 }
 
 // `weight` is in the dtype of x, the gradients of weight and bias are in float32.
@@ -81,10 +91,11 @@ struct Linear : torch::autograd::Function<Linear> {
   static Tensor forward(
       AutogradContext* context, const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    const Tensor converted = weight.to(x.scalar_type());
+    static const auto op = find_operator<decltype(forward_meta)>("bioattn_mm::linear_forward");
+    const auto [output, converted] = op.call(x, weight, bias);
     context->save_for_backward({x, converted});
     context->saved_data["has_bias"] = bias.has_value();
-    return transform(x, converted, bias);
+    return output;
   }
 
   static variable_list backward(AutogradContext* context, variable_list grad_outputs) {
@@ -101,16 +112,19 @@ Tensor with_autograd(const Tensor& x, const Tensor& weight, const std::optional<
 
 TORCH_LIBRARY_FRAGMENT(bioattn_mm, library) {
   library.def("linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor");
+  library.def("linear_forward(Tensor x, Tensor weight, Tensor? bias) -> (Tensor, Tensor)");
   library.def("linear_backward(Tensor grad_output, Tensor x, Tensor weight) -> (Tensor, Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
-  library.impl("linear", without_autograd);
+  library.impl("linear", without_autograd<of_linear::forward>);
+  library.impl("linear_forward", of_linear::forward);
   library.impl("linear_backward", backward_cpu);
 }
 
 TORCH_LIBRARY_IMPL(bioattn_mm, Meta, library) {
-  library.impl("linear", without_autograd);
+  library.impl("linear", without_autograd<forward_meta>);
+  library.impl("linear_forward", forward_meta);
   library.impl("linear_backward", backward_meta);
 }
 

@@ -7,8 +7,11 @@
 
 namespace bioattn_mm {
 
-// Whether the kernel below can run: the processor has the instructions.
+// Whether the kernels below can run: the processor has the instructions.
 bool linear_gradients_can_run_cpu();
+
+// A float32 tensor in bfloat16, contiguous.
+at::Tensor to_bfloat16_cpu(const at::Tensor& tensor);
 
 // The gradients of weight, (M, C), and bias, (M), in float32, for tokens x (N, C) and gradients of the output (N, M), both
 // in bfloat16 and contiguous.

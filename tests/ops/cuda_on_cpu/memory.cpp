@@ -11,7 +11,6 @@
 
 #include <cstdio>
 #include <cstring>
-#include <sstream>
 #include <vector>
 
 namespace bioattn_mm {
@@ -53,12 +52,12 @@ std::vector<std::vector<Copy>> copies(kMaxThreads);  // of each thread
 std::string line_of(const void* address) {
   Dl_info info;
   if (!dladdr(address, &info)) return "?";
-  std::ostringstream command;
+  char number[32];
   // The address is the one that a call returns to.
-  command << "addr2line -is -e '" << info.dli_fname << "' "
-          << reinterpret_cast<void*>(static_cast<const char*>(address) - 1 - static_cast<char*>(info.dli_fbase));
+  snprintf(number, sizeof number, "0x%tx", static_cast<const char*>(address) - 1 - static_cast<char*>(info.dli_fbase));
+  const std::string command = std::string("addr2line -is -e '") + info.dli_fname + "' " + number;
   std::string lines;
-  if (FILE* pipe = popen(command.str().c_str(), "r")) {
+  if (FILE* pipe = popen(command.c_str(), "r")) {
     char line[256];
     while (fgets(line, sizeof line, pipe)) (lines += lines.empty() ? "" : " < ").append(line, strcspn(line, "\n"));
     pclose(pipe);

@@ -7,8 +7,8 @@
 #include <c10/util/Half.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <map>
-#include <sstream>
 
 namespace cuda_on_cpu {
 namespace {
@@ -154,21 +154,23 @@ const std::map<std::string, void (*)(const Instruction&, const Operand*)> emulat
 
 std::map<const char*, Instruction> instructions;  // by the address of their text
 
-// Reads "name {%0, %1, ...}, ..., [%5];".
-Instruction parse(const char* text) {
+// Reads "name {%0, %1, ...}, ..., [%5];". Without streams: where the compiler links the C++ library into this one, a
+// second copy of it in the process, theirs fail.
+Instruction parse(const std::string& text) {
   Instruction result;
-  std::istringstream stream(text);
-  stream >> result.name;
-  if (result.name.back() == ';') result.name.pop_back();
+  size_t place = text.find_first_of(" ;");
+  result.name = text.substr(0, place);
   const auto found = emulations.find(result.name);
   if (found == emulations.end()) fail("there is no emulation of the PTX instruction " + result.name);
   result.run = found->second;
   bool in_group = false;
-  for (char c; stream >> c;) {
-    int operand;
+  while ((place = text.find_first_of("{}%", place)) != std::string::npos) {
+    const char c = text[place++];
     if (c == '{') result.groups.emplace_back();
-    if (c == '{' || c == '}') in_group = c == '{';
-    if (c == '%' && stream >> operand && in_group) result.groups.back().push_back(operand);
+    if (c != '%')
+      in_group = c == '{';
+    else if (in_group)
+      result.groups.back().push_back(std::atoi(text.c_str() + place));
   }
   return result;
 }

@@ -1,4 +1,4 @@
-// Gradients of weight and bias of a linear layer on the CPU, from tokens in bfloat16.
+// What a linear layer computes on the CPU from tokens in bfloat16: gradients of weight and bias, and the weight in bfloat16.
 //
 // The gradient of the weight is the product of the transposed gradients of the output with the inputs: a sum over tokens.
 // An instruction multiplies pairs of numbers, here those of two neighbouring tokens. For some hundred tokens at a time,
@@ -132,6 +132,19 @@ BIOATTN_FOR_BFLOAT16 void differentiate(const Gradients g, int64_t first, int64_
   }
 }
 
+// Numbers whose conversion is worth a thread: to wake one takes as long as to convert tens of thousands of them.
+constexpr int64_t kConverted = 1 << 18;
+
+BIOATTN_FOR_BFLOAT16 void convert(const float* source, NativeBFloat16* target, int64_t count) {
+  int64_t i = 0;
+  for (; i + kWidth <= count; i += kWidth) store(target + i, load(source + i));
+  float rest[kWidth] = {};
+  NativeBFloat16 converted[kWidth];
+  std::copy(source + i, source + count, rest);
+  store(converted, load(rest));
+  std::copy(converted, converted + (count - i), target + i);
+}
+
 template <typename T>
 T* data_of(const Tensor& tensor) {
   return static_cast<T*>(tensor.data_ptr());
@@ -140,6 +153,16 @@ T* data_of(const Tensor& tensor) {
 }  // namespace
 
 bool linear_gradients_can_run_cpu() { return has_bfloat16(); }
+
+Tensor to_bfloat16_cpu(const Tensor& any_tensor) {
+  const Tensor tensor = any_tensor.contiguous(), converted = at::empty(tensor.sizes(), tensor.options().dtype(at::kBFloat16));
+  const auto* source = data_of<const float>(tensor);
+  auto* target = data_of<NativeBFloat16>(converted);
+  at::parallel_for(0, tensor.numel(), kConverted, [&](int64_t begin, int64_t end) {
+    convert(source + begin, target + begin, end - begin);
+  });
+  return converted;
+}
 
 std::tuple<Tensor, Tensor> linear_gradients_cpu(const Tensor& grad_output, const Tensor& x) {
   const int64_t tokens = x.size(0), inputs = x.size(1), outputs = grad_output.size(1);
@@ -159,6 +182,7 @@ std::tuple<Tensor, Tensor> linear_gradients_cpu(const Tensor& grad_output, const
 #else
 
 bool linear_gradients_can_run_cpu() { return false; }
+Tensor to_bfloat16_cpu(const Tensor&) { TORCH_CHECK(false, "linear was compiled without instructions of bfloat16"); }
 std::tuple<Tensor, Tensor> linear_gradients_cpu(const Tensor&, const Tensor&) {
   TORCH_CHECK(false, "linear was compiled without instructions of bfloat16");
 }
