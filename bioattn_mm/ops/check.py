@@ -285,7 +285,7 @@ OPERATORS = {
     'gelu_pool': Operator(
         run=partial(gelu_pool, grid=(3, 4)),
         make=make_gelu_pool,
-        sizes=[dict(), dict(height=1, width=1), dict(channels=72), dict(channels=8), dict(batch=0)],
+        sizes=[dict(), dict(height=1, width=1), dict(channels=72), dict(channels=17), dict(batch=0)],
         timed={
             'cpu': (
                 'TransNeXt-Tiny, stage 1 at 512 x 512, to 3 x 4',

@@ -99,7 +99,7 @@ struct Queries {
   __host__ __device__ int offsets() const { return window * window; }
   __device__ int64_t place(int token, int head) const { return static_cast<int64_t>(token) * heads + head; }
 
-  // Factor of a query: the head's, and the logarithm of the number of keys, in the window and pooled.
+  // Logarithm of the number of a query's keys: those of its window inside of the image, and the pooled ones.
   __device__ float log_keys(int token) const {
     const int row = token / width % height, column = token % width, margin = window / 2;
     const auto inside = [&](int i, int length) {
