@@ -90,31 +90,35 @@ struct PooledBias {
     width = round_up(s.width, kLanes<T>);
     for (int64_t v = 0; v < s.pooled_width; ++v) starts[v] = in_table ? index[v] : v * width;
     row_stride = in_table ? table_columns : s.pooled_width * width;
-    head_stride = rows * row_stride;
-    // Groups at the right edge of the image read a vector beyond the last row at most.
+    // Groups at the right edge of the image read, and of gradients write, a vector beyond the last row at most: there is
+    // room for it behind each head, because heads are computed side by side.
+    head_stride = rows * row_stride + kLanes<T>;
     const T* table = inputs.pooled_bias.template const_data_ptr<T>();
-    data.assign(heads * head_stride + kLanes<T>, T(0));
+    data.assign(heads * head_stride, T(0));
     if (in_table) {
-      std::copy_n(table, heads * head_stride, data.data());
+      for (int64_t head = 0; head < heads; ++head)
+        std::copy_n(table + head * rows * row_stride, rows * row_stride, data.data() + head * head_stride);
       return;
     }
     at::parallel_for(0, heads * rows, 16, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row)
         for (int64_t v = 0; v < s.pooled_width; ++v)
           for (int64_t j = 0; j < s.width; ++j)
-            data[row * row_stride + v * width + j] = table[row * table_columns + index[j * s.pooled_width + v]];
+            data[place_of(row) + v * width + j] = table[row * table_columns + index[j * s.pooled_width + v]];
     });
   }
 
+  // Where a row begins, of those of all heads.
+  int64_t place_of(int64_t row) const { return row / rows * head_stride + row % rows * row_stride; }
+
   // Adds up gradients with the layout of `data`, one for each block of columns.
   void reduce(const T* gradients, int64_t blocks, const SizesOf<T>& s, T* grad_table) const {
-    const int64_t block_stride = heads * head_stride + kLanes<T>;
     at::parallel_for(0, heads * rows, 16, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         T* target = grad_table + row * table_columns;
         std::fill_n(target, table_columns, T(0));
         for (int64_t block = 0; block < blocks; ++block) {
-          const T* source = gradients + block * block_stride + row * row_stride;
+          const T* source = gradients + block * heads * head_stride + place_of(row);
           if (in_table) {
             for (int64_t column = 0; column < table_columns; ++column) target[column] += source[column];
           } else {
@@ -480,7 +484,7 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
   T* grad_window_data = window_data.mutable_data_ptr<T>();
   T* factors_data = grad_window_data + s.planes * s.height * window_row;
   // Where tasks of one head add to the same sums, each has its own; they are added up in order at the end.
-  const int64_t bias_size = s.heads * a.bias.head_stride + kLanes<T>, bias_blocks = a.bias.in_table ? s.column_blocks : 1;
+  const int64_t bias_size = s.heads * a.bias.head_stride, bias_blocks = a.bias.in_table ? s.column_blocks : 1;
   const Tensor bias_sums = at::zeros({bias_blocks, bias_size}, logsumexp.options());
   const int64_t sum_keys = round_up(s.pooled, kKeysOfSums<T, Element>);
   const int64_t row_channels = round_up(s.channels, kChannelsOfSums<T, Element>);
