@@ -131,7 +131,7 @@ def test_backward_is_the_same_for_any_number_of_threads() -> None:
 
 @needs_library
 def test_heads_are_apart() -> None:
-    """Threads that compute neighbouring heads add to neighbouring gradients of the position bias, a vector at a time."""
+    """Threads with neighbouring heads add to neighbouring gradients of the position bias, a vector at a time."""
     inputs = make_inputs(batch=3000, grid=(1, 1), pooled_grid=(1, 1), dtype=torch.float32)
     inputs = inputs._replace(pooled_bias=inputs.pooled_bias[:, :1, :1], pooled_bias_rows=torch.zeros(1, 1, dtype=int))
     inputs = inputs._replace(pooled_bias_columns=torch.zeros(1, 1, dtype=int))
