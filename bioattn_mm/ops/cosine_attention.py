@@ -172,10 +172,8 @@ def cosine_attention(
         token_bias,
     )
     _check(inputs)
-    if (
-        choose_backend(query.device, backend, why_not_on_cuda(query, query.dtype, window_bias.shape[1]))
-        == 'reference'
-    ):
+    unsupported = why_not_on_cuda(query, query.dtype, window_bias.shape[1])
+    if choose_backend(query.device, backend, unsupported) == 'reference':
         return aggregated_attention(*inputs.normalised(), backend='reference')
     return torch.ops.bioattn_mm.cosine_attention(*inputs)
 

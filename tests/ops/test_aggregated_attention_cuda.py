@@ -24,41 +24,20 @@ COSINE_SOURCE = CSRC / 'cuda' / 'cosine_attention_cuda.cu'
 
 
 class OnCPU(torch.autograd.Function):
-    """The CUDA kernels, run on the CPU."""
+    """The CUDA kernels of an operator, 'aggregated_attention' or 'cosine_attention', run on the CPU."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, emulation: CUDAOnCPU, *inputs: torch.Tensor) -> torch.Tensor:
-        results = emulation.operators.aggregated_attention_forward(inputs, any(ctx.needs_input_grad))
-        ctx.emulation = emulation
+    def forward(ctx: FunctionCtx, emulation: CUDAOnCPU, name: str, *inputs: torch.Tensor) -> torch.Tensor:
+        results = getattr(emulation.operators, f'{name}_forward')(inputs, any(ctx.needs_input_grad))
+        ctx.backward_operator = getattr(emulation.operators, f'{name}_backward')
         ctx.save_for_backward(*inputs, *results)
         return results[0]
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         *inputs, output, logsumexp, rounding = ctx.saved_tensors
-        operator = ctx.emulation.operators.aggregated_attention_backward
-        gradients = list(operator(grad, inputs, output, logsumexp, rounding))
-        gradients.insert(-1, None)  # of pooled_bias_rows, the last input but one
-        return None, *gradients
-
-
-class CosineOnCPU(torch.autograd.Function):
-    """The CUDA kernels of cosine attention, run on the CPU."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, emulation: CUDAOnCPU, *inputs: torch.Tensor) -> torch.Tensor:
-        results = emulation.operators.cosine_attention_forward(inputs, any(ctx.needs_input_grad))
-        ctx.emulation = emulation
-        ctx.save_for_backward(*inputs, *results)
-        return results[0]
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        *inputs, output, logsumexp, rounding = ctx.saved_tensors
-        operator = ctx.emulation.operators.cosine_attention_backward
-        gradients = list(operator(grad, inputs, output, logsumexp, rounding))
-        gradients[7:7] = None, None  # of rows and columns of the position bias
-        return None, *gradients
+        gradients = iter(ctx.backward_operator(grad, inputs, output, logsumexp, rounding))
+        return None, None, *(next(gradients) if t.is_floating_point() else None for t in inputs)
 
 
 @pytest.fixture(scope='session')
@@ -75,9 +54,9 @@ def turing(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
     return CUDAOnCPU('turing_on_cpu', sources, tmp_path_factory.mktemp('turing'), capability=750)
 
 
-def on_cpu(emulation: CUDAOnCPU) -> Kernels:
+def on_cpu(emulation: CUDAOnCPU, name: str = 'aggregated_attention') -> Kernels:
     emulation.draw_order()
-    return partial(OnCPU.apply, emulation), 'cpu'
+    return partial(OnCPU.apply, emulation, name), 'cpu'
 
 
 @pytest.fixture(
@@ -383,9 +362,7 @@ def cosine_kernels(request: pytest.FixtureRequest) -> Kernels:
     """Cosine attention, and the device it runs on."""
     if request.param == 'cuda':
         return partial(cosine_attention, backend='cuda'), 'cuda'
-    emulation = request.getfixturevalue('tensor_cores')
-    emulation.draw_order()
-    return partial(CosineOnCPU.apply, emulation), 'cpu'
+    return on_cpu(request.getfixturevalue('tensor_cores'), 'cosine_attention')
 
 
 def check_cosine_attention(kernels: Kernels, inputs: CosineAttentionInputs, tolerance: float) -> None:
@@ -466,7 +443,7 @@ def test_cosine_attention_is_registered_as_torch_expects() -> None:
 
 @pytest.mark.every_kernel
 def test_every_barrier_of_cosine_attention_is_needed(tensor_cores: CUDAOnCPU) -> None:
-    tensor_cores.draw_order()
+    operator, _ = on_cpu(tensor_cores, 'cosine_attention')
     inputs = list(make_inputs(batch=1, grid=(17, 31), heads=1, channels=24, dtype=torch.float32))
     places = barriers_in(COSINE_SOURCE)
     assert len(places) == 4
@@ -475,4 +452,4 @@ def test_every_barrier_of_cosine_attention_is_needed(tensor_cores: CUDAOnCPU) ->
             tensor_cores.without_barrier(place),
             pytest.raises(RuntimeError, match='without a barrier|uninitialised'),
         ):
-            values_and_gradients(partial(CosineOnCPU.apply, tensor_cores), inputs)
+            values_and_gradients(operator, inputs)

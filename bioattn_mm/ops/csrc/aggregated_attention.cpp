@@ -50,11 +50,6 @@ struct SeparateArguments<std::index_sequence<i...>> {
 };
 using Separate = SeparateArguments<std::make_index_sequence<9>>;
 
-// Room for the rounding of the output.
-Tensor empty_rounding(const Tensor& query) {
-  return at::isReducedFloatingType(query.scalar_type()) ? shaped_like(query) : at::empty({0}, query.options());
-}
-
 RoundedForward forward_meta(const Inputs& inputs, bool) {
   const Tensor& query = inputs.query;
   const auto dtype = at::isReducedFloatingType(query.scalar_type()) ? at::kFloat : query.scalar_type();

@@ -18,18 +18,6 @@ namespace of_cosine_attention {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Room for the rounding of the output, which only the kernels for CUDA write. The logsumexp is in the order that the
-// device's kernels have, so PyTorch is told only how many numbers there are.
-RoundedForward room_for(const CosineInputs& inputs) {
-  const Tensor& query = inputs.query;
-  const auto sizes = query.sym_sizes();
-  const bool rounds = at::isReducedFloatingType(query.scalar_type());
-  return {
-      shaped_like(query),
-      at::empty_symint({sizes[0] * sizes[1] * sizes[2] * sizes[3]}, inputs.scale.options()),
-      rounds ? shaped_like(query) : at::empty({0}, query.options())};
-}
-
 CpuInputs inputs_of_cpu(const CosineInputs& inputs) {
   const Tensor tokens_of_window = inputs.key_value.contiguous(), pooled_tokens = inputs.pooled_key_value.contiguous();
   CpuInputs cpu;
@@ -47,9 +35,11 @@ CpuInputs inputs_of_cpu(const CosineInputs& inputs) {
   return cpu;
 }
 
+// The logsumexp is in the order that the device's kernels have, so PyTorch is told only how many numbers there are. The
+// rounding is written and read on CUDA alone.
 RoundedForward forward_cpu(const CosineInputs& inputs, bool) {
   const auto [output, logsumexp] = attention_forward_cpu(inputs_of_cpu(inputs));
-  return {output, logsumexp.view(-1), std::get<2>(room_for(inputs))};
+  return {output, logsumexp.view(-1), empty_rounding(inputs.query)};
 }
 
 CosineGradients backward_cpu(
@@ -70,7 +60,12 @@ CosineGradients backward_cpu(
       grad.window_bias, grad.pooled_bias, grad.tokens, grad.token_bias};
 }
 
-RoundedForward forward_meta(const CosineInputs& inputs, bool) { return room_for(inputs); }
+RoundedForward forward_meta(const CosineInputs& inputs, bool) {
+  const Tensor& query = inputs.query;
+  const auto sizes = query.sym_sizes();
+  const Tensor logsumexp = at::empty_symint({sizes[0] * sizes[1] * sizes[2] * sizes[3]}, inputs.scale.options());
+  return {shaped_like(query), logsumexp, empty_rounding(query)};
+}
 
 CosineGradients backward_meta(
     const Tensor&, const CosineInputs& inputs, const Tensor&, const Tensor&, const Tensor&) {

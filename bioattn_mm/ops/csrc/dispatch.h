@@ -19,6 +19,11 @@ inline at::Tensor shaped_like(const at::Tensor& tensor) {
   return at::empty_symint(tensor.sym_sizes(), tensor.options());
 }
 
+// Room for what rounding takes from an output of the shape of `query`, of which only half precision has any.
+inline at::Tensor empty_rounding(const at::Tensor& query) {
+  return at::isReducedFloatingType(query.scalar_type()) ? shaped_like(query) : at::empty({0}, query.options());
+}
+
 // While it lives, autocast is off; called with a tensor, it gives what autocast makes of it: its own dtype for
 // floating-point tensors except float64, as for a matrix product.
 template <c10::DeviceType device>
