@@ -9,31 +9,37 @@ CONFIG ?= configs/transnext/upernet_tiny_ade20k.py
 # --log wandb and --log mlflow.
 EXTRA ?=
 WORK_DIR = work_dirs/$(patsubst configs/%.py,%,$(CONFIG))_mini
-# Mixed precision for the demo of a segmentor where the processor multiplies bfloat16; AMP= for float32. Boxes suffer from
-# it in so short a training.
-AMP ?= $(if $(findstring ade20k,$(CONFIG)),$(shell \
-	grep -qsw -e avx512_bf16 -e amx_bf16 -e bf16 /proc/cpuinfo && echo --amp bfloat16))
+# Mixed precision of the demo, as tools/train.py takes it; AMP= for float32.
+AMP ?= auto
 
 # For the tests, as bioattn_mm/cli/threads.py does for the tools: threads that sleep leave their core to others.
 export OMP_WAIT_POLICY ?= PASSIVE
+
+# Containers often tell Python to keep no compiled modules. Then each process of the tools would compile thousands of
+# modules of the upstream libraries anew, for 10 seconds or more.
+export PYTHONDONTWRITEBYTECODE :=
 
 # Tests run side by side, each file in one process, and share the cores.
 JOBS ?= 2
 THREADS ?= $(shell n=$$(( $$(nproc) / $(JOBS) )); echo $$(( n > 0 ? n : 1 )))
 PYTEST = OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test test-all test-docs test-package test-bounds dry-run-all gallery docs lint clean
+.PHONY: help setup wheel demo test test-extra test-all test-docs test-package test-bounds test-capabilities test-asan dry-run-all gallery docs lint clean
 
 help:
 	@echo 'make setup   environment in .venv (a few minutes the first time); EXTRA=deploy adds what tools/export.py needs,'
 	@echo '             EXTRA=demo what tools/demo.py and its tests need, EXTRA=log what --log wandb and mlflow need;'
 	@echo "             EXTRA='deploy demo log' all of it"
+	@echo 'make wheel   the wheel for every Python and torch, into dist/; with CUDA operators where nvcc is'
 	@echo 'make demo    train and test $(CONFIG) on miniature data; CONFIG=... for another'
 	@echo 'make test    the test suite; make test-all trains and tests every config, too (hours)'
+	@echo 'make test-extra   of the suite, what needs the packages of an EXTRA, all of which it installs'
 	@echo 'make test-docs   every command of README.md and docs/, made short (half an hour)'
 	@echo 'make dry-run-all   the first training step of every config at full size (hours on a CPU)'
 	@echo 'make test-package   installs wheel and sdist into empty environments, trains and predicts there'
-	@echo 'make test-bounds    the lowest versions that pyproject.toml allows, each Python that is found, ARM (hours)'
+	@echo 'make test-bounds    the wheel in the lowest, the newest and other releases of torch and Python; ARM (hours)'
+	@echo 'make test-capabilities   the tests of the CPU operators with each instruction set below the one in use'
+	@echo 'make test-asan      the tests of the operators under AddressSanitizer, compiled into build/asan'
 	@echo 'make gallery   the pictures of docs/gallery.md and docs/systems, by the commands there (about 15 minutes)'
 	@echo 'make docs    the documentation site, into site/; broken links and references fail'
 	@echo 'make lint    style checks'
@@ -42,8 +48,8 @@ help:
 setup: $(READY) $(EXTRA:%=$(VENV)/.ready-%)
 
 # OpenCV comes in through two packages that share a folder; the headless one goes last, because the other needs
-# graphics libraries that a bare machine does not have. Python compiles the modules that are imported, at the first
-# time; pip would compile all twenty thousand files.
+# graphics libraries that a bare machine does not have. At the end, Python compiles the modules that the tools import; pip
+# would compile all twenty thousand files.
 $(READY): $(wildcard requirements/*.txt) setup.py pyproject.toml $(shell find bioattn_mm/ops/csrc -type f)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 		|| { echo 'Python 3.10 or later is needed; name one with: make PYTHON=python3.11'; exit 2; }
@@ -54,6 +60,22 @@ $(READY): $(wildcard requirements/*.txt) setup.py pyproject.toml $(shell find bi
 		"opencv-python-headless==$$($(BIN)/pip show opencv-python-headless | sed -n 's/^Version: //p')"
 	@echo 'Compiling the operators, under a minute on two cores'
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -W ignore -c 'import bioattn_mm, mmdet.apis, mmseg.apis, mmpretrain.apis' > /dev/null
+	@touch $@
+
+# With nvcc, for CUDA too. auditwheel checks that it runs on any Linux from 2018 on, and says so in its name.
+CUDA_HOME ?= /usr/local/cuda
+wheel: $(VENV)/.ready-wheel
+	rm -rf build/wheel
+	FORCE_CUDA=$(if $(wildcard $(CUDA_HOME)/bin/nvcc),1,0) CUDA_HOME=$(CUDA_HOME) \
+		$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
+	PATH="$(BIN):$$PATH" $(BIN)/auditwheel repair --plat manylinux_2_28_x86_64 --exclude 'libtorch*.so' \
+		--wheel-dir dist build/wheel/*.whl
+
+# Compiling needs torch alone, not the environment of `make setup`.
+$(VENV)/.ready-wheel: requirements/wheel.txt requirements/build.txt
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --no-compile -r requirements/build.txt -r requirements/wheel.txt -c requirements/runtime.txt torch
 	@touch $@
 
 # mmdeploy names packages that would replace those of the environment.
@@ -74,14 +96,31 @@ $(VENV)/.ready-docs: $(READY)
 	$(BIN)/pip install -r requirements/docs.txt
 	@touch $@
 
+# With AMP=auto, a segmentor trains in bfloat16 where the processor multiplies it; boxes suffer from it in so short a
+# training. Where it does not, UperNet's heads, which take most of the time, get half of their channels.
 # The test at the end says what was learned: no validation before.
 demo: setup
-	$(BIN)/python tools/train.py $(CONFIG) --mini --resume $(AMP) --cfg-options train_cfg.val_begin=1000
-	@rm -rf $(WORK_DIR)/images
-	$(BIN)/python tools/test.py $(CONFIG) $(WORK_DIR)/iter_200.pth --mini --show-dir $(WORK_DIR)/images
+	@set -e; amp='$(AMP)'; options=; \
+	if [ "$$amp" = auto ]; then \
+		amp=; \
+		case '$(CONFIG)' in *ade20k*) \
+			if $(BIN)/python -c 'import sys; from bioattn_mm.engine.amp import cpu_has_bfloat16 as has; sys.exit(not has())'; \
+			then amp='--amp bfloat16'; fi;; esac; \
+		case "$$amp $(CONFIG)" in ' '*upernet*) \
+			echo 'This processor does not multiply bfloat16: float32, and heads of 256 instead of 512 channels.'; \
+			options='model.decode_head.channels=256 model.auxiliary_head.channels=128';; esac; \
+	fi; \
+	set -x; \
+	$(BIN)/python tools/train.py $(CONFIG) --mini --resume $$amp --cfg-options train_cfg.val_begin=1000 $$options; \
+	rm -rf $(WORK_DIR)/images; \
+	$(BIN)/python tools/test.py $(CONFIG) $(WORK_DIR)/iter_200.pth --mini --show-dir $(WORK_DIR)/images \
+		$${options:+--cfg-options $$options}
 
 test: setup
 	$(PYTEST) $(PYTEST_ARGS)
+
+test-extra: setup $(VENV)/.ready-deploy $(VENV)/.ready-demo $(VENV)/.ready-log
+	$(PYTEST) -m 'extra and not every_config' $(PYTEST_ARGS)
 
 test-all: setup
 	$(PYTEST) -m 'not dry_run and not every_command' $(PYTEST_ARGS)
@@ -92,13 +131,27 @@ test-docs: setup $(VENV)/.ready-deploy
 test-package: setup $(VENV)/.ready-deploy
 	tests/package/check.sh $(BIN)/python
 
-# Those of pyenv, or else on the path; the first one gets the lowest versions. BOUNDS_PYTHONS=... for others.
-BOUNDS_PYTHONS ?= $(foreach minor,10 11 12 13,$(firstword \
+# Those of pyenv, or else on the path. BOUNDS_PYTHONS=... for others.
+BOUNDS_PYTHONS ?= $(foreach minor,10 11 12 13 14,$(firstword \
 	$(wildcard $(HOME)/.pyenv/versions/3.$(minor).*/bin/python) $(shell command -v python3.$(minor))))
 
-test-bounds: setup
-	tests/package/bounds.sh $(BOUNDS_PYTHONS)
+test-bounds: wheel
+	tests/package/bounds.sh dist/bioattn_mm-*.whl $(BOUNDS_PYTHONS)
 	tests/package/cross_compile.sh $(BIN)/python
+
+# The variables lower PyTorch, oneDNN and MKL, too; what runs kernels for GPUs on the CPU is left out.
+test-capabilities: setup
+	@for name in $$($(BIN)/python -c 'import torch; from bioattn_mm.ops import backends; \
+		print(*(n for n in torch.ops.bioattn_mm.cpu_capabilities()[:-1] if n != "avx512"))'); do \
+		echo "$$name"; \
+		ATEN_CPU_CAPABILITY=$$name ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
+			OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist load -q tests/ops \
+			--deselect tests/ops/test_aggregated_attention_cuda.py --deselect tests/ops/test_cuda_on_cpu.py \
+			--deselect tests/ops/test_sass.py --deselect tests/ops/test_launches.py $(PYTEST_ARGS) || exit 1; done
+
+# BIOATTN_MM_FUZZ_CASES=10000 for hours of random calls.
+test-asan: setup
+	tests/ops/asan.sh $(BIN)/python $(PYTEST_ARGS)
 
 # One after the other: at full size some take most of the memory of a small machine.
 dry-run-all: setup

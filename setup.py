@@ -4,9 +4,9 @@
     FORCE_CUDA=1 pip install --no-build-isolation .     for CUDA too, on a machine without a GPU
     BIOATTN_MM_WITHOUT_OPS=1 pip install .              without operators: attention runs in PyTorch
 
-Operators of one torch do not fit another, so they are compiled with the torch of the environment; pip's own build
-environment, which `--no-build-isolation` switches off, has none. With a GPU and nvcc they are compiled for CUDA, too.
-Where they do not compile, the installation ends with the reason.
+They are compiled with the headers of the torch of the environment, 2.11 or later, and run with every other; the build
+environment that pip makes without `--no-build-isolation` has none. With a GPU and nvcc they are compiled for CUDA,
+too. Where they do not compile, the installation ends with the reason. `make wheel` makes the wheel for others.
 """
 
 import os
@@ -16,9 +16,13 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 
 ROOT = Path(__file__).parent
+CSRC = ROOT / 'bioattn_mm' / 'ops' / 'csrc'
+# The first torch whose stable ABI has `parallel_for`, lists and strings.
+LOWEST_TORCH = '2.10'
 WITHOUT_OPS = 'BIOATTN_MM_WITHOUT_OPS'
 
 
@@ -27,7 +31,7 @@ def compiled_operators() -> dict:
     if os.environ.get(WITHOUT_OPS) == '1' or {'sdist', 'egg_info'} & set(sys.argv):
         return {}
     try:
-        from torch.utils.cpp_extension import BuildExtension, CppExtension, CUDAExtension
+        from torch.utils.cpp_extension import BuildExtension
     except ImportError as error:
         sys.exit(
             f'bioattn_mm: cannot compile the operators: {error}. Install torch first, then bioattn_mm with '
@@ -36,37 +40,69 @@ def compiled_operators() -> dict:
         )
     # The environment's ninja, also where the environment is not activated.
     os.environ['PATH'] = sysconfig.get_path('scripts') + os.pathsep + os.environ['PATH']
-    csrc = ROOT / 'bioattn_mm' / 'ops' / 'csrc'
-    sources = [csrc / 'operators.cpp', *csrc.glob('cpu/*.cpp')]
-    # Floating-point exceptions and errno, which nothing here reads, would keep loops from being vectorised. Python
-    # adds the flags that it was compiled with, often -g, and debug information takes half of the time.
-    # Apple's compiler knows no OpenMP: there one thread computes.
-    openmp = [] if sys.platform == 'darwin' else ['-fopenmp']
-    flags = dict(cxx=['-O3', '-g0', *openmp, '-fno-math-errno', '-fno-trapping-math'])
-    macros = []
+    libraries = [library('_cpu', ['operators.cpp', 'old_linux.cpp', *CSRC.glob('cpu/*.cpp')])]
     architectures = cuda_architectures()
     if architectures:
         os.environ['TORCH_CUDA_ARCH_LIST'] = architectures
-        sources += csrc.glob('cuda/*.cu')
-        # `--threads 0` compiles for all architectures at the same time.
-        flags['nvcc'] = ['-O3', '--expt-relaxed-constexpr', '--expt-extended-lambda', '--threads', '0']
-        macros = [('BIOATTN_WITH_CUDA', None), ('BIOATTN_CUDA_ARCHITECTURES', architectures.replace(' ', '_'))]
-    library = (CUDAExtension if architectures else CppExtension)(
-        'bioattn_mm.ops._library',
-        sorted(str(path.relative_to(ROOT)) for path in sources),
-        include_dirs=[str(csrc)],
-        define_macros=macros,
-        extra_compile_args=flags,
-        extra_link_args=openmp,
-        # It is loaded by torch.ops.load_library and does not use Python's ABI: one build fits every Python.
-        py_limited_api=True,
-    )
+        libraries.append(
+            library('_cuda', ['old_linux.cpp', *CSRC.glob('cuda/*.cpp'), *CSRC.glob('cuda/*.cu')], architectures)
+        )
     # With ninja, files are compiled side by side, MAX_JOBS of them or as many as there are cores; else one by one.
     return dict(
-        ext_modules=[library],
-        cmdclass=dict(build_ext=BuildExtension.with_options(no_python_abi_suffix=True)),
-        options=dict(bdist_wheel=dict(py_limited_api='cp310')),
+        ext_modules=libraries,
+        cmdclass=dict(build_ext=BuildExtension.with_options(no_python_abi_suffix=True), bdist_wheel=AnyPython),
     )
+
+
+def library(name: str, sources: list, architectures: str = '') -> Extension:
+    """A library of operators; for CUDA, if it names compute capabilities.
+
+    It uses what every torch from `LOWEST_TORCH` on has (PyTorch's stable ABI), and nothing of Python: one build fits
+    all of both.
+    """
+    from torch.utils.cpp_extension import include_paths, library_paths
+
+    version = re.search(r"'(.*)'", (ROOT / 'bioattn_mm' / 'version.py').read_text())[1]
+    major, minor = map(int, LOWEST_TORCH.split('.'))
+    target = [f'-DTORCH_TARGET_VERSION={major << 56 | minor << 48:#x}']
+    # Floating-point exceptions and errno, which nothing here reads, would keep loops from being vectorised. Python
+    # adds the flags that it was compiled with, often -g, and debug information takes half of the time. Of OpenMP only
+    # `simd` is used, which needs no library.
+    cxx = [
+        '-O3',
+        '-g0',
+        '-std=c++17',
+        '-fvisibility=hidden',
+        '-fopenmp-simd',
+        '-fno-math-errno',
+        '-fno-trapping-math',
+        *target,
+    ]
+    # `--threads 0` compiles for all architectures at the same time.
+    nvcc = ['-O3', '-std=c++17', '--expt-relaxed-constexpr', '--expt-extended-lambda', '--threads', '0', *target]
+    device = 'cuda' if architectures else 'cpu'
+    return Extension(
+        f'bioattn_mm.ops.{name}',
+        sorted(str(path.relative_to(ROOT)) for path in (CSRC / source for source in sources)),
+        language='c++',
+        include_dirs=[str(CSRC), *include_paths(device)],
+        library_dirs=library_paths(device),
+        # CUDA's runtime is a part of the library, so that any driver of its release runs it, whatever torch brings.
+        libraries=['torch_cpu', *(['torch_cuda', 'cudart_static', 'rt', 'dl'] if architectures else [])],
+        define_macros=[
+            ('BIOATTN_VERSION', f'"{version}"'),
+            *([('USE_CUDA', None), ('BIOATTN_CUDA_ARCHITECTURES', f'"{architectures}"')] if architectures else []),
+        ],
+        extra_compile_args=dict(cxx=cxx, nvcc=nvcc),
+        py_limited_api=True,
+    )
+
+
+class AnyPython(bdist_wheel):
+    """Names the wheel for any Python 3: its libraries are none of Python's modules."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return 'py3', 'none', super().get_tag()[2]
 
 
 def cuda_architectures() -> str:
@@ -82,15 +118,11 @@ def cuda_architectures() -> str:
     nvcc = Path(CUDA_HOME or '') / 'bin' / 'nvcc'
     if not torch.cuda.is_available() and not forced:
         return ''
-    release, reason = '', ''
-    if nvcc.is_file():
-        release = re.search(r'release (\d+)', subprocess.check_output([nvcc, '--version'], text=True))[1]
+    reason = ''
     if torch.version.cuda is None:
         reason = 'torch is built for the CPU alone'
-    elif not release:
+    elif not nvcc.is_file():
         reason = f'there is no {nvcc}; CUDA_HOME names the folder of the CUDA toolkit'
-    elif release != torch.version.cuda.split('.')[0]:
-        reason = f'nvcc is of CUDA {release}, torch of {torch.version.cuda}'
     if reason and forced:
         sys.exit(f'bioattn_mm: FORCE_CUDA=1, but the operators cannot be compiled for CUDA: {reason}')
     if reason:

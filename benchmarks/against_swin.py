@@ -26,12 +26,16 @@ from bioattn_mm.analysis.flops import count_multiply_adds
 from bioattn_mm.models import TransNeXt
 
 REFERENCE = 'Swin-T'
+DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16}
 
 
 def main() -> None:
     parser = make_parser(__doc__, repeats=5)
     parser.add_argument('--sizes', nargs='+', default=['512x512', '800x1344'], help='height x width, in pixels')
     parser.add_argument('--batch', type=int, default=1, help='images (default: %(default)s)')
+    parser.add_argument(
+        '--dtypes', nargs='+', default=list(DTYPES), choices=DTYPES, help='of autocast; float32: none'
+    )
     parser.add_argument('--no-training', action='store_true', help='measure the forward pass only')
     parser.add_argument('--cpu-time', action='store_true', help='seconds of the processor, of all threads')
     args = parser.parse_args()
@@ -53,7 +57,7 @@ def main() -> None:
         image = torch.randn(args.batch, 3, height, width, device=args.device)
         models = {name: model.to(args.device) for name, model in make_models((height, width)).items()}
         counts = {name: count_multiply_adds(model.eval(), image[:1]) for name, model in models.items()}
-        for dtype in (torch.float32, torch.bfloat16):
+        for dtype in map(DTYPES.get, args.dtypes):
             for training in (False,) if args.no_training else (False, True):
                 name = 'forward + backward' if training else 'forward'
                 best = measure(models, image, training, dtype, args, clock)

@@ -40,7 +40,7 @@ FULL = dict(
 
 def peak() -> int:
     """The most bytes of memory that this process has had since `reset_peak`."""
-    lines = Path('/proc/self/status').read_text().splitlines()
+    lines = Path('/proc/self/status').read_text(encoding='utf-8').splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith('VmHWM'))
 
 
@@ -48,7 +48,7 @@ def reset_peak() -> None:
     """Let `peak` begin with what this process has now, and what was freed given back."""
     gc.collect()
     ctypes.CDLL('libc.so.6').malloc_trim(0)
-    Path('/proc/self/clear_refs').write_text('5')
+    Path('/proc/self/clear_refs').write_text('5', encoding='utf-8')
 
 
 def wrapped_like_ours(config: Config) -> dict:

@@ -139,7 +139,7 @@ class Files:
         session = InferenceSession(self._onnx(), options, providers=['CPUExecutionProvider'])
         for _ in range(repeats):
             session.run(None, {INPUT: self._array})
-        return share_of_products(json.loads(Path(session.end_profiling()).read_text()))
+        return share_of_products(json.loads(Path(session.end_profiling()).read_text(encoding='utf-8')))
 
     @torch.no_grad()
     def _in_bfloat16(self) -> tuple[torch.Tensor, ...]:

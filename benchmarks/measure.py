@@ -116,7 +116,7 @@ class PeakMemory:
         else:
             ctypes.CDLL(None).malloc_trim(0)
             # Linux takes the peak of resident memory from here on.
-            with open('/proc/self/clear_refs', 'w') as file:
+            with open('/proc/self/clear_refs', 'w', encoding='utf-8') as file:
                 file.write('5')
             self._before = _resident_peak()
         return self
@@ -127,6 +127,6 @@ class PeakMemory:
 
 
 def _resident_peak() -> int:
-    with open('/proc/self/status') as file:
+    with open('/proc/self/status', encoding='utf-8') as file:
         line = next(line for line in file if line.startswith('VmHWM:'))
     return int(line.split()[1]) * 1024

@@ -30,7 +30,7 @@ from measure import print_header, print_row
 
 CSRC = Path(__file__).parents[1] / 'bioattn_mm' / 'ops' / 'csrc'
 SOURCES = ('aggregated_attention_forward', 'aggregated_attention_backward', 'sliding_window_cuda', 'log_cpb_cuda')
-FLAGS = ('-std=c++17', '-O3', '--expt-relaxed-constexpr', '--expt-extended-lambda')
+FLAGS = ('-DUSE_CUDA', '-std=c++17', '-O3', '--expt-relaxed-constexpr', '--expt-extended-lambda')
 # (stride of the tokens, heads, stride of the pooled grid in tokens); the fourth stage has no window.
 STAGES = {1: (4, 3, 8), 2: (8, 6, 4), 3: (16, 12, 2)}
 CHANNELS, WINDOW_SIZE = 24, 3

@@ -132,7 +132,7 @@ def fastest(function: Callable[[], object], repeats: int) -> float:
 
 def bytes_written() -> int:
     """What this process has given to write calls: gloo writes to its sockets, and nothing else writes meanwhile."""
-    counters = dict(line.split(': ') for line in Path('/proc/self/io').read_text().splitlines())
+    counters = dict(line.split(': ') for line in Path('/proc/self/io').read_text(encoding='utf-8').splitlines())
     return int(counters['wchar'])
 
 

@@ -35,7 +35,7 @@ class MemoryHook(Hook):
             num_bytes = torch.cuda.memory_allocated()
         else:
             processes = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
-            pages = sum(int(Path(f'/proc/{pid}/statm').read_text().split()[1]) for pid in processes)
+            pages = sum(int(Path(f'/proc/{pid}/statm').read_text(encoding='utf-8').split()[1]) for pid in processes)
             num_bytes = pages * resource.getpagesize()
         self.readings.append(num_bytes / 2**20)
 

@@ -1,10 +1,12 @@
 """Writing of files and folders: names that are free, and contents that are complete when they have their name."""
 
+import functools
 import itertools
 import json
 import math
 import os
 import shutil
+import unicodedata
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,6 +71,35 @@ def write_json(path: Path, document: object, indent: int | None = 1) -> None:
         file.write((json.dumps(without_nan(document), indent=indent, allow_nan=False) + '\n').encode())
 
 
+def read_json(path: Path, what_to_do: str, **kinds: type) -> dict:
+    """Read an object of JSON that a tool has written.
+
+    Args:
+        path: The file.
+        what_to_do: If it is damaged, for the message.
+        **kinds: The entries that it must have, and what they are.
+
+    Raises:
+        InputError: It is something else.
+    """
+    try:
+        document = json.loads(path.read_text(encoding='utf-8'))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f'{path} is damaged, {error}: {what_to_do}') from error
+    if not isinstance(document, dict):
+        raise InputError(f'{path} is damaged, it holds no object: {what_to_do}')
+    check_entries(path, document, what_to_do, **kinds)
+    return document
+
+
+def check_entries(path: Path, document: dict, what_to_do: str, **kinds: type) -> None:
+    """Raise an `InputError` if an object of JSON lacks an entry or has a wrong one, see `read_json`."""
+    wrong = [name for name, kind in kinds.items() if not isinstance(document.get(name), kind)]
+    if wrong:
+        what = {dict: 'an object', list: 'a list', str: 'a text', int: 'a whole number'}[kinds[wrong[0]]]
+        raise InputError(f'{path} is damaged, it has no {wrong[0]} that is {what}: {what_to_do}')
+
+
 def without_nan(node: object) -> object:
     """What JSON can hold of dicts, lists and numbers: with None for NaN and infinity."""
     if isinstance(node, dict):
@@ -76,6 +107,28 @@ def without_nan(node: object) -> object:
     if isinstance(node, (list, tuple)):
         return [without_nan(value) for value in node]
     return None if isinstance(node, float) and not math.isfinite(node) else node
+
+
+def other_spelling(path: Path) -> str:
+    """For messages of a file that is missing: a name beside it that looks the same, else ''.
+
+    Names may differ in capitals, or in the form in which Unicode has their accents: macOS takes them apart.
+    """
+    try:
+        found = _spellings(path.parent, path.parent.stat().st_mtime_ns).get(_as_it_looks(path.name))
+    except OSError:
+        return ''
+    return f'there is {ascii(found)}, spelt in another way than {ascii(path.name)}' if found else ''
+
+
+@functools.lru_cache(maxsize=8)
+def _spellings(folder: Path, _: int) -> dict[str, str]:
+    """The names in a folder by how they look; read again when the folder has changed."""
+    return {_as_it_looks(name): name for name in os.listdir(folder)}
+
+
+def _as_it_looks(name: str) -> str:
+    return unicodedata.normalize('NFC', name).casefold()
 
 
 def unique_name(path: str, taken: Collection[str]) -> str:

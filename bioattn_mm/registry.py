@@ -91,7 +91,12 @@ TRANSFORMS = child(
     'datasets.quick',
     late=dict(CountedRandomCrop='datasets.quick_seg', TablePhotoMetricDistortion='datasets.quick_seg'),
 )
-VISUALIZERS = child(MMENGINE_VISUALIZERS, late=dict(PanopticVisualizer='engine.panoptic'))
+VISUALIZERS = child(
+    MMENGINE_VISUALIZERS,
+    late=dict(
+        DetVisualizer='engine.detection', PanopticVisualizer='engine.panoptic', SegVisualizer='engine.segmentation'
+    ),
+)
 VISBACKENDS = child(MMENGINE_VISBACKENDS, 'engine.trackers')
 OPTIM_WRAPPERS = child(MMENGINE_OPTIM_WRAPPERS, 'engine.amp')
 OPTIM_WRAPPER_CONSTRUCTORS = child(MMENGINE_OPTIM_WRAPPER_CONSTRUCTORS, 'engine.optim')

@@ -66,7 +66,7 @@ def _file(path: str, root: str, config: MkDocsConfig) -> File:
     options = dict(inclusion=InclusionLevel.NOT_IN_NAV)
     if not _language(path):
         return File.generated(config, _place(path), abs_src_path=join(root, path), **options)
-    with open(join(root, path)) as file:
+    with open(join(root, path), encoding='utf-8') as file:
         code = file.read()
     page = f'---\nsearch:\n  exclude: true\n---\n\n# {path}\n\n````{_language(path)}\n{code}````\n'
     return File.generated(config, _place(path), content=page, **options)
@@ -74,7 +74,7 @@ def _file(path: str, root: str, config: MkDocsConfig) -> File:
 
 def _links(path: str, root: str) -> Iterator[str]:
     """The files of the repository outside of docs/, or source code in it, that a Markdown file links to."""
-    with open(join(root, path)) as file:
+    with open(join(root, path), encoding='utf-8') as file:
         for link in LINK.findall(file.read()):
             target = normpath(join(dirname(path), link))
             if isfile(join(root, target)) and (_language(target) or not target.startswith('docs/')):

@@ -76,7 +76,7 @@ def steps_of(page: Path) -> list[Step]:
     Raises:
         ValueError: A picture has no command, or a command to `OUT` no picture.
     """
-    text = page.read_text()
+    text = page.read_text(encoding='utf-8')
     pictures = {
         Path(path).stem: page.parent / path for path in re.findall(r'^!\[[^]]*\]\(([^)]+\.png)\)', text, re.M)
     }

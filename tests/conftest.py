@@ -11,6 +11,9 @@ from filelock import FileLock
 
 from bioattn_mm.datasets.mini import make_mini_datasets
 
+from .engine.ranks import leave_configs_unformatted
+from .left_behind import pytest_sessionfinish, pytest_sessionstart, pytest_terminal_summary  # noqa: F401  hooks
+from .needs import apply_needs
 from .tools.running import InProcess, LoaderWorkers
 
 ROOT = Path(__file__).parents[1]
@@ -18,22 +21,56 @@ ROOT = Path(__file__).parents[1]
 NUM_TRAIN, NUM_VAL = 120, 20
 
 
-# Files that run trainings, by what they cost.
+# The dearest files, most of which run trainings, by what they cost.
 LONGEST = (
     'test_every_config.py',
     'test_real_run.py',
     'test_train_and_test.py',
     'test_interruption.py',
     'test_strategies.py',
+    'test_elastic.py',
+    'test_configs.py',
+    'test_published_settings.py',
+    'test_notebooks.py',
     'test_mmdet.py',
     'test_distributed.py',
+    'test_registry.py',
+    'test_aggregated_attention_cuda.py',
+    'test_convert_checkpoint.py',
+    'test_shards.py',
+    'test_vars.py',
+    'test_main.py',
 )
 
+# How the names of files begin that share what they make in their process: models of all configs.
+SHARED = ('tests/configs/',)
 
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first: the short ones then let parallel workers end at about the same time."""
+    for item in items:
+        apply_needs(item)
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path.name, len(LONGEST)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """The tests of a file run in one process, and so do those of the files that share what takes long to make."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class LoadSharedScheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return next((shared for shared in SHARED if file.startswith(shared)), file)
+
+    return LoadSharedScheduling(config, log)
+
+
+@pytest.fixture(autouse=True, scope='session')
+def unformatted_configs() -> None:
+    leave_configs_unformatted()
 
 
 @pytest.fixture(autouse=True)

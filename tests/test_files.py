@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bioattn_mm.files import atomic_path, atomic_write
+from bioattn_mm.errors import InputError
+from bioattn_mm.files import atomic_path, atomic_write, read_json
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -35,3 +36,24 @@ def test_a_folder(tmp_path: Path) -> None:
         (partial / 'half').write_bytes(b'x')
         raise RuntimeError
     assert content(tmp_path) == {'a/new': b'x'}
+
+
+@pytest.mark.parametrize(
+    ('text', 'reason'),
+    [
+        (b'{', 'is damaged, Expecting property name'),
+        (b'', 'is damaged, Expecting value'),
+        (b'\xff\xfe', "is damaged, 'utf-8' codec"),
+        (b'[' * 100_000, 'is damaged, maximum recursion'),
+        (b'[1]', 'is damaged, it holds no object'),
+        (b'{"names": {}}', 'is damaged, it has no names that is a list'),
+        (b'{}', 'is damaged, it has no names that is a list'),
+    ],
+)
+def test_an_object_of_json_that_is_damaged(text: bytes, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / 'a.json'
+    path.write_bytes(text)
+    with pytest.raises(InputError, match=f'a.json {reason}.*: make it again'):
+        read_json(path, 'make it again', names=list)
+    path.write_bytes(b'{"names": [1]}')
+    assert read_json(path, 'make it again', names=list) == dict(names=[1])

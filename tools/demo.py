@@ -38,6 +38,15 @@ def parse_args() -> argparse.Namespace:
         help='address to listen at; 0.0.0.0 lets other machines open the page, too, and whoever reaches it can use '
         'the model (default: %(default)s, this machine alone)',
     )
+    parser.add_argument(
+        '--allow-host',
+        action='append',
+        default=[],
+        metavar='NAME',
+        help='another name under which browsers open the page, such as that of a proxy or of the machine around a '
+        'container; may be given several times. Known are localhost and, if the page listens beyond this machine, '
+        "its name and any IP address; requests with another name, and those of other sites' pages, are refused",
+    )
     parser.add_integer(
         '--port', minimum=1, metavar='N', help='port to listen at (default: the first free one from 7860 on)'
     )
@@ -72,7 +81,7 @@ def main() -> None:
     title = f'{Path(args.config).stem}, {Path(explorer.predictor.checkpoint).name}'
     # Without it, `kill` would leave the temporary files behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with serving(explorer, title, args.host, args.port, args.max_upload * 2**20) as url:
+    with serving(explorer, title, args.host, args.port, args.max_upload * 2**20, args.allow_host) as url:
         print(f'{title}: {url}  (Ctrl+C ends it)', flush=True)
         try:
             signal.pause()

@@ -7,6 +7,7 @@ backbones of all models as they are, for a .pt2 file, ONNX, OpenVINO or a compil
 
 import argparse
 import logging
+import math
 import shutil
 import sys
 from collections.abc import Iterable
@@ -30,7 +31,7 @@ from bioattn_mm.cli.pipelines import name_host_transforms
 from bioattn_mm.cli.reports import print_table
 from bioattn_mm.errors import InputError
 from bioattn_mm.files import check_new
-from bioattn_mm.runtime.arguments import AtLeast
+from bioattn_mm.runtime.arguments import AtLeast, number_to
 
 DIFFERENT = 1
 NUM_IMAGES = 5
@@ -141,14 +142,14 @@ def add_verification(parser: ToolParser) -> None:
     )
     parser.add_argument(
         '--max-drop',
-        type=float,
+        type=number_to(math.inf),
         metavar='POINTS',
         help='with --verify: exit code 1 if mIoU, PQ, or AP of boxes or masks of an exported file is lower than '
         'that of PyTorch by more than so many points of 100',
     )
     parser.add_argument(
         '--tolerance',
-        type=float,
+        type=number_to(math.inf),
         default=1e-3,
         help='largest difference that --verify allows: for segmentation of scores; for detection of scores, '
         "boxes (as fractions of the image's longer side) and masks (as fractions of its pixels); default: "
@@ -175,7 +176,7 @@ def read_model(args: argparse.Namespace, config: Config) -> tuple[dict, tuple[st
         InputError: There is none, or its classes are not those of the images that `--verify` takes.
     """
     checkpoint, (own_classes, _) = read_checkpoint(args.checkpoint), classes_of(config)
-    classes, palette = take_classes(config, dataset_meta_of(checkpoint), args.checkpoint)
+    classes, palette = take_classes(config, dataset_meta_of(args.checkpoint, checkpoint), args.checkpoint)
     if args.verify and classes != own_classes:
         raise InputError(
             f'--verify takes miniature images with the {len(own_classes)} classes of {config.filename}, and '

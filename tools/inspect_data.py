@@ -33,11 +33,14 @@ from bioattn_mm.cli.classes import leaf_dataset_configs
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import load_config
 from bioattn_mm.cli.own_data import data_arguments
+from bioattn_mm.cli.own_data.folders import temporary_file
 from bioattn_mm.cli.pipelines import find_dicts, loads_masks
 from bioattn_mm.cli.reports import Report, print_table, write_contact_sheet
-from bioattn_mm.datasets.inspection import Inspection, Problem, inspect_dataset
+from bioattn_mm.datasets.coco_file import write_loadable
+from bioattn_mm.datasets.inspection import Inspection, inspect_dataset
+from bioattn_mm.datasets.problem import Problem
 from bioattn_mm.datasets.samplers import seed_everything
-from bioattn_mm.errors import InputError
+from bioattn_mm.errors import InputError, printable
 
 SAMPLES = 'samples'  # folder of the images that are drawn
 FILES = ('samples.png', 'statistics.png', 'statistics.json', 'classes.csv', 'images.csv', 'problems.csv')
@@ -46,6 +49,8 @@ OPACITY = 0.5  # of what is drawn over an image
 SEED = 0  # of the augmentation of what is drawn
 NUM_PRINTED = 3  # problems of each kind
 MAX_BARS = 60  # classes in the drawing
+# Objects of an image that are loaded to be drawn, spread over all: one takes milliseconds.
+MAX_DRAWN = 300
 
 
 def parse_args() -> argparse.Namespace:
@@ -88,9 +93,10 @@ def main() -> None:
     args = parse_args()
     report = Report(args.out, *FILES, SAMPLES)
     dataloader = f'{args.split}_dataloader'
+    problems: list[Problem] = []  # of own data, what is not in the datasets any more
     config = load_config(
         args.config,
-        data=data_arguments(args),
+        data=data_arguments(args, problems),
         mini=args.mini,
         cfg_options=args.cfg_options,
         dataloaders=(dataloader,),
@@ -98,7 +104,7 @@ def main() -> None:
     if not config.get(dataloader):
         raise InputError(f'{args.config} has no {dataloader}')
     init_default_scope(config.default_scope)
-    found = inspect(config, dataloader, args.max_images, args.decode)
+    found = inspect(config, dataloader, args.max_images, args.decode, problems)
     if not found.files and not found.problems:
         raise InputError(f'no images in the dataset of {dataloader}: its folders or its list of images are empty')
     unit = 'pixels' if config.default_scope == 'mmseg' else 'objects'
@@ -117,7 +123,8 @@ def main() -> None:
     ]
     report.write_csv('classes.csv', classes)
     report.write_csv('images.csv', images)
-    report.write_csv('problems.csv', [vars(problem) for problem in found.problems])
+    lines = [{key: printable(value) for key, value in vars(problem).items()} for problem in found.problems]
+    report.write_csv('problems.csv', lines)
     summary, histograms = summarize(found, unit), histograms_of(found, unit)
     notes = [*config.get('own_data', []), *found.notes]
     problems = dict(Counter(problem.kind for problem in found.problems))
@@ -131,15 +138,24 @@ def main() -> None:
     cells = [row.values() for row in sorted(classes, key=lambda row: -row[unit]) if row['images']]
     print_table('classes', ('class', unit, 'images'), cells)
     for note in notes:
-        print(note)
+        print(printable(note))
     print_problems(found.problems)
     print(*(path for path in map(report.folder.joinpath, report.files) if path.exists()), sep='  ')
     if found.problems:
         sys.exit(1)
 
 
-def inspect(config: Config, dataloader: str, max_images: int | None, decode: bool) -> Inspection:
+def inspect(
+    config: Config, dataloader: str, max_images: int | None, decode: bool, problems: list[Problem]
+) -> Inspection:
     """Inspect all datasets of a dataloader.
+
+    Args:
+        config: The config.
+        dataloader: Key of the dataloader.
+        max_images: Number of image files and label maps to read at most; None for all.
+        decode: Whether to decode images.
+        problems: Those that were found before.
 
     Raises:
         InputError: A dataset is of a kind that this tool does not know, or cannot be read.
@@ -150,6 +166,10 @@ def inspect(config: Config, dataloader: str, max_images: int | None, decode: boo
         dataset = DATASETS.build(dict(leaf, pipeline=[], lazy_init=True))
         found = found or Inspection(dataset.metainfo['classes'])
         inspect_dataset(found, dataset, with_mask, max_images, decode, track)
+    found.problems[:0] = problems
+    if found.nothing_labelled():
+        folder = Path(found.files[0]).parent
+        found.add_problem('nothing is labelled', folder, f'in {len(found.files)} images of {dataloader}')
     return found
 
 
@@ -176,13 +196,19 @@ def draw_samples(
     Returns:
         The files.
     """
-    dataset_config = config[dataloader].dataset
+    dataset_config = copy.deepcopy(config[dataloader].dataset)
+    if config.default_scope == 'mmdet' and (found.problems or max(found.numbers, default=0) > MAX_DRAWN):
+        for leaf in leaf_dataset_configs(dataset_config):
+            copied = temporary_file('drawn.json')
+            write_loadable(str(Path(leaf.get('data_root') or '', leaf.get('ann_file') or '')), copied, MAX_DRAWN)
+            leaf.ann_file = str(copied)
+    numbers = dict(zip(found.files, found.numbers))
     if not as_training:
         dataset_config = [dict(leaf, pipeline=loading_steps(config)) for leaf in leaf_dataset_configs(dataset_config)]
         dataset_config = dict(type='ConcatDataset', datasets=dataset_config)
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # what pycocotools prints
-            dataset = DATASETS.build(copy.deepcopy(dataset_config))
+            dataset = DATASETS.build(dataset_config)
         length = len(dataset)
     except Exception as error:  # of what is wrong in the annotations
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -202,6 +228,8 @@ def draw_samples(
                 found.add_problem('image cannot be loaded', f'number {index} of the dataset', str(error))
             continue
         sample = packed['data_samples']
+        if 'gt_instances' in sample and numbers.get(sample.img_path, 0) > MAX_DRAWN:
+            found.notes.append(f'{sample.img_path}: {MAX_DRAWN} of {numbers[sample.img_path]} objects are drawn')
         if 'bboxes' in sample.get('gt_instances', ()):
             boxes = sample.gt_instances.bboxes
             sample.gt_instances.bboxes = getattr(boxes, 'tensor', boxes)  # the visualizer takes no box classes
@@ -305,7 +333,7 @@ def print_problems(problems: list[Problem]) -> None:
     for kind in kinds:
         of_kind = [problem for problem in problems if problem.kind == kind]
         for problem in of_kind[:NUM_PRINTED]:
-            print(f'{kind}: {problem.file}' + (f': {problem.detail}' if problem.detail else ''))
+            print(printable(f'{kind}: {problem.file}' + (f': {problem.detail}' if problem.detail else '')))
         if len(of_kind) > NUM_PRINTED:
             print(f'{kind}: and {len(of_kind) - NUM_PRINTED} more, see problems.csv')
 

@@ -43,7 +43,7 @@ def main() -> None:
     print(f"  predicting '{class_name}' everywhere reaches {miou:.2f} % mIoU on the validation images")
     print(f'{folders["coco"]}: {args.num_train} training and {args.num_val} validation images')
     for split in ('train', 'val'):
-        with open(folders['coco'] / 'annotations' / f'instances_{split}2017.json') as file:
+        with open(folders['coco'] / 'annotations' / f'instances_{split}2017.json', encoding='utf-8') as file:
             annotations = json.load(file)['annotations']
         crowds = sum(annotation['iscrowd'] for annotation in annotations)
         categories = len({annotation['category_id'] for annotation in annotations})

@@ -102,6 +102,7 @@ def predict() -> None:
         tta=args.tta,
         amp=args.amp,
         mode=args.mode,
+        run_lengths=args.score_thr,
     )
     command.check_classes(args.classes, predictor.classes)
     folder = Path(args.out) if args.out else command.default_folder(predictor.checkpoint)

@@ -48,7 +48,7 @@ def main() -> None:
     if output.suffix == SAFETENSORS:
         write_safetensors(weights, output)
     else:
-        meta = checkpoint.get('meta') or {}
+        meta = checkpoint.get('meta') if isinstance(checkpoint.get('meta'), dict) else {}
         write_checkpoint(dict(meta={key: meta[key] for key in META if key in meta}, state_dict=weights), output)
     print(f'{len(weights)} tensors, {output.stat().st_size / 2**20:.1f} MiB: {output}')
 

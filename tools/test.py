@@ -13,14 +13,17 @@ from mmengine.dist import is_main_process
 from bioattn_mm.checkpoints import read_checkpoint, weights_for, weights_of
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import default_work_dir, load_config
+from bioattn_mm.cli.data_check import check_annotations
 from bioattn_mm.cli.imagenet import TEST_SETS
 from bioattn_mm.cli.model_check import model_of
 from bioattn_mm.cli.own_data import check_classes, data_arguments
 from bioattn_mm.cli.pipelines import load_ground_truth
 from bioattn_mm.cli.reports import write_contact_sheet
-from bioattn_mm.cli.runner import build_runner
+from bioattn_mm.cli.runner import build_runner, failures_in_one_line
 from bioattn_mm.cli.trackers import set_trackers, tracked
 from bioattn_mm.engine.amp import autocast_dtype
+from bioattn_mm.engine.hooks import FinitePredictionsHook
+from bioattn_mm.engine.step_log import NO_METRIC, not_finite
 from bioattn_mm.errors import InputError
 from bioattn_mm.files import check_new
 
@@ -99,6 +102,9 @@ def main() -> None:
         shards=args.shards,
         launcher=args.launcher,
     )
+    if data:
+        for note in check_annotations(config, ('test_dataloader',)):
+            print(note)
     model = model_of(config)
     checkpoint = read_checkpoint(args.checkpoint)
     weights = weights_of(args.checkpoint, checkpoint)
@@ -126,8 +132,11 @@ def main() -> None:
     if args.log:
         config.custom_hooks = [*config.get('custom_hooks', []), dict(type='bioattn_mm.LogTestMetricsHook')]
 
-    with tracked(args.log):
-        metrics = build_runner(config).test()
+    with tracked(args.log), failures_in_one_line(config, args.cfg_options) as hook:
+        runner = build_runner(config)
+        runner.register_hook(hook)
+        runner.register_hook(FinitePredictionsHook())
+        metrics = runner.test()
     if not is_main_process():
         return
 
@@ -136,6 +145,8 @@ def main() -> None:
     print(figures or 'no metric: nothing was detected')
     if args.show_dir:
         print(f'images (ground truth | prediction): {draw_sheet(Path(args.show_dir))}')
+    if names := not_finite(metrics):
+        raise InputError(f'{names}: {NO_METRIC}')
 
 
 def set_out(config: Config, out: str) -> None:

@@ -3,7 +3,7 @@
 
 import argparse
 import os
-from pathlib import Path
+from contextlib import nullcontext
 
 import bioattn_mm.cli.threads  # noqa: F401
 from bioattn_mm.cli.restarts import is_restart
@@ -11,12 +11,10 @@ from bioattn_mm.cli.restarts import is_restart
 import torch
 from mmengine.config import Config
 from mmengine.dist import is_main_process
-from torch import Tensor, nn
 
-from bioattn_mm.checkpoints import check_fit, is_sharded, read_checkpoint, read_state_dict, weights_for, weights_of
-from bioattn_mm.checkpoints.sharded import DEEPSPEED_WEIGHTS
 from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, run_tool
 from bioattn_mm.cli.config import default_work_dir, load_config
+from bioattn_mm.cli.data_check import check_annotations
 from bioattn_mm.cli.distributed import rank_and_size, set_strategy, set_watchdog
 from bioattn_mm.cli.dry_run import dry_run
 from bioattn_mm.cli.fractions import set_fraction
@@ -24,8 +22,9 @@ from bioattn_mm.cli.model_check import check_initial_weights, model_of
 from bioattn_mm.cli.own_data import data_arguments, keep_data_files
 from bioattn_mm.cli.pipelines import name_host_transforms
 from bioattn_mm.cli.readable_log import readable_log
-from bioattn_mm.cli.runner import build_runner, nondeterminism_in_one_line
+from bioattn_mm.cli.runner import build_runner, failures_in_one_line
 from bioattn_mm.cli.shards import shuffle_shards
+from bioattn_mm.cli.start import WAIT, check_nothing_there, locked, set_resume, set_start
 from bioattn_mm.cli.trackers import keep_ids, set_trackers, tracked
 from bioattn_mm.engine.amp import autocast_dtype
 from bioattn_mm.engine.checkpoints import latest_checkpoint
@@ -103,7 +102,7 @@ def parse_args() -> argparse.Namespace:
         'and the stacks of all, and end, so that tools/dist_train.sh starts them again; 0: never (default: three '
         "quarters of the config's env_cfg.dist_cfg.timeout, 1800 in the configs that come with the package)",
     )
-    parser.add_argument('--seed', type=int, help="seed of all random numbers (default: the config's, else drawn)")
+    parser.add_argument('--seed', type=seed, help="seed of all random numbers (default: the config's, else drawn)")
     parser.add_argument(
         '--deterministic',
         action='store_true',
@@ -146,7 +145,8 @@ def parse_args() -> argparse.Namespace:
 @run_tool
 def main() -> None:
     args = parse_args()
-    data = data_arguments(args)
+    # Without an error at the first bad entry, they are left out and counted.
+    data = data_arguments(args, problems=[] if args.skip_bad_data else None)
     config = load_config(
         args.config,
         data=data,
@@ -157,6 +157,7 @@ def main() -> None:
         shards=args.shards,
         launcher=args.launcher,
     )
+    notes = check_annotations(config, ('train_dataloader', 'val_dataloader'), args.skip_bad_data)
     config.work_dir = args.work_dir or config.get('work_dir') or default_work_dir(config.filename, args.mini, data)
     model = model_of(config)
     if args.load_from:
@@ -187,28 +188,39 @@ def main() -> None:
 
     if args.dry_run:
         if is_main_process():
-            print('\n'.join(config.get('own_data', [])))
-        dry_run(config)
+            print('\n'.join([*config.get('own_data', []), *notes]))
+        dry_run(config, args.cfg_options)
         return
-    if data and rank_and_size(args.launcher)[0] == 0:
-        keep_data_files(config, config.work_dir)
-    with tracked(args.log):
-        train(config, args)
+    is_first = rank_and_size(args.launcher)[0] == 0
+    with locked(config.work_dir, WAIT if restarted else 0) if is_first else nullcontext():
+        if is_first and not args.resume and not restarted:
+            # Another training may have come and gone since `set_resume`.
+            check_nothing_there(config.work_dir)
+        if data and is_first:
+            keep_data_files(config, config.work_dir)
+        with tracked(args.log):
+            train(config, args, notes)
 
 
-def train(config: Config, args: argparse.Namespace) -> None:
-    """Train with a config that is complete."""
-    runner = build_runner(config)
-    keep_ids(config, args.log, args.launcher)
-    # mmdet's and mmseg's inference APIs read the config in the work dir and in the checkpoints.
-    name_host_transforms(runner.cfg)
-    runner.dump_config()
-    runner.logger.info(f'seed: {runner.seed}' + ('' if args.seed is None else ', as asked for'))
-    for line in config.get('own_data', []):
-        runner.logger.info(line)
-    warn_if_unseeded(runner)
-    with nondeterminism_in_one_line(), readable_log(runner), summarised(runner, log_interval(config)):
-        runner.train()
+def train(config: Config, args: argparse.Namespace, notes: list[str]) -> None:
+    """Train with a config that is complete; the notes are logged."""
+    with failures_in_one_line(config, args.cfg_options) as hook:
+        runner = build_runner(config)
+        runner.register_hook(hook)
+        keep_ids(config, args.log, args.launcher)
+        # mmdet's and mmseg's inference APIs read the config in the work dir and in the checkpoints.
+        name_host_transforms(runner.cfg)
+        runner.dump_config()
+        runner.logger.info(f'seed: {runner.seed}' + ('' if args.seed is None else ', as asked for'))
+        for line in (*config.get('own_data', []), *notes):
+            runner.logger.info(line)
+        warn_if_unseeded(runner)
+        with readable_log(runner), summarised(runner, log_interval(config)):
+            runner.train()
+        if hook.is_first:
+            runner.logger.warning(
+                f'nothing was left to train: {config.load_from} has all steps that train_cfg asks for'
+            )
 
 
 def seconds(text: str) -> float:
@@ -216,6 +228,14 @@ def seconds(text: str) -> float:
     value = float(text)
     if not 0 <= value < float('inf'):
         raise argparse.ArgumentTypeError(f'expected 0 or more seconds, got {text}')
+    return value
+
+
+def seed(text: str) -> int:
+    """A seed of the command line, which NumPy takes, too."""
+    value = int(text)
+    if not 0 <= value < 2**32:
+        raise argparse.ArgumentTypeError(f'expected a whole number from 0 to 4294967295, got {text}')
     return value
 
 
@@ -231,59 +251,6 @@ def set_randomness(config: Config, seed: int | None, deterministic: bool) -> Non
         config.randomness.deterministic = True
         # cuBLAS is deterministic only if this is set before it starts.
         os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
-
-
-def set_resume(config: Config, resume: str | None, state_dict: dict[str, Tensor]) -> None:
-    """Resume from a checkpoint that fits the model's state dict, or make sure that a fresh start overwrites none."""
-    if resume is None:
-        existing = sorted(path.name for path in Path(config.work_dir).glob('*.pth'))
-        if existing:
-            raise InputError(
-                f'{config.work_dir} already holds {existing[-1]}: add --resume to go on from it, '
-                f'or --work-dir for another folder'
-            )
-        return
-    path = latest_checkpoint(config.work_dir) if resume == 'auto' else resume
-    if path is None:  # the run ended before its first checkpoint
-        return
-    if '://' not in path and not Path(path).exists():
-        raise InputError(f'checkpoint to resume from not found: {path}')
-    config.load_from = path
-    config.resume = True
-    if Path(path, DEEPSPEED_WEIGHTS).is_file():  # DeepSpeed checks it itself
-        return
-    # Of a sharded checkpoint the shapes are enough here.
-    checkpoint = read_checkpoint(path, 'meta' if is_sharded(path) else 'cpu')
-    check_fit(path, weights_of(path, checkpoint), state_dict, strict=True)
-    meta = checkpoint.get('meta') or {}
-    if 'iter' not in meta:
-        raise InputError(
-            f'{path} holds weights but no state of a training: to start from them, leave out --resume and add '
-            f'--load-from {path}'
-        )
-    if config.randomness.seed is None:
-        # The seed was drawn. The samplers take it before mmengine resumes.
-        config.randomness.seed = meta['seed']
-
-
-def set_start(config: Config, model: nn.Module) -> None:
-    """Start from the weights of the whole model that `load_from` names, also from those of one with other classes.
-
-    Args:
-        config: Changed in place: other weights are not read any more.
-        model: The config's model; may be on the meta device.
-
-    Raises:
-        InputError: The checkpoint is of another model.
-    """
-    path = config.get('load_from')
-    if not path or config.get('resume') or Path(path, DEEPSPEED_WEIGHTS).is_file():
-        return
-    weights_for(model, path, read_state_dict(path), any_classes=True)
-    config.custom_hooks = [*config.get('custom_hooks', []), dict(type='bioattn_mm.LeaveOutOtherClassesHook')]
-    for module in (config.model, config.model.get('backbone', {})):
-        if module.get('init_cfg'):
-            module.init_cfg = None
 
 
 def set_amp(config: Config, dtype: str) -> None:

@@ -17,7 +17,7 @@ ATTENTION = 'attention'
 # Weights of TransNeXt that are added to those of the window, after the softmax.
 LEARNABLE_TOKENS = 'learnable tokens'
 # What TransNeXt would attend to by content alone, were no token pooled: no part of its attention.
-FOVEAL = 'all tokens, content alone'
+FOVEAL, PERIPHERAL = 'all tokens, content alone', 'pooled tokens, content alone'
 
 
 @dataclass
@@ -98,7 +98,7 @@ def gates_of(recording: Recording) -> list[float] | None:
 
 
 def panels_of(recording: Recording, place: tuple[int, int], stride: int) -> list[Panel]:
-    """The maps of one query, of TransNeXt also `FOVEAL`, and for VARS how strongly each step reconstructs each token.
+    """The maps of one query, of TransNeXt also `FOVEAL` and `PERIPHERAL`; of VARS the strength of each step.
 
     Args:
         recording: The layer and what went into it.
@@ -114,6 +114,7 @@ def panels_of(recording: Recording, place: tuple[int, int], stride: int) -> list
     if hasattr(recording.layer, 'foveal_map'):
         with torch.no_grad():
             maps[FOVEAL] = recording.layer.foveal_map(recording.inputs[0], queries)
+            maps[PERIPHERAL] = recording.layer.peripheral_map(recording.inputs[0], queries)
     for name, values in maps.items():
         weights = values.weights[0, :, 0].float().cpu().numpy()
         rows, columns = (positions[0].cpu().numpy() for positions in (values.rows, values.columns))

@@ -1,6 +1,7 @@
 """Attention as a segmentation: how well the tokens that get most of it are those of the objects.
 
-After table 4 of VARS (Shi et al., ICML 2022): a map of a whole image is thresholded, and compared with a mask.
+As in section 4.3 and table 4 of VARS (Shi et al., ICML 2022): the map of a whole image is stretched to 0 to 1,
+thresholded, and compared with a mask.
 """
 
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
+from PIL import Image
 
 from ..cli.pipelines import find_datasets
 from ..errors import InputError
@@ -83,19 +85,15 @@ def _on_grid(part: AttentionMap, grid: tuple[int, int]) -> np.ndarray:
     return total.unflatten(1, grid).cpu().numpy()
 
 
-def largest_part(values: np.ndarray, mass: float) -> np.ndarray:
-    """The fewest tokens that hold a part of the whole: bool, of the shape of `values`.
+def above_threshold(values: np.ndarray, threshold: float) -> np.ndarray:
+    """The tokens above a part of the way from the least value to the largest: bool, of the shape of `values`.
 
     Args:
-        values: None negative, (H, W).
-        mass: The part, above 0 and below 1.
+        values: Any numbers, (H, W); of a constant map no token is chosen.
+        threshold: The part, 0.3 in VARS's table 4.
     """
-    order = np.argsort(-values, axis=None, kind='stable')
-    held = np.cumsum(values.ravel()[order], dtype=np.float64)
-    number = np.searchsorted(held, mass * held[-1]) + 1
-    chosen = np.zeros(values.size, bool)
-    chosen[order[:number]] = True
-    return chosen.reshape(values.shape)
+    lowest, highest = values.min(), values.max()
+    return values > lowest + threshold * (highest - lowest)
 
 
 def to_file(values: np.ndarray, image: PreparedImage, grid: tuple[int, int]) -> np.ndarray:
@@ -110,28 +108,56 @@ def to_file(values: np.ndarray, image: PreparedImage, grid: tuple[int, int]) -> 
 
 
 def scores(chosen: np.ndarray, sample: Sample) -> dict[str, float]:
-    """Jaccard index of the chosen pixels and the foreground, and the mean of it and that of the background (mIoU)."""
+    """How the chosen pixels agree with the foreground.
+
+    Returns:
+        The Jaccard index (`jaccard`); its mean with that of the background (`miou`); the pixels that are chosen and
+        no foreground (`fp`), and those of the foreground that are not chosen (`fn`), as parts of all that count. The
+        paper calls its FP and FN rates and does not say of what.
+    """
     ious = []
     for found, wanted in ((chosen, sample.foreground), (~chosen, ~sample.foreground)):
         union = ((found | wanted) & sample.labelled).sum()
         ious.append(float((found & wanted & sample.labelled).sum() / union) if union else float('nan'))
-    return dict(jaccard=ious[0], miou=float(np.mean(ious)))
+    fp, fn = (
+        float((part & sample.labelled).sum() / sample.labelled.sum())
+        for part in (chosen & ~sample.foreground, ~chosen & sample.foreground)
+    )
+    return dict(jaccard=ious[0], miou=float(np.mean(ious)), fp=fp, fn=fn)
 
 
-def read_masks(folder: str, masks: str, limit: int) -> Iterator[Sample]:
+def read_masks(folder: str, masks: str, limit: int, split: str | None = None) -> Iterator[Sample]:
     """Images of a folder and the label maps of the same names: 0 is background, 255 does not count.
+
+    Args:
+        folder: Folder of the images.
+        masks: Folder of the label maps, PNG with one channel or with a palette, as PASCAL VOC's.
+        limit: Maximum number of images.
+        split: File with a name of an image, without its suffix, in each line; None for all images.
 
     Raises:
         InputError: A folder has no images, or an image has no label map.
     """
-    images = sorted(file for file in Path(folder).rglob('*') if file.suffix.lower() in SUFFIXES)[:limit]
+    images = sorted(file for file in Path(folder).rglob('*') if file.suffix.lower() in SUFFIXES)
+    if split is not None:
+        if not Path(split).is_file():
+            raise InputError(f'no list of images: expected the file {split}')
+        names = set(Path(split).read_text(encoding='utf-8').split())
+        images = [image for image in images if image.stem in names]
+    images = images[:limit]
+    if not images and split is not None:
+        raise InputError(f'no image of {split} is in {folder}')
     if not images:
         raise InputError(f'no images in {folder}: expected files that end in {", ".join(SUFFIXES)}')
     for image in images:
         path = (Path(masks) / image.relative_to(folder)).with_suffix('.png')
         if not path.is_file():
             raise InputError(f'no label map for {image}: expected {path}')
-        labels = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+        try:
+            with Image.open(path) as file:
+                labels = np.asarray(file)  # of a palette the indices, not the colours
+        except OSError as error:
+            raise InputError(f'cannot read the label map {path}: damaged, or not an image') from error
         labels = labels if labels.ndim == 2 else labels.max(2)
         yield Sample(image, (labels != 0) & (labels != UNLABELLED), labels != UNLABELLED)
 

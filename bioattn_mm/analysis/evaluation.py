@@ -10,7 +10,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor
 
-from ..checkpoints import read_checkpoint, weights_for, weights_of
+from ..checkpoints import dataset_meta_of, read_checkpoint, weights_for, weights_of
 from ..cli.runner import build_runner
 from ..errors import InputError
 
@@ -36,8 +36,7 @@ class TrainedModel:
         """Read a checkpoint (see `read_checkpoint`)."""
         content = read_checkpoint(checkpoint)
         weights = weights_of(checkpoint, content)
-        dataset_meta = (content.get('meta') or {}).get('dataset_meta') or {}
-        return cls(config, checkpoint, weights, dataset_meta)
+        return cls(config, checkpoint, weights, dataset_meta_of(checkpoint, content))
 
     def test(self, config: Config, *hooks: Hook) -> dict[str, float]:
         """Run the test of a config with the weights.
@@ -61,7 +60,10 @@ class TrainedModel:
         for hook in hooks:
             runner.register_hook(hook)
         # COCO's evaluator prints its tables.
-        with open(Path(config.work_dir) / 'evaluation.log', 'a') as log, contextlib.redirect_stdout(log):
+        with (
+            open(Path(config.work_dir) / 'evaluation.log', 'a', encoding='utf-8') as log,
+            contextlib.redirect_stdout(log),
+        ):
             metrics = runner.test()
         # Some are NumPy scalars, which JSON does not take.
         return {name: float(value) for name, value in metrics.items()}

@@ -147,15 +147,10 @@ FORMULAS = {
 }
 if LIBRARY_IS_LOADED:
     FORMULAS |= {
-        # Without gradients PyTorch dispatches to the first of two, with them to the second.
         torch.ops.bioattn_mm.aggregated_attention: aggregated_attention,
-        torch.ops.bioattn_mm.aggregated_attention_forward: aggregated_attention,
         torch.ops.bioattn_mm.relative_bias_attention: relative_bias_attention,
-        torch.ops.bioattn_mm.relative_bias_attention_forward: relative_bias_attention,
         torch.ops.bioattn_mm.peripheral_attention: peripheral_attention,
-        torch.ops.bioattn_mm.peripheral_attention_forward: peripheral_attention,
         torch.ops.bioattn_mm.cosine_attention: cosine_attention,
-        torch.ops.bioattn_mm.cosine_attention_forward: cosine_attention,
         torch.ops.bioattn_mm.gated_convolution: gated_convolution,
         torch.ops.bioattn_mm.sliding_window_qk: sliding_window_qk,
         torch.ops.bioattn_mm.sliding_window_av: sliding_window_av,

@@ -6,7 +6,6 @@ After Michaelis et al. 2019, "Benchmarking robustness in object detection": the 
 
 import copy
 import hashlib
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,12 +21,13 @@ from ..cli.imagenet import set_test_set
 from ..cli.pipelines import find_datasets
 from ..datasets.imagenet import corruption_folder, mean_corruption_error
 from ..errors import InputError
-from ..files import write_json
+from ..files import read_json, write_json
 from .attacks import Attack, AttackHook, fgsm, pgd
 from .evaluation import Advance, TrainedModel
 
 # Name and level of the test on the images as they are.
 CLEAN = ('none', 0)
+OTHER_FOLDER = 'name another folder for --out'
 
 # What is done to the images of a test, such as ('fog', 3) or ('pgd', '4/255').
 Condition = tuple[str, int | str]
@@ -161,37 +161,46 @@ class Results:
         self.models = {name: _describe(model) for name, model in models.items()}
         path = folder / 'settings.json'
         if path.exists():
-            self._check(json.loads(path.read_text()), settings)
+            self._check(read_json(path, OTHER_FOLDER, models=dict), settings)
         folder.mkdir(parents=True, exist_ok=True)
         write_json(path, dict(models=self.models, **settings))
 
     def _check(self, earlier: dict, settings: dict) -> None:
-        hint = 'name another folder for --out'
         for name, description in earlier.pop('models').items():
             if name not in self.models:
-                raise InputError(f'{self.folder} has results of {name}, which is not asked for: add it, or {hint}')
+                raise InputError(
+                    f'{self.folder} has results of {name}, which is not asked for: add it, or {OTHER_FOLDER}'
+                )
             for part in ('config', 'checkpoint'):
                 if description[f'{part}_sha256'] != self.models[name][f'{part}_sha256']:
                     raise InputError(
-                        f'{self.folder} has results of {name} with another {part} ({description[part]}): {hint}'
+                        f'{self.folder} has results of {name} with another {part} ({description[part]}): '
+                        f'{OTHER_FOLDER}'
                     )
         for key, value in earlier.items():
             option = f'--{key.replace("_", "-")}'
             if key not in settings:
-                raise InputError(f'{self.folder} has results of another kind, with {option}: {hint}')
+                raise InputError(f'{self.folder} has results of another kind, with {option}: {OTHER_FOLDER}')
             if isinstance(value, list):
                 missing = [str(item) for item in value if item not in settings[key]]
                 if missing:
-                    raise InputError(f'{self.folder} has {option} {" ".join(missing)} too: ask for them, or {hint}')
+                    raise InputError(
+                        f'{self.folder} has {option} {" ".join(missing)} too: ask for them, or {OTHER_FOLDER}'
+                    )
             elif value != settings[key]:
-                raise InputError(f'{self.folder} has results with {option} {value}, not {settings[key]}: {hint}')
+                raise InputError(
+                    f'{self.folder} has results with {option} {value}, not {settings[key]}: {OTHER_FOLDER}'
+                )
 
     def load(self, model: str, name: str, level: int | str) -> dict[str, float] | None:
         """The metrics of a test; None if it was not done yet."""
         path = self._path(model, name, level)
         if not path.exists():
             return None
-        return {key: math.nan if value is None else value for key, value in json.loads(path.read_text()).items()}
+        return {
+            key: math.nan if value is None else value
+            for key, value in read_json(path, 'remove it, and the test is done again').items()
+        }
 
     def values(self, metric: str, conditions: list[Condition]) -> dict[str, dict[Condition, float]]:
         """A metric by model and condition, of tests that are done."""

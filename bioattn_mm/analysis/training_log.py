@@ -119,20 +119,20 @@ def read_lines(file: Path) -> list[dict]:
         InputError: The file is something else.
     """
     try:
-        text = file.read_text()
+        text = file.read_text(encoding='utf-8')
     except UnicodeDecodeError as error:
         raise InputError(f'{file} is no log of mmengine: not a text file') from error
     lines = []
     for number, row in enumerate(text.splitlines(), 1):
         try:
             line = json.loads(row) if row.strip() else None
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             if number > 1 and number == len(text.splitlines()) and not text.endswith('\n'):
                 break
             raise InputError(f'{file} is no log of mmengine: line {number} is no JSON') from error
         if line is None:
             continue
-        places = [line.get(key, 0) for key in PLACES] if isinstance(line, dict) else []
+        places = [line.get(key, 0) for key in PLACES] if isinstance(line, dict) else [None]
         if not all(isinstance(place, int) for place in places) or not {'step', 'iter'} & set(line):
             raise InputError(f'{file} is no log of mmengine: line {number} has no iteration or step')
         lines.append(line)

@@ -1,10 +1,13 @@
 """Checkpoints: files, weights of a backbone, and the authors' whole detectors and segmentors (`downstream`)."""
 
 from .files import (
+    check_values,
     dataset_meta_of,
     fetch,
     find_weights_key,
+    first_of,
     mmengine_reads_all,
+    plain_checkpoint,
     read_checkpoint,
     read_state_dict,
     weights_of,
@@ -13,7 +16,6 @@ from .files import (
 )
 from .loading import (
     check_fit,
-    first_of,
     fit_backbone,
     fit_classifier,
     load_backbone,
@@ -26,6 +28,7 @@ from .sharded import is_sharded, is_whole, read_sharded, split
 
 __all__ = [
     'check_fit',
+    'check_values',
     'dataset_meta_of',
     'fetch',
     'find_weights_key',
@@ -38,6 +41,7 @@ __all__ = [
     'match_backbone',
     'mmengine_reads_all',
     'other_classes',
+    'plain_checkpoint',
     'read_checkpoint',
     'read_sharded',
     'read_state_dict',

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .files import dataset_meta_of, find_weights_key
-from .loading import check_fit, first_of, match_backbone
+from .files import dataset_meta_of, find_weights_key, first_of
+from .loading import check_fit, match_backbone
 
 # Names of heads, older -> today's, as regular expressions applied in order.
 RENAMED_HEADS = [
@@ -140,7 +140,7 @@ def convert(path: str, checkpoint: dict, state_dict: dict[str, Tensor], backbone
         framework,
         variant,
         {**{f'backbone.{name}': value for name, value in backbone.items()}, **heads},
-        dataset_meta_of(checkpoint),
+        dataset_meta_of(path, checkpoint),
         dict(backbone=len(backbone), neck=num_neck, heads=len(heads) - num_neck),
         left_out,
     )

@@ -1,14 +1,17 @@
 """Checkpoint files: reading their weights, also from the Hugging Face Hub, and writing them."""
 
+import functools
 import pickle
 import re
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
 
+import numpy as np
 import torch
-from mmengine.runner.checkpoint import CheckpointLoader, load_from_local
+from mmengine.runner.checkpoint import CheckpointLoader
 from torch import Tensor
 
 from ..errors import InputError
@@ -124,29 +127,56 @@ def _read_safetensors(path: str, file: str, map_location: str | torch.device | N
 
 @contextmanager
 def mmengine_reads_all() -> Iterator[None]:
-    """Context in which mmengine reads `hf://` paths, safetensors files and folders, too, as `read_checkpoint` does.
+    """Context in which mmengine reads what `read_checkpoint` reads, and uses no weights but those of `weights_of`.
 
     That is in `load_from` of a Runner, `init_cfg` of any module, and the inferencers of mmdet and mmseg. At its end
     mmengine's table of loaders is what it was.
     """
     before = CheckpointLoader._schemes.copy()
-    CheckpointLoader.register_scheme([HUB, rf'.*\{SAFETENSORS}$'], load_from_bioattn_mm, force=True)
-    CheckpointLoader.register_scheme('', load_from_disk, force=True)
+    CheckpointLoader.register_scheme(['', HUB, rf'.*\{SAFETENSORS}$'], load_from_disk, force=True)
+    for prefix, loader in CheckpointLoader._schemes.items():
+        CheckpointLoader._schemes[prefix] = _plain(loader)
     try:
         yield
     finally:
         CheckpointLoader._schemes = before
 
 
-def load_from_bioattn_mm(filename: str, map_location: str | torch.device | None = None) -> object:
+def load_from_disk(filename: str, map_location: str | torch.device | None = None) -> object:
     """A loader for mmengine, which logs what follows `load_from_` in its name."""
     return read_checkpoint(filename, map_location)
 
 
-def load_from_disk(filename: str, map_location: str | torch.device | None = None) -> object:
-    """The same for any path that no other loader takes: a folder, or a file, which mmengine reads."""
-    read = read_checkpoint if Path(filename).is_dir() else load_from_local
-    return read(filename, map_location)
+def _plain(loader: Callable) -> Callable:
+    """A loader of mmengine that returns what `plain_checkpoint` makes of its checkpoints."""
+
+    @functools.wraps(loader)
+    def load(filename: str, map_location: str | torch.device | None = None) -> dict:
+        return plain_checkpoint(filename, loader(filename, map_location))
+
+    return load
+
+
+def plain_checkpoint(path: str, checkpoint: object) -> dict:
+    """Return a checkpoint that was read from `path` with its weights where mmengine looks for them, and no program.
+
+    mmengine looks under `state_dict`, or takes a bare state dict, and goes on with random weights where there is
+    none. When it resumes, it runs the text `config` of `meta`.
+
+    Raises:
+        InputError: It has no weights, or such as no model can have (see `weights_of`).
+    """
+    weights = OrderedDict(weights_of(path, checkpoint))
+    key = find_weights_key(checkpoint)
+    versions = getattr(checkpoint[key] if key else checkpoint, '_metadata', None)
+    if isinstance(versions, dict) and all(isinstance(version, dict) for version in versions.values()):
+        weights._metadata = versions
+    if key is None:
+        return weights
+    rest = {name: value for name, value in checkpoint.items() if name != key}
+    if isinstance(rest.get('meta'), dict):
+        rest['meta'] = {name: value for name, value in rest['meta'].items() if name != 'config'}
+    return dict(rest, state_dict=weights)
 
 
 def find_weights_key(checkpoint: object) -> str | None:
@@ -155,11 +185,16 @@ def find_weights_key(checkpoint: object) -> str | None:
     return keys[0] if keys else None
 
 
-def weights_of(path: str, checkpoint: object) -> dict[str, Tensor]:
+def weights_of(path: str, checkpoint: object, values: bool = True) -> dict[str, Tensor]:
     """Return the weights of a checkpoint that was read from `path`, without a parallel wrapper's prefix `module.`.
 
+    Args:
+        path: The file, for messages.
+        checkpoint: Its content.
+        values: Whether the values are there to be checked (see `check_values`), and not shapes alone.
+
     Raises:
-        InputError: It holds no weights.
+        InputError: It holds no weights, or such as no model can have.
     """
     key = find_weights_key(checkpoint)
     checkpoint = checkpoint[key] if key else checkpoint
@@ -168,16 +203,104 @@ def weights_of(path: str, checkpoint: object) -> dict[str, Tensor]:
             f'{path} holds no weights: expected a state dict, bare or under "state_dict" or "model", '
             f'got {type(checkpoint).__name__}'
         )
-    return {name.removeprefix('module.'): value for name, value in checkpoint.items() if isinstance(value, Tensor)}
+    weights = {}
+    for name, value in checkpoint.items():
+        if not isinstance(value, Tensor):
+            continue
+        own = name.removeprefix('module.') if isinstance(name, str) else ''
+        if not own or own in weights:
+            raise InputError(
+                f'{path} is not a checkpoint of a model: its entry {name!r} is no name, or is there twice'
+            )
+        weights[own] = value
+    if values:
+        check_values(path, weights)
+    return weights
 
 
-def dataset_meta_of(checkpoint: object) -> dict:
-    """Classes and palette of a checkpoint: `meta.dataset_meta` of mmengine, `CLASSES` and `PALETTE` of mmcv 1."""
+def check_values(path: str, tensors: Mapping[str, Tensor]) -> None:
+    """Raise an `InputError` if one of the tensors of a checkpoint is of no use as a weight.
+
+    Those are tensors of other kinds than dense ones of real numbers, and those with a value that is NaN or infinite.
+
+    Args:
+        path: The file, for the message.
+        tensors: Tensors by name.
+    """
+    not_finite = []
+    for name, value in tensors.items():
+        kind = _kind(value)
+        if kind is not None:
+            raise InputError(
+                f'{path} cannot be used: its entry {name} is {kind}, expected a dense tensor of float16, bfloat16, '
+                'float32 or float64'
+            )
+        if not is_finite(value) and not _is_mask(value):
+            not_finite.append(name)
+    if not_finite:
+        raise InputError(
+            f'{path} cannot be used: {len(not_finite)} of its {len(tensors)} entries have values that are NaN or '
+            f'infinite: {first_of(not_finite)}; take an earlier checkpoint'
+        )
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether no value of a tensor is NaN or infinite."""
+    # The sum takes a tenth of the time, and may overflow.
+    return bool(tensor.sum().isfinite() or tensor.isfinite().all())
+
+
+def _is_mask(tensor: Tensor) -> bool:
+    """Whether a tensor has zeros and negative infinity alone: what attention adds to scores that must not count."""
+    return bool((tensor.isneginf() | (tensor == 0)).all()) if tensor.is_floating_point() else False
+
+
+def _kind(value: Tensor) -> str | None:
+    """What a tensor is that cannot be a weight, with its article; None for one that can."""
+    if value.layout != torch.strided:
+        return f'a sparse tensor ({value.layout})'
+    if value.is_nested:
+        return 'a nested tensor'
+    if value.is_meta:
+        return 'a tensor without values (meta)'
+    if value.is_quantized or value.is_floating_point() and value.dtype.itemsize < 2:
+        return f'of {value.dtype}'
+    return None
+
+
+def first_of(names: list[str]) -> str:
+    """The first names of a list, for a message of one line."""
+    return ', '.join(names[:3]) + (', ...' if len(names) > 3 else '')
+
+
+def dataset_meta_of(path: str, checkpoint: object) -> dict:
+    """Classes and palette of a checkpoint: `meta.dataset_meta` of mmengine, `CLASSES` and `PALETTE` of mmcv 1.
+
+    Raises:
+        InputError: The classes are no names, or the palette is no list of colours.
+    """
     meta = checkpoint.get('meta') if isinstance(checkpoint, dict) else None
     meta = meta if isinstance(meta, dict) else {}
     found = {'classes': meta.get('CLASSES'), 'palette': meta.get('PALETTE')}
-    found.update({key.lower(): value for key, value in (meta.get('dataset_meta') or {}).items()})
-    return {key: value for key, value in found.items() if value is not None}
+    known = meta.get('dataset_meta')
+    if isinstance(known, dict):
+        found.update({name.lower(): value for name, value in known.items() if isinstance(name, str)})
+    found = {name: value for name, value in found.items() if value is not None}
+    classes, palette = found.get('classes', ()), found.get('palette', ())
+    if not isinstance(classes, (list, tuple)) or not all(isinstance(name, str) for name in classes):
+        raise InputError(f'{path} cannot be used: the classes in its meta are no list of names')
+    if not isinstance(palette, str) and not _are_colours(palette):  # mmdet has palettes by name
+        raise InputError(f'{path} cannot be used: the palette in its meta is no list of R, G and B in 0 to 255')
+    return found
+
+
+def _are_colours(palette: object) -> bool:
+    """Whether a palette is a list of three numbers each, in 0 to 255."""
+    try:
+        values = np.asarray(palette, dtype=float)
+    except (TypeError, ValueError):
+        return False
+    return not values.size or values.ndim == 2 and values.shape[1] == 3 and ((0 <= values) & (values <= 255)).all()
 
 
 def read_state_dict(path: str) -> dict[str, Tensor]:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .files import read_state_dict, weights_of
+from .files import first_of, read_state_dict, weights_of
 
 # Entries of an ImageNet checkpoint that belong to the classifier.
 CLASSIFIER_PREFIXES = ('head.', 'head_dist.', 'fc.', 'fc_norm.')
@@ -221,11 +222,6 @@ def other_classes(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> l
     ]
 
 
-def first_of(names: list[str]) -> str:
-    """The first names of a list, for a message of one line."""
-    return ', '.join(names[:3]) + (', ...' if len(names) > 3 else '')
-
-
 def check_fit(
     path: str,
     weights: dict[str, Tensor],
@@ -251,14 +247,32 @@ def check_fit(
         # A scalar may stand for one element, see `GaussianBias`.
         if name in own and value.shape != own[name].shape and not (value.ndim == 0 and own[name].shape == (1,))
     ]
-    if missing or mismatched or (strict and unknown):
+    other_dtypes = [
+        f'{name} (file {value.dtype}, model {own[name].dtype})'
+        for name, value in weights.items()
+        # The counters of batch norm are of no use to a model that has its momentum.
+        if name in own and not name.endswith('num_batches_tracked') and not _same_numbers(value, own[name].dtype)
+    ]
+    if missing or mismatched or other_dtypes or (strict and unknown):
         problems = [
             f'{len(names)} {kind}: {first_of(names)}'
             for kind, names in (
                 ('of another shape', mismatched),
+                ('of another dtype', other_dtypes),
                 ('missing in the file', missing),
                 ('unknown to the model', unknown),
             )
             if names
         ]
         raise InputError(f'{path} is not a checkpoint of this model; {"; ".join(problems)}')
+
+
+def _same_numbers(value: Tensor, dtype: torch.dtype) -> bool:
+    """Whether numbers stay what they are in a model's dtype, up to the rounding of floating point.
+
+    Integers are no weights: they are numbers of a quantised model without their scale. The indices of a model whose
+    state dict was cast as a whole are whole numbers in floating point.
+    """
+    if dtype.is_floating_point or dtype.is_complex or value.is_complex():
+        return (value.is_floating_point(), value.is_complex()) == (dtype.is_floating_point, dtype.is_complex)
+    return not value.is_floating_point() or value.is_meta or bool((value == value.round()).all())

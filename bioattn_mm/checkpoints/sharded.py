@@ -7,6 +7,7 @@ processes can read it: each the parts of the tensors that it has, or one all of 
 
 import pickle
 import warnings
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import Metadata
 
@@ -63,6 +65,21 @@ def split(checkpoint: dict) -> tuple[dict[str, Tensor], dict]:
     return tensors, dict(checkpoint=without_tensors(checkpoint, ()), paths=paths)
 
 
+def write_rest(folder: Path, rest: dict) -> None:
+    """Complete a folder of which all tensors and `.metadata` are written.
+
+    Args:
+        folder: The folder.
+        rest: What `split` returns beside the tensors. The checksum of `.metadata` is written with it, as that file
+            has none, and a part that it names wrongly would not be read.
+    """
+    torch.save(dict(rest, checksum=_checksum(folder)), folder / REST)
+
+
+def _checksum(folder: Path) -> int:
+    return zlib.crc32((folder / METADATA).read_bytes())
+
+
 def read_sharded(
     folder: str | Path,
     map_location: str | torch.device = 'cpu',
@@ -85,28 +102,36 @@ def read_sharded(
         metadata = reader.read_metadata()
         # None lets --trust-checkpoint decide.
         rest = torch.load(folder / REST, map_location='cpu', weights_only=None)
+        checksum = _checksum(folder)
+        if rest.get('checksum', checksum) != checksum:
+            raise ValueError(f'{METADATA} is damaged')
         stored = {key: metadata.state_dict_metadata[key] for key in rest['paths']}
-    except (pickle.UnpicklingError, EOFError, LookupError, TypeError, AttributeError) as error:
+        stored = {key: (value.size, value.properties.dtype) for key, value in stored.items()}
+        files = {info.relative_path for info in metadata.storage_data.values()}
+        _check_paths(rest)
+    except InputError:
+        raise
+    except Exception as error:
         if isinstance(error, pickle.UnpicklingError) and 'GLOBAL ' in str(error):
             raise  # a refused class, which the caller names
         raise InputError(f'cannot read the checkpoint {folder}: it is not what a training writes') from error
-    missing = sorted(
-        {info.relative_path for info in metadata.storage_data.values()} - {path.name for path in folder.iterdir()}
-    )
+    missing = sorted(files - {path.name for path in folder.iterdir()})
     if missing:
         raise InputError(f'{folder} lacks {missing[0]}: all machines of a training must write into the same folder')
 
     tensors = {}
-    for key, path in rest['paths'].items():
-        size, dtype = stored[key].size, stored[key].properties.dtype
-        given = like(path, size, dtype)
-        tensors[key] = torch.empty(size, dtype=dtype, device=map_location) if given is None else given
-    if str(map_location) != 'meta':
-        with warnings.catch_warnings():
-            warnings.filterwarnings('ignore', message='torch.distributed is disabled')
-            dcp.load(
-                tensors, storage_reader=reader, planner=DefaultLoadPlanner(flatten_state_dict=False), no_dist=True
-            )
+    try:
+        for key, path in rest['paths'].items():
+            size, dtype = stored[key]
+            given = like(path, size, dtype)
+            tensors[key] = torch.empty(size, dtype=dtype, device=map_location) if given is None else given
+        if str(map_location) != 'meta':
+            with warnings.catch_warnings():
+                warnings.filterwarnings('ignore', message='torch.distributed is disabled')
+                planner = DefaultLoadPlanner(flatten_state_dict=False)
+                dcp.load(tensors, storage_reader=reader, planner=planner, no_dist=True)
+    except (Exception, CheckpointException) as error:  # the latter is no `Exception`
+        raise InputError(f'cannot read the checkpoint {folder}: its files of tensors are damaged') from error
     checkpoint = rest['checkpoint']
     for key, path in rest['paths'].items():
         node = checkpoint
@@ -114,6 +139,16 @@ def read_sharded(
             node = node[name]
         node[path[-1]] = tensors[key]
     return checkpoint
+
+
+def _check_paths(rest: dict) -> None:
+    """Raise a `LookupError` unless all tensors have a place in the rest of a checkpoint."""
+    for path in rest['paths'].values():
+        node = rest['checkpoint']
+        for name in path[:-1]:
+            node = node[name]
+        if not isinstance(node, dict):
+            raise LookupError(path)
 
 
 class _Reader(dcp.FileSystemReader):

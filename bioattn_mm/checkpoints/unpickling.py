@@ -1,25 +1,38 @@
-"""Reading checkpoint files without running the code that they may contain.
+"""Reading checkpoint files without running the code that they may contain, and not if they are damaged.
 
 A checkpoint is a pickle, and unpickling a malicious file can run any code. PyTorch's `weights_only` unpickler builds
 tensors and plain containers and refuses every other class that it was not told to allow. The few classes that
 mmengine writes beside the weights are allowed here.
+
+The pickle and the tensors are members of a zip file, whose checksums PyTorch writes and does not compare when it
+reads. They are compared here, once a file and process, in about 0.3 s for 400 MB.
 """
 
 import argparse
+import functools
+import io
 import os
 import pickle
 import re
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
 from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
 
+from ..errors import InputError
+
 # PyTorch's environment variables. The first makes every torch.load a safe one, even with weights_only=False, which
 # mmengine passes after a refusal; the second leaves it to the caller.
 REFUSE, TRUST = 'TORCH_FORCE_WEIGHTS_ONLY_LOAD', 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
+
+# The attribute of a `torch.load` that compares checksums.
+COMPARES = 'compares_checksums'
 
 # Error message for a file with a refused class.
 HOLDS_CODE = (
@@ -54,10 +67,11 @@ def _allowed() -> list:
 
 @contextmanager
 def code_refused() -> Iterator[None]:
-    """Context in which every `torch.load` refuses classes that are not among the allowed ones.
+    """Context in which every `torch.load` refuses damaged files, and classes that are not among the allowed ones.
 
-    `trust_checkpoints` called inside lifts this until the end of the outermost context.
+    `trust_checkpoints` called inside allows all classes until the end of the outermost context.
     """
+    load = torch.load
     before = {name: os.environ.get(name) for name in (REFUSE, TRUST)}
     if before[TRUST] is None:
         os.environ[REFUSE] = '1'
@@ -65,8 +79,11 @@ def code_refused() -> Iterator[None]:
     known = torch.serialization.get_safe_globals()
     try:
         with torch.serialization.safe_globals([item for item in _allowed() if item not in known]):
+            if not hasattr(load, COMPARES):  # else this context is inside of another one
+                torch.load = _load_if_whole(load)
             yield
     finally:
+        torch.load = load
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -86,3 +103,53 @@ def refused_class(error: Exception) -> str | None:
         re.search(r'GLOBAL ([\w.]+(?:\(.*?\))?)', str(error)) if isinstance(error, pickle.UnpicklingError) else None
     )
     return found and found[1]
+
+
+def _load_if_whole(load: Callable) -> Callable:
+    """`torch.load`, which compares the checksums of a file first."""
+
+    @functools.wraps(load)
+    def load_if_whole(f: str | os.PathLike | BinaryIO, *args: object, **kwargs: object) -> object:
+        if isinstance(f, (str, os.PathLike)):
+            status = os.stat(f)
+            _check_path(Path(f), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        else:
+            # The views of PyTorch's sharded checkpoints cannot be read from their ends, as zip files are.
+            start = f.tell()
+            check_checksums(io.BytesIO(f.read()), getattr(f, 'name', 'a part of a checkpoint'))
+            f.seek(start)
+        return load(f, *args, **kwargs)
+
+    setattr(load_if_whole, COMPARES, True)
+    return load_if_whole
+
+
+@functools.lru_cache(maxsize=64)
+def _check_path(path: Path, *_: int) -> None:
+    """Compare the checksums of a file once while its size and its time stay, as tools read it several times."""
+    with path.open('rb') as file:
+        check_checksums(file, path)
+
+
+def check_checksums(file: BinaryIO, name: object) -> None:
+    """Compare the checksums of a zip file with its content; files of other formats have none.
+
+    Args:
+        file: The file, at its beginning.
+        name: Its name for messages.
+
+    Raises:
+        InputError: One does not fit.
+    """
+    if file.read(4) != b'PK\x03\x04':
+        return
+    try:
+        with zipfile.ZipFile(file) as members:
+            # `torch.serialization.set_crc32_options(False)` leaves them out.
+            damaged = members.testzip() if any(member.CRC for member in members.infolist()) else None
+    except Exception as error:
+        raise InputError(f'cannot read the checkpoint {name}: it is damaged or cut off; get it again') from error
+    if damaged is not None:
+        raise InputError(
+            f'cannot read the checkpoint {name}: it is damaged, the checksum of {damaged} does not fit; get it again'
+        )

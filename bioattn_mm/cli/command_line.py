@@ -2,9 +2,13 @@
 
 import argparse
 import functools
+import locale
+import os
 import pickle
 import re
+import signal
 import sys
+import traceback
 from collections.abc import Callable
 
 import torch
@@ -12,11 +16,12 @@ from mmengine.config import DictAction
 
 from ..checkpoints import mmengine_reads_all
 from ..checkpoints.unpickling import HOLDS_CODE, code_refused, refused_class, trust_checkpoints
-from ..errors import InputError
+from ..errors import InputError, printable
 from ..runtime.arguments import AtLeast
 from .config_text import configs_formatted_once
 from .installed import how_to_install
 from .restarts import note_refusal
+from .runner import LATE
 
 # In place of a checkpoint of one of timm's models: timm's own weights.
 PRETRAINED = 'pretrained'
@@ -29,7 +34,9 @@ CHECKPOINT_KINDS = 'a file, a URL, or hf://OWNER/NAME/FILE of a Hugging Face rep
 def run_tool(main: Callable[[], None]) -> Callable[[], None]:
     """Decorate a tool's `main`: an `InputError` or `OSError` is printed as one line, and the exit code is 2.
 
-    The same if a package is missing that an extra of bioattn_mm installs.
+    The same if a package is missing that an extra of bioattn_mm installs, and for any other exception where
+    `--cfg-options` were given, which may be to blame, except for what ends a run that has begun; with
+    `log_level=DEBUG` among them the traceback is printed. Ctrl+C ends a tool without a traceback.
 
     While `main` runs, every checkpoint is read without running code in it (see `unpickling`) and may lie on the
     Hugging Face Hub (see `fetch`), also where mmengine's Runner reads it.
@@ -37,27 +44,51 @@ def run_tool(main: Callable[[], None]) -> Callable[[], None]:
 
     @functools.wraps(main)
     def run() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, 'reconfigure'):  # names of files and classes may have characters that it lacks
+                stream.reconfigure(errors='backslashreplace')
+        ConfigOptions.given = []
         try:
             with code_refused(), mmengine_reads_all(), configs_formatted_once():
                 main()
         except pickle.UnpicklingError as error:  # of a checkpoint that mmengine, mmdet or mmseg reads
             refused = refused_class(error)
             _fail(f'a checkpoint {HOLDS_CODE.format(refused)}' if refused else f'cannot read a checkpoint: {error}')
+        except KeyboardInterrupt:
+            print('interrupted', file=sys.stderr)
+            sys.exit(128 + signal.SIGINT)
         except ModuleNotFoundError as error:
             if how_to_install(error) is None:
                 raise
             _fail(how_to_install(error))
+        except UnicodeError as error:
+            _fail(
+                f'a file or its name cannot be had in this locale, whose encoding is '
+                f'{locale.getpreferredencoding(False)}: {error}; set PYTHONUTF8=1, and rename files whose names are '
+                'not in UTF-8'
+            )
         except (InputError, OSError) as error:
             # An error in a data loader's worker arrives with the worker's traceback in its message, whose last line
             # is "module.ErrorClass: message".
             _fail(re.sub(r'^([\w.]+\.)?\w*Error: ', '', str(error).strip().splitlines()[-1]))
+        except Exception as error:
+            # Of several processes it may be the fault of another one, and both may be started again.
+            if not ConfigOptions.given or hasattr(error, LATE) or int(os.environ.get('WORLD_SIZE', 1)) > 1:
+                raise
+            if 'log_level=DEBUG' in ConfigOptions.given:
+                traceback.print_exc()
+            reason = (str(error).strip().splitlines() or ['no message'])[0]
+            _fail(
+                f'{type(error).__name__}: {reason}; --cfg-options may be to blame, {" ".join(ConfigOptions.given)}: '
+                'leave them out to see whether it goes without, or add log_level=DEBUG for the traceback'
+            )
 
     return run
 
 
 def _fail(message: str) -> None:
     """End the process with one line and exit code 2."""
-    print(f'error: {(message.splitlines() or [""])[0]}', file=sys.stderr)
+    print(f'error: {printable((message.splitlines() or [""])[0])}', file=sys.stderr)
     note_refusal()
     sys.exit(2)
 
@@ -337,7 +368,7 @@ class Device(argparse.Action):
 
     def __call__(self, parser, namespace, values, option_string=None) -> None:
         try:
-            torch.empty(0, device=values)
+            torch.zeros(1, device=values).item()  # the device "meta" has no values
         except (RuntimeError, AssertionError) as error:
             raise InputError(
                 f'PyTorch has no device {values}: name another with {option_string}, such as cpu'
@@ -346,7 +377,13 @@ class Device(argparse.Action):
 
 
 class ConfigOptions(DictAction):
-    """mmengine's `KEY=VALUE ...`, with a one-line error for anything else."""
+    """mmengine's `KEY=VALUE ...`, with a one-line error for anything else.
+
+    Attributes:
+        given: What the command line has of them.
+    """
+
+    given: list[str] = []
 
     def __call__(self, parser, namespace, values, option_string=None) -> None:
         for value in values:
@@ -360,6 +397,7 @@ class ConfigOptions(DictAction):
             if any(text.count(left) != text.count(right) for left, right in ('()', '[]')):
                 raise argparse.ArgumentError(self, f'brackets that do not match in {value!r}')
         super().__call__(parser, namespace, values, option_string)
+        ConfigOptions.given = [*ConfigOptions.given, *values]
 
 
 class TrustCheckpoint(argparse.Action):

@@ -13,6 +13,7 @@ from .distributed import prepare_process, rank_and_size
 from .imagenet import set_test_set
 from .installed import find_config
 from .mini import MINI_FOLDERS, MINI_ROOT, ensure_mini_data, make_mini
+from .options import check_name, check_options
 from .own_data import DataArguments, use_own_data
 from .pipelines import find_datasets, make_quick, name_bad_files
 from .schedule import set_epochs
@@ -46,6 +47,18 @@ HOW_TO_GET = dict(
     ImageNetC='download noise.tar, blur.tar, weather.tar and digital.tar of https://zenodo.org/records/2235448 and '
     'unpack them into data/imagenet-c, or name their folder with --test-root',
 )
+
+
+# What the parts of a config are that this package looks into, where there are any.
+KINDS = {
+    'model model.backbone train_dataloader val_dataloader test_dataloader train_dataloader.dataset '
+    'val_dataloader.dataset test_dataloader.dataset train_cfg val_cfg test_cfg optim_wrapper default_hooks env_cfg '
+    'visualizer randomness log_processor auto_scale_lr tta_model tta_overrides': (dict, 'a dict'),
+    'test_evaluator val_evaluator param_scheduler': ((dict, list), 'a dict or a list of dicts'),
+    'custom_hooks tta_pipeline train_dataloader.dataset.pipeline val_dataloader.dataset.pipeline '
+    'test_dataloader.dataset.pipeline': (list, 'a list of dicts'),
+    'default_scope work_dir load_from': (str, 'a text'),
+}
 
 
 def load_config(
@@ -87,8 +100,8 @@ def load_config(
         launcher: What started this process, see `prepare_process`.
 
     Raises:
-        InputError: The config cannot be run, lacks what an argument asks for, its data do not exist, or the machine
-            does not fit the launcher.
+        InputError: The config cannot be run, an option is misspelt or has a value that none can have (see `options`),
+            it lacks what an argument asks for, its data do not exist, or the machine does not fit the launcher.
     """
     config = copy.deepcopy(path) if isinstance(path, Config) else read_config(str(path))
     name_bad_files(config)
@@ -118,8 +131,11 @@ def load_config(
         set_bias_mode(config, bias_mode)
     if test_set:
         set_test_set(config, test_set, test_root)
+    for key in cfg_options or ():
+        check_name(config, key)
     expect_weights(config, cfg_options)
     merge_options(config, cfg_options)
+    check_options(config, 'train_dataloader' in dataloaders)
     if shards:
         use_shards(config, shards, dataloaders)
     check_data(config, dataloaders)
@@ -150,6 +166,13 @@ def read_config(path: str) -> Config:
     absent = [key for key in ('model', 'default_scope', 'test_dataloader', 'test_evaluator') if key not in config]
     if absent:
         raise InputError(f'{path} is no config of a model that can be run: it has no {", ".join(absent)}')
+    for names, (kinds, expected) in KINDS.items():
+        for name in names.split():
+            value = config
+            for key in name.split('.'):
+                value = value.get(key) if isinstance(value, (dict, Config)) else None
+            if value is not None and not isinstance(value, kinds):
+                raise InputError(f'{path} cannot be run: {name} is {value!r:.60}, expected {expected}')
     return config
 
 
@@ -165,7 +188,7 @@ def set_bias_mode(config: Config, mode: str) -> None:
         raise InputError(
             f'--bias-mode is for configs with a bioattn_mm.TransNeXt backbone, this one has {backbone.get("type")}'
         )
-    settings = {key: backbone[key] for key in ('img_size', 'arch') if key in backbone}
+    settings = {key: backbone[key] for key in ('img_size', 'arch', 'pretrain_size') if key in backbone}
     backbone.update(backbone_type.position_bias_settings(mode, **settings))
 
 

@@ -22,7 +22,7 @@ from ..engine.step_log import peak_memory
 from ..engine.sync_batch_norm import CPUSyncBatchNorm
 from ..errors import InputError
 from .readable_log import groups_table, optimizer_groups, readable_log
-from .runner import build_runner, nondeterminism_in_one_line, now
+from .runner import build_runner, failures_in_one_line, now
 
 
 class _Done(Exception):
@@ -67,7 +67,7 @@ class DryRunHook(Hook):
         runner.val_evaluator.process(data_samples=outputs, data_batch=batch)
 
 
-def dry_run(config: Config) -> None:
+def dry_run(config: Config, options: dict[str, object] | None = None) -> None:
     """Build everything, take one training step, predict for one validation image, and print a report.
 
     The run writes into a temporary folder, which is removed. In a distributed run every process takes part, and the
@@ -75,6 +75,7 @@ def dry_run(config: Config) -> None:
 
     Args:
         config: As for the training itself; changed in place.
+        options: Those of `--cfg-options`, for messages.
 
     Raises:
         InputError: Something fails; the training would fail, too.
@@ -84,18 +85,14 @@ def dry_run(config: Config) -> None:
     with tempfile.TemporaryDirectory(prefix='dry_run_') as folder, warnings.catch_warnings():
         warnings.simplefilter('ignore')
         config.work_dir = folder
-        try:
-            runner = build_runner(config)
-            runner.register_hook(hook)
-            with nondeterminism_in_one_line(), readable_log(runner):
-                runner.train()
-        except _Done:
-            pass
-        except (InputError, OSError):
-            raise
-        except Exception as error:
-            reason = (str(error).strip() or 'no message').splitlines()[0]
-            raise InputError(f'the run would fail: {type(error).__name__}: {reason}') from error
+        with failures_in_one_line(config, options):
+            try:
+                runner = build_runner(config)
+                runner.register_hook(hook)
+                with readable_log(runner):
+                    runner.train()
+            except _Done:
+                pass
     if is_main_process():
         for name, text in report(runner, hook):
             print(f'{name:<22}{text}')

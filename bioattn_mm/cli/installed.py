@@ -14,6 +14,7 @@ EXTRAS = dict(
     mmcv='detection',
     mmdet='detection',
     pycocotools='detection',
+    msgspec='detection',
     mmseg='segmentation',
     mmpretrain='classification',
     imagecorruptions='analysis',

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main as torchrun
 
@@ -26,6 +27,8 @@ def main() -> None:
             if not Path(folder, REFUSED).exists():
                 raise
             sys.exit(2)
+        except SignalException as error:  # the processes got the signal, too, and have saved a checkpoint
+            sys.exit(128 + error.sigval)
 
 
 if __name__ == '__main__':

@@ -48,7 +48,10 @@ def find_tools() -> dict[str, Path]:
 
 def commands(tools: dict[str, Path]) -> dict[str, str]:
     """All commands with what they do, the first line of the tool's docstring."""
-    lines = {name: ast.get_docstring(ast.parse(path.read_text())).splitlines()[0] for name, path in tools.items()}
+    lines = {
+        name: ast.get_docstring(ast.parse(path.read_text(encoding='utf-8'))).splitlines()[0]
+        for name, path in tools.items()
+    }
     return {**lines, **{name: line for name, (_, _, line) in OPTIONS.items()}}
 
 

@@ -47,7 +47,8 @@ class Report:
 
     def write_csv(self, name: str, rows: list[dict]) -> None:
         """Write rows; the columns are all of their keys, in the order in which they appear."""
-        with self.path(name).open('w', newline='') as file:
+        # Names of files may be in another encoding.
+        with self.path(name).open('w', newline='', encoding='utf-8', errors='backslashreplace') as file:
             writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
             writer.writeheader()
             writer.writerows(rows)
@@ -80,7 +81,8 @@ def write_contact_sheet(paths: list[Path], out_file: Path, rows: int = 3, column
         columns: Number of columns.
     """
     chosen = [paths[i] for i in np.linspace(0, len(paths) - 1, min(rows * columns, len(paths))).astype(int)]
-    images = [cv2.imread(str(path)) for path in chosen]
+    # OpenCV crashes at file names that are not in UTF-8.
+    images = [cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_COLOR) for path in chosen]
     height, width = (max(image.shape[axis] for image in images) for axis in (0, 1))
     cells = []
     for image in images:
@@ -92,4 +94,4 @@ def write_contact_sheet(paths: list[Path], out_file: Path, rows: int = 3, column
         cells.append(cell)
     cells += [np.full_like(cells[0], 255)] * (-len(cells) % columns)
     sheet = np.vstack([np.hstack(cells[i : i + columns]) for i in range(0, len(cells), columns)])
-    cv2.imwrite(str(out_file), sheet[:-SEPARATOR, :-SEPARATOR])
+    cv2.imencode(out_file.suffix, sheet[:-SEPARATOR, :-SEPARATOR])[1].tofile(out_file)

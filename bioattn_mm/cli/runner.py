@@ -2,11 +2,14 @@
 
 import re
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from mmengine.config import Config
+from mmengine.dist import get_world_size
+from mmengine.hooks import Hook
 from mmengine.registry import RUNNERS
 from mmengine.runner import FlexibleRunner, Runner
 
@@ -19,19 +22,155 @@ def build_runner(config: Config) -> Runner | FlexibleRunner:
     return runner_type.from_cfg(config)
 
 
+# Attribute of an exception that has ended a run which had begun: its config is not to blame.
+LATE = 'ended_a_run'
+
+
+class BegunHook(Hook):
+    """Knows whether what is running runs for the first time: then its failure is of the config, not of the machine.
+
+    Attributes:
+        is_first (bool): Whether that is so: until the first step is over, and in the first validation.
+    """
+
+    priority = 'LOWEST'
+
+    def __init__(self) -> None:
+        self.is_first = True
+        self.has_validated = False
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+        self.is_first = False
+
+    def before_val_epoch(self, runner: Runner) -> None:
+        self.is_first = not self.has_validated
+
+    def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
+        self.is_first, self.has_validated = False, True
+
+    after_test_iter = after_train_iter
+
+
+# What is being built while one of these functions of mmengine runs, by the part of the config that says it.
+PARTS = dict(
+    build_train_loop='train_cfg',
+    build_val_loop='val_cfg',
+    build_test_loop='test_cfg',
+    build_optim_wrapper='optim_wrapper',
+    build_param_scheduler='param_scheduler',
+    build_evaluator='evaluator',
+    build_visualizer='visualizer',
+    build_log_processor='log_processor',
+    build_model='model',
+    wrap_model='model_wrapper_cfg',
+    register_default_hooks='default_hooks',
+    register_custom_hooks='custom_hooks',
+    set_randomness='randomness',
+    setup_env='env_cfg',
+)
+# Parts of which each loop has one.
+OF_LOOPS = dict(build_train_loop='train_', build_val_loop='val_', build_test_loop='test_')
+
+
 @contextmanager
-def nondeterminism_in_one_line() -> Iterator[None]:
-    """Around a training: an operation without a deterministic kernel raises an `InputError` that names it."""
+def failures_in_one_line(config: Config, options: dict[str, object] | None = None) -> Iterator[BegunHook]:
+    """Around a run: what the config or the machine is to blame for raises an `InputError` that says so.
+
+    Until the first step is over, and in the first validation, that is every exception, of several processes without
+    those that another process may have caused; with `log_level='DEBUG'` its traceback is printed. Later it is those
+    of which a user can know what to do (see `known_failure`); others stay what they are.
+
+    Args:
+        config: The config of the run.
+        options: Those of `--cfg-options`, of which the message names the ones that the failed part has.
+
+    Yields:
+        A hook that the Runner is to have.
+    """
+    hook = BegunHook()
     try:
-        yield
-    except RuntimeError as error:
-        operation = re.search(r'(\w+) does not have a deterministic implementation', str(error))
-        if not operation:
+        yield hook
+    except (InputError, OSError) as error:
+        # The optimizer, for example, does not know the file that its state is from.
+        if 'load_or_resume' in _functions(error) and str(config.load_from) not in str(error):
+            raise InputError(f'{config.load_from} cannot be used: {error}') from error
+        raise
+    except Exception as error:
+        known = known_failure(error, config)
+        # In several processes it may be the fault of another one, which is started again.
+        may_pass = get_world_size() > 1 and isinstance(error, RuntimeError)
+        if known is None and (may_pass or not hook.is_first) or may_pass and is_out_of_memory(error):
+            setattr(error, LATE, True)
             raise
-        raise InputError(
+        if config.get('log_level') == 'DEBUG':
+            traceback.print_exc()
+        raise InputError(known or f'the run would fail: {_reason(error, config, options)}') from error
+
+
+def known_failure(error: Exception, config: Config) -> str | None:
+    """What to do about an error of PyTorch, in one line; None for an error of another kind."""
+    text = str(error)
+    operation = re.search(r'(\w+) does not have a deterministic implementation', text)
+    if operation:
+        return (
             f'{operation[1]} has no deterministic kernel on this device: to train with losses that differ a little '
             f'from run to run, leave out --deterministic (in a config: randomness.deterministic)'
-        ) from error
+        )
+    if 'Expected more than 1 value per channel when training' in text:
+        batch_size = (config.get('train_dataloader') or {}).get('batch_size')
+        return (
+            'batch normalisation cannot train with a single value per channel, as where a map of 1 x 1 is pooled '
+            f'from one image (train_dataloader.batch_size={batch_size}, or the last batch of an epoch): set '
+            'train_dataloader.batch_size=2, with smaller crops if memory is short, and '
+            'train_dataloader.drop_last=True; or take another norm_cfg in the heads, such as '
+            'dict(type="GN", num_groups=32)'
+        )
+    if is_out_of_memory(error):
+        return (
+            'out of memory: take a smaller batch_size of the dataloader or smaller crops, '
+            f'model.backbone.with_cp=True, or --amp bfloat16 ({(text.strip() or "MemoryError").splitlines()[0]:.120})'
+        )
+    return None
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether PyTorch raised an error because there was not enough memory."""
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+
+
+def _reason(error: Exception, config: Config, options: dict[str, object] | None) -> str:
+    """What failed, why, and which options the command line has for it, in one line."""
+    lines = [line for line in str(error).splitlines() if line.strip()] or ['no message']
+    # An error in a data loader's worker arrives with the worker's traceback in its message.
+    reason = lines[-1] if 'Original Traceback' in str(error) else lines[0]
+    # str() of a KeyError puts its message in quotes.
+    reason = str(error.args[0]) if isinstance(error, KeyError) and error.args and len(lines) == 1 else reason
+    if not reason.startswith(type(error).__name__):
+        reason = f'{type(error).__name__}: {reason}'
+    part = None if 'load_or_resume' in _functions(error) else _failed_part(error)
+    if part is None:
+        return reason + (f' (from {config.load_from})' if config.get('load_from') else '')
+    given = [f'{key}={value}' for key, value in (options or {}).items() if key.split('.')[0].endswith(part)]
+    return f'{reason}; this is of {part}' + (f', for which the command line has {" ".join(given)}' if given else '')
+
+
+def _functions(error: Exception) -> list[str]:
+    """The names of the functions that were running when an error was raised, the innermost last."""
+    return [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
+
+
+def _failed_part(error: Exception) -> str | None:
+    """The part of the config that was being built when an error was raised; None if everything was built."""
+    functions = _functions(error)
+    loop = next((prefix for function, prefix in OF_LOOPS.items() if function in functions), '')
+    for function in reversed(functions):
+        if function == 'build_dataloader':
+            return f'{loop}dataloader'
+        if function == 'build_evaluator':
+            return f'{loop}evaluator'
+        if function in PARTS:
+            return PARTS[function]
+    return None
 
 
 def now() -> float:

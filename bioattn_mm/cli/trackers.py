@@ -1,8 +1,6 @@
 """`--log` of the tools: curves, metrics and the config also in TensorBoard, Weights & Biases and MLflow."""
 
-import json
 import os
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,8 +9,9 @@ from pathlib import Path
 
 from mmengine.config import Config
 
+from ..engine.checkpoints import SIGNALS
 from ..errors import InputError
-from ..files import write_json
+from ..files import read_json, write_json
 from .config import default_work_dir
 from .distributed import rank_and_size
 from .installed import EXTRAS
@@ -124,7 +123,7 @@ def tracked(names: Sequence[str]) -> Iterator[None]:
 def end_trackers(error: BaseException) -> None:
     """Tell the trackers of this process that its run failed or was told to end."""
     if 'mlflow' in sys.modules:
-        told = isinstance(error, KeyboardInterrupt) or getattr(error, 'code', None) == 128 + signal.SIGTERM
+        told = isinstance(error, KeyboardInterrupt) or getattr(error, 'code', None) in {128 + n for n in SIGNALS}
         if sys.modules['mlflow'].active_run():
             sys.modules['mlflow'].end_run('KILLED' if told else 'FAILED')
     if 'wandb' in sys.modules and sys.modules['wandb'].run:
@@ -134,7 +133,7 @@ def end_trackers(error: BaseException) -> None:
 def known_ids(config: Config) -> dict[str, str]:
     """The ids under which trackers know the run of a work dir."""
     path = Path(config.work_dir) / IDS
-    return json.loads(path.read_text()) if path.is_file() else {}
+    return read_json(path, 'remove it for a new run of the trackers') if path.is_file() else {}
 
 
 def keep_ids(config: Config, names: Sequence[str], launcher: str) -> None:

@@ -1,5 +1,6 @@
 """A data set of images and label maps in folders."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from mmseg.datasets import BaseSegDataset
@@ -41,5 +42,16 @@ class ImageMaskDataset(BaseSegDataset):
                 num_classes=len(self.metainfo['classes']),
                 seg_fields=[],
             )
-            for name in Path(self.ann_file).read_text().splitlines()
+            for name in names_of_list(Path(self.ann_file).read_bytes())
         ]
+
+
+def list_of_names(names: Iterable[str]) -> bytes:
+    """The text file of images, one a line, of names without line breaks, which may be in another encoding."""
+    return ''.join(f'{name}\n' for name in names).encode('utf-8', 'surrogateescape')
+
+
+def names_of_list(content: bytes) -> list[str]:
+    """The names in a text file of images."""
+    lines = content.decode('utf-8', 'surrogateescape').split('\n')
+    return [line.removesuffix('\r') for line in lines if line.strip()]

@@ -4,8 +4,6 @@ The files of annotations are checked as they are, as mmdet leaves out in silence
 the headers are read, unless asked to decode them.
 """
 
-import json
-import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +18,10 @@ from mmseg.datasets import BaseSegDataset
 from PIL import Image
 
 from ..errors import InputError
-from .transforms import check_segmentation, labels_of_colours
+from ..files import other_spelling
+from .coco_file import file_problems, labels_of, mask_problem, read_coco_file
+from .label_maps import count_labels, read_label_map
+from .problem import Problem
 
 # Pixels by which a box may reach over the border: annotation tools round.
 TOLERANCE = 1.0
@@ -28,21 +29,6 @@ TOLERANCE = 1.0
 ORIENTATION, SWAPPING = 0x0112, (5, 6, 7, 8)
 NUM_THREADS = 8  # which read files
 Track = Callable[[Iterable, str, int], Iterator]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something that is wrong.
-
-    Attributes:
-        kind: A few words, the same for all problems of this kind.
-        file: The image, label map or annotation file.
-        detail: What was found, such as the id of an annotation.
-    """
-
-    kind: str
-    file: str
-    detail: str = ''
 
 
 @dataclass
@@ -80,11 +66,9 @@ class Inspection:
     def add_problem(self, kind: str, file: object, detail: str = '') -> None:
         self.problems.append(Problem(kind, str(file), detail))
 
-    def add_twice(self, kind: str, file: object, values: Iterable) -> None:
-        """Add a problem for each value that stands more than once."""
-        for value, count in Counter(values).items():
-            if count > 1:
-                self.add_problem(kind, file, f'{value} stands {count} times')
+    def nothing_labelled(self) -> bool:
+        """Whether there are images, and no class has an object or a pixel in any of them."""
+        return bool(self.files) and not self.amounts.any()
 
 
 def inspect_dataset(
@@ -127,143 +111,72 @@ def _inspect_coco(
     found: Inspection, dataset: CocoDataset, with_mask: bool, max_images: int | None, decode: bool, track: Track
 ) -> None:
     path = dataset.ann_file
-    images, annotations, categories = read_coco(path)
-    label_of = _check_categories(found, path, categories)
+    content = read_coco_file(path)
+    path = content.path
+    found.problems += content.faults
+    found.problems += file_problems(content, found.classes)
+    labels = labels_of(content, found.classes)
 
-    places: dict[object, int] = {}  # of image ids in `files`
     first = len(found.files)
     folder = Path(dataset.data_prefix.get('img', ''))
-    for entry in images:
-        width, height, name = entry.get('width'), entry.get('height'), entry.get('file_name')
-        if 'id' not in entry or not isinstance(name, str) or not (_is_size(width) and _is_size(height)):
-            found.add_problem('image entry incomplete', path, f'{json.dumps(entry)[:100]}')
-            continue
-        places.setdefault(entry['id'], len(found.files) - first)
-        found.files.append(str(folder / name))
-        found.sizes.append((width, height))
-    found.add_twice('image id twice', path, (entry.get('id') for entry in images))
-    found.add_twice('image file twice', path, found.files[first:])
-    found.add_twice('annotation id twice', path, (item['id'] for item in annotations if 'id' in item))
+    places: dict[object, int] = {}  # of image ids in `files`
+    for place, entry in enumerate(content.images):
+        places.setdefault(entry.id, place)
+        found.files.append(str(folder / entry.file_name))
+        found.sizes.append((entry.width, entry.height))
 
-    sizes = found.sizes[first:]
-    numbers = np.zeros(len(sizes), np.int64)
+    numbers = np.zeros(len(content.images), np.int64)
     pairs = set()  # of image and class
     dropped: Counter = Counter()  # annotations of categories that are no classes
-    for item in track(annotations, 'checking annotations', len(annotations)):
-        place = places.get(item.get('image_id'))
+    for item in track(content.annotations, 'checking annotations', len(content.annotations)):
+        place = places.get(item.image_id)
         if place is None:
-            found.add_problem('image id unknown', path, f'{_name(item)}: image_id {item.get("image_id")!r}')
+            found.add_problem('image id unknown', path, f'{item}: image_id {item.image_id!r}')
             continue
-        file, size = found.files[first + place], sizes[place]
-        label = label_of.get(item.get('category_id'))
+        image, file, label = content.images[place], found.files[first + place], labels.get(item.category_id)
         if label is None:
-            category = item.get('category_id')
-            found.add_problem('category id out of range', file, f'{_name(item)}: category_id {category!r}')
+            found.add_problem('category id out of range', file, f'{item}: category_id {item.category_id!r}')
             continue
         if label < 0:
-            dropped[item['category_id']] += 1
+            dropped[item.category_id] += 1
             continue
-        problem = check_box(item.get('bbox'), *size)
-        if problem is None and not _is_number(item.get('area')):
-            problem = 'annotation without area', f'area {item.get("area")!r}'
+        problem = check_box(item.bbox, image.width, image.height)
+        if problem is None and (item.area is None or item.area <= 0):
+            problem = 'annotation without area', f'area {item.area!r}'
         if problem is None and with_mask:
-            problem = _check_mask(item.get('segmentation'), size)
+            problem = mask_problem(item, image)
         if problem:
-            found.add_problem(problem[0], file, f'{_name(item)}: {problem[1]}')
-        elif item.get('iscrowd') or item.get('ignore'):
+            found.add_problem(problem[0], file, f'{item}: {problem[1]}')
+        elif item.iscrowd or item.ignore:
             found.num_ignored += 1
         else:
             numbers[place] += 1
             found.amounts[label] += 1
-            found.box_sizes.append(tuple(item['bbox'][2:]))
+            found.box_sizes.append(item.bbox[2:])
             pairs.add((place, label))
     for _, label in pairs:
         found.images_of_class[label] += 1
     found.numbers += numbers.tolist()
     found.num_empty += int((numbers == 0).sum())
     if dropped:
-        names = {entry['id']: entry['name'] for entry in categories}
+        names = {entry.id: entry.name for entry in content.categories}
         listed = ', '.join(f'{names[key]!r} ({count})' for key, count in dropped.most_common(5))
         found.notes.append(f'{path}: annotations of categories that are no classes are left out: {listed}')
-    _check_files(found, list(zip(found.files[first:], sizes)), max_images, decode, track)
+    _check_files(found, list(zip(found.files[first:], found.sizes[first:])), max_images, decode, track)
 
 
-def read_coco(path: str) -> tuple[list[dict], list[dict], list[dict]]:
-    """The images, annotations and categories of a file in COCO's format.
-
-    Raises:
-        InputError: It cannot be read, or is something else.
-    """
-    try:
-        document = json.loads(Path(path).read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f'{path} is no JSON file: {error}') from error
-    parts = [
-        document.get(key) if isinstance(document, dict) else None for key in ('images', 'annotations', 'categories')
-    ]
-    if not all(isinstance(part, list) and all(isinstance(entry, dict) for entry in part) for part in parts):
-        raise InputError(f"{path} is not in COCO's format: expected lists of images, annotations and categories")
-    if not all({'id', 'name'} <= set(entry) for entry in parts[2]):
-        raise InputError(f"{path} is not in COCO's format: a category has no id or no name")
-    return tuple(parts)
-
-
-def _check_categories(found: Inspection, path: str, categories: list[dict]) -> dict[object, int]:
-    """Class of each category id; -1 for the categories that are none."""
-    found.add_twice('category id twice', path, (entry['id'] for entry in categories))
-    found.add_twice('category name twice', path, (entry['name'] for entry in categories))
-    names = [entry['name'] for entry in categories]
-    for name in found.classes:
-        if name not in names:
-            found.add_problem('class without category', path, f'{name!r}: mmdet shifts the labels of those after it')
-    used = [name for name in names if name in found.classes]
-    if used != [name for name in found.classes if name in names]:
-        found.add_problem(
-            'categories in another order', path, f'{", ".join(used[:5])}: mmdet numbers them so, whatever the classes'
-        )
-    labels = {name: label for label, name in enumerate(found.classes)}
-    label_of: dict[object, int] = {}
-    for entry in categories:
-        label_of.setdefault(entry['id'], labels.get(entry['name'], -1))
-    return label_of
-
-
-def _is_size(value: object) -> bool:
-    return isinstance(value, int) and value > 0
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
-
-
-def _name(annotation: dict) -> str:
-    return f'annotation {annotation.get("id")}'
-
-
-def check_box(box: object, width: int, height: int) -> tuple[str, str] | None:
+def check_box(box: Sequence[float], width: int, height: int) -> tuple[str, str] | None:
     """What is wrong with a box of COCO's format, x, y, width, height in pixels, in an image: kind and detail.
 
     Boxes of less than a pixel, which mmdet leaves out, count as boxes without area.
     """
-    if not isinstance(box, (list, tuple)) or len(box) != 4 or not all(map(_is_number, box)):
-        return 'box malformed', f'bbox {str(box)[:60]}, expected [x, y, width, height]'
     x, y, box_width, box_height = box
+    text = f'bbox [{", ".join(f"{value:g}" for value in box)}]'
     if box_width < 1 or box_height < 1:
-        return 'box without area', f'bbox {box}'
+        return 'box without area', text
     over = max(-x, -y, x + box_width - width, y + box_height - height)
     if over > TOLERANCE:
-        return 'box outside the image', f'bbox {box} reaches {over:.4g} pixels over the border of {width} x {height}'
-    return None
-
-
-def _check_mask(segmentation: object, size: tuple[int, int]) -> tuple[str, str] | None:
-    width, height = size
-    if isinstance(segmentation, dict) and segmentation.get('size') not in (None, [height, width]):
-        return 'mask of another size', f'run lengths for {segmentation["size"]}, the image is {[height, width]}'
-    try:
-        check_segmentation(segmentation, (height, width))
-    except ValueError as error:
-        return 'mask malformed', str(error)
+        return 'box outside the image', f'{text} reaches {over:.4g} pixels over the border of {width} x {height}'
     return None
 
 
@@ -279,7 +192,7 @@ def _inspect_label_maps(
         found.notes.append(f'{len(infos)} of {len(dataset)} images and label maps were read')
 
     def read(info: dict) -> tuple[dict, object, object]:
-        return info, _attempt(read_size, info['img_path'], decode), _attempt(_read_labels, info['seg_map_path'])
+        return info, _attempt(read_size, info['img_path'], decode), _attempt(read_label_map, info['seg_map_path'])
 
     for info, size, labels in track(_in_threads(read, infos), 'reading images and label maps', len(infos)):
         image, path = info['img_path'], info['seg_map_path']
@@ -290,7 +203,9 @@ def _inspect_label_maps(
         if isinstance(size, tuple) and labels.shape[1::-1] != size:
             shape = ' x '.join(map(str, labels.shape[1::-1]))
             found.add_problem('label map of another size', path, f'{shape}, the image is {size[0]} x {size[1]}')
-        counts = _count_labels(found, info, labels, dataset.ignore_index)
+        counts, wrong = count_labels(info, labels, len(found.classes), dataset.ignore_index)
+        for kind, detail in wrong:
+            found.add_problem(kind, path, detail)
         if counts is not None and isinstance(size, tuple):
             found.files.append(image)
             found.sizes.append(size)
@@ -299,49 +214,6 @@ def _inspect_label_maps(
             found.images_of_class += counts > 0
             found.num_ignored += labels.shape[0] * labels.shape[1] - int(counts.sum())
             found.num_empty += not counts.any()
-
-
-def _read_labels(path: str) -> np.ndarray:
-    """The values of a label map as they are in the file: (H, W), or (H, W, 3) if it is a colour image."""
-    with Image.open(path) as image:
-        return np.asarray(image)
-
-
-def _count_labels(found: Inspection, info: dict, labels: np.ndarray, ignore_index: int) -> np.ndarray | None:
-    """Count the pixels of each class in a label map; None if it holds something else than labels."""
-    path, num_classes = info['seg_map_path'], len(found.classes)
-    if info.get('label_colours'):
-        try:
-            labels = labels_of_colours(labels[..., ::-1], info['label_colours'], num_classes)
-        except ValueError as error:
-            found.add_problem('label map of other colours', path, str(error))
-            return None
-    if labels.ndim != 2 or labels.dtype.kind not in 'bui':
-        kind = f'shape {labels.shape}, {labels.dtype}'
-        found.add_problem('label map of another kind', path, f'{kind}: expected one integer a pixel')
-        return None
-    if labels.dtype.itemsize <= 2 and labels.dtype.kind in 'bu':  # many times faster than `unique`
-        numbers = np.bincount(labels.ravel())
-        values = np.flatnonzero(numbers)
-        numbers = numbers[values]
-    else:
-        values, numbers = np.unique(labels, return_counts=True)
-    counts = np.zeros(num_classes, np.int64)
-    first = int(bool(info.get('reduce_zero_label')))
-    for value, number in zip(values.tolist(), numbers.tolist()):
-        if value == ignore_index or value < first:
-            continue
-        label = value - first
-        label = (info.get('label_map') or {}).get(label, label)
-        if 0 <= label < num_classes:
-            counts[label] += number
-        elif label != ignore_index:
-            found.add_problem(
-                'label out of range',
-                path,
-                f'{number} pixels are {value}: expected {first} to {num_classes - 1 + first}, or {ignore_index}',
-            )
-    return counts
 
 
 # ----------------------------------------------------------------------------
@@ -408,7 +280,7 @@ def _attempt(function: Callable, *args: object) -> object:
 
 def _add_unreadable(found: Inspection, what: str, path: str, result: object) -> None:
     if isinstance(result, FileNotFoundError):
-        found.add_problem(f'{what} missing', path)
+        found.add_problem(f'{what} missing', path, other_spelling(Path(path)))
     elif isinstance(result, Exception):
         reason = (str(result).strip() or type(result).__name__).splitlines()[0]
         found.add_problem(f'{what} unreadable', path, reason)

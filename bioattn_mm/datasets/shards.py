@@ -21,6 +21,7 @@ from mmengine.dataset import BaseDataset
 from mmengine.fileio import BaseStorageBackend, register_backend
 
 from ..errors import InputError
+from ..files import check_entries, read_json
 
 BACKEND = 'bioattn_mm.shards'
 INDEX = 'index.json'
@@ -52,14 +53,14 @@ class ShardIndex:
 
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)
+        how = f'copy it again, or {HOW_TO_MAKE}'
         try:
-            content = json.loads((self.folder / INDEX).read_text())
+            content = read_json(self.folder / INDEX, how, version=int)
         except FileNotFoundError as error:
             raise InputError(f'no shards in {folder}: there is no {INDEX}; {HOW_TO_MAKE}') from error
-        except ValueError as error:
-            raise InputError(f'{self.folder / INDEX} is damaged: copy it again, or {HOW_TO_MAKE}') from error
-        if content.get('version') != VERSION:
-            raise InputError(f'{self.folder / INDEX} is of version {content.get("version")}, expected {VERSION}')
+        if content['version'] != VERSION:
+            raise InputError(f'{self.folder / INDEX} is of version {content["version"]}, expected {VERSION}')
+        check_entries(self.folder / INDEX, content, how, shards=dict, files=dict, copies=list)
         self.shards, self.files = list(content['shards']), content['files']
         self.copies = content['copies']
         for name, size in content['shards'].items():
@@ -262,7 +263,7 @@ class ShardWriter:
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(Path(root) / name, self.folder / name)
         content = dict(version=VERSION, shards=self.shards, files=self.files, copies=names)
-        (self.folder / INDEX).write_text(json.dumps(content))
+        (self.folder / INDEX).write_text(json.dumps(content), encoding='utf-8')
 
     def _next(self) -> None:
         self._close()

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from pathlib import Path
 
 import mmcv.transforms
 import numpy as np
@@ -12,6 +13,7 @@ from mmengine.utils import is_list_of
 from PIL import Image
 
 from ..errors import InputError
+from ..files import other_spelling
 from ..registry import TRANSFORMS
 
 WHAT_TO_DO = 'repair or remove it, or train without it: tools/train.py --skip-bad-data'
@@ -20,6 +22,8 @@ WHAT_TO_DO = 'repair or remove it, or train without it: tools/train.py --skip-ba
 IGNORED = 255
 # In pixels. pycocotools needs memory in proportion to the length of an outline: a far coordinate would exhaust it.
 MAX_COORDINATE = 1e5
+# Of a number in a string of run lengths.
+MAX_BITS = 60
 
 
 class BadDataError(InputError):
@@ -38,7 +42,8 @@ class CheckedLoadImageFromFile(mmcv.transforms.LoadImageFromFile):
         try:
             return super().transform(results)
         except FileNotFoundError as error:
-            raise BadDataError(f'image not found: {results["img_path"]}') from error
+            spelling = other_spelling(Path(results['img_path']))
+            raise BadDataError(f'image not found: {results["img_path"]}' + (spelling and f'; {spelling}')) from error
         except InputError:  # of shards
             raise
         except Exception as error:
@@ -69,6 +74,10 @@ class CheckedLoadAnnotations(BaseTransform):
             from .masks import BoxedLoadAnnotations  # here: it imports mmdet, which mmseg's configs do without
 
             self.load = BoxedLoadAnnotations(**kwargs)
+        elif type(self.load).__module__.startswith('mmseg.'):
+            from .label_maps import WideLoadAnnotations  # here: it imports mmseg, which mmdet's configs do without
+
+            self.load = WideLoadAnnotations(**kwargs)
 
     def transform(self, results: dict) -> dict | None:
         if getattr(self.load, 'with_mask', False):
@@ -195,12 +204,19 @@ def check_labels(labels: np.ndarray, shape: tuple[int, int], num_classes: int | 
     """
     if labels.shape != shape:
         raise ValueError(f'is of shape {labels.shape}, its image of {shape}')
-    wrong = [] if num_classes is None else np.unique(labels[(labels >= num_classes) & (labels != IGNORED)])
+    wrong = [] if num_classes is None else labels[(labels >= num_classes) & (labels != IGNORED)]
     if len(wrong):
-        raise ValueError(
-            f'has the value {wrong[0] + first}, expected {first} to {num_classes - 1 + first} for {num_classes} '
-            f'classes, or {IGNORED} where a pixel does not count'
-        )
+        raise ValueError(wrong_value(wrong.min() + first, num_classes, first))
+
+
+def wrong_value(value: int, num_classes: int | None, first: int) -> str:
+    """What is said of a label map that holds a value of no class; `first` is the value of class 0 in the file."""
+    if num_classes is None:
+        return f'has the value {value}, expected 0 to {IGNORED}'
+    return (
+        f'has the value {value}, expected {first} to {num_classes - 1 + first} for {num_classes} classes, or '
+        f'{IGNORED} where a pixel does not count'
+    )
 
 
 def check_segmentation(segmentation: object, shape: tuple[int, int]) -> None:
@@ -216,6 +232,8 @@ def check_segmentation(segmentation: object, shape: tuple[int, int]) -> None:
     """
     if isinstance(segmentation, list):
         try:
+            if any(np.asarray(polygon).dtype.kind in 'US' for polygon in segmentation):
+                raise TypeError('text')  # which the next line would take
             polygons = [np.asarray(polygon, dtype=float) for polygon in segmentation]
         except (TypeError, ValueError) as error:
             raise ValueError('a polygon has coordinates that are not numbers') from error
@@ -243,12 +261,17 @@ def read_run_lengths(string: str) -> list[int]:
 
     Each character holds 6 bits above '0': 5 bits of a number, the lowest first, and a bit that is set if more follow;
     the highest bit of a number is its sign. From the fourth number on, the run length two places before is added.
+
+    Raises:
+        ValueError: A number has more than `MAX_BITS`.
     """
     counts, value, shift = [], 0, 0
     for code in string.encode():
         group = code - ord('0')
         value |= (group & 31) << shift
         shift += 5
+        if shift > MAX_BITS:  # a number without an end would take for ever
+            raise ValueError('the run lengths are not what COCO writes')
         if not group & 32:
             if group & 16:
                 value -= 1 << shift

@@ -36,7 +36,7 @@ def aggregated_attention__forward(self: AggregatedAttention, x: Tensor) -> Tenso
     pooled_key, pooled_value = split_heads(self.kv(pooled_tokens(self, x, rows, columns)), 2, num_heads, batch)
     key, value = (windows(tokens, index, (height, width), window_size) for tokens in (self.scale.key(key), value))
 
-    window_logits = (key @ query[..., None])[..., 0] + self.window_bias[:, None] + outside
+    window_logits = (key @ query[..., None])[..., 0] + self.bias_of_window()[:, None] + outside
     bias = bias_of_pairs(*self.position_bias((height, width), pooled_grid), (height, width), pooled_grid)
     pooled_logits = query @ self.scale.key(pooled_key).transpose(-2, -1) + bias
     weights = torch.cat([window_logits, pooled_logits], dim=-1).softmax(dim=-1)

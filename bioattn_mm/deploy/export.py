@@ -108,7 +108,7 @@ def export(config: Config, deploy_config: Config, checkpoint: Path, folder: Path
         EXPORTERS[ir.type](image, str(folder), ir.save_file, deploy_config, config, str(checkpoint), device)
     except Exception as error:
         log = folder / 'error.log'
-        log.write_text(traceback.format_exc())
+        log.write_text(traceback.format_exc(), encoding='utf-8')
         # The first line says what failed; a graph may follow.
         reason = [line for line in str(error).splitlines() if line.strip()] or ['']
         raise InputError(f'mmdeploy cannot export this model: {type(error).__name__}: {reason[0]} ({log})') from error
@@ -150,7 +150,7 @@ def describe(description: dict, folder: Path, model: str) -> None:
         model: Name of the exported file.
     """
     own = dict(model=model, **description)
-    write_pipeline(folder, dict(own, **json.loads((folder / FILE).read_text())))
+    write_pipeline(folder, dict(own, **json.loads((folder / FILE).read_text(encoding='utf-8'))))
 
 
 def is_detector(config: Config) -> bool:

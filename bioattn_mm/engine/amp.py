@@ -14,14 +14,20 @@ from ..errors import InputError
 from ..registry import HOOKS, OPTIM_WRAPPERS
 
 DTYPES = ('float16', 'bfloat16')
-# What `torch.cpu.get_capabilities` calls the instructions that multiply bfloat16: of x86 and, the last, of ARM.
-BFLOAT16_INSTRUCTIONS = ('avx512_bf16', 'amx_bf16', 'bf16')
+# What `torch.cpu.get_capabilities` calls the instructions that multiply bfloat16, on x86 and on ARM.
+X86_INSTRUCTIONS = ('avx512_bf16', 'amx_bf16')
+ARM_INSTRUCTIONS = 'bf16'
 
 
 def cpu_has_bfloat16() -> bool:
-    """Whether this CPU multiplies bfloat16. Others emulate it, slower than they compute in float32."""
+    """Whether this CPU multiplies bfloat16. Others emulate it, slower than they compute in float32.
+
+    The environment variable ATEN_CPU_CAPABILITY, which keeps PyTorch from AVX-512, keeps it from these instructions.
+    """
     capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(name, False) for name in BFLOAT16_INSTRUCTIONS)
+    if any(capabilities.get(name, False) for name in X86_INSTRUCTIONS):
+        return torch.backends.cpu.get_cpu_capability() not in ('DEFAULT', 'AVX2')
+    return capabilities.get(ARM_INSTRUCTIONS, False)
 
 
 def autocast_dtype(name: str, device: str | torch.device) -> torch.dtype:

@@ -25,8 +25,8 @@ PLACES = ('layer', 'name', 'head', 'height', 'width')
 class AttentionStatisticsHook(Hook):
     """Log how local the attention of each layer is, every `interval` iterations and at both ends of the training.
 
-    Those are the measures of `layers.locality.measure_model`: the nonlocality of all models, the gates of ConViT (its
-    figures 5 and 6), A and sigma of GAB, the share of each region in the position-based attention of PerViT, the
+    Those are the measures of `layers.locality.measure_model`: the nonlocality of all models and the gates of ConViT
+    (its figures 5 and 6), A and sigma of GAB, the share of each region in the position-based attention of PerViT, the
     share of the pooled tokens of TransNeXt, the sparsity of VARS. They go to the visualizer, so to TensorBoard too,
     as `attention/MEASURE/layerN`; `tools/analysis/plot_log.py` draws them.
 

@@ -1,5 +1,6 @@
 """Checkpoints of a run: written atomically, and one more when the run is told to end."""
 
+import os
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -13,11 +14,16 @@ from mmengine.hooks import CheckpointHook
 from mmengine.runner import BaseLoop, Runner
 
 from ..checkpoints import is_whole
+from ..checkpoints.files import first_of, is_finite
+from ..errors import InputError
 from ..files import PARTIAL, atomic_write, remove
 from ..registry import HOOKS
+from .ema import local_part
 
-# Iterations between two exchanges of whether a process got a SIGTERM; each exchange makes the CPU wait for the GPU.
-SIGTERM_INTERVAL = 10
+# The signals after which a run saves a checkpoint and ends: of schedulers, of Ctrl+C, and of a terminal that closes.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# Iterations between two exchanges of whether a process got one; each exchange makes the CPU wait for the GPU.
+SIGNAL_INTERVAL = 10
 ATOMIC_BACKEND = 'bioattn_mm.atomic'
 # The file in a work dir that names the last checkpoint.
 LAST = 'last_checkpoint'
@@ -51,57 +57,127 @@ class AtomicCheckpointHook(CheckpointHook):
     strategy: those of this package do the same, and `FSDP2Strategy` writes while training goes on, until the next
     checkpoint or the end at the latest. Only then does the file `last_checkpoint`, which mmengine's runners resume
     from, name it, and are checkpoints removed that `max_keep_ckpts` or a better metric supersedes. On SIGTERM, which
-    Slurm, Kubernetes and torchrun send before they kill a job, a checkpoint is saved after the current optimizer
-    step and the process exits with code 143.
+    Slurm, Kubernetes and torchrun send before they kill a job, on Ctrl+C (SIGINT) and when the terminal closes
+    (SIGHUP), a checkpoint is saved after the current optimizer step and the process exits with 128 + the number of
+    the signal. A second Ctrl+C ends a single process at once.
+
+    What is removed is `is_own`: paths that a checkpoint brings along, such as that of the best one so far, count by
+    their name in the folder of this run. Weights that are not finite are not saved: the run ends, and the checkpoints
+    before stay.
 
     The arguments are those of mmengine's hook.
     """
 
     def before_run(self, runner: Runner) -> None:
         super().before_run(runner)
-        self.got_sigterm = self.any_got_sigterm = False
+        self.got_signal = self.any_got_signal = 0
         train_within(self._handler, runner)
 
     @contextmanager
     def _handler(self) -> Iterator[None]:
-        """Context in which this hook handles SIGTERM."""
-        handler = signal.signal(signal.SIGTERM, self._on_sigterm)
+        """Context in which this hook handles the signals, except for those that are ignored, as nohup does it."""
+        handlers = {number: signal.getsignal(number) for number in SIGNALS}
+        handlers = {number: handler for number, handler in handlers.items() if handler != signal.SIG_IGN}
+        for number in handlers:
+            signal.signal(number, self._on_signal)
         try:
             yield
         finally:
-            signal.signal(signal.SIGTERM, handler)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
     def before_train(self, runner: Runner) -> None:
+        known = runner.message_hub.runtime_info.get('keep_ckpt_ids')
+        if known is not None:  # mmengine removes the first of them by their names
+            numbers = [number for number in known if isinstance(number, int)] if isinstance(known, list) else []
+            runner.message_hub.update_info('keep_ckpt_ids', numbers)
         super().before_train(runner)
         if isinstance(self.file_backend, LocalBackend):
             self.backend_args = dict(backend=ATOMIC_BACKEND)
-        self.file_backend = LateRemoval(self.file_backend)
+        self.file_backend = LateRemoval(self.file_backend, self.is_own)
         if is_main_process():
             for partial in Path(self.out_dir).glob(f'.*{PARTIAL}'):
-                remove(partial)
+                if self.is_own(partial):
+                    remove(partial)
         self._progress = {}
+        self._take_own_best(runner)
+
+    def is_own(self, path: str | Path) -> bool:
+        """Whether a path is a checkpoint of this run, which the run may remove: its folder and its name decide.
+
+        The name is one that this hook writes, and what is there is a checkpoint, or one that was not written to its
+        end. Everything else was written by somebody else.
+
+        Args:
+            path: A file or folder; may be remote.
+        """
+        folder, _, name = str(path).rpartition('/')
+        if name.startswith('.') and name.endswith(PARTIAL):  # see `files.atomic_path`
+            name = name[1 : -len(PARTIAL)].removeprefix('older_')
+            is_complete = False
+        else:
+            is_complete = True
+        numbered = r'\d+'.join(map(re.escape, re.split(r'\{[^}]*\}', self.filename_tmpl)))
+        if not re.fullmatch(rf'(best_.+_)?{numbered}|iter_\d+\.pth|{LAST}', name) or name == LAST and is_complete:
+            return False
+        if not isinstance(self.file_backend, (LocalBackend, LateRemoval)) or '://' in str(path):
+            return folder == str(self.out_dir).rstrip('/')
+        path = Path(path)
+        if path.is_symlink() or path.parent.resolve() != Path(self.out_dir).resolve():
+            return False
+        return not is_complete or is_whole(path)
+
+    def _take_own_best(self, runner: Runner) -> None:
+        """Take of the best checkpoints that the checkpoint resumed from names those that are in this run's folder.
+
+        It names them by their paths, which are of another folder if the run was moved, or goes on in a new one.
+        """
+        if not self.save_best:
+            return
+        several = getattr(self, 'best_ckpt_path_dict', None)
+        for key, path in (several if several is not None else {None: self.best_ckpt_path}).items():
+            if not path:
+                continue
+            name = str(path).rpartition('/')[2]
+            own = self.file_backend.join_path(self.out_dir, name)
+            if not (name.startswith('best_') and self.is_own(own)):
+                own = None
+                runner.logger.info(f'the best checkpoint so far, {path}, is not in {self.out_dir}, and stays there')
+            if several is None:
+                self.best_ckpt_path = own
+            else:
+                several[key] = own
+            runner.message_hub.update_info('best_ckpt' if key is None else f'best_ckpt_{key}', own)
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         super().after_train_iter(runner, batch_idx, data_batch, outputs)
         finish_saving(runner, wait=False)
-        if runner.iter % (SIGTERM_INTERVAL if get_world_size() > 1 else 1) == 0:
-            got_sigterm = torch.tensor(self.got_sigterm, dtype=torch.int32)
-            all_reduce(got_sigterm, 'max')
-            self.any_got_sigterm = bool(got_sigterm)
+        if runner.iter % (SIGNAL_INTERVAL if get_world_size() > 1 else 1) == 0:
+            got_signal = torch.tensor(self.got_signal, dtype=torch.int32)
+            all_reduce(got_signal, 'max')
+            self.any_got_signal = int(got_signal)
         # Not before the optimizer's step: checkpoints do not hold accumulated gradients. DeepSpeed's wrapper has no
         # `should_update`, DeepSpeed itself counts.
         should_update = getattr(runner.optim_wrapper, 'should_update', lambda: True)
-        if self.any_got_sigterm and should_update():
+        if self.any_got_signal and should_update():
             self._save_now(runner)
-            raise SystemExit(128 + signal.SIGTERM)
+            raise SystemExit(128 + self.any_got_signal)
 
-    def _on_sigterm(self, *_: object) -> None:
-        self.got_sigterm = True
+    def _on_signal(self, number: int, _: object) -> None:
+        # torchrun hands a Ctrl+C on to processes that the terminal has sent it to already.
+        may_hurry = number == signal.SIGINT and get_world_size() == 1
+        if may_hurry and self.got_signal == number:
+            raise KeyboardInterrupt
+        self.got_signal = number
+        if is_main_process():
+            again = '; Ctrl+C again ends it at once' * may_hurry
+            os.write(2, f'got {signal.Signals(number).name}: ending after the next step{again}\n'.encode())
 
     def _save_now(self, runner: Runner) -> None:
         """Save a checkpoint after this iteration, also in the middle of an epoch."""
         filename = f'iter_{runner.iter + 1}.pth'
-        runner.logger.info(f'Got SIGTERM: saving {filename}; continue from it with --resume')
+        name = signal.Signals(self.any_got_signal).name
+        runner.logger.info(f'Got {name}: saving {filename}; continue from it with --resume')
         self._save(runner, filename, dict(epoch=runner.epoch, iter=runner.iter + 1), by_epoch=False)
         finish_saving(runner)
 
@@ -150,7 +226,23 @@ class AtomicCheckpointHook(CheckpointHook):
             self.file_backend.rmtree(path)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Raise an `InputError` if the weights are not finite: nothing could go on from them."""
         checkpoint['meta'].update(self._progress)
+        bad = [name for name, value in checkpoint['state_dict'].items() if not is_finite(local_part(value))]
+        found = torch.tensor(bool(bad), dtype=torch.int32)
+        if hasattr(runner, 'strategy'):  # else rank 0 is here alone
+            all_reduce(found, 'max')
+        if found:
+            raise InputError(
+                f'after step {runner.iter + 1} weights are NaN or infinite ({first_of(bad) or "of another rank"}), '
+                'and the training ends; the checkpoints before are as they were: go on from one with --resume and a '
+                'lower optim_wrapper.optimizer.lr or optim_wrapper.clip_grad, or look into the data'
+            )
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        # mmengine runs this text when it resumes.
+        if isinstance(checkpoint.get('meta'), dict):
+            checkpoint['meta'].pop('config', None)
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
         super()._save_best_checkpoint(runner, metrics)
@@ -171,10 +263,11 @@ class LateRemoval:
 
     Args:
         backend: The file backend that does everything else.
+        is_own: Decides whether a path may be removed; others are left alone.
     """
 
-    def __init__(self, backend: LocalBackend) -> None:
-        self._backend = backend
+    def __init__(self, backend: LocalBackend, is_own: Callable[[str], bool]) -> None:
+        self._backend, self._is_own = backend, is_own
         self._marked = []
 
     def __getattr__(self, name: str) -> object:
@@ -182,11 +275,13 @@ class LateRemoval:
 
     def remove(self, path: str) -> None:
         """Mark a file."""
-        self._marked.append((self._backend.remove, path))
+        if self._is_own(path):
+            self._marked.append((self._backend.remove, path))
 
     def rmtree(self, path: str) -> None:
         """Mark a folder."""
-        self._marked.append((self._backend.rmtree, path))
+        if self._is_own(path):
+            self._marked.append((self._backend.rmtree, path))
 
     def take_marked(self, keep: set[str | None]) -> Callable[[], None]:
         """A function that removes what is marked, except for the paths in `keep`, which are written again."""
@@ -239,12 +334,16 @@ def name_last(work_dir: str | Path, path: str) -> None:
 def latest_checkpoint(work_dir: str | Path) -> str | None:
     """The checkpoint to resume a run of this folder from, None if there is none.
 
-    It is the one that the file `last_checkpoint` names. If the run was killed before it wrote that file, or if the
-    checkpoint is no longer there, it is the newest whole checkpoint of the folder.
+    It is the one that the file `last_checkpoint` names, in this folder if it was moved or copied. If the run was
+    killed before it wrote that file, or if the checkpoint is no longer there, it is the newest whole checkpoint of
+    the folder.
     """
     work_dir = Path(work_dir)
     pointer = work_dir / LAST
-    named = pointer.read_text().strip() if pointer.is_file() else ''
+    named = pointer.read_text(errors='replace').strip() if pointer.is_file() else ''
+    own = work_dir / Path(named).name
+    if named and is_whole(own):
+        return str(own)
     if named and ('://' in named or is_whole(named)):
         return named
     found = [

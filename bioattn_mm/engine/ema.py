@@ -65,7 +65,8 @@ class ShardableEMAHook(Hook):
             return
         state_dict = checkpoint['state_dict']
         for name, parameter in parameters_of(runner.model):
-            self.average[name] = shard_like(state_dict[name], parameter).to(parameter.device).clone()
+            own = shard_like(state_dict[name], parameter)
+            self.average[name] = own.to(parameter.device, torch.float32, copy=True)
             state_dict[name] = weights[f'module.{name}']
 
     @torch.no_grad()
@@ -101,3 +102,8 @@ def shard_like(tensor: Tensor, parameter: Tensor) -> Tensor:
         return tensor
     # No source rank: each takes its part of its own tensor. The copy lets go of the rest.
     return distribute_tensor(tensor, parameter.device_mesh, parameter.placements, src_data_rank=None).clone()
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """What this rank has of a tensor: all of one that is not divided."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -18,13 +18,15 @@ NAMED = 5
 
 
 def read_lines(path: Path) -> Iterator[dict]:
-    """The lines of a file of `StepLogHook`; one that was cut off, because the run was killed, is left out."""
-    with path.open() as file:
+    """The lines of a file of `StepLogHook`; one that was cut off or damaged, as the run was killed, is left out."""
+    with path.open(encoding='utf-8', errors='replace') as file:
         for row in file:
             try:
-                yield json.loads(row)
-            except json.JSONDecodeError:
+                line = json.loads(row)
+            except (ValueError, RecursionError):
                 continue
+            if isinstance(line, dict) and isinstance(line.get('step'), int):
+                yield line
 
 
 def is_step(line: dict) -> bool:

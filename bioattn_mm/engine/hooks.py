@@ -8,13 +8,18 @@ from mmengine.dist import all_reduce, is_main_process
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.runner import Runner
+from mmengine.structures import BaseDataElement
 from torch import Tensor
 
-from ..checkpoints.loading import other_classes
+from ..checkpoints import other_classes
+from ..checkpoints.files import is_finite
 from ..datasets.skipping import SkippingPipeline, leaf_datasets
 from ..errors import InputError
 from ..registry import HOOKS
 from .ema import unwrapped
+
+# What is a prediction in a data sample, by how its name begins.
+PREDICTED = ('pred', 'seg_logits')
 
 
 @HOOKS.register_module()
@@ -115,3 +120,35 @@ class SkipBadDataHook(Hook):
         """How many samples are known to be bad: by all processes at the last log, and by this one since."""
         bad = (dataset.pipeline.bad for dataset in self.datasets)
         return sum(int((known | logged).sum()) for known, logged in zip(bad, self.logged))
+
+
+@HOOKS.register_module()
+class FinitePredictionsHook(Hook):
+    """End a test at the first prediction that is NaN, which metrics would count as a wrong one."""
+
+    def after_test_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+        for sample in outputs or ():
+            check_predictions(sample)
+
+
+def check_predictions(sample: BaseDataElement) -> None:
+    """Raise an `InputError` if scores or boxes that a model predicts are NaN.
+
+    Args:
+        sample: A data sample of mmdet, mmseg or mmpretrain.
+    """
+    for name, part in sample.items():
+        if not name.startswith(PREDICTED):
+            continue
+        for value in part.values() if isinstance(part, BaseDataElement) else (part,):
+            if isinstance(value, Tensor) and value.is_floating_point():
+                refuse_nan(name, value)
+
+
+def refuse_nan(name: str, value: Tensor) -> None:
+    """Raise an `InputError` if what a model predicts under a name has a value that is NaN."""
+    if not is_finite(value) and value.isnan().any():
+        raise InputError(
+            f'the model predicts NaN ({name}): in mixed precision, leave out --amp or take bfloat16; in '
+            'float32, its weights are of a training that has failed, or the image has extreme values'
+        )

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from mmdet.evaluation import CocoPanopticMetric as MMDetCocoPanopticMetric
 from mmdet.structures import INSTANCE_OFFSET, DetDataSample
-from mmdet.visualization import DetLocalVisualizer
 from mmengine.structures import PixelData
 
 from ..registry import METRICS, VISUALIZERS
+from .detection import DetVisualizer
 
 
 @METRICS.register_module()
@@ -29,8 +29,8 @@ class CocoPanopticMetric(MMDetCocoPanopticMetric):
 
 
 @VISUALIZERS.register_module()
-class PanopticVisualizer(DetLocalVisualizer):
-    """mmdet's `DetLocalVisualizer` with the same arguments, which draws the segments of a panoptic sample alone.
+class PanopticVisualizer(DetVisualizer):
+    """`DetVisualizer` with the same arguments, which draws the segments of a panoptic sample alone.
 
     mmdet draws instances and label maps below the segments, fails where no segment was found, and of the ground truth
     has no segments: they are made of its instances and its label map.

@@ -53,9 +53,12 @@ def warn_if_unseeded(runner: Runner) -> None:
 def start_worker(worker: int) -> None:
     """Prepare a worker process of a data loader: seed it by loader and rank, and let its parent alone end it.
 
-    A job scheduler sends SIGTERM to all processes. The workers must outlive it, for the run to save its checkpoint.
+    A job scheduler sends SIGTERM to all processes, a terminal SIGINT and SIGHUP. The workers must outlive them, for
+    the run to save its checkpoint.
     """
     seed_everything(get_worker_info().seed, get_rank())
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     threading.Thread(target=_wait_for_parent, daemon=True).start()
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import resource
 import signal
 import socket
@@ -31,6 +32,8 @@ from .sync_batch_norm import CPUSyncBatchNorm
 FILE = 'steps.jsonl'
 # Lines wait in memory for at most so long, in seconds.
 FLUSH_AFTER = 10
+# What a metric that is not finite means.
+NO_METRIC = 'there was nothing to compare with, such as when no pixel of the images is labelled'
 # Modules that exchange something with other ranks in the forward pass.
 EXCHANGING = (nn.SyncBatchNorm, CPUSyncBatchNorm, FSDPModule)
 
@@ -72,6 +75,7 @@ class StepLogHook(Hook):
         self.own_time: OwnTime | None = None
         self.unwritten: dict | None = None
         self.done = 0
+        self.was_not_finite = False
 
     def before_train(self, runner: Runner) -> None:
         runner.register_hook(_AfterOtherHooks(self))
@@ -143,10 +147,27 @@ class StepLogHook(Hook):
         if step['skipped']:
             line['skipped_step'] = True
         self.file.write({**line, **ranks})
+        self.say_not_finite(self.done, {key: line[key] for key in step['losses'] if key in line})
 
     def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
         if self.file is not None and metrics:
             self.file.write(dict(numbers_of(metrics), step=runner.iter))
+            if names := not_finite(metrics):
+                print_log(
+                    f'{names} of the validation after step {runner.iter}: {NO_METRIC}', 'current', logging.WARNING
+                )
+
+    def say_not_finite(self, step: int, losses: dict[str, float]) -> None:
+        """Log a warning at the first step with losses that are not finite, and at each after one whose were."""
+        names = not_finite(losses)
+        if names and not self.was_not_finite:
+            print_log(
+                f'{names} at step {step}: if all that follow are, too, the training has failed: lower '
+                'optim_wrapper.optimizer.lr, set optim_wrapper.clip_grad.max_norm, or look into the data',
+                'current',
+                logging.WARNING,
+            )
+        self.was_not_finite = bool(names)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         # A run that is killed and goes on from here has the lines of all steps before.
@@ -221,8 +242,9 @@ def summarised(runner: Runner, interval: int) -> Iterator[None]:
 
 def reason_of(error: BaseException) -> str:
     """In a few words, what ended a run."""
-    if isinstance(error, SystemExit) and error.code == 128 + signal.SIGTERM:
-        return 'SIGTERM'
+    number = error.code - 128 if isinstance(error, SystemExit) and isinstance(error.code, int) else None
+    if number in set(signal.Signals):
+        return signal.Signals(number).name
     lines = str(error).strip().splitlines()
     return f'{type(error).__name__}: {lines[-1]}' if lines else type(error).__name__
 
@@ -265,7 +287,7 @@ class StepFile:
         if self.failed:
             return
         try:
-            with self.path.open('a') as file:
+            with self.path.open('a', encoding='utf-8') as file:
                 file.write(lines)
         except OSError as error:
             self.failed = True
@@ -377,6 +399,11 @@ def peak_memory() -> int:
         return torch.cuda.max_memory_allocated()
     unit = 1 if sys.platform == 'darwin' else 1024  # kibibytes on Linux
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def not_finite(values: dict) -> str:
+    """The numbers that are NaN or infinite, as in 'loss is nan, loss_mask is inf'; an empty string without any."""
+    return ', '.join(f'{name} is {value}' for name, value in numbers_of(values).items() if not math.isfinite(value))
 
 
 def numbers_of(metrics: dict) -> dict[str, float]:

@@ -1,11 +1,11 @@
 """Distributed training with FSDP and DeepSpeed, through mmengine's FlexibleRunner; its Runner does DDP by itself."""
 
+import copy
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
-from io import BytesIO
 from pathlib import Path
 
 import mmengine
@@ -25,13 +25,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from ..checkpoints import is_sharded, read_checkpoint, read_sharded, split
-from ..checkpoints.sharded import REST, TensorPath
+from ..checkpoints import check_values, is_sharded, plain_checkpoint, read_checkpoint, read_sharded, split
+from ..checkpoints.sharded import TensorPath, write_rest
 from ..checkpoints.unpickling import code_refused
 from ..files import atomic_path, partial_path
 from ..registry import HOOKS, STRATEGIES
 from .amp import in_mixed_precision
-from .ema import reshard, shard_like
+from .ema import local_part, reshard, shard_like
 from .sync_batch_norm import synchronise_on_cpu
 
 
@@ -137,8 +137,6 @@ class FSDP2Strategy(DDPStrategy):
         if callback is not None:
             callback(checkpoint)
         tensors, rest = split(checkpoint)
-        content = BytesIO()
-        torch.save(rest, content)
         path = Path(filename)
         written = async_save(
             tensors,
@@ -146,7 +144,7 @@ class FSDP2Strategy(DDPStrategy):
             process_group=self._saving_group,
             async_stager=DefaultStager(StagingOptions(False, False, False, False)),
         )
-        self._saving = self._saving_thread.submit(_complete, written, path, content.getvalue())
+        self._saving = self._saving_thread.submit(_complete, written, path, copy.deepcopy(rest))
 
     def when_saved(self, function: Callable[[], None]) -> None:
         """Call a function, in another thread, when the last checkpoint is whole."""
@@ -189,8 +187,9 @@ class FSDP2Strategy(DDPStrategy):
         if is_sharded(filename):
             with code_refused():
                 checkpoint = read_sharded(filename, like=self._shard_to_read_into)
+            check_values(filename, {name: local_part(value) for name, value in checkpoint['state_dict'].items()})
         else:
-            checkpoint = read_checkpoint(filename)
+            checkpoint = plain_checkpoint(filename, read_checkpoint(filename))
         if callback is not None:
             callback(checkpoint)
         weights = checkpoint.pop('state_dict') if 'state_dict' in checkpoint else checkpoint
@@ -228,12 +227,12 @@ class FSDP2Strategy(DDPStrategy):
         return dict(self.model.named_parameters())
 
 
-def _complete(written: Future, path: Path, rest: bytes) -> None:
+def _complete(written: Future, path: Path, rest: dict) -> None:
     """Wait until all ranks have written their tensors; rank 0 then adds the rest, and gives the folder its name."""
     with atomic_path(path) if is_main_process() else nullcontext() as partial:
         written.result()
         if partial is not None:
-            (partial / REST).write_bytes(rest)
+            write_rest(partial, rest)
 
 
 def shard_loaded(module: nn.Module, state_dict: dict, prefix: str, *_: object) -> None:

@@ -136,7 +136,7 @@ def _collectives() -> int:
 
 def _stacks(title: str) -> str:
     """The Python stacks of all threads, the latest call first."""
-    with tempfile.TemporaryFile('w+') as file:
+    with tempfile.TemporaryFile('w+', encoding='utf-8') as file:
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)
         return f'{title}\n{file.read()}\n'

@@ -127,5 +127,5 @@ def postprocessing_of(config: Config, task: str) -> dict:
 def write_pipeline(folder: Path, document: dict) -> Path:
     """Write `pipeline.json`; its keys are in the order of this module's description."""
     path = folder / FILE
-    path.write_text(json.dumps(dict(format=FORMAT, **document), indent=1) + '\n')
+    path.write_text(json.dumps(dict(format=FORMAT, **document), indent=1) + '\n', encoding='utf-8')
     return path

@@ -42,7 +42,7 @@ def free_memory(device: torch.device) -> float:
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept
     try:
-        lines = Path('/proc/meminfo').read_text().splitlines()
+        lines = Path('/proc/meminfo').read_text(encoding='utf-8').splitlines()
     except OSError:
         return float('inf')
     amounts = [line.split()[1] for line in lines if line.startswith('MemAvailable:')]

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ from mmengine.dataset import pseudo_collate
 from mmengine.infer import BaseInferencer
 from mmengine.registry import MODELS, TRANSFORMS, init_default_scope
 from mmengine.runner import find_latest_checkpoint
-from mmengine.structures import BaseDataElement
+from mmengine.structures import BaseDataElement, PixelData
 from mmseg.apis import MMSegInferencer
 from torch import nn
 
@@ -26,13 +27,18 @@ from ..cli.classes import take_classes
 from ..cli.config import default_work_dir, load_config
 from ..cli.model_check import state_dict_of
 from ..cli.pipelines import is_panoptic, name_host_transforms, without_annotations
+from ..cli.runner import is_out_of_memory
 from ..engine.amp import autocast_dtype, in_float32
+from ..engine.hooks import check_predictions
 from ..errors import InputError
+from ..runtime.drawing import OPACITY, draw, drawn_size, resized_labels, shrunk
 from ..runtime.images import check_array
+from ..runtime.tasks import Segmentation
 from .images import free_memory, read_image
+from .label_maps import can_predict_labels, predict_labels
+from .run_lengths import decode_mask, encode_masks
 
 EXPORTED_SUFFIX = '.onnx'
-OPACITY = 0.5  # of classes and masks over the image
 
 
 @dataclass
@@ -91,6 +97,8 @@ class Predictor:
         amp: Compute in mixed precision, 'float16' or 'bfloat16'; float16 needs a GPU, and bfloat16 a CPU
             or GPU with instructions for it.
         mode: Of segmentors: 'slide' moves a window over the image, 'whole' takes it at once. Default: the config's.
+        run_lengths: Of Mask R-CNN and its kin: make masks of detections with at least this score alone, and give them
+            as a list of COCO's run lengths, which take little memory of large images. Default: arrays, of all.
 
     Attributes:
         config (Config): The config after all changes.
@@ -118,6 +126,7 @@ class Predictor:
         tta: bool = False,
         amp: str | None = None,
         mode: str | None = None,
+        run_lengths: float | None = None,
     ) -> None:
         self.config = load_config(config, mini=mini, cfg_options=cfg_options, bias_mode=bias_mode, tta=tta)
         self.task = _task_of(self.config)
@@ -140,6 +149,9 @@ class Predictor:
         else:
             self.device = torch.device(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
             self.model = self._load_model()
+        self._encodes_masks = run_lengths is not None
+        if self._encodes_masks:
+            encode_masks(self.model, run_lengths)
         self.amp = autocast_dtype(amp, self.device) if amp else None
         self.model.dataset_meta = dict(classes=self.classes, palette=self.palette)
 
@@ -150,11 +162,15 @@ class Predictor:
             model = MODELS.build(dict(**self.config.tta_model, module=self.model)).eval()
             model.dataset_meta = self.model.dataset_meta
         self._num_views = _num_views(steps) if tta else 1
+        self._predicts_labels = not tta and can_predict_labels(self.model)
         self._load = TRANSFORMS.build(_loading_step(self.config, steps))
         self._inferencer = _build_inferencer(self.config, model, self.device)
 
     def __call__(
-        self, images: str | Path | np.ndarray | Sequence[str | Path | np.ndarray], batch_size: int = 1
+        self,
+        images: str | Path | np.ndarray | Sequence[str | Path | np.ndarray],
+        batch_size: int = 1,
+        return_logits: bool = False,
     ) -> list[BaseDataElement]:
         """Predict on images.
 
@@ -162,10 +178,11 @@ class Predictor:
             images: A path or an array (BGR, uint8 (H, W, 3)), or several in a list.
             batch_size: Number of images that the model takes at once; only neighbours of the same size go together,
                 so that the number does not change what is predicted.
+            return_logits: Segmentors: also the logits of every class in every pixel, which take much memory.
 
         Returns:
             For each image the data sample of mmdet (`pred_instances` with `bboxes`, `scores`, `labels` and `masks`,
-            `pred_panoptic_seg`) or mmseg (`pred_sem_seg`, `seg_logits`), on the device.
+            `pred_panoptic_seg`) or mmseg (`pred_sem_seg`, with the logits `seg_logits`), on the device.
 
         Raises:
             InputError: An image cannot be read or predicted on.
@@ -173,18 +190,21 @@ class Predictor:
         if isinstance(images, (str, Path, np.ndarray)):
             images = [images]
         samples = []
-        for prediction in self.iterate(images, batch_size):
+        for prediction in self.iterate(images, batch_size, return_logits):
             if prediction.error is not None:
                 raise prediction.error
             samples.append(prediction.sample)
         return samples
 
-    def iterate(self, images: Iterable[str | Path | np.ndarray], batch_size: int = 1) -> Iterator[Prediction]:
+    def iterate(
+        self, images: Iterable[str | Path | np.ndarray], batch_size: int = 1, return_logits: bool = False
+    ) -> Iterator[Prediction]:
         """Predict on images one after the other, as many as there are: also frames of a video.
 
         Args:
             images: Paths or arrays, as in a call.
             batch_size: As in a call.
+            return_logits: As in a call.
 
         Yields:
             The prediction for each image, in their order. An image that cannot be read or predicted on has an `error`
@@ -194,20 +214,20 @@ class Predictor:
         for source in images:
             try:
                 image = check_array(source) if isinstance(source, np.ndarray) else read_image(source, self._load)
-                largest_batch = int(min(batch_size, self._number_that_fits(image)))
+                largest_batch = int(min(batch_size, self._number_that_fits(image, return_logits)))
             except InputError as error:
-                yield from self._predict(batch)
+                yield from self._predict(batch, return_logits)
                 batch = []
                 yield Prediction(source, error=error)
                 continue
             if batch and image.shape != batch[0].image.shape:
-                yield from self._predict(batch)
+                yield from self._predict(batch, return_logits)
                 batch = []
             batch.append(Prediction(source, image))
             if len(batch) >= largest_batch:
-                yield from self._predict(batch)
+                yield from self._predict(batch, return_logits)
                 batch = []
-        yield from self._predict(batch)
+        yield from self._predict(batch, return_logits)
 
     def draw(
         self,
@@ -225,19 +245,21 @@ class Predictor:
             opacity: Of classes and masks, from 0, where they are not seen, to 1, where the image is not.
 
         Returns:
-            BGR, uint8 (H, W, 3).
+            BGR, uint8 (H, W, 3), smaller for images of more than `runtime.drawing.MAX_PIXELS`.
         """
         image = image if isinstance(image, np.ndarray) else read_image(image, self._load)
-        rgb = np.ascontiguousarray(image[..., ::-1])
         sample = sample.cpu()
-        options = dict(pred_score_thr=score_thr)
         if self.task == 'segmentation':
-            # mmseg's visualizer takes tensors too, but fails at those of a single pixel.
-            sample, options = sample.numpy(), dict(opacity=opacity)
+            # Not by mmseg, which sorts the pixels of a class in a list to find a place for its name.
+            labels = Segmentation(sample.pred_sem_seg.data[0].numpy())
+            return draw(image, labels, self.classes, self.palette, opacity)
+        size = drawn_size(image)
+        image, sample = shrunk(image, size), _of_size(sample, size)
+        rgb = np.ascontiguousarray(image[..., ::-1])
         self._inferencer.visualizer.alpha = opacity
         with warnings.catch_warnings():
             warnings.filterwarnings('ignore', message='.* is out of bounds')  # a name at the border of the image
-            (drawn,) = self._inferencer.visualize([rgb], [sample], return_vis=True, **options)
+            (drawn,) = self._inferencer.visualize([rgb], [sample], return_vis=True, pred_score_thr=score_thr)
         return np.ascontiguousarray(drawn[..., ::-1])
 
     def autocast(self) -> contextlib.AbstractContextManager:
@@ -276,23 +298,28 @@ class Predictor:
 
     def _take_classes(self, checkpoint: dict) -> None:
         """Set the classes and the palette: those of the checkpoint if it names some, else those of the config."""
-        self.classes, self.palette = take_classes(self.config, dataset_meta_of(checkpoint), self.checkpoint)
+        self.classes, self.palette = take_classes(
+            self.config, dataset_meta_of(self.checkpoint, checkpoint), self.checkpoint
+        )
 
-    def _number_that_fits(self, image: np.ndarray) -> float:
+    def _number_that_fits(self, image: np.ndarray, return_logits: bool) -> float:
         """How many images of the size of this one fit into memory with their scores or masks.
 
         Raises:
             InputError: Not even one.
         """
-        if self.task == 'segmentation':
+        if self._predicts_labels and not return_logits:
+            # The index of the class, int64, twice while classes are left out, and the rest of what is written.
+            per_pixel = 2 * 8 + 8
+        elif self.task == 'segmentation':
             # The score of every class in every pixel, float32, of each view, and the index of the highest, int64.
             per_pixel = 4 * len(self.classes) * self._num_views + 8
         elif 'panoptic_head' in self.config.model:
             # The mask of every query in the size of the image, float32: logits, probabilities, and these with scores.
             per_pixel = 32 + 3 * 4 * self.config.model.panoptic_head.get('num_queries', 100)
         else:
-            # What drawing takes, and a byte of every mask.
-            per_pixel = 32 + _max_masks(self.config)
+            # What drawing takes, and a byte of every mask, or what making one takes.
+            per_pixel = 32 + (16 if self._encodes_masks else _max_masks(self.config))
         needed, free = image.shape[0] * image.shape[1] * per_pixel, free_memory(self.device)
         if needed > free:
             raise InputError(
@@ -301,18 +328,18 @@ class Predictor:
             )
         return free / needed
 
-    def _predict(self, batch: list[Prediction]) -> Iterator[Prediction]:
+    def _predict(self, batch: list[Prediction], return_logits: bool) -> Iterator[Prediction]:
         """Predict on a batch; if that fails, on each image alone, so that only those fail that must."""
         if not batch:
             return
         try:
-            samples = self._run([prediction.image for prediction in batch])
+            samples = self._run([prediction.image for prediction in batch], return_logits)
         except (InputError, MemoryError, cv2.error, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not is_out_of_memory(error):
                 raise
             if len(batch) > 1:
                 for prediction in batch:
-                    yield from self._predict([prediction])
+                    yield from self._predict([prediction], return_logits)
                 return
             (prediction,) = batch
             prediction.error = InputError(_reason(error, prediction.image))
@@ -324,8 +351,16 @@ class Predictor:
             prediction.sample = sample
             yield prediction
 
-    def _run(self, images: list[np.ndarray]) -> list[BaseDataElement]:
+    def _run(self, images: list[np.ndarray], return_logits: bool) -> list[BaseDataElement]:
         """Run the inferencer on images of one size."""
+        if self._predicts_labels and not return_logits:
+            self.model.predict = functools.partial(predict_labels, self.model)
+        try:
+            return self._inferred(images)
+        finally:
+            vars(self.model).pop('predict', None)
+
+    def _inferred(self, images: list[np.ndarray]) -> list[BaseDataElement]:
         # An exported model takes as many images as it was exported for.
         batch_size = 1 if self.checkpoint.endswith(EXPORTED_SUFFIX) else len(images)
         with self.autocast():
@@ -333,6 +368,8 @@ class Predictor:
         if self.task != 'segmentation':
             samples = samples['predictions']
         samples = samples if isinstance(samples, list) else [samples]
+        for sample in samples:
+            check_predictions(sample)
         return [in_float32(sample) for sample in samples] if self.amp else samples
 
 
@@ -365,12 +402,9 @@ TASKS = dict(mmdet='detection', mmseg='segmentation')
 
 def _build_inferencer(config: Config, model: nn.Module, device: torch.device) -> BaseInferencer:
     config = copy.deepcopy(config)
-    if 'visualizer' not in config:
-        name = 'DetLocalVisualizer' if config.default_scope == 'mmdet' else 'SegLocalVisualizer'
-        config.visualizer = dict(type=name)
-    if is_panoptic(config):
-        config.visualizer.type = 'bioattn_mm.PanopticVisualizer'
-    config.visualizer.vis_backends = None  # it draws, and what it drew is written elsewhere
+    name = {'detection': 'DetVisualizer', 'panoptic': 'PanopticVisualizer', 'segmentation': 'SegVisualizer'}
+    # It draws, and what it drew is written elsewhere.
+    config.visualizer = dict(type=f'bioattn_mm.{name[_task_of(config)]}', vis_backends=None)
     return INFERENCERS[_task_of(config)](config, model, device)
 
 
@@ -441,9 +475,22 @@ def _max_masks(config: Config) -> int:
     return test_cfg.get('rcnn', test_cfg).get('max_per_img', 100)
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether PyTorch raised an error because there was not enough memory."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+def _of_size(sample: BaseDataElement, size: tuple[int, int]) -> BaseDataElement:
+    """What is drawn of a data sample, for a drawing of a size (height, width), with masks as arrays."""
+    drawn = type(sample)()
+    if 'pred_panoptic_seg' in sample:
+        segments = resized_labels(sample.pred_panoptic_seg.sem_seg[0].numpy(), size)
+        drawn.pred_panoptic_seg = PixelData(sem_seg=torch.from_numpy(segments)[None])
+        return drawn
+    drawn.pred_instances = objects = copy.copy(sample.pred_instances)
+    if 'ori_shape' in sample and size != sample.ori_shape[:2]:
+        height, width = sample.ori_shape[:2]
+        objects.bboxes = objects.bboxes * objects.bboxes.new_tensor((size[1] / width, size[0] / height) * 2)
+    if 'masks' in objects:
+        masks = (decode_mask(mask) if isinstance(mask, dict) else mask.numpy() for mask in objects.masks)
+        masks = [resized_labels(mask, size) for mask in masks]
+        objects.masks = torch.from_numpy(np.array(masks, bool).reshape(-1, *size))
+    return drawn
 
 
 def _reason(error: Exception, image: np.ndarray) -> str:
@@ -452,5 +499,5 @@ def _reason(error: Exception, image: np.ndarray) -> str:
     if isinstance(error, InputError):
         return f'{size}: {error}'
     if isinstance(error, cv2.error):
-        return f'{size} cannot be resized to what the model takes: its sides differ too much'
+        return f'{size} cannot be resized to what the model takes: its sides differ too much, or that is too large'
     return f'{size} needs more memory than there is: make it smaller, or cut it into pieces'

@@ -58,9 +58,9 @@ class Results(results.Files):
 
 
 def detections_of(sample: BaseDataElement) -> Detections:
-    """The detections of mmdet's data sample as NumPy arrays."""
+    """The detections of mmdet's data sample as NumPy arrays, masks maybe as run lengths."""
     instances = sample.pred_instances.numpy()
-    masks = np.asarray(instances.masks, dtype=bool) if 'masks' in instances else None
+    masks = instances.get('masks')
     return Detections(instances.bboxes, instances.scores, instances.labels, masks)
 
 

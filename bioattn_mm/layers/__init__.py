@@ -9,7 +9,7 @@ from .aggregated_attention import AggregatedAttention, LengthScaledAttention, Sc
 from .attention_maps import AttentionMap, record_attention
 from .baseline_attention import GlobalFilter, PerformerAttention, SoftmaxAttention
 from .building import build_layer, one_for_each, replace_by_zeros, takes
-from .channel_mixers import GLU, MLP, SEMLP, DepthwiseMLP
+from .channel_mixers import GLU, MLP, SEMLP, DepthwiseMLP, OtherConvGLU
 from .conv_glu import ConvGLU
 from .gaussian_bias import GaussianBias
 from .gaussian_relative_attention import GaussianRelPosAttention, GaussianRelPosMlp
@@ -18,21 +18,26 @@ from .log_cpb import LogCPB, PositionBias
 from .peripheral_attention import DistanceEmbedding, PeripheralAttention, PeripheralPosition
 from .peripheral_variants import (
     ContentAttention,
-    OffsetEmbedding,
     PositionAttention,
-    SingleLayerPosition,
-    UnnormalizedPosition,
+    VariedPosition,
+    VectorDistance,
 )
-from .position_bias import LinearCPB, NoPositionBias, RelativePositionBias
+from .position_bias import LinearCPB, LogCPBOfBothPaths, NoPositionBias, RelativePositionBias
 from .position_embedding import PositionEmbedding
-from .query_scaling import CosineQueryWithoutEmbedding, DotProductQuery, LearnedScaleQuery
+from .query_scaling import CosineQueryWithoutEmbedding, DotProductQuery, LearnedScaleQuery, TrainedLengthQuery
 from .size_cache import SizeCache
 from .sparse_reconstruction import (
     ConvolutionalSparseReconstruction,
     IstaReconstructionAttention,
     SparseReconstructionAttention,
 )
-from .token_mixers import PixelFocusedAttention, PooledAttention, SlidingWindowAttention
+from .token_mixers import (
+    DynamicBiasAttention,
+    PixelFocusedAttention,
+    PooledAttention,
+    SlidingWindowAttention,
+    SpatialReductionAttention,
+)
 
 __all__ = [
     # TransNeXt: attention of stages 1-3 and of stage 4, position bias of both, feed-forward network
@@ -44,18 +49,23 @@ __all__ = [
     'ScaledCosineQuery',
     # ablations of TransNeXt: token mixers, similarities of query and key, position biases, channel mixers
     'PixelFocusedAttention',
+    'DynamicBiasAttention',
+    'SpatialReductionAttention',
     'PooledAttention',
     'SlidingWindowAttention',
     'CosineQueryWithoutEmbedding',
     'LearnedScaleQuery',
+    'TrainedLengthQuery',
     'DotProductQuery',
     'LinearCPB',
+    'LogCPBOfBothPaths',
     'RelativePositionBias',
     'NoPositionBias',
     'MLP',
     'DepthwiseMLP',
     'SEMLP',
     'GLU',
+    'OtherConvGLU',
     # ConViT
     'GPSA',
     # its ablations
@@ -67,10 +77,9 @@ __all__ = [
     'PositionAttention',
     'ContentAttention',
     'PeripheralPosition',
-    'SingleLayerPosition',
-    'UnnormalizedPosition',
+    'VariedPosition',
     'DistanceEmbedding',
-    'OffsetEmbedding',
+    'VectorDistance',
     # GAB: bias, and timm's attention and position bias with it
     'GaussianBias',
     'GaussianRelPosAttention',

@@ -15,7 +15,6 @@ from ..ops import (
     CosineAttentionInputs,
     cosine_attention,
     gelu_pool,
-    linear,
     relative_bias_attention,
     unit_vectors,
 )
@@ -27,8 +26,6 @@ from ..registry import MODELS
 from .arguments import check_window, full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps, Grid
 from .building import build_layer
-from .layer_norm import LayerNorm
-from .linear import Linear
 from .log_cpb import PositionBias, cell_centres
 
 
@@ -37,7 +34,7 @@ class ScaledCosineQuery(nn.Module):
     """Length-scaled cosine similarity with query embedding: what the logits of query and key are, without their bias.
 
     The logit of a query with one of its N keys is the product of
-    `(l2norm(query) + query_embedding) * softplus(temperature) * log(N)` and `l2norm(key)` (TransNeXt, eq. 8 and 11).
+    `(l2norm(query) + query_embedding) * softplus(temperature) * log(N)` and `l2norm(key)` (TransNeXt, eq. 10 and 12).
 
     Args:
         num_heads: Number of attention heads.
@@ -100,7 +97,8 @@ class AggregatedAttention(nn.Module):
     Args:
         embed_dims: Width of the tokens.
         num_heads: Number of attention heads.
-        position_bias: Position bias between queries and pooled keys.
+        position_bias: Position bias between queries and pooled keys; if it has a method `of_window`, as
+            `LogCPBOfBothPaths` has, that of the window, too.
         sr_ratio: Spatial reduction: the pooled grid is the token grid divided by it, rounded down, at least 1 x 1.
         pool_size: Fixed pooled grid (height, width) that takes the place of `sr_ratio`; the cost is then linear in
             the input size.
@@ -125,18 +123,20 @@ class AggregatedAttention(nn.Module):
         self.pool_size = pool_size
         self.window_size = check_window(window_size)
         head_dims = head_dims_of(embed_dims, num_heads)
-        self.q = Linear(embed_dims, embed_dims)
-        self.kv = Linear(embed_dims, 2 * embed_dims)
+        self.q = nn.Linear(embed_dims, embed_dims)
+        self.kv = nn.Linear(embed_dims, 2 * embed_dims)
         self.scale = build_layer(scale or DEFAULT_SCALE, num_heads=num_heads, head_dims=head_dims)
         self.pool_proj = nn.Conv2d(embed_dims, embed_dims, 1)
-        self.pool_norm = LayerNorm(embed_dims)
+        self.pool_norm = nn.LayerNorm(embed_dims)
         self.window_bias = nn.Parameter(trunc_normal_(torch.empty(num_heads, window_size**2), std=0.0004))
         self.position_bias = position_bias
+        if hasattr(position_bias, 'of_window'):
+            self.window_bias = None
         self.learnable_tokens = nn.Parameter(
             trunc_normal_(torch.empty(num_heads, head_dims, window_size**2), std=0.02)
         )
         self.learnable_bias = nn.Parameter(torch.zeros(num_heads, window_size**2))
-        self.proj = Linear(embed_dims, embed_dims)
+        self.proj = nn.Linear(embed_dims, embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
@@ -181,9 +181,9 @@ class AggregatedAttention(nn.Module):
         }
 
     def foveal_map(self, x: Tensor, queries: Tensor) -> AttentionMap:
-        """What some queries would attend to by content alone in the whole feature map, for analysis (figure 7).
+        """What some queries would attend to by content alone in the whole feature map, for analysis.
 
-        A softmax over all tokens, none of them pooled, with the learned temperature and length scaling, and without
+        TransNeXt, figure 7: a softmax over all tokens, none of them pooled, with the learned temperature and length scaling, and without
         query embedding and position bias. No output is made of these weights.
 
         Args:
@@ -191,12 +191,32 @@ class AggregatedAttention(nn.Module):
             queries: Their indices in the row-major order of the grid, int64 (queries,).
         """
         grid, tokens = tuple(x.shape[1:3]), x.flatten(1, 2)
-        query = self.q(tokens[:, queries]).unflatten(-1, (self.num_heads, -1))
-        key = self.scale.key(self.kv(tokens).unflatten(-1, (2, self.num_heads, -1))[:, :, 0])
-        log_length = math.log(grid[0] * grid[1])
+        return AttentionMap.of_grid(self._content_weights(tokens[:, queries], tokens), grid)
+
+    def peripheral_map(self, x: Tensor, queries: Tensor) -> AttentionMap:
+        """What some queries would attend to by content alone among the pooled tokens, for analysis.
+
+        TransNeXt, figure 7: as `foveal_map`, with the pooled tokens as keys.
+
+        Args:
+            x: (B, H, W, C).
+            queries: Their indices in the row-major order of the grid, int64 (queries,).
+        """
+        grid = tuple(x.shape[1:3])
+        pooled_grid = self.pooled_grid(grid)
+        pooled = pool_tokens(x, self.pool_proj, self.pool_norm, pooled_grid)
+        weights = self._content_weights(x.flatten(1, 2)[:, queries], pooled.flatten(1, 2))
+        centres = (cell_centres(*lengths).to(x.device)[None] for lengths in zip(grid, pooled_grid))
+        return AttentionMap(weights.unflatten(-1, pooled_grid), *centres)
+
+    def _content_weights(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Softmax by content alone: tokens of queries and keys, (B, N, C), to (B, heads, queries, keys)."""
+        query = self.q(queries).unflatten(-1, (self.num_heads, -1))
+        key = self.scale.key(self.kv(keys).unflatten(-1, (2, self.num_heads, -1))[:, :, 0])
+        log_length = math.log(keys.shape[1])
         # What a query of zeros gives is the part of the query embedding.
         query = self.scale(query, log_length) - self.scale(torch.zeros_like(query), log_length)
-        return AttentionMap.of_grid(torch.einsum('bqnd,bknd->bnqk', query, key).softmax(-1), grid)
+        return torch.einsum('bqnd,bknd->bnqk', query, key).softmax(-1)
 
     def _projections(self, x: Tensor) -> dict[str, Tensor]:
         """The arguments of the operator `cosine_attention` but those of the scale."""
@@ -209,13 +229,19 @@ class AggregatedAttention(nn.Module):
             query=self.q(x).unflatten(-1, (self.num_heads, -1)),
             key_value=self.kv(x).unflatten(-1, (2, self.num_heads, -1)),
             pooled_key_value=self.kv(pooled).unflatten(-1, (2, self.num_heads, -1)),
-            window_bias=full_precision(self.window_bias),
+            window_bias=self.bias_of_window(),
             pooled_bias=pooled_bias,
             pooled_bias_rows=pooled_bias_rows,
             pooled_bias_columns=pooled_bias_columns,
             tokens=full_precision(self.learnable_tokens),
             token_bias=full_precision(self.learnable_bias),
         )
+
+    def bias_of_window(self) -> Tensor:
+        """Bias of the tokens of a window, (heads, k * k): learned here, unless the position bias has its own."""
+        if self.window_bias is None:
+            return self.position_bias.of_window(self.window_size)
+        return full_precision(self.window_bias)
 
     def pooled_grid(self, grid: Grid) -> Grid:
         """Pooled grid (height, width) for a token grid (height, width)."""
@@ -259,12 +285,12 @@ def pool_tokens(x: Tensor, proj: nn.Conv2d, norm: nn.LayerNorm, grid: Grid) -> T
         x = F.gelu(proj(x.permute(0, 3, 1, 2)))
         return norm(average_pool(x, grid).permute(0, 2, 3, 1))
     # As a linear layer, a convolution with one weight for each pair of channels needs no other layout.
-    return norm(gelu_pool(linear(x, proj.weight.flatten(1), proj.bias), grid))
+    return norm(gelu_pool(F.linear(x, proj.weight.flatten(1), proj.bias), grid))
 
 
 @MODELS.register_module()
 class LengthScaledAttention(nn.Module):
-    """Multi-head cosine attention with query embedding, length scaling and log-CPB (TransNeXt, eq. 8-9).
+    """Multi-head cosine attention with query embedding, length scaling and log-CPB (TransNeXt, eq. 6 and 9).
 
     Args:
         embed_dims: Width of the tokens.
@@ -278,11 +304,11 @@ class LengthScaledAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.qkv = Linear(embed_dims, 3 * embed_dims)
+        self.qkv = nn.Linear(embed_dims, 3 * embed_dims)
         head_dims = head_dims_of(embed_dims, num_heads)
         self.scale = build_layer(scale or DEFAULT_SCALE, num_heads=num_heads, head_dims=head_dims)
         self.position_bias = position_bias
-        self.proj = Linear(embed_dims, embed_dims)
+        self.proj = nn.Linear(embed_dims, embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""

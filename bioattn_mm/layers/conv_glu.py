@@ -3,12 +3,11 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops import gated_convolution, linear
+from ..ops import gated_convolution
 from ..ops.backends import available_backends
 from ..ops.portable import is_portable
 from ..registry import MODELS
 from .arguments import full_precision, weight_and_bias
-from .linear import Linear
 
 
 @MODELS.register_module()
@@ -25,9 +24,9 @@ class ConvGLU(nn.Module):
     def __init__(self, embed_dims: int, ratio: float) -> None:
         super().__init__()
         hidden_dims = int(2 * int(embed_dims * ratio) / 3)
-        self.fc1 = Linear(embed_dims, 2 * hidden_dims)
+        self.fc1 = nn.Linear(embed_dims, 2 * hidden_dims)
         self.dwconv = nn.Conv2d(hidden_dims, hidden_dims, 3, padding=1, groups=hidden_dims)
-        self.fc2 = Linear(hidden_dims, embed_dims)
+        self.fc2 = nn.Linear(hidden_dims, embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
@@ -37,9 +36,9 @@ class ConvGLU(nn.Module):
         # The compiled gate adds the bias of the layer before: on the CPU a product with a bias begins with a pass
         # over its output, and on a GPU the bias has launches of its own, for its dtype and its gradient. Another
         # layer in place of `fc1`, such as a quantised one, is called as it is.
-        if available_backends(x.device) == ['reference'] or type(self.fc1) is not Linear:
+        if available_backends(x.device) == ['reference'] or type(self.fc1) is not nn.Linear:
             return self.fc2(gated_convolution(self.fc1(x), *convolution))
-        gate_and_features = linear(x, self.fc1.weight)
+        gate_and_features = F.linear(x, self.fc1.weight)
         return self.fc2(gated_convolution(gate_and_features, *convolution, x_bias=full_precision(self.fc1.bias)))
 
     def as_convolutions(self, x: Tensor) -> Tensor:

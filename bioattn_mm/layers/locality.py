@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from .attention_maps import AttentionMap, Recording, whole_attention
-from .peripheral_attention import GRID_STEP
 
 # Parts of the visual field, from the query outwards, and the distance in tokens at which each ends (PerViT, footnote
 # 6). Tokens further away than the last belong to none.
@@ -47,6 +46,11 @@ def squared_distance(part: AttentionMap, whole: AttentionMap) -> Tensor:
     return (part.weights.double() - whole.weights.double()).flatten(3).square().sum(-1)
 
 
+def mean_product_with_distance(part: AttentionMap, rows: Tensor, columns: Tensor) -> Tensor:
+    """`1/N sum_j Phi_ij |delta_ij|` of the keys of each query (PerViT, eq. 13): float64 (heads, queries)."""
+    return (part.weights.double() * part.distances(rows, columns)).mean((-2, -1)).mean(0)
+
+
 def region_sums(chunks: Iterable[tuple[Tensor, AttentionMap]]) -> Tensor:
     """Position-based attention of each head in each of the `REGIONS`, summed over all pairs of query and key.
 
@@ -65,26 +69,6 @@ def region_sums(chunks: Iterable[tuple[Tensor, AttentionMap]]) -> Tensor:
         member = torch.stack([(near <= distances) & (distances < far) for near, far in pairwise(limits)]).double()
         sums = sums + torch.einsum('nqrc,kqrc->nk', phi.weights[0].double(), member)
     return sums
-
-
-def position_nonlocality(chunks: Iterable[tuple[Tensor, AttentionMap]]) -> Tensor:
-    """Nonlocality of PerViT's position-based attention without normalisation, `1/N^2 sum_ij Phi_ij |delta_ij|`.
-
-    PerViT, eq. 13, as in the authors' release: a mean over all N^2 pairs of tokens, in units in which the 14 x 14
-    tokens of the pre-training lie on [-1, 1].
-
-    Args:
-        chunks: What `PeripheralAttention.position_attention` returned.
-
-    Returns:
-        float64 (heads,).
-    """
-    total, number = 0, 0
-    for places, phi in chunks:
-        distances = GRID_STEP * _distances(phi, places)
-        total = total + (phi.weights[0].double() * distances).sum((1, 2, 3))
-        number += distances.numel()
-    return total / number
 
 
 def sparsity(codes: Tensor) -> Tensor:
@@ -128,12 +112,14 @@ def measure_attention(recording: Recording, num_queries: int | None = None) -> d
     Returns:
         Measures by name, float64 (heads,) each: `nonlocality`, in tokens; `nonlocality_PART` of each part that the
         weights are composed of (content, position, steps); for content and position also `impact_content` and
-        `impact_position`; for aggregated attention `pooled_share`, the sum of the weights of the pooled tokens; for
-        VARS the `sparsity` of the codes after the last step. NaN if all weights are 0, which VARS can give.
+        `impact_position`; for PerViT `omega_content`, `omega_position` and `omega_attention`; for aggregated
+        attention `pooled_share`, the sum of the weights of the pooled tokens; for VARS the `sparsity` of the codes
+        after the last step. NaN if all weights are 0, which VARS can give.
 
         The impact of a part is the inverse of its distance to the whole attention, the Frobenius norm of the
-        difference of the two N x N matrices, whose rows sum to 1 (PerViT, eq. 12); of some queries alone it is
-        estimated as if the others were like them.
+        difference of the two N x N matrices (PerViT, eq. 12); of some queries alone it is estimated as if the others
+        were like them. PerViT's are Phi_c, Phi_p and Phi_a, which are not normalised; of other systems rows sum to 1.
+        The omegas are PerViT's nonlocality (eq. 13), `1/N^2 sum_ij Phi_ij |delta_ij|` of the same three, in tokens.
     """
     chosen = choose_queries(recording, num_queries)
     num_tokens = recording.grid[0] * recording.grid[1]
@@ -149,8 +135,13 @@ def measure_attention(recording: Recording, num_queries: int | None = None) -> d
             for name in list(maps)[:-1]:
                 measures[f'nonlocality_{name.replace(" ", "_")}'] = nonlocality([maps[name]], *places)
         if 'position' in maps:
+            parts = maps
+            if hasattr(recording.layer, 'unnormalised_maps'):
+                parts = recording.layer.unnormalised_maps(*recording.inputs, queries)
+                for name, part in parts.items():
+                    measures[f'omega_{name}'] = mean_product_with_distance(part, *places)
             for name in ('content', 'position'):
-                measures[f'impact_{name}'] = squared_distance(maps[name], maps['attention'])
+                measures[f'impact_{name}'] = squared_distance(parts[name], parts['attention'])
         for name, values in measures.items():
             sums[name] = sums[name] + values.sum(-1)
     num_heads = len(sums['nonlocality'])
@@ -170,8 +161,8 @@ def measure_parameters(recording: Recording) -> dict[str, list]:
     """What a layer's parameters say about its locality, independent of the image: lists by name, a value per head.
 
     The backbone's `head_parameters` of the layer. Where a layer has a position-based attention (PerViT), also
-    `region` (see `region_sums`), the share of each of the REGIONS in the sum of all four (`share_REGION`), and
-    `position_nonlocality_release`, on the grid of the input.
+    `region` (see `region_sums`) and the share of each of the REGIONS in the sum of all four (`share_REGION`), on the
+    grid of the input.
     """
     layer = recording.layer
     parameters = recording.head_parameters()
@@ -179,11 +170,9 @@ def measure_parameters(recording: Recording) -> dict[str, list]:
         embedding = recording.inputs[1]
         sums = region_sums(layer.position_attention(recording.grid, embedding))
         shares = sums / sums.sum(1, keepdim=True)
-        reach = position_nonlocality(layer.position_attention(recording.grid, embedding))
         parameters.update(
             region=[list(REGIONS)[index] for index in sums.argmax(1).tolist()],
             **{f'share_{region}': column for region, column in zip(REGIONS, shares.T.tolist())},
-            position_nonlocality_release=reach.tolist(),
         )
     return parameters
 

@@ -187,23 +187,21 @@ def _coordinates(
     device: torch.device,
 ) -> Tensor:
     """Coordinates of the distinct offsets along one axis, computed in float64: (R,), ascending."""
+    # A pre-training grid of one token would divide by zero.
+    return spaced(offsets_of_grid(length, pooled_length) * (8 / max(1, pretrain_length - 1))).to(device, dtype)
+
+
+def offsets_of_grid(length: int, pooled_length: int) -> Tensor:
+    """The distinct offsets (token - cell centre) along one axis of a table of biases: float64 (R,), ascending."""
     start, step, number = _offset_range(length, pooled_length)
     if is_symbol(number):
-        offsets = (torch.arange(number) * step + start).double() / 2
-    else:
-        offsets = torch.arange(start, start + number * step, step, dtype=torch.float64) / 2
-    # A pre-training grid of one token would divide by zero.
-    return spaced(offsets * (8 / max(1, pretrain_length - 1))).to(device, dtype)
+        return (torch.arange(number) * step + start).double() / 2
+    return torch.arange(start, start + number * step, step, dtype=torch.float64) / 2
 
 
 def cell_centres(length: int, pooled_length: int) -> Tensor:
     """Mean token index of each cell of adaptive average pooling: float64 (pooled_length,)."""
     return _doubled_centres(length, pooled_length).double() / 2
-
-
-def num_offsets(length: int, pooled_length: int) -> int:
-    """Number of distinct offsets along one axis that a table of biases has."""
-    return _offset_range(length, pooled_length)[2]
 
 
 def _doubled_centres(length: int, pooled_length: int, device: torch.device | None = None) -> Tensor:

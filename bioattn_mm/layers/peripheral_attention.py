@@ -1,6 +1,6 @@
 """Multi-head peripheral attention of PerViT, its position-based attention computed for any grid."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
@@ -59,6 +59,9 @@ class DistanceEmbedding(nn.Module):
         # The bias has no effect, as the first instance norm subtracts it.
         nn.init.constant_(self.proj.weight, -0.02)
 
+    def init_randomly(self) -> None:
+        """Nothing: a linear layer of PyTorch starts with random values."""
+
 
 @MODELS.register_module()
 class PeripheralPosition(nn.Module):
@@ -93,6 +96,10 @@ class PeripheralPosition(nn.Module):
         nn.init.constant_(self.conv2.weight, 0.02)
         nn.init.constant_(self.norm2.weight, norm_weight)
         nn.init.constant_(self.norm2.bias, norm_bias)
+
+    def init_randomly(self) -> None:
+        """Initialise the norms with random values, as the convolutions are (see `randomize_norms`)."""
+        randomize_norms((self.norm1, self.norm2))
 
     def hidden_plane(self, distances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The first convolution for all offsets, and the first norm for all queries.
@@ -234,6 +241,27 @@ class PeripheralAttention(nn.Module):
             bias = torch.cat(bias, dim=1).to(query.dtype)
         return {name: AttentionMap.of_grid(t, grid) for name, t in maps_of_product(content, bias).items()}
 
+    def unnormalised_maps(self, x: Tensor, distance_embedding: DistanceEmbedding, queries: Tensor) -> AttentionMaps:
+        """Phi_c, Phi_p and their product Phi_a of some queries, as eq. 3, 5 and 8 define them, for analysis.
+
+        Args:
+            x: As in `attention_maps`.
+            distance_embedding: As in `forward`.
+            queries: As in `attention_maps`.
+
+        Returns:
+            'content', 'position' and 'attention', float64: no exponential of a usual logit is too large for it.
+        """
+        grid = tuple(x.shape[1:3])
+        query, key, _ = self._query_key_value(x)
+        logits = (query[:, :, queries] @ key.transpose(-2, -1)).double() * self.head_dims**-0.5
+        hidden = self.position.hidden_plane(distance_embedding(grid))
+        places = [divmod(place, grid[1]) for place in queries.tolist()]
+        position = [self.position.log_phi(hidden, slice(i, i + 1), slice(j, j + 1)) for i, j in places]
+        content, position = logits.exp(), torch.cat(position, dim=1).double().exp()[None]
+        phi = dict(content=content, position=position, attention=content * position)
+        return {name: AttentionMap.of_grid(weights, grid) for name, weights in phi.items()}
+
     def position_attention(
         self, grid: Grid, distance_embedding: DistanceEmbedding
     ) -> Iterator[tuple[Tensor, AttentionMap]]:
@@ -270,6 +298,21 @@ class PeripheralAttention(nn.Module):
         """`position_bias`, from the cache if it is there."""
         compute = partial(self.position_bias, grid, distance_embedding, dtype)
         return self._position_biases.get(self, (grid, dtype), compute, shared=distance_embedding)
+
+
+@torch.no_grad()
+def randomize_norms(norms: Sequence[nn.GroupNorm]) -> None:
+    """Random initial values of the norms of Phi_p (PerViT, table 5, 'Rand': all parameters are random).
+
+    The paper does not say how they are drawn. Here those of the last norm are even over the ranges of the peripheral
+    initial values, 0.01 to 3 and -5 to 4, for each head and layer, and those before it are normal with a deviation of
+    0.02 around 1 and 0.
+    """
+    for norm in norms[:-1]:
+        nn.init.normal_(norm.weight, 1, 0.02)
+        nn.init.normal_(norm.bias, 0, 0.02)
+    nn.init.uniform_(norms[-1].weight, 0.01, 3)
+    nn.init.uniform_(norms[-1].bias, -5, 4)
 
 
 def norm_of_windows(plane: Tensor, window: tuple[int, int], norm: nn.GroupNorm) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,8 @@
 """What PerViT's ablations put in place of its peripheral attention, of Phi_p, and of the distances."""
 
+from itertools import pairwise
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from timm.layers import trunc_normal_
@@ -9,7 +12,7 @@ from ..errors import InputError
 from ..ops.chunked_attention import attention_in_chunks
 from ..ops.peripheral_attention import without_maximum
 from ..registry import MODELS
-from .arguments import weight_and_bias
+from .arguments import full_precision, weight_and_bias
 from .attention_maps import AttentionMaps, Grid
 from .baseline_attention import SoftmaxAttention
 from .heads import split_heads
@@ -18,7 +21,7 @@ from .peripheral_attention import (
     KEY_MARGIN,
     PRETRAIN_GRID,
     PeripheralAttention,
-    norm_of_windows,
+    randomize_norms,
 )
 from .resizing import resize_bicubic
 
@@ -80,14 +83,27 @@ class ContentAttention(SoftmaxAttention):
         return super().attention_maps(x, queries)
 
 
-@MODELS.register_module()
-class OffsetEmbedding(nn.Module):
-    """R as a learned vector for each offset between query and key, instead of a map of their distance.
+class LearnedVectors(NamedTuple):
+    """R of `VectorDistance`: vectors of the keys and of the queries, whose distances it is.
 
-    Source: PerViT (Min et al., NeurIPS 2022), table 5, learned vectors in place of the Euclidean distance. The paper
-    does not define them further. They start as random values here, as relative position embeddings do, so Phi_p does
-    not start as a function of the distance; on other grids than that of the pre-training the table of offsets is
-    resized (bicubic).
+    Attributes:
+        keys: Those of the grid and of 2 tokens beyond each side of it, (channels, H + 4, W + 4).
+        queries: Those of the grid, (channels, H, W).
+    """
+
+    keys: Tensor
+    queries: Tensor
+
+
+@MODELS.register_module()
+class VectorDistance(nn.Module):
+    """R as the distance between learned vectors of the places of query and key, channel by channel: `|e_k - e_q|`.
+
+    Source: PerViT (Min et al., NeurIPS 2022), section 4.2 and table 5, 'Lrn'. The paper says no more of them. Chosen
+    here: a vector for each place of the grid and of the margin of 2 tokens that the neighbourhoods reach; the
+    absolute value in each channel as the distance; small random values at the start, as of position embeddings, so
+    that Phi_p does not start as a function of the distance; on other grids than that of the pre-training the vectors
+    are resized (bicubic).
 
     Args:
         num_heads: Number of attention heads; R has 4 channels for each.
@@ -97,28 +113,74 @@ class OffsetEmbedding(nn.Module):
     def __init__(self, num_heads: int, grid: Grid = PRETRAIN_GRID) -> None:
         super().__init__()
         self.grid = tuple(grid)
-        self.weight = nn.Parameter(
-            trunc_normal_(torch.empty(*_offsets_with_margin(self.grid), HIDDEN_RATIO * num_heads), std=0.02)
+        self.vectors = nn.Parameter(
+            trunc_normal_(torch.empty(*_with_margin(self.grid), HIDDEN_RATIO * num_heads), std=0.02)
         )
 
-    def forward(self, grid: Grid) -> Tensor:
-        """R of all offsets on a grid (height, width): float32 or float64, (channels, 2 H + 3, 2 W + 3)."""
-        weight = self.weight.to(torch.promote_types(self.weight.dtype, torch.float32))
+    def forward(self, grid: Grid) -> LearnedVectors:
+        """The vectors of the places of a grid (height, width), float32 or float64."""
+        vectors = full_precision(self.vectors)
         if tuple(grid) != self.grid:
-            with torch.autocast(weight.device.type, enabled=False):
-                weight = resize_bicubic(weight, _offsets_with_margin(grid))
-        return weight.permute(2, 0, 1).contiguous()
+            with torch.autocast(vectors.device.type, enabled=False):
+                vectors = resize_bicubic(vectors, _with_margin(grid))
+        vectors = vectors.permute(2, 0, 1).contiguous()
+        return LearnedVectors(vectors, vectors[:, KEY_MARGIN:-KEY_MARGIN, KEY_MARGIN:-KEY_MARGIN])
 
     def init_as_decreasing(self) -> None:
-        """Nothing: a learned vector does not know the distance."""
+        """Nothing: learned vectors do not know the distance."""
+
+    def init_randomly(self) -> None:
+        """Nothing: they are random."""
 
 
-class _PositionOfPlane(nn.Module):
-    """Base of position-based attentions whose logit for a query and a key is read off a plane of offsets.
+@MODELS.register_module()
+class VariedPosition(nn.Module):
+    """Phi_p of one or two layers, with or without the neighbourhood of each key, of any R.
 
-    A subclass computes in `hidden_plane` what does not depend on the query, and in `log_phi` the rest. Attention is
-    computed for some rows of queries at a time, and again in the backward pass, so that memory is bounded on a CPU.
+    Each layer is a projection of R, or of the layer before, and an instance norm, with a ReLU between two:
+    `sigmoid(IN(proj(R)))` or `sigmoid(IN(proj(ReLU(IN(proj(R))))))`. With a neighbourhood the projection is a 3 x 3
+    convolution over the keys of a query (PerViT, eq. 7), without one a linear map, 1 x 1 (eq. 6).
+
+    Source: PerViT (Min et al., NeurIPS 2022), table 5, of whose rows the first is `PeripheralPosition`, which is the
+    same as this with its defaults and faster. The norms, of which eq. 6 says nothing, stay in all rows, because the
+    initial values (eq. 9) are those of the last one. It is computed for some rows of queries at a time, and again in
+    the backward pass, so that memory is bounded on a CPU.
+
+    Args:
+        num_heads: Number of attention heads; the hidden layer has 4 channels for each.
+        with_neighbours: 3 x 3 keys (the paper's script N), or the key alone.
+        num_layers: 2 (the paper's ML), or 1.
+
+    Raises:
+        InputError: There are not one or two layers.
     """
+
+    def __init__(self, num_heads: int, with_neighbours: bool = True, num_layers: int = 2) -> None:
+        super().__init__()
+        if num_layers not in (1, 2):
+            raise InputError(f'num_layers of Phi_p must be 1 or 2, got {num_layers!r}')
+        channels = HIDDEN_RATIO * num_heads
+        kernel_size = 3 if with_neighbours else 1
+        widths = (channels,) * num_layers + (num_heads,)
+        self.margin = num_layers * (kernel_size // 2)
+        self.convs = nn.ModuleList(nn.Conv2d(*pair, kernel_size) for pair in pairwise(widths))
+        self.norms = nn.ModuleList(nn.GroupNorm(width, width) for width in widths[1:])
+
+    @torch.no_grad()
+    def init_as_local(self, norm_weight: float, norm_bias: float) -> None:
+        """As `PeripheralPosition.init_as_local`."""
+        for conv in self.convs:
+            nn.init.constant_(conv.weight, 0.02)
+        nn.init.constant_(self.norms[-1].weight, norm_weight)
+        nn.init.constant_(self.norms[-1].bias, norm_bias)
+
+    def init_randomly(self) -> None:
+        """As `PeripheralPosition.init_randomly`."""
+        randomize_norms(self.norms)
+
+    def hidden_plane(self, distances: Tensor | LearnedVectors) -> tuple[Tensor, ...]:
+        """What `log_phi` takes: R of all offsets, or the vectors of keys and queries."""
+        return (distances,) if isinstance(distances, Tensor) else distances
 
     def forward(self, hidden: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
         """As `PeripheralPosition.forward`."""
@@ -126,7 +188,7 @@ class _PositionOfPlane(nn.Module):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, hidden: tuple[Tensor, ...]) -> Tensor:
         """As `PeripheralPosition.attend`."""
-        grid = tuple((length + 1) // 2 for length in hidden[0].shape[1:])
+        grid = _grid_of(hidden)
         query, key, value = (tensor.transpose(1, 2).unflatten(1, grid) for tensor in (query, key, value))
 
         def bias_of_rows(rows: slice) -> Tensor:
@@ -135,109 +197,41 @@ class _PositionOfPlane(nn.Module):
         output = attention_in_chunks(query, key, value, bias_of_rows, query.shape[-1] ** -0.5)
         return output.flatten(1, 2).transpose(1, 2)
 
-
-@MODELS.register_module()
-class SingleLayerPosition(_PositionOfPlane):
-    """Phi_p of a single layer, `sigmoid(IN(conv(R)))`: one 3 x 3 convolution, without a hidden layer.
-
-    Source: PerViT (Min et al., NeurIPS 2022), table 5, a single layer instead of two. The paper does not say which of
-    its two it leaves out; here it is the hidden one, with its norm and ReLU, so that the second norm, whose initial
-    values make Phi_p local or global (eq. 9), stays.
-
-    Args:
-        num_heads: Number of attention heads; R has 4 channels for each.
-    """
-
-    def __init__(self, num_heads: int) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(HIDDEN_RATIO * num_heads, num_heads, 3)
-        self.norm = nn.GroupNorm(num_heads, num_heads)
-
-    @torch.no_grad()
-    def init_as_local(self, norm_weight: float, norm_bias: float) -> None:
-        """As `PeripheralPosition.init_as_local`."""
-        nn.init.constant_(self.conv.weight, 0.02)
-        nn.init.constant_(self.norm.weight, norm_weight)
-        nn.init.constant_(self.norm.bias, norm_bias)
-
-    def hidden_plane(self, distances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The convolution for all offsets, (heads, 2 H - 1, 2 W - 1), and its norm for all queries.
-
-        Args:
-            distances: R, (channels, 2 H + 3, 2 W + 3).
-        """
-        weight, bias = weight_and_bias(self.conv)
-        with torch.autocast(distances.device.type, enabled=False):
-            # One convolution needs one offset less on every side than two.
-            plane = F.conv2d(distances[:, 1:-1, 1:-1], weight, bias)
-            window = tuple(length // 2 + 1 for length in plane.shape[1:])
-            return plane, *norm_of_windows(plane, window, self.norm)
-
-    def log_phi(self, hidden: tuple[Tensor, Tensor, Tensor], rows: slice, columns: slice) -> Tensor:
+    def log_phi(self, hidden: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
         """As `PeripheralPosition.log_phi`."""
-        plane, scale, shift = hidden
-        height, width = scale.shape[1:]
-        # They are in the reverse order of the queries, as the windows of a plane of offsets (key - query) are.
-        scale, shift = (t.flip(1, 2)[:, rows, columns].flatten(1)[..., None] for t in (scale, shift))
-        return F.logsigmoid(scale * _windows(plane, rows, columns) + shift)
+        x = self._distances(hidden, rows, columns)
+        with torch.autocast(x.device.type, enabled=False):
+            for conv, norm in zip(self.convs, self.norms):
+                x = x if conv is self.convs[0] else x.relu()
+                # torch.group_norm, because F.group_norm raises an error for a single token.
+                x = torch.group_norm(
+                    F.conv2d(x, *weight_and_bias(conv)), norm.num_groups, *weight_and_bias(norm), norm.eps
+                )
+        return F.logsigmoid(x).flatten(2).transpose(0, 1)
+
+    def _distances(self, hidden: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
+        """R of the queries in a rectangle and of all keys with the margin: (queries, channels, H + 2 m, W + 2 m)."""
+        inner = slice(KEY_MARGIN - self.margin, -(KEY_MARGIN - self.margin) or None)
+        if len(hidden) == 2:
+            keys, queries = hidden[0][:, inner, inner], hidden[1][:, rows, columns]
+            return (keys - queries.flatten(1).T[:, :, None, None]).abs()
+        windows, (starts, lengths) = (
+            hidden[0][:, inner, inner],
+            zip(*((range(length)[places], length) for places, length in zip((rows, columns), _grid_of(hidden)))),
+        )
+        for axis, length in enumerate(lengths, start=1):
+            windows = windows.unfold(axis, length + 2 * self.margin, 1)
+        # The window of a query in row i starts at row H - 1 - i: windows are in the reverse order of queries.
+        windows = windows.flip(1, 2)[:, starts[0].start : starts[0].stop, starts[1].start : starts[1].stop]
+        return windows.flatten(1, 2).transpose(0, 1)
 
 
-@MODELS.register_module()
-class UnnormalizedPosition(_PositionOfPlane):
-    """Phi_p without instance norms, `sigmoid(conv(ReLU(conv(R))))`, a function of the offset alone.
-
-    Source: PerViT (Min et al., NeurIPS 2022), table 5, without the norm. The initial values of eq. 9 are those of the
-    second norm, and with a constant weight of the first convolution nothing would pass the ReLU: without norms Phi_p
-    starts with PyTorch's values (`position_init='random'`).
-
-    Args:
-        num_heads: Number of attention heads; the hidden layer has 4 channels for each.
-    """
-
-    def __init__(self, num_heads: int) -> None:
-        super().__init__()
-        hidden_channels = HIDDEN_RATIO * num_heads
-        self.conv1 = nn.Conv2d(hidden_channels, hidden_channels, 3)
-        self.conv2 = nn.Conv2d(hidden_channels, num_heads, 3)
-
-    def init_as_local(self, norm_weight: float, norm_bias: float) -> None:
-        raise InputError("UnnormalizedPosition has no norms to initialise; it needs position_init='random'")
-
-    def hidden_plane(self, distances: Tensor) -> tuple[Tensor]:
-        """Both convolutions for all offsets: (heads, 2 H - 1, 2 W - 1).
-
-        Args:
-            distances: R, (channels, 2 H + 3, 2 W + 3).
-        """
-        (weight1, bias1), (weight2, bias2) = weight_and_bias(self.conv1), weight_and_bias(self.conv2)
-        with torch.autocast(distances.device.type, enabled=False):
-            return (F.conv2d(F.conv2d(distances, weight1, bias1).relu(), weight2, bias2),)
-
-    def log_phi(self, hidden: tuple[Tensor], rows: slice, columns: slice) -> Tensor:
-        """As `PeripheralPosition.log_phi`."""
-        return F.logsigmoid(_windows(hidden[0], rows, columns))
+def _grid_of(hidden: tuple[Tensor, ...]) -> Grid:
+    """The grid that `VariedPosition.hidden_plane` is of."""
+    if len(hidden) == 2:
+        return tuple(hidden[1].shape[1:])
+    return tuple((length + 1) // 2 - KEY_MARGIN for length in hidden[0].shape[1:])
 
 
-def _offsets_with_margin(grid: Grid) -> tuple[int, int]:
-    """Number of offsets along each axis between a query on a grid and a key up to 2 tokens outside of it."""
-    return tuple(2 * (length + KEY_MARGIN) - 1 for length in grid)
-
-
-def _windows(plane: Tensor, rows: slice, columns: slice) -> Tensor:
-    """Values of a plane of offsets (key - query) at all keys of some queries.
-
-    Args:
-        plane: (heads, 2 H - 1, 2 W - 1).
-        rows: Rows of the queries; start and stop have to be given.
-        columns: Columns of the queries, the same.
-
-    Returns:
-        (heads, queries, H * W).
-    """
-    height, width = ((length + 1) // 2 for length in plane.shape[1:])
-    # The window of a query in row i starts at row H - 1 - i: windows are in the reverse order of queries.
-    plane = plane[
-        :, height - rows.stop : 2 * height - 1 - rows.start, width - columns.stop : 2 * width - 1 - columns.start
-    ]
-    windows = plane.unfold(1, height, 1).unfold(2, width, 1)  # (heads, rows, columns, H, W)
-    return windows.flip(1, 2).flatten(1, 2).flatten(2)
+def _with_margin(grid: Grid) -> Grid:
+    return tuple(length + 2 * KEY_MARGIN for length in grid)

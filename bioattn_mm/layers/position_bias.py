@@ -4,18 +4,19 @@ import torch
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
+from ..ops import log_cpb_table
 from ..registry import MODELS
-from .arguments import full_precision
+from .arguments import full_precision, weight_and_bias
 from .attention_maps import Grid
-from .log_cpb import LogCPB, PositionBias, num_offsets
+from .log_cpb import LogCPB, PositionBias, offsets_of_grid
 
 
 @MODELS.register_module()
 class LinearCPB(LogCPB):
     """Position bias by an MLP from linearly spaced coordinates, `(query - pooled) / (pretrain_grid - 1)`.
 
-    Source: TransNeXt (Shi, CVPR 2024), table 6; the bias that Swin Transformer V2 compares log-CPB with. It takes the
-    arguments of `LogCPB`.
+    TransNeXt's paper has no such row: it is what Swin Transformer V2 compares log-CPB with. It takes the arguments of
+    `LogCPB`.
     """
 
     @staticmethod
@@ -24,11 +25,34 @@ class LinearCPB(LogCPB):
 
 
 @MODELS.register_module()
-class RelativePositionBias(PositionBias):
-    """A learned number for each head and offset of the pre-training grid, resized bilinearly to other grids.
+class LogCPBOfBothPaths(LogCPB):
+    """Log-CPB for the window, too: the MLP of the pooled tokens' bias gives that of the window's tokens.
 
-    Source: TransNeXt (Shi, CVPR 2024), table 6; the relative position bias of Swin Transformer. How other sizes are
-    handled is chosen here: the bias of all pairs of tokens is resized, as log-CPB's is with 'interpolate'.
+    Source: TransNeXt (Shi, CVPR 2024), table 6, row 2. That both paths have one MLP in common follows from the number
+    of parameters there, 28.2 M as without this change; a second MLP would make it 28.4 M. It takes the arguments of
+    `LogCPB`.
+    """
+
+    def of_window(self, window_size: int) -> Tensor:
+        """Bias of the tokens of a window, in row-major order: (heads, k * k)."""
+        with torch.autocast(self.fc1.weight.device.type, enabled=False):
+            weight, bias = weight_and_bias(self.fc1)
+            offsets = window_size // 2 - torch.arange(window_size, dtype=torch.float64)  # query - key
+            vertical, horizontal = (
+                self.spaced(offsets * (8 / max(1, length - 1))).to(weight) for length in self.pretrain_grid
+            )
+            return log_cpb_table(vertical, horizontal, weight, bias, *weight_and_bias(self.fc2)).flatten(1)
+
+
+@MODELS.register_module()
+class RelativePositionBias(PositionBias):
+    """A learned number for each head and offset of two cells of the pooled grid, resized bilinearly to other grids.
+
+    Source: TransNeXt (Shi, CVPR 2024), table 6, row 4. The offset is that between the cell that the query lies in and
+    the pooled token, (2 Ph - 1) (2 Pw - 1) numbers for each head. The paper does not say what is learned; its 28.1 M
+    parameters leave room for less than 0.1 M, which one number for each offset of a single token, 0.23 M, exceeds.
+    How other sizes are handled is chosen here: the bias of all pairs of tokens is resized, as log-CPB's is with
+    'interpolate'.
 
     Args:
         num_heads: Number of attention heads.
@@ -38,18 +62,28 @@ class RelativePositionBias(PositionBias):
 
     def __init__(self, num_heads: int, pretrain_grid: Grid, pretrain_pooled_grid: Grid) -> None:
         super().__init__('interpolate', pretrain_grid, pretrain_pooled_grid)
-        numbers = (num_offsets(*lengths) for lengths in zip(pretrain_grid, pretrain_pooled_grid))
+        numbers = (2 * length - 1 for length in pretrain_pooled_grid)
         self.offsets = nn.Parameter(trunc_normal_(torch.empty(num_heads, *numbers), std=0.02))
 
     def _table(self, grid: Grid, pooled_grid: Grid) -> Tensor:
-        return full_precision(self.offsets)
+        rows, columns = (
+            _cells(length, pooled_length).to(self.offsets.device) for length, pooled_length in zip(grid, pooled_grid)
+        )
+        return full_precision(self.offsets).index_select(1, rows).index_select(2, columns)
+
+
+def _cells(length: int, pooled_length: int) -> Tensor:
+    """How many cells lie between query and pooled token at each offset, counted from the least: int64 (R,)."""
+    cell = length / pooled_length
+    cells = (offsets_of_grid(length, pooled_length) + (cell - 1) / 2).div(cell).add(1e-9).floor().long()
+    return cells.clamp(1 - pooled_length, pooled_length - 1) + pooled_length - 1
 
 
 @MODELS.register_module()
 class NoPositionBias(nn.Module):
-    """No bias: the tokens' order is told by the zero padding of convolutions and by the window alone.
+    """No bias of pooled tokens and none of the window: what is left of positions is the convolutions' zero padding.
 
-    Source: TransNeXt (Shi, CVPR 2024), table 6.
+    Source: TransNeXt (Shi, CVPR 2024), table 6, row 1, which removes both. The learnable tokens stay.
 
     Args:
         num_heads: Number of attention heads.
@@ -70,6 +104,10 @@ class NoPositionBias(nn.Module):
     def of_offsets(self, grid: Grid) -> Tensor:
         """As in `PositionBias`."""
         return self._zeros(*(2 * length - 1 for length in grid))
+
+    def of_window(self, window_size: int) -> Tensor:
+        """As in `LogCPBOfBothPaths`."""
+        return self._zeros(window_size**2)
 
     def _zeros(self, *shape: int) -> Tensor:
         zero = full_precision(self.zero)

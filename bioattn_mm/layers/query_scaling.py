@@ -1,13 +1,14 @@
-"""Other similarities of query and key than TransNeXt's: what its ablations leave out (table 3, fig. 6).
+"""Other similarities of query and key than TransNeXt's: what ablations leave out.
 
 Each takes the place of `ScaledCosineQuery` in both attention layers, as their argument `scale`.
 """
 
 import math
 
+import torch
 from torch import Tensor, nn
 
-from ..ops import AggregatedAttentionInputs, CosineAttentionInputs, aggregated_attention, unit_vectors
+from ..ops import AggregatedAttentionInputs, CosineAttentionInputs, aggregated_attention, log_num_keys, unit_vectors
 from ..registry import MODELS
 from .aggregated_attention import ScaledCosineQuery
 from .arguments import full_precision
@@ -18,7 +19,7 @@ from .building import replace_by_zeros
 class CosineQueryWithoutEmbedding(ScaledCosineQuery):
     """Length-scaled cosine similarity without query embedding: `l2norm(q) * softplus(temperature) * log(N)`.
 
-    Source: TransNeXt (Shi, CVPR 2024), table 3, without query embedding: eq. 8 and 11 without QE.
+    Source: TransNeXt (Shi, CVPR 2024), table 2, steps 6 and 7: eq. 10 and 12 without QE.
 
     Args:
         num_heads: As in `ScaledCosineQuery`.
@@ -34,9 +35,10 @@ class CosineQueryWithoutEmbedding(ScaledCosineQuery):
 class LearnedScaleQuery(ScaledCosineQuery):
     """Cosine similarity with a learned scale, without the length: `(l2norm(q) + QE) * softplus(temperature)`.
 
-    Source: TransNeXt (Shi, CVPR 2024), table 3 and fig. 6, without length scaling; the similarity of Swin Transformer
-    V2. Where the scale starts is chosen here: by default where length scaling starts in stage 4 at
-    224 x 224 pixels, with 49 keys, and near where it starts in the other stages, with 58.
+    The similarity of Swin Transformer V2. TransNeXt's paper trains no such model: what its table 5 and figure 6 call
+    no length scaling is a trained model that keeps the factor log(N) of its training size, `TrainedLengthQuery`.
+    Where the scale starts is chosen here: by default where length scaling starts in stage 4 at 224 x 224 pixels, with
+    49 keys, and near where it starts in the other stages, with 58.
 
     Args:
         num_heads: As in `ScaledCosineQuery`.
@@ -62,12 +64,45 @@ class LearnedScaleQuery(ScaledCosineQuery):
 
 
 @MODELS.register_module()
+class TrainedLengthQuery(ScaledCosineQuery):
+    """Length-scaled cosine similarity of a trained model that is not scaled with the length at other sizes.
+
+    Source: TransNeXt (Shi, CVPR 2024), table 5 and figure 6, no length scaling: instead of its own number of keys,
+    every query has that of the training size, where nothing changes. Queries at the edge of the image have fewer
+    keys in their window, as in training.
+
+    Args:
+        num_heads: As in `ScaledCosineQuery`.
+        head_dims: As in `ScaledCosineQuery`.
+        num_keys: Number of pooled keys in training; where tokens attend to all tokens, of tokens.
+    """
+
+    def __init__(self, num_heads: int, head_dims: int, num_keys: int) -> None:
+        super().__init__(num_heads, head_dims)
+        self.num_keys = num_keys
+
+    def forward(self, query: Tensor, log_length: Tensor | float) -> Tensor:
+        """As in `ScaledCosineQuery`; the length is not used."""
+        return super().forward(query, math.log(self.num_keys))
+
+    def attend(self, projections: dict[str, Tensor]) -> Tensor:
+        return aggregated_attention(*self.logit_factors(projections))
+
+    def logit_factors(self, projections: dict[str, Tensor]) -> AggregatedAttentionInputs:
+        factors, query = super().logit_factors(projections), projections['query']
+        window_size = round(projections['window_bias'].shape[1] ** 0.5)
+        grid, dtype = tuple(query.shape[1:3]), torch.promote_types(query.dtype, torch.float32)
+        log_length = log_num_keys(grid, window_size, self.num_keys, dtype, query.device)
+        return factors._replace(query=super().forward(query, log_length).to(query.dtype))
+
+
+@MODELS.register_module()
 class DotProductQuery(nn.Module):
     """Scaled dot products, as in most transformers: `q / sqrt(d)`, and keys as they are.
 
-    Source: TransNeXt (Shi, CVPR 2024), table 3 and fig. 6, without length-scaled cosine attention. That there is no
-    query embedding either, which is of the size of a unit vector, and that learnable tokens still see queries of unit
-    length, is chosen here.
+    TransNeXt's pixel-focused attention before cosines has them (Shi, CVPR 2024, eq. 2), but no row of its tables.
+    That there is no query embedding either, which is of the size of a unit vector, and that learnable tokens still
+    see queries of unit length, is chosen here.
 
     Args:
         num_heads: Number of attention heads.

@@ -70,16 +70,19 @@ def sparse_codes(
 class SparseReconstructionAttention(nn.Module):
     """VARS-D and VARS-SD: sparse reconstruction of the values from a dictionary that depends on the input.
 
-    Source: VARS (Shi et al., ICML 2022), eq. 10 to 13, with the release's parametrisation. The dictionary P of a head
-    is an N x m matrix, whose columns are the m random features of the N queries; VARS-SD appends m columns of a
+    Source: VARS (Shi et al., ICML 2022), eq. 12, 16 and 17, with the release's parametrisation. The dictionary P of a
+    head is an N x m matrix, whose columns are the m random features of the N queries; VARS-SD appends m columns of a
     learned static dictionary. All columns are normalised to unit length. With the Gram matrix G = P^T P, b = P^T v
     and L = 1 + the largest absolute row sum of G, an upper bound of its eigenvalues, the recurrence is
 
         u <- threshold(b, w1 lambda), then num_steps times
         u <- threshold(u - (Gamma G Gamma u - b) w2 / L, w1 lambda w2 / L),
 
-    and the output is P u. Gamma (shared by the heads), w1 and w2 are learned; L gets no gradient. Time and memory are
-    linear in N. Dictionary, Gram matrix and states are float32 also when the model runs in half precision.
+    and the output is P u; x, the residual of eq. 11 and 17, is that of the block. Gamma (shared by the heads), w1 and
+    w2 are learned, as in the paper; L gets no gradient. Where the release departs from eq. 12, it is followed: its w2
+    is one over the paper's; Gamma is not transposed; the first state is thresholded, too; L is 1 + the largest row
+    sum instead of the largest singular value; and the threshold is smooth. Time and memory are linear in N.
+    Dictionary, Gram matrix and states are float32 also when the model runs in half precision.
 
     Args:
         embed_dims: Width of the tokens.
@@ -242,9 +245,10 @@ class SparseReconstructionAttention(nn.Module):
 
 @MODELS.register_module()
 class IstaReconstructionAttention(SparseReconstructionAttention):
-    """VARS-D and VARS-SD with the recurrence of the paper as it stands, of which nothing is learned.
+    """VARS-D and VARS-SD with a recurrence of which nothing is learned.
 
-    Source: VARS (Shi et al., ICML 2022), eq. 12, the iterative shrinkage-thresholding algorithm (ISTA):
+    Source: VARS (Shi et al., ICML 2022), eq. 12 without what the paper learns there, w1, w2 and Gamma: the iterative
+    shrinkage-thresholding algorithm (ISTA):
 
         u <- threshold(b, lambda), then num_steps times
         u <- threshold(u - (G u - b) / L, lambda / L),
@@ -290,7 +294,7 @@ class IstaReconstructionAttention(SparseReconstructionAttention):
 class ConvolutionalSparseReconstruction(FourierKernels):
     """VARS-S: sparse reconstruction of each channel from the shifts of a few learned kernels, in Fourier space.
 
-    Source: VARS (Shi et al., ICML 2022), eq. 10 to 13 with a static dictionary, as in the release: P^T is the
+    Source: VARS (Shi et al., ICML 2022), eq. 10 to 12 with a static dictionary, as in the release: P^T is the
     circular convolution of a channel with a few kernels as large as the grid, and the step length is 1 / L. The
     reconstruction P u goes through a second circular convolution, BatchNorm and a projection.
 
@@ -305,7 +309,7 @@ class ConvolutionalSparseReconstruction(FourierKernels):
         embed_dims: Width of the tokens.
         grid: As in `FourierKernels`.
         num_steps: Number of steps after the first.
-        sparsity: lambda, the weight of the L1 norm.
+        sparsity: lambda, the weight of the L1 norm; 3.5 in the release, 0.3 in the paper.
         num_kernels: Number of kernels in the dictionary of each channel; 5 in the release. Shapes have K.
         threshold: 'soft', the exact proximal operator, as in the release, or 'gelu'.
     """

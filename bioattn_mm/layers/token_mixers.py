@@ -1,12 +1,13 @@
-"""Parts of aggregated attention as attention layers of their own, for the ablations of TransNeXt (tables 3 and 9)."""
+"""Other attention layers than TransNeXt's own: those of its tables 2 and 6, and parts of its attention."""
 
 import math
 
 import torch
 from timm.layers import trunc_normal_
+from timm.models import pvt_v2
 from torch import Tensor, nn
 
-from ..ops import log_num_keys, sliding_window_av, sliding_window_qk, unit_vectors
+from ..ops import AggregatedAttentionInputs, log_num_keys, sliding_window_av, sliding_window_qk, unit_vectors
 from ..ops.arguments import autocast_dtype
 from ..ops.chunked_attention import attention_in_chunks
 from ..registry import MODELS
@@ -20,7 +21,6 @@ from .aggregated_attention import (
 from .arguments import check_window, full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps, Grid
 from .building import build_layer, replace_by_zeros
-from .layer_norm import LayerNorm
 from .log_cpb import PositionBias, cell_centres
 from .query_scaling import CosineQueryWithoutEmbedding
 
@@ -29,8 +29,8 @@ from .query_scaling import CosineQueryWithoutEmbedding
 class PixelFocusedAttention(AggregatedAttention):
     """Aggregated attention without learnable tokens and, by default, without query embedding.
 
-    Source: TransNeXt (Shi, CVPR 2024), section 3.1 and table 3: the attention to a window and to pooled tokens under
-    one softmax, before positional attention (the learnable tokens) and query embedding are added. With
+    Source: TransNeXt (Shi, CVPR 2024), table 2, step 6: the attention to a window and to pooled tokens under one
+    softmax, before positional attention (the learnable tokens, step 7) and query embedding (step 8) are added. With
     `scale=dict(type='ScaledCosineQuery')` it has the query embedding, and lacks only the tokens.
 
     Args:
@@ -53,11 +53,110 @@ class PixelFocusedAttention(AggregatedAttention):
 
 
 @MODELS.register_module()
-class PooledAttention(nn.Module):
-    """Attention to the pooled grid alone: eq. 10-12 of TransNeXt without the window.
+class DynamicBiasAttention(AggregatedAttention):
+    """Aggregated attention whose learnable tokens are the position bias of the window, inside of the softmax.
 
-    Source: TransNeXt (Shi, CVPR 2024), table 9, pooled tokens only. What stays is chosen here: query embedding and
-    length scaling with the number of pooled tokens, not the learnable tokens, which stand for tokens of the window.
+    Source: TransNeXt (Shi, CVPR 2024), table 6, row 3: `Q T` takes the place of the learned bias of the window, which
+    is left out, and so is the bias of the tokens, which would be the same. That nothing is added to the weights after
+    the softmax then is chosen here: there is one set of tokens.
+
+    Args:
+        embed_dims: As in `AggregatedAttention`, as the other arguments are.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int,
+        position_bias: PositionBias,
+        sr_ratio: int,
+        pool_size: Grid | None = None,
+        window_size: int = 3,
+        scale: dict | None = None,
+    ) -> None:
+        super().__init__(embed_dims, num_heads, position_bias, sr_ratio, pool_size, window_size, scale)
+        replace_by_zeros(self, 'window_bias', 'learnable_bias')
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, H, W, C) to (B, H, W, C)."""
+        weights, inputs = self._weights(x)
+        window, pooled = weights.split([self.window_size**2, weights.shape[-1] - self.window_size**2], dim=-1)
+        output = sliding_window_av(window, inputs.value)
+        output = output + torch.einsum('bhwnp,bpnd->bhwnd', pooled, inputs.pooled_value.flatten(1, 2))
+        return self.proj(output.flatten(-2))
+
+    def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
+        """As in `AggregatedAttention`, without learnable tokens, which are a part of the logits."""
+        grid = tuple(x.shape[1:3])
+        row, column = queries // grid[1], queries % grid[1]
+        rows, columns, _ = tokens_of_windows(row, column, grid, self.window_size)
+        weights = self._weights(x)[0][:, row, column].transpose(1, 2)
+        window, pooled = weights.split([self.window_size**2, weights.shape[-1] - self.window_size**2], dim=-1)
+        pooled_grid = self.pooled_grid(grid)
+        centres = (cell_centres(*lengths).to(x.device)[None] for lengths in zip(grid, pooled_grid))
+        return dict(
+            window=AttentionMap(window.unflatten(-1, (self.window_size, self.window_size)), rows, columns),
+            pooled=AttentionMap(pooled.unflatten(-1, pooled_grid), *centres),
+        )
+
+    def _weights(self, x: Tensor) -> tuple[Tensor, AggregatedAttentionInputs]:
+        """Weights of all queries, (B, H, W, heads, k * k + Ph * Pw), and what they are made of."""
+        inputs = self.scale.logit_factors(self._projections(x))
+        window = sliding_window_qk(inputs.query, inputs.key, inputs.window_bias.to(inputs.query.dtype))
+        pooled = torch.einsum('bhwnd,bpnd->bhwnp', inputs.query, inputs.pooled_key.flatten(1, 2))
+        bias = inputs.pooled_bias[:, inputs.pooled_bias_rows]  # (heads, H, Ph, W, Pw)
+        bias = bias.permute(1, 3, 0, 2, 4).flatten(3)
+        logits = torch.cat((full_precision(window + inputs.token_weights), full_precision(pooled) + bias), dim=-1)
+        return logits.softmax(-1).to(inputs.value.dtype), inputs
+
+
+@MODELS.register_module()
+class SpatialReductionAttention(pvt_v2.Attention):
+    """Attention to tokens that a strided convolution makes fewer (SRA), timm's of PVTv2.
+
+    Source: PVTv2 (Wang et al., 2022), which is steps 1 to 5 of TransNeXt's table 2 (Shi, CVPR 2024).
+
+    Args:
+        embed_dims: Width of the tokens.
+        num_heads: Number of attention heads.
+        sr_ratio: Side and stride of the convolution, which there is above 1.
+    """
+
+    def __init__(self, embed_dims: int, num_heads: int, sr_ratio: int) -> None:
+        head_dims_of(embed_dims, num_heads)
+        super().__init__(embed_dims, num_heads, sr_ratio)
+        self.reduction = sr_ratio
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, H, W, C) to (B, H, W, C)."""
+        return super().forward(x.flatten(1, 2), list(x.shape[1:3])).view(x.shape)
+
+    def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
+        """Weights of some queries, for analysis: 'attention', to the tokens that are left.
+
+        Args:
+            x: (B, H, W, C).
+            queries: Their indices in the row-major order of the grid, int64 (queries,).
+        """
+        query = self.q(x.flatten(1, 2)[:, queries]).unflatten(-1, (self.num_heads, -1))
+        reduced = x
+        if self.sr is not None:
+            reduced = self.norm(self.sr(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
+        key = self.kv(reduced).unflatten(-1, (2, self.num_heads, -1))[:, :, :, 0]
+        logits = torch.einsum('bqnd,brcnd->bnqrc', query, key) * self.scale
+        weights = logits.flatten(3).softmax(-1).view(logits.shape)
+        places = (
+            (torch.arange(length, device=x.device) + 0.5) * self.reduction - 0.5 for length in reduced.shape[1:3]
+        )
+        return dict(attention=AttentionMap(weights, *(place[None] for place in places)))
+
+
+@MODELS.register_module()
+class PooledAttention(nn.Module):
+    """Attention to the pooled grid alone: TransNeXt's aggregated attention without the window.
+
+    It is no row of the paper. What stays is chosen here: query embedding and length scaling with the number of pooled
+    tokens, not the learnable tokens, which stand for tokens of the window.
 
     Args:
         embed_dims: As in `AggregatedAttention`, as the other arguments are.
@@ -81,7 +180,7 @@ class PooledAttention(nn.Module):
         self.kv = nn.Linear(embed_dims, 2 * embed_dims)
         self.scale = build_layer(scale or DEFAULT_SCALE, num_heads=num_heads, head_dims=head_dims)
         self.pool_proj = nn.Conv2d(embed_dims, embed_dims, 1)
-        self.pool_norm = LayerNorm(embed_dims)
+        self.pool_norm = nn.LayerNorm(embed_dims)
         self.position_bias = position_bias
         self.proj = nn.Linear(embed_dims, embed_dims)
 
@@ -132,10 +231,10 @@ class PooledAttention(nn.Module):
 
 @MODELS.register_module()
 class SlidingWindowAttention(nn.Module):
-    """Attention to the window alone: eq. 10-14 of TransNeXt without the pooled tokens.
+    """Attention to the window alone: TransNeXt's aggregated attention without the pooled tokens.
 
-    Source: TransNeXt (Shi, CVPR 2024), table 9, window only. What stays is chosen here: the learnable tokens, which
-    stand for tokens of the window, and length scaling with the number of the window's tokens inside of the image.
+    It is no row of the paper. What stays is chosen here: the learnable tokens, which stand for tokens of the window,
+    and length scaling with the number of the window's tokens inside of the image.
 
     Args:
         embed_dims: Width of the tokens.

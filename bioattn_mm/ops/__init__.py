@@ -1,7 +1,7 @@
 """Operators: compiled for the CPU and for CUDA where that was possible, and in plain PyTorch everywhere.
 
 The layers of TransNeXt run `cosine_attention`, which is `aggregated_attention` on CUDA, `relative_bias_attention`,
-`gated_convolution`, `gelu_pool`, `linear` and `log_cpb_table`, those of GAB for plain ViTs `relative_bias_attention`,
+`gated_convolution`, `gelu_pool` and `log_cpb_table`, those of GAB for plain ViTs `relative_bias_attention`,
 those of PerViT `peripheral_attention`. `sliding_window_qk` and `sliding_window_av` are public operators to build
 other attention layers from, like those of `mmcv.ops`; here an ablation of TransNeXt, `SlidingWindowAttention`, uses
 them.
@@ -12,8 +12,6 @@ from .arguments import AggregatedAttentionInputs
 from .cosine_attention import CosineAttentionInputs, cosine_attention, log_num_keys, unit_vectors
 from .gated_convolution import gated_convolution, gated_convolution_reference
 from .gelu_pool import gelu_pool
-from .layer_norm import layer_norm
-from .linear import linear
 from .log_cpb import log_cpb_table
 from .peripheral_attention import peripheral_attention
 from .relative_bias_attention import relative_bias_attention
@@ -27,8 +25,6 @@ __all__ = [
     'gated_convolution',
     'gated_convolution_reference',
     'gelu_pool',
-    'layer_norm',
-    'linear',
     'log_cpb_table',
     'log_num_keys',
     'peripheral_attention',

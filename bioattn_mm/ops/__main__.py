@@ -14,7 +14,15 @@ from collections.abc import Sequence
 import torch
 
 from ..version import __version__
-from .backends import CUDA_ARCHITECTURES, HOW_TO_BUILD, LIBRARY, WHY_NOT_LOADED, available_backends, why_not_compiled
+from .backends import (
+    CUDA_ARCHITECTURES,
+    HOW_TO_BUILD,
+    LIBRARY,
+    WHY_NOT_LOADED,
+    WHY_NOT_ON_CUDA,
+    available_backends,
+    why_not_compiled,
+)
 from .check import OPERATORS, check
 
 
@@ -67,7 +75,11 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, argparse
 
 def print_what_was_built() -> None:
     print(f'compiled operators: {f"none: {WHY_NOT_LOADED}; {HOW_TO_BUILD}" if WHY_NOT_LOADED else LIBRARY.name}')
-    print(f'compiled for CUDA: {CUDA_ARCHITECTURES or f"no; {HOW_TO_BUILD}"}')
+    if not WHY_NOT_LOADED:
+        of_processor = ', '.join(torch.ops.bioattn_mm.cpu_capabilities())
+        in_use = torch.ops.bioattn_mm.cpu_capability()
+        print(f'instruction set of the CPU operators: {in_use}, of {of_processor} (ATEN_CPU_CAPABILITY lowers it)')
+    print(f'compiled for CUDA: {CUDA_ARCHITECTURES or f"no: {WHY_NOT_ON_CUDA}; {HOW_TO_BUILD}"}')
     print(f'torch {torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}')
     for device in ('cpu', 'cuda'):
         backends = ', '.join(available_backends(torch.device(device)))

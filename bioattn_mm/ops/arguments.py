@@ -1,4 +1,4 @@
-"""Checks of the operators' arguments, and the dtype that autocast gives them."""
+"""Checks of the operators' arguments, and what PyTorch's modes make of them."""
 
 from typing import NamedTuple
 

@@ -9,23 +9,15 @@ from pathlib import Path
 
 import torch
 
+from ..version import __version__
 from .portable import is_portable
+from .registration import register_all
 
 ENVIRONMENT_VARIABLE = 'BIOATTN_MM_BACKEND'
-LIBRARY = Path(__file__).with_name('_library.so')
-OPERATORS = (
-    'aggregated_attention',
-    'cosine_attention',
-    'gated_convolution',
-    'gelu_pool',
-    'layer_norm',
-    'linear',
-    'log_cpb_table',
-    'peripheral_attention',
-    'relative_bias_attention',
-    'sliding_window_av',
-    'sliding_window_qk',
-)
+LIBRARY = Path(__file__).with_name('_cpu.so')
+CUDA_LIBRARY = Path(__file__).with_name('_cuda.so')
+# The first torch whose stable ABI has what the operators use (setup.py).
+LOWEST_TORCH = (2, 10)
 HOW_TO_BUILD = (
     'to build them: pip install --no-build-isolation --no-deps --force-reinstall bioattn_mm, or -e . in a checkout '
     '(with torch, ninja and a C++ compiler; for CUDA with nvcc too, and with FORCE_CUDA=1 on a machine without a GPU)'
@@ -36,23 +28,45 @@ def _load_library() -> str | None:
     """Load the compiled operators; without them, warn once, go on in PyTorch, and return the reason."""
     if not LIBRARY.is_file():
         reason = 'bioattn_mm was installed without its compiled operators'
+    elif tuple(map(int, torch.__version__.split('.')[:2])) < LOWEST_TORCH:
+        lowest = '.'.join(map(str, LOWEST_TORCH))
+        reason = f'the compiled operators need torch {lowest} or later, and this is torch {torch.__version__}'
     else:
         try:
             torch.ops.load_library(LIBRARY)
-            if all(hasattr(torch.ops.bioattn_mm, name) for name in OPERATORS):
+            if torch.ops.bioattn_mm.version() == __version__:
                 return None
-            reason = 'the compiled operators are those of another version of bioattn_mm'
-        except OSError as error:
+            reason = (
+                f'the compiled operators are those of bioattn_mm {torch.ops.bioattn_mm.version()}, another version '
+                f'than {__version__}'
+            )
+        except (OSError, AttributeError) as error:
             reason = f'the compiled operators do not fit torch {torch.__version__} ({str(error).splitlines()[0]})'
     warnings.warn(f'{reason}: attention runs in PyTorch, slower; {HOW_TO_BUILD}', stacklevel=2)
     return reason
 
 
+def _load_cuda_library() -> str | None:
+    """The same for those on CUDA, which a torch without CUDA cannot open; silent, because most machines need none."""
+    if WHY_NOT_LOADED or not CUDA_LIBRARY.is_file():
+        return WHY_NOT_LOADED or 'the operators were compiled without CUDA'
+    if torch.version.cuda is None:
+        return f'torch {torch.__version__} is built for the CPU alone'
+    try:
+        torch.ops.load_library(CUDA_LIBRARY)
+    except OSError as error:
+        return f'the operators for CUDA do not fit torch {torch.__version__} ({str(error).splitlines()[0]})'
+    return None
+
+
 # Why there are no compiled operators; None where there are.
 WHY_NOT_LOADED = _load_library()
 LIBRARY_IS_LOADED = WHY_NOT_LOADED is None
+WHY_NOT_ON_CUDA = _load_cuda_library()
+if LIBRARY_IS_LOADED:
+    register_all()
 # Compute capabilities that the CUDA operators were compiled for, such as '8.0 9.0+PTX'; empty without CUDA.
-CUDA_ARCHITECTURES = torch.ops.bioattn_mm.cuda_architectures() if LIBRARY_IS_LOADED else ''
+CUDA_ARCHITECTURES = '' if WHY_NOT_ON_CUDA else torch.ops.bioattn_mm.cuda_architectures()
 
 
 def capabilities_of(architectures: str) -> list[tuple[int, int]]:
@@ -83,7 +97,7 @@ def why_not_compiled(device: torch.device) -> str | None:
     if device.type != 'cuda':
         return f'there are no compiled operators for {device.type}'
     if not CUDA_ARCHITECTURES:
-        return WHY_NOT_LOADED or 'the operators were compiled without CUDA'
+        return WHY_NOT_ON_CUDA
     if torch.cuda.is_available():  # else the device is one of fake tensors, or this is a question about any GPU
         gpu = torch.cuda.get_device_properties(device)
         capability = 10 * gpu.major + gpu.minor

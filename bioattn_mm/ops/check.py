@@ -20,8 +20,6 @@ from .baselines import flex_aggregated_attention, natten_attention, unfused_atte
 from .cosine_attention import cosine_attention
 from .gated_convolution import gated_convolution
 from .gelu_pool import gelu_pool
-from .layer_norm import layer_norm
-from .linear import linear
 from .log_cpb import log_cpb_table
 from .peripheral_attention import peripheral_attention
 from .relative_bias_attention import relative_bias_attention
@@ -143,14 +141,6 @@ def make_gated_convolution(batch: int = 2, grid: tuple[int, int] = (5, 7), chann
 
 def make_gelu_pool(batch: int = 2, height: int = 8, width: int = 12, channels: int = 24) -> list[Tensor]:
     return [torch.randn(batch, height, width, channels)]
-
-
-def make_linear(tokens: int = 70, inputs: int = 24, outputs: int = 40) -> list[Tensor]:
-    return [torch.randn(tokens, inputs), torch.randn(outputs, inputs) / inputs**0.5, torch.randn(outputs)]
-
-
-def make_layer_norm(tokens: int = 70, channels: int = 72) -> list[Tensor]:
-    return [torch.randn(tokens, channels), torch.randn(channels), torch.randn(channels)]
 
 
 def make_window(
@@ -293,22 +283,6 @@ OPERATORS = {
             )
         },
         dtypes={'cpu': (torch.float32, torch.float64, torch.bfloat16)},
-    ),
-    'linear': Operator(
-        run=linear,
-        make=make_linear,
-        sizes=[dict(), dict(tokens=1, inputs=1, outputs=1), dict(tokens=600, inputs=72, outputs=100), dict(tokens=0)],
-        timed={'cpu': ('TransNeXt-Tiny, stage 1 at 512 x 512', dict(tokens=128 * 128, inputs=72, outputs=768))},
-        dtypes={'cpu': (torch.bfloat16,)},
-        full_precision=(1, 2),
-    ),
-    'layer_norm': Operator(
-        run=layer_norm,
-        make=make_layer_norm,
-        sizes=[dict(), dict(channels=16), dict(channels=17), dict(channels=8), dict(tokens=0)],
-        timed={'cpu': ('TransNeXt-Tiny, stage 1 at 512 x 512', dict(tokens=128 * 128, channels=72))},
-        dtypes={'cpu': (torch.bfloat16,)},
-        full_precision=(1, 2),
     ),
     'sliding_window_qk': Operator(
         run=sliding_window_qk,

@@ -13,6 +13,27 @@ from .portable import is_exported
 MAX_WEIGHTS_PER_CHUNK = 2**20
 
 
+def attend_with_bias(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float) -> Tensor:
+    """Scaled dot-product attention with a bias, whose gradient also of an empty batch is zero.
+
+    PyTorch from 2.15 on returns an output of no elements that does not depend on its arguments: a gradient with
+    respect to one of them is then an error.
+
+    Args:
+        query: (B, heads, N, d).
+        key: (B, heads, M, d).
+        value: (B, heads, M, d).
+        bias: What is added to the products, (1, heads, N, M).
+        scale: Factor of the products.
+
+    Returns:
+        (B, heads, N, d).
+    """
+    if not is_exported() and query.numel() == 0:
+        return (scale * query @ key.transpose(2, 3) + bias).softmax(-1) @ value
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scale)
+
+
 def attention_in_chunks(
     query: Tensor, key: Tensor, value: Tensor, bias_of_rows: Callable[[slice], Tensor], scale: float
 ) -> Tensor:
@@ -34,13 +55,13 @@ def attention_in_chunks(
     batch, height, width, heads, _ = query.shape
     key, value = (tensor.flatten(1, 2).transpose(1, 2) for tensor in (key, value))  # (B, heads, N, d)
 
-    def attend(query: Tensor, rows: slice) -> Tensor:
+    def attend_from(query: Tensor, rows: slice) -> Tensor:
         chunk = query[:, rows].flatten(1, 2).transpose(1, 2)
-        mask = bias_of_rows(rows).to(query.dtype)[None]
-        return F.scaled_dot_product_attention(chunk, key, value, attn_mask=mask, scale=scale).transpose(1, 2)
+        bias = bias_of_rows(rows).to(query.dtype)[None]
+        return attend_with_bias(chunk, key, value, bias, scale).transpose(1, 2)
 
     if is_exported():
-        return attend(query, slice(None)).reshape(query.shape)
+        return attend_from(query, slice(None)).reshape(query.shape)
     rows_per_chunk = height
     if query.device.type == 'cpu':
         rows_per_chunk = max(1, MAX_WEIGHTS_PER_CHUNK // max(1, batch * heads * width * key.shape[2]))
@@ -48,7 +69,7 @@ def attention_in_chunks(
     for top in range(0, height, rows_per_chunk):
         rows = slice(top, top + rows_per_chunk)
         if torch.is_grad_enabled() and rows_per_chunk < height:
-            output.append(checkpoint(attend, query, rows, use_reentrant=False, preserve_rng_state=False))
+            output.append(checkpoint(attend_from, query, rows, use_reentrant=False, preserve_rng_state=False))
         else:
-            output.append(attend(query, rows))
+            output.append(attend_from(query, rows))
     return torch.cat(output, dim=1).reshape(query.shape)

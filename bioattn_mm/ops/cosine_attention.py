@@ -10,6 +10,7 @@ from .aggregated_attention import aggregated_attention, why_not_on_cuda
 from .arguments import AggregatedAttentionInputs, check_fits, check_offsets, check_tokens
 from .backends import choose_backend
 from .constants import cached_constant
+from .registration import differentiable, needs_backward
 
 SMALLEST_NORM = 1e-6
 
@@ -126,7 +127,7 @@ def cosine_attention(
     token_bias: Tensor,
     backend: str | None = None,
 ) -> Tensor:
-    """`aggregated_attention` of what TransNeXt's projections give (eq. 8 to 14).
+    """`aggregated_attention` of what TransNeXt's projections give (eq. 9 to 14).
 
     For the query at row `i` and column `j`, with `n` keys, those of its window inside of the image and the pooled
     ones, and with l2-normalised queries `q` and keys::
@@ -136,6 +137,7 @@ def cosine_attention(
         pooled_bias[:, pooled_bias_rows[i, u], pooled_bias_columns[j, v]] is the bias of pooled key (u, v)
 
     Projections may be float16, bfloat16, float32 or float64. The rest is float32, for float64 projections float64.
+    Autocast changes nothing.
 
     Args:
         query: Projected queries, (B, H, W, heads, d).
@@ -174,8 +176,9 @@ def cosine_attention(
     _check(inputs)
     unsupported = why_not_on_cuda(query, query.dtype, window_bias.shape[1])
     if choose_backend(query.device, backend, unsupported) == 'reference':
-        return aggregated_attention(*inputs.normalised(), backend='reference')
-    return torch.ops.bioattn_mm.cosine_attention(*inputs)
+        with torch.autocast(query.device.type, enabled=False):
+            return aggregated_attention(*inputs.normalised(), backend='reference')
+    return differentiable('cosine_attention', *inputs, needs_backward(*inputs))[0]
 
 
 def _check(inputs: CosineAttentionInputs) -> None:

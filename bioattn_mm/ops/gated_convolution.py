@@ -6,6 +6,7 @@ from torch import Tensor
 
 from .arguments import check_fits
 from .backends import choose_backend
+from .registration import differentiable
 
 
 def gated_convolution(
@@ -24,12 +25,12 @@ def gated_convolution(
             `x`, which the kernel adds without a pass of its own over `x`.
 
     Returns:
-        (B, H, W, C) in the dtype of `x`.
+        (B, H, W, C) in the dtype of `x`, under autocast as well.
 
     Raises:
         ValueError: The arguments do not fit each other, or the backend does not fit them.
     """
-    if x.dim() != 4 or x.shape[3] % 2:
+    if x.dim() != 4 or 0 in x.shape[1:] or x.shape[3] % 2:
         raise ValueError(f'x must be (B, H, W, 2 C), got shape {tuple(x.shape)}')
     channels, dtype = x.shape[3] // 2, torch.promote_types(x.dtype, torch.float32)
     check_fits('weight', weight, (channels, 1, 3, 3), 'x', x, dtype)
@@ -40,9 +41,11 @@ def gated_convolution(
     if on_cpu and backend is None and (channels % 16 or x.dtype == torch.float16):
         backend = 'reference'
     if choose_backend(x.device, backend, None if on_cpu else _unsupported_on_cuda(x)) != 'reference':
-        return torch.ops.bioattn_mm.gated_convolution(x, x_bias, weight, bias)
+        return differentiable('gated_convolution', x, x_bias, weight, bias)
     x = x if x_bias is None else x + x_bias.to(x.dtype)
-    return gated_convolution_reference(x, weight.to(x.dtype), bias.to(x.dtype))
+    # There is no autocast for tensors without data, on the device meta.
+    with torch.autocast('cpu' if x.is_meta else x.device.type, enabled=False):
+        return gated_convolution_reference(x, weight.to(x.dtype), bias.to(x.dtype))
 
 
 def _unsupported_on_cuda(x: Tensor) -> str | None:

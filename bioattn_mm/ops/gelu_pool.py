@@ -6,6 +6,7 @@ from torch import Tensor
 
 from .backends import choose_backend
 from .portable import is_exported, size_of_cells
+from .registration import differentiable
 
 # Channels that fill a vector of the kernel, of 64 bytes.
 LEAST_CHANNELS = {torch.bfloat16: 16, torch.float32: 16, torch.float64: 8}
@@ -26,13 +27,18 @@ def gelu_pool(x: Tensor, grid: tuple[int, int], backend: str | None = None) -> T
         (B, *grid, C) in the dtype of `x`.
 
     Raises:
-        ValueError: The backend does not fit the arguments.
+        ValueError: The arguments do not fit each other, or the backend does not fit them.
     """
-    takes = x.device.type == 'cpu' and x.dim() == 4 and x.shape[3] >= LEAST_CHANNELS.get(x.dtype, float('inf'))
+    if x.dim() != 4 or 0 in x.shape[1:]:
+        raise ValueError(f'x must be (B, H, W, C), got shape {tuple(x.shape)}')
+    # Lengths of a graph for any size are symbols, or tensors.
+    if any(isinstance(length, int) and length < 1 for length in grid):
+        raise ValueError(f'grid must be 1 x 1 or larger, got {grid[0]} x {grid[1]}')
+    takes = x.device.type == 'cpu' and x.shape[3] >= LEAST_CHANNELS.get(x.dtype, float('inf'))
     if not takes and backend is None:
         backend = 'reference'
     if choose_backend(x.device, backend, None if takes else UNSUPPORTED) == 'cpu':
-        return torch.ops.bioattn_mm.gelu_pool(x, *grid)
+        return differentiable('gelu_pool', x, *grid)
     return average_pool(F.gelu(x).permute(0, 3, 1, 2), grid).permute(0, 2, 3, 1)
 
 

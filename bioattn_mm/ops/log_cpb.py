@@ -8,6 +8,7 @@ from .arguments import check_fits
 from .backends import choose_backend
 from .chunks import chunk_numel
 from .portable import is_exported
+from .registration import differentiable
 
 # In PyTorch on a CPU, rows of the table are computed in chunks with at most this many hidden activations: they stay
 # in the cache, and memory stays bounded for large grids.
@@ -40,14 +41,22 @@ def log_cpb_table(
             default as for `aggregated_attention`.
 
     Returns:
-        (heads, R, C).
+        (heads, R, C) in the dtype of the arguments, under autocast as well.
 
     Raises:
         ValueError: The arguments do not fit each other, or coordinates require a gradient.
     """
     _check(vertical, horizontal, hidden_weight, hidden_bias, weight, bias)
     if choose_backend(vertical.device, backend) != 'reference':
-        return torch.ops.bioattn_mm.log_cpb_table(vertical, horizontal, hidden_weight, hidden_bias, weight, bias)
+        return differentiable('log_cpb_table', vertical, horizontal, hidden_weight, hidden_bias, weight, bias)
+    # There is no autocast for tensors without data, on the device meta.
+    with torch.autocast('cpu' if vertical.is_meta else vertical.device.type, enabled=False):
+        return _log_cpb_table_reference(vertical, horizontal, hidden_weight, hidden_bias, weight, bias)
+
+
+def _log_cpb_table_reference(
+    vertical: Tensor, horizontal: Tensor, hidden_weight: Tensor, hidden_bias: Tensor, weight: Tensor, bias: Tensor
+) -> Tensor:
     # The first layer is a sum of a term for each axis.
     vertical = torch.addcmul(hidden_bias, vertical[:, None], hidden_weight[:, 0])  # (R, hidden)
     horizontal = torch.outer(horizontal, hidden_weight[:, 1])  # (C, hidden)

@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from .arguments import autocast_dtype, check_dtype, check_fits
 from .backends import choose_backend
+from .chunked_attention import attend_with_bias
 from .chunks import chunk_numel
 from .portable import is_exported
 
@@ -92,7 +93,7 @@ def peripheral_attention(
     )
     _check(inputs)
     if choose_backend(query.device, backend) == 'cpu':
-        return torch.ops.bioattn_mm.peripheral_attention(*inputs, eps)
+        return torch.ops.bioattn_mm.peripheral_attention(*inputs, eps)[0]
     dtype = autocast_dtype(query)
     if is_exported():
         return attend(*inputs[:3], log_phi_of_grid(*inputs[3:], eps))
@@ -168,8 +169,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
     if missing:
         query, key, value = (F.pad(tensor, (0, missing)) for tensor in (query, key, value))
     # The fused kernels need a batch axis in the bias.
-    bias = bias[None].to(query.dtype)
-    output = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=channels**-0.5)
+    output = attend_with_bias(query, key, value, bias[None].to(query.dtype), channels**-0.5)
     return output[..., :channels]
 
 
@@ -260,7 +260,7 @@ def without_maximum(bias: Tensor) -> Tensor:
 def _check(inputs: PeripheralAttentionInputs) -> None:
     """Raise a `ValueError` that names the first argument that does not fit the others."""
     query, scale = inputs.query, inputs.scale
-    if query.dim() != 4:
+    if query.dim() != 4 or 0 in query.shape[1:]:
         raise ValueError(f'query must be (B, heads, H * W, d), got shape {tuple(query.shape)}')
     check_dtype('query', query)
     if scale.dim() != 3 or scale.numel() == 0:

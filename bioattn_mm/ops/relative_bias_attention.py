@@ -64,12 +64,12 @@ def relative_bias_attention(
     full_precision = torch.promote_types(query.dtype, torch.float32)
     if bias.dtype != full_precision:
         raise ValueError(f'bias must be {full_precision} to fit query, got {bias.dtype}')
-    scale = channels**-0.5 if scale is None else scale
+    scale = max(channels, 1) ** -0.5 if scale is None else scale
     query, key, value = (tensor.to(autocast_dtype(tensor)) for tensor in (query, key, value))
     if backend == 'flex':
         return _flex(query, key, value, bias, scale)
     if choose_backend(query.device, backend) == 'cpu':
-        return torch.ops.bioattn_mm.relative_bias_attention(query, key, value, bias, scale)
+        return torch.ops.bioattn_mm.relative_bias_attention(query, key, value, bias, scale)[0]
     return relative_bias_attention_reference(query, key, value, bias, scale)
 
 

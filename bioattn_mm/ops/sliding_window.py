@@ -37,8 +37,8 @@ def sliding_window_qk(
     """
     check_tokens('query', query)
     offsets = check_offsets('bias', bias, '(heads, k * k)')
-    if window_size is not None and window_size**2 != offsets:
-        raise ValueError(f'bias has {offsets} offsets, expected {window_size**2} for window_size {window_size}')
+    if window_size is not None and window_size != round(offsets**0.5):
+        raise ValueError(f'bias has {offsets} offsets, expected window_size {round(offsets**0.5)}, got {window_size}')
     check_fits('key', key, tuple(query.shape), 'query', query)
     check_fits('bias', bias, (query.shape[3], offsets), 'query', query)
     if choose_backend(query.device, backend) == 'reference':

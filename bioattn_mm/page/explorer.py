@@ -1,5 +1,6 @@
 """What the page shows of a model, computed: predictions, attention, receptive fields. Nothing here knows Gradio."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,6 +11,7 @@ import torch
 from mmcv.transforms import LoadImageFromFile
 from mmengine.config import Config
 from mmengine.structures import BaseDataElement
+from PIL import Image
 
 from ..analysis.attention_panels import Attention, attention_of, gates_of, named_panels, panels_of
 from ..analysis.images import ImageReader, PreparedImage, shorter_side, stride_of
@@ -35,6 +37,9 @@ PROBE_SIZE = (64, 64)
 MAX_SIDE = 1600
 # How many results of each kind are kept: one click asks for those of two views again.
 KEPT = 4
+# Images of more pixels are refused before they are decoded: a file of some MB may stand for many GB. The largest
+# sensors of cameras have 150 million.
+MAX_PIXELS = 160_000_000
 KEPT_RECORDINGS = 2
 
 
@@ -205,14 +210,32 @@ def _read(path: str) -> np.ndarray:
     """Read an image, BGR, uint8 (H, W, 3), shrunk to at most `MAX_SIDE`.
 
     Raises:
-        InputError: The file cannot be decoded.
+        InputError: The file cannot be decoded, or has more than `MAX_PIXELS`.
     """
+    check_number_of_pixels(path)
     image = read_image(path, LoadImageFromFile())
     factor = MAX_SIDE / max(image.shape)
     if factor >= 1:
         return image
     height, width = (max(1, round(length * factor)) for length in image.shape[:2])
     return cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+
+
+def check_number_of_pixels(path: str) -> None:
+    """Raise an `InputError` for an image of more than `MAX_PIXELS`, by its header alone, or without a header."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore', Image.DecompressionBombWarning)
+            with Image.open(path) as image:
+                pixels = image.width * image.height
+    except Image.DecompressionBombError:  # Pillow's own limit, which is higher
+        pixels = float('inf')
+    except FileNotFoundError as error:
+        raise InputError(f'image not found: {path}') from error
+    except Exception as error:  # of many kinds, one for each format
+        raise InputError(f'cannot decode the image {path}: damaged, or not an image') from error
+    if pixels > MAX_PIXELS:
+        raise InputError(f'the image {path} has too many pixels: expected at most {MAX_PIXELS // 10**6} million')
 
 
 def _ready(predictor: Predictor) -> Predictor:

@@ -2,10 +2,15 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
 
 from .explorer import Explorer
+from .hosts import KnownHosts
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
 
 # Start of the names of temporary folders.
 TEMPORARY = 'bioattn_mm_page_'
@@ -14,7 +19,9 @@ MAX_WAITING = 16
 
 
 @contextmanager
-def serving(explorer: Explorer, title: str, host: str, port: int | None, max_upload: int) -> Iterator[str]:
+def serving(
+    explorer: Explorer, title: str, host: str, port: int | None, max_upload: int, other_hosts: Collection[str] = ()
+) -> Iterator[str]:
     """Context in which the page can be opened.
 
     Uploaded and shown images are files of a temporary folder, which is removed at the end.
@@ -25,6 +32,7 @@ def serving(explorer: Explorer, title: str, host: str, port: int | None, max_upl
         host: Address to listen at; 127.0.0.1 for this machine alone.
         port: Port to listen at; None for the first free one from 7860 on.
         max_upload: Largest file that may be uploaded, in bytes.
+        other_hosts: Names under which browsers open the page beside those of this machine (see `KnownHosts`).
 
     Yields:
         The page's address.
@@ -32,6 +40,13 @@ def serving(explorer: Explorer, title: str, host: str, port: int | None, max_upl
     Raises:
         OSError: The port is taken.
     """
+
+    @asynccontextmanager
+    async def for_known_hosts(app: 'Starlette') -> AsyncIterator[None]:
+        """Around all of Gradio's own layers, of which the outermost lets other sites in, before the first request."""
+        app.middleware_stack = KnownHosts(app.middleware_stack, host, other_hosts)
+        yield
+
     with ExitStack() as stack:
         temporary = tempfile.TemporaryDirectory(prefix=TEMPORARY, ignore_cleanup_errors=True)
         folder = stack.enter_context(temporary)
@@ -45,6 +60,7 @@ def serving(explorer: Explorer, title: str, host: str, port: int | None, max_upl
             server_name=host,
             server_port=port,
             max_file_size=max_upload,
+            app_kwargs=dict(lifespan=for_known_hosts),
             theme=THEME,
             css=CSS,
             prevent_thread_lock=True,

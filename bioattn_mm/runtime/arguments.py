@@ -1,6 +1,8 @@
 """Arguments of the command line that `tools/predict.py` has for every kind of model."""
 
 import argparse
+import math
+from collections.abc import Callable
 
 from ..errors import InputError
 
@@ -17,6 +19,19 @@ class AtLeast(argparse.Action):
         if smallest < self.minimum:
             raise InputError(f'{option_string} must be at least {self.minimum}, got {smallest}')
         setattr(namespace, self.dest, values)
+
+
+def number_to(maximum: float) -> Callable[[str], float]:
+    """The type of an argument that is a number from 0 to a maximum; NaN, which no comparison finds, is none."""
+
+    def number(text: str) -> float:
+        value = float(text)
+        if not 0 <= value <= maximum:
+            limits = 'of at least 0' if math.isinf(maximum) else f'from 0 to {maximum:g}'
+            raise argparse.ArgumentTypeError(f'expected a number {limits}, got {text}')
+        return value
+
+    return number
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +54,7 @@ def add_results(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         '--score-thr',
-        type=float,
+        type=number_to(1),
         default=0.3,
         metavar='SCORE',
         help='leave out detections with a lower score, in the overlays and in the JSON (default: %(default)s)',

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError
+from ..files import check_entries, read_json
 
 FILE, FORMAT = 'pipeline.json', 'bioattn_mm/1'
-KEYS = ('task', 'preprocessing', 'postprocessing', 'classes', 'palette')
+KINDS = dict(task=str, preprocessing=list, postprocessing=dict, classes=list, palette=list)
 
 
 @dataclass(frozen=True)
@@ -47,19 +48,32 @@ def read_description(model: str | Path) -> Description:
         raise InputError(f'exported model not found: {model}')
     if not path.is_file():
         raise InputError(f'{path} not found: it is exported with the model and says how to run it; copy both')
-    try:
-        document = json.loads(path.read_text())
-    except ValueError as error:
-        raise InputError(f'{path} is no JSON: {error}') from error
-    found = document.get('format') if isinstance(document, dict) else None
+    again = 'export the model again'
+    document = read_json(path, again)
+    found = document.get('format')
     if found != FORMAT:
         raise InputError(
             f'{path} has the format {found}, expected {FORMAT}: export the model again, or name its config before it'
         )
-    absent = [key for key in KEYS if key not in document]
-    if absent:
-        raise InputError(f'{path} has no {", ".join(absent)}: export the model again')
-    image = (document.get('inputs') or [{}])[0]
+    check_entries(path, document, again, **KINDS)
+    inputs = document.get('inputs') or [{}]
+    image = inputs[0] if isinstance(inputs, list) else None
+    check_entries(path, dict(inputs=image), again, inputs=dict)
+    parts = (
+        (document['preprocessing'], lambda step: isinstance(step, dict) and isinstance(step.get('type'), str)),
+        (document['classes'], lambda name: isinstance(name, str)),
+        (document['palette'], _is_colour),
+        ([image.get('minimum', 1), image.get('multiple', 1)], lambda number: type(number) is int and number > 0),
+        ([document['postprocessing'].get(key, (1, 1)) for key in ('crop_size', 'stride')], _is_size),
+    )
+    wrong = [entry for entries, is_right in parts for entry in entries if not is_right(entry)]
+    if wrong:
+        raise InputError(f'{path} is damaged, it has the entry {json.dumps(wrong[0])[:60]}: {again}')
+    if len(document['classes']) != len(document['palette']):
+        raise InputError(
+            f'{path} is damaged, it has {len(document["classes"])} classes and {len(document["palette"])} colours: '
+            f'{again}'
+        )
     return Description(
         task=document['task'],
         preprocessing=document['preprocessing'],
@@ -69,3 +83,11 @@ def read_description(model: str | Path) -> Description:
         minimum=image.get('minimum', 1),
         multiple=image.get('multiple', 1),
     )
+
+
+def _is_colour(entry: object) -> bool:
+    return isinstance(entry, list) and len(entry) == 3 and all(type(v) is int and 0 <= v <= 255 for v in entry)
+
+
+def _is_size(entry: object) -> bool:
+    return isinstance(entry, (list, tuple)) and len(entry) == 2 and all(type(v) is int and v > 0 for v in entry)

@@ -1,6 +1,8 @@
 """Predictions drawn over their images, with OpenCV alone."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -8,6 +10,10 @@ import numpy as np
 from .tasks import Classification, Detections, Segmentation
 
 OPACITY = 0.5  # of classes and masks over the image
+# Larger images are drawn with so many pixels: a frame of 8K video, 7680 x 4320, is drawn as it is.
+MAX_PIXELS = 2**25
+# Of a label map in which the places of names are looked for.
+MAX_SOUGHT = 2**20
 FONT = cv2.FONT_HERSHEY_SIMPLEX
 BLACK, WHITE = (0, 0, 0), (255, 255, 255)
 Color = tuple[int, int, int]
@@ -30,12 +36,16 @@ def draw(
         opacity: Of classes and masks.
 
     Returns:
-        BGR, uint8 (H, W, 3).
+        BGR, uint8 (H, W, 3), of an image with more than `MAX_PIXELS` smaller.
     """
     colors = [tuple(int(value) for value in color[::-1]) for color in palette]
+    size = drawn_size(image)
+    factor, image = size[1] / image.shape[1], shrunk(image, size)
     if isinstance(result, Segmentation):
-        return _draw_labels(image, result.labels, classes, colors, opacity)
+        return _draw_labels(image, resized_labels(result.labels, size), classes, colors, opacity)
     if isinstance(result, Detections):
+        masks = None if result.masks is None else [resized_labels(mask, size) for mask in result.masks]
+        result = replace(result, boxes=result.boxes * factor, masks=masks)
         return _draw_detections(image, result, classes, colors, opacity)
     drawn = image.copy()
     label = result.label
@@ -43,20 +53,42 @@ def draw(
     return drawn
 
 
+def drawn_size(image: np.ndarray) -> tuple[int, int]:
+    """(height, width) of the drawing of an image (H, W, 3)."""
+    height, width = image.shape[:2]
+    factor = min(1, (MAX_PIXELS / (height * width)) ** 0.5)
+    return max(1, int(height * factor)), max(1, int(width * factor))
+
+
+def shrunk(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """An image in the size (height, width) of its drawing."""
+    return image if image.shape[:2] == size else cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA)
+
+
+def resized_labels(labels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """A label map or mask (H, W) of any dtype in another size (height, width), by the nearest pixels."""
+    if labels.shape == size:
+        return labels
+    rows, columns = (((np.arange(new) + 0.5) * (old / new)).astype(np.int64) for old, new in zip(labels.shape, size))
+    return labels[rows[:, None], columns]
+
+
 def _draw_labels(
     image: np.ndarray, labels: np.ndarray, classes: Sequence[str], colors: Sequence[Color], opacity: float
 ) -> np.ndarray:
     """Colour every class, and name it where it is widest. Indices without a class stay as they are."""
-    found = [index for index in np.unique(labels).tolist() if index < len(classes)]
+    found = [index for index in np.flatnonzero(np.bincount(labels.ravel())).tolist() if index < len(classes)]
     colored = image.copy()
     for index in found:
         colored[labels == index] = colors[index]
     drawn = cv2.addWeighted(image, 1 - opacity, colored, opacity, 0)
-    for index in found:
+    step = math.ceil((labels.size / MAX_SOUGHT) ** 0.5)
+    labels = labels[::step, ::step]
+    for index in np.intersect1d(found, labels).tolist():
         mask = np.pad((labels == index).astype(np.uint8), 1)  # the border of the image counts as a border
         distance = cv2.distanceTransform(mask, cv2.DIST_L2, 3)[1:-1, 1:-1]
         top, left = np.unravel_index(distance.argmax(), distance.shape)
-        _write(drawn, classes[index], (int(left), int(top)), colors[index], centered=True)
+        _write(drawn, classes[index], (int(left) * step, int(top) * step), colors[index], centered=True)
     return drawn
 
 
@@ -84,7 +116,9 @@ def _line_width(image: np.ndarray) -> int:
 
 
 def _write(drawn: np.ndarray, text: str, position: tuple[int, int], color: Color, centered: bool = False) -> None:
-    """Write a name on a plate of its colour, which stays inside the image where it can."""
+    """Write a name, if there is one, on a plate of its colour, which stays inside the image where it can."""
+    if not text:
+        return
     scale, thickness = max(0.35, min(drawn.shape[:2]) / 1000), _line_width(drawn)
     (width, height), baseline = cv2.getTextSize(text, FONT, scale, thickness)
     height += baseline

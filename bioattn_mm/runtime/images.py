@@ -91,7 +91,10 @@ def prepare(image: np.ndarray, steps: Sequence[dict], fixed_size: tuple[int, int
     for step in steps:
         if step['type'] not in STEPS:
             raise InputError(f'pipeline.json has a step {step["type"]!r}, expected one of {", ".join(STEPS)}')
-        image = STEPS[step['type']](image, **{name: value for name, value in step.items() if name != 'type'})
+        try:
+            image = STEPS[step['type']](image, **{name: value for name, value in step.items() if name != 'type'})
+        except (TypeError, LookupError) as error:
+            raise InputError(f'pipeline.json has a step that cannot be done, {step}: {error}') from error
         if step['type'] != 'pad':
             size = image.shape[:2]
     return Prepared(np.ascontiguousarray(image.transpose(2, 0, 1), dtype=np.float32), size)

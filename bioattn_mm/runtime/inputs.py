@@ -35,7 +35,7 @@ class Video:
         self.source, self.max_frames = source, max_frames
         self.is_camera = isinstance(source, int)
         self.name = f'camera_{source}' if self.is_camera else source.stem
-        self._capture = cv2.VideoCapture(source if self.is_camera else str(source))
+        self._capture = cv2.VideoCapture(source if self.is_camera else opencv_path(source))
         found, self._first = self._capture.read()
         if not found:
             self._capture.release()
@@ -60,6 +60,19 @@ class Video:
                 break
             found, frame = self._capture.read()
         self._capture.release()
+
+
+def opencv_path(path: Path) -> str:
+    """A path as OpenCV takes it.
+
+    Raises:
+        InputError: It is not in UTF-8, where OpenCV crashes.
+    """
+    try:
+        path.as_posix().encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f'the name {path} is not in UTF-8: rename the file or its folder') from error
+    return str(path)
 
 
 def find_inputs(names: list[str], max_frames: int | None = None) -> tuple[list[Path], list[Video]]:

@@ -9,7 +9,8 @@ from PIL import Image
 
 from ..errors import InputError
 from ..files import PARTIAL, atomic_path, unique_name, write_json
-from .inputs import Video
+from .drawing import drawn_size, shrunk
+from .inputs import Video, opencv_path
 from .tasks import Detections
 
 DOCUMENT = 'predictions.json'
@@ -92,9 +93,12 @@ class Files:
             self.annotations.append(dict(id=len(self.annotations) + 1, image_id=entry['id'], **annotation))
 
     def relabel(self, labels: np.ndarray) -> np.ndarray:
-        """A label map with the classes that are not kept marked as left out."""
-        left_out = LEFT_OUT if len(self.categories) <= LEFT_OUT else len(self.categories)
-        return np.where(np.isin(labels, self.kept), labels, left_out)
+        """A label map with the classes that are not kept marked as left out, uint8 or uint16."""
+        number = len(self.categories)
+        left_out = LEFT_OUT if number <= LEFT_OUT else number
+        table = np.full(number, left_out, np.uint8 if left_out == LEFT_OUT else np.uint16)
+        table[self.kept] = self.kept
+        return table[labels]
 
     def _name_of(self, path: str) -> str:
         name = unique_name(path, self._names)
@@ -167,6 +171,7 @@ class VideoFile:
     def add_frame(self, prediction: object) -> None:
         """Write the prediction for the next frame; of a frame without one, the frame as it is."""
         frame = prediction.source if prediction.image is None else prediction.image
+        frame = shrunk(frame, drawn_size(frame))
         if prediction.error is None:
             entry = dict(
                 file_name=str(self.video.source),
@@ -190,9 +195,10 @@ def open_writer(path: Path, frame_rate: float, size: tuple[int, int]) -> cv2.Vid
 
     Raises:
         OSError: OpenCV can encode none of them.
+        InputError: See `opencv_path`.
     """
     for codec in CODECS:
-        writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*codec), frame_rate, size)
+        writer = cv2.VideoWriter(opencv_path(path), cv2.VideoWriter_fourcc(*codec), frame_rate, size)
         if writer.isOpened():
             return writer
     raise OSError(f'OpenCV cannot write an MP4 of {size[0]} x {size[1]} pixels: none of {", ".join(CODECS)}')
@@ -211,14 +217,14 @@ def coco_annotations(result: Detections) -> list[dict]:
     return annotations
 
 
-def _run_lengths(mask: np.ndarray) -> dict:
+def _run_lengths(mask: np.ndarray | dict) -> dict:
     try:
         from pycocotools import mask as coco_mask
     except ModuleNotFoundError as error:
         raise InputError('pycocotools, which encodes masks, is not installed: pip install pycocotools') from error
-    encoded = coco_mask.encode(np.asfortranarray(mask, dtype=np.uint8))
+    encoded = mask if isinstance(mask, dict) else coco_mask.encode(np.asfortranarray(mask, dtype=np.uint8))
     segmentation = dict(size=encoded['size'], counts=encoded['counts'].decode())
-    return dict(area=int(mask.sum()), segmentation=segmentation)
+    return dict(area=int(coco_mask.area(encoded)), segmentation=segmentation)
 
 
 def index_image(labels: np.ndarray, palette: list[tuple[int, int, int]]) -> Image.Image:

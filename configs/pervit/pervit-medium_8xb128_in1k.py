@@ -1,4 +1,4 @@
-# PerViT-Medium on ImageNet-1k, 300 epochs of 224 x 224, of them 20 of warm-up (PerViT, table 3).
+# PerViT-Medium on ImageNet-1k, 300 epochs of 224 x 224, of them 20 of warm-up (PerViT, table 6).
 # Weights: random.
 _base_ = './pervit-small_8xb128_in1k.py'
 model = dict(backbone=dict(arch='medium', drop_path_rate=0.2), head=dict(in_channels=684))

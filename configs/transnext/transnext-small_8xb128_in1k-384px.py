@@ -2,7 +2,7 @@
 # Weights: the authors' classifier of 224 x 224, fetched when training starts.
 _base_ = ['../_base_/recipes/finetune_in1k_384px.py', '../_base_/backbones/transnext_classifier.py']
 model = dict(
-    backbone=dict(_base_.pop('backbone'), arch='small', drop_path_rate=0.7),
+    backbone=dict(_base_.pop('backbone'), arch='small', img_size=384, drop_path_rate=0.7),
     head=dict(in_channels=576),
     init_cfg=dict(
         type='Pretrained',

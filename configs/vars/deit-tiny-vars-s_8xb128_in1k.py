@@ -1,4 +1,4 @@
-# VARS-S in DeiT-Ti on ImageNet-1k, 300 epochs of 224 x 224 (VARS, table 1), with DeiT's recipe as RVT.
+# VARS-S in DeiT-Ti on ImageNet-1k, 300 epochs of 224 x 224 (VARS, table 2), with DeiT's recipe as RVT.
 # Weights: random.
 _base_ = './rvt-tiny-vars-s_8xb128_in1k.py'
 model = dict(backbone=dict(arch='deit-tiny', drop_path_rate=0.1), head=dict(in_channels=192))

@@ -1,4 +1,4 @@
-# VARS-S in GFNet-Ti on ImageNet-1k, 300 epochs of 224 x 224 (VARS, table 1), with GFNet's recipe.
+# VARS-S in GFNet-Ti on ImageNet-1k, 300 epochs of 224 x 224 (VARS, table 2), with GFNet's recipe.
 # Weights: random.
 _base_ = ['../_base_/recipes/gfnet_in1k.py', '../_base_/backbones/vars_classifier.py']
 model = dict(

@@ -1,4 +1,4 @@
-# VARS-D in RVT-Ti on ImageNet-1k, 300 epochs of 224 x 224 (VARS, table 1).
+# VARS-D in RVT-Ti on ImageNet-1k, 300 epochs of 224 x 224 (VARS, table 2).
 # Weights: random.
 _base_ = './rvt-tiny-vars-s_8xb128_in1k.py'
 model = dict(

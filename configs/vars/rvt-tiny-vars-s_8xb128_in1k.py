@@ -1,4 +1,4 @@
-# VARS-S in RVT-Ti on ImageNet-1k, 300 epochs of 224 x 224 (VARS, table 1).
+# VARS-S in RVT-Ti on ImageNet-1k, 300 epochs of 224 x 224 (VARS, table 2).
 # Weights: random.
 _base_ = ['../_base_/recipes/deit_in1k.py', '../_base_/backbones/vars_classifier.py']
 # In the release block i of 12 has a drop path rate of 0.1 * i / 12, i from 0.

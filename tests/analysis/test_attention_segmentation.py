@@ -1,18 +1,20 @@
-"""Attention as a segmentation: what each token gets, its largest part, scores, masks of datasets, and the tool."""
+"""Attention as a segmentation: what each token gets, its threshold, scores, masks of datasets, and the tool."""
 
 import json
 from pathlib import Path
 
 import cv2
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 
 from bioattn_mm.analysis.attention_segmentation import (
     Sample,
+    above_threshold,
     attention_received,
-    largest_part,
     read_dataset,
+    read_masks,
     scores,
 )
 from bioattn_mm.cli.config import load_config
@@ -56,13 +58,12 @@ def test_attention_received(name: str) -> None:
             np.testing.assert_allclose(received, wanted, rtol=1e-4)
 
 
-def test_largest_part() -> None:
-    values = np.array([[4.0, 1, 0], [2, 2, 1]])
-    assert largest_part(values, 0.3).tolist() == [[True, False, False], [False] * 3]
-    # 4 and 2 are exactly 60 %, of which one 2 is enough.
-    assert largest_part(values, 0.6).sum() == 2
-    assert largest_part(values, 0.61).tolist() == [[True, False, False], [True, True, False]]
-    assert largest_part(np.ones((2, 5)), 0.5).sum() == 5
+def test_above_threshold() -> None:
+    """Stretched from its least value to its largest (VARS, section 4.3)."""
+    values = np.array([[12.0, 5, 2], [4, 6, 2]])
+    assert above_threshold(values, 0.3).tolist() == [[True, False, False], [False, True, False]]  # above 5
+    assert above_threshold(values, 0.29).sum() == 3
+    assert not above_threshold(np.ones((2, 5)), 0.3).any()
 
 
 def test_scores() -> None:
@@ -72,7 +73,7 @@ def test_scores() -> None:
     labelled = np.ones((2, 4), bool)
     labelled[1, 3] = False
     found = scores(chosen, Sample(Path(), foreground, labelled))
-    assert found == pytest.approx(dict(jaccard=2 / 4, miou=(2 / 4 + 3 / 5) / 2))
+    assert found == pytest.approx(dict(jaccard=2 / 4, miou=(2 / 4 + 3 / 5) / 2, fp=1 / 7, fn=1 / 7))
 
 
 def test_masks_of_datasets(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,15 +133,36 @@ def test_tool_on_folders(images: Path, masks: Path, tmp_path: Path, tool: InProc
     document = json.loads((tmp_path / 'out' / 'attention_segmentation.json').read_text())
     # 20 x 25 pixels of 39 x 60.
     share = 500 / (39 * 60)
-    assert document['everything'] == pytest.approx(dict(jaccard=share, miou=share / 2))
+    assert document['everything'] == pytest.approx(dict(jaccard=share, miou=share / 2, fp=1 - share, fn=0))
     check_drawing(tmp_path / 'out' / 'attention_segmentation.png')
-    assert f'{100 * share:.1f}' in printed and '60 % of the attention' in printed
+    assert f'{100 * share:.1f}' in printed and 'attention above 0.3' in printed
+
+
+def test_label_maps_of_pascal_voc(images: Path, tmp_path: Path) -> None:
+    """Palettes, whose index 255, a border in a light colour, does not count, and a list of names."""
+    first, second = sorted(images.glob('*.png'))[:2]
+    labels = np.zeros((40, 60), np.uint8)
+    labels[10:30, 30:55], labels[9] = 7, 255
+    file = PIL.Image.fromarray(labels, 'P')
+    file.putpalette([(37 * index) % 255 for index in range(768)])
+    file.save(tmp_path / second.name)
+    (tmp_path / 'val.txt').write_text(f'{second.stem}\n')
+    (sample,) = read_masks(str(images), str(tmp_path), 10, str(tmp_path / 'val.txt'))
+    assert sample.image == second
+    np.testing.assert_array_equal(sample.foreground, labels == 7)
+    np.testing.assert_array_equal(sample.labelled, labels != 255)
+    (tmp_path / 'val.txt').write_text('another\n')
+    with pytest.raises(InputError, match='no image of .*val.txt is in'):
+        next(read_masks(str(images), str(tmp_path), 10, str(tmp_path / 'val.txt')))
+    with pytest.raises(InputError, match='no list of images: expected the file absent.txt'):
+        next(read_masks(str(images), str(tmp_path), 10, 'absent.txt'))
 
 
 @pytest.mark.parametrize(
     ('args', 'message'),
     [
-        (('--mass', 1), '--mass must be above 0 and below 1, got 1'),
+        (('--threshold', 1), '--threshold must be at least 0 and below 1, got 1'),
+        (('--split', 'names.txt'), '--split chooses from --images, which is not there'),
         (('--masks', 'masks'), '--images and --masks go together, and without --classes'),
         (('--layer', 3, '--images', 'data', '--masks', 'masks'), '--layer must be -3 to 2 in this model, got 3'),
         (

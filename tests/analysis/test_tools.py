@@ -157,7 +157,7 @@ def test_locality_of_every_system(name: str, images: Path, tmp_path: Path, tool:
         TransNeXt={'pooled_share'},
         GABSwin={'gaussian_amplitude', 'gaussian_sigma', 'nonlocality_Gaussian', 'impact_content'},
         ConViT={'gate', 'nonlocality_content', 'nonlocality_position', 'impact_position'},
-        PerViT={'region', 'impact_content', 'impact_position', 'position_nonlocality_release', 'share_central'},
+        PerViT={'region', 'impact_content', 'impact_position', 'omega_attention', 'share_central'},
         GABViT={'gaussian_amplitude', 'gaussian_sigma', 'impact_position'},
         VARS={'nonlocality_step_0', 'nonlocality_step_1', 'sparsity'},
     )

@@ -131,6 +131,8 @@ def test_chosen_keys_and_names(runs: list[Path], tmp_path: Path, tool: InProcess
         (['empty'], 'nothing was logged in empty/20260101_000000/vis_data/scalars.json: the training ended before'),
         (['config.py'], 'config.py is no log of mmengine: line 1 is no JSON'),
         (['other.json'], 'other.json is no log of mmengine: line 1 has no iteration or step'),
+        (['number.json'], 'number.json is no log of mmengine: line 1 has no iteration or step'),
+        (['nested.json'], 'nested.json is no log of mmengine: line 1 is no JSON'),
         (['image.png'], 'image.png is no log of mmengine: not a text file'),
         (['ade/tiny', 'ade/../ade/tiny'], '.*/ade/tiny is named twice'),
         (['ade/tiny', '--keys', 'loss', 'mIuO'], '--keys mIuO matches nothing; logged were base_lr, .*mIoU, mAcc'),
@@ -145,5 +147,7 @@ def test_refuses_in_one_line(
     write_log(tmp_path / 'empty', [], end='')
     (tmp_path / 'config.py').write_text('model = dict()\n')
     (tmp_path / 'other.json').write_text('[1, 2]\n')
+    (tmp_path / 'number.json').write_text('3\n')
+    (tmp_path / 'nested.json').write_text('[' * 100_000 + '\n')
     (tmp_path / 'image.png').write_bytes(b'\x89PNG\xff\xfe')
     assert re.match(f'error: {message}', tool.refused(tmp_path, TOOL, *args, '--out', 'out'))

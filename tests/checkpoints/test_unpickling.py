@@ -14,6 +14,7 @@ from bioattn_mm.checkpoints import read_checkpoint, read_state_dict
 from bioattn_mm.checkpoints.unpickling import code_refused, trust_checkpoints
 from bioattn_mm.errors import InputError
 
+from ..needs import needs
 from ..tools.running import InProcess
 from ..tools.user_folder import make_user_folder
 
@@ -102,10 +103,11 @@ TOOLS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize('args', TOOLS.values(), ids=TOOLS)
+@pytest.mark.parametrize(
+    'args', [pytest.param(args, marks=needs('mmdeploy') if name == 'export' else ()) for name, args in TOOLS.items()],
+    ids=TOOLS,
+)  # fmt: skip
 def test_every_tool_refuses_it(args: list[str], prepared: Path, workplace: Path, tool: InProcess) -> None:
-    if args[0] == 'export.py':
-        pytest.importorskip('mmdeploy', reason='make setup EXTRA=deploy')
     folder = prepared.parent
     make_user_folder(folder, workplace)
     (folder / 'data/mini').symlink_to(workplace / 'data/mini')

@@ -10,6 +10,7 @@ from mmengine.config import Config
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.config import default_work_dir, merge_options
 from bioattn_mm.cli.model_check import check_initial_weights, state_dict_of
+from bioattn_mm.cli.runner import LATE
 from bioattn_mm.errors import InputError
 
 from ..tools.running import ROOT
@@ -123,7 +124,7 @@ def test_work_dirs_do_not_collide() -> None:
 @pytest.mark.parametrize(
     ('error', 'line'),
     [
-        (InputError('expected one\ngot another'), 'got another'),
+        (InputError('expected one\ngot another'), r'expected one\ngot another'),
         (OSError('module.ReadError: no such file'), 'no such file'),
         (pickle.UnpicklingError('GLOBAL os.system was refused'), 'a checkpoint holds more than weights: os.system, '),
         (pickle.UnpicklingError('pickle data was truncated'), 'cannot read a checkpoint: pickle data was truncated'),
@@ -141,12 +142,48 @@ def test_errors_are_one_line(error: Exception, line: str, capsys: pytest.Capture
     assert printed.startswith(f'error: {line}')
 
 
+@pytest.mark.parametrize('late', [False, True])
+def test_an_error_with_options_that_may_be_to_blame(
+    late: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    options = ['model.test_cfg.mode=whole']
+
+    @run_tool
+    def main() -> None:
+        parser = ToolParser('')
+        parser.add_config_options()
+        parser.parse_args(['--cfg-options', *options] if options else [])
+        error = TypeError('one\ntwo')
+        if late:
+            setattr(error, LATE, True)
+        raise error
+
+    expected = TypeError if late else SystemExit
+    with pytest.raises(expected):
+        main()
+    if not late:
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith('error: TypeError: one; --cfg-options may be to blame, model.test_cfg.mode=whole: ')
+        options.append('log_level=DEBUG')
+        with pytest.raises(SystemExit):
+            main()
+        assert 'Traceback' in capsys.readouterr().err
+        monkeypatch.setenv('WORLD_SIZE', '2')
+        with pytest.raises(TypeError):
+            main()
+        monkeypatch.delenv('WORLD_SIZE')
+    options.clear()
+    with pytest.raises(TypeError):
+        main()
+
+
 @pytest.mark.parametrize(
     ('options', 'message'),
     [
         (['--size', '31', '64'], '--size must be at least 32, got 31'),
         (['--max-images', '0'], '--max-images must be at least 1, got 0'),
         (['--device', 'abacus'], 'PyTorch has no device abacus: name another with --device, such as cpu'),
+        (['--device', 'meta'], 'PyTorch has no device meta: name another with --device, such as cpu'),
     ],
 )
 def test_values_that_cannot_be(options: list[str], message: str) -> None:

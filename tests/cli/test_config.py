@@ -1,10 +1,12 @@
 """What the command line makes of a config."""
 
+from pathlib import Path
+
 import pytest
 from mmengine.config import Config
 
 from bioattn_mm.cli import config as run_config
-from bioattn_mm.cli.config import set_bias_mode
+from bioattn_mm.cli.config import read_config, set_bias_mode
 from bioattn_mm.errors import InputError
 
 
@@ -52,18 +54,27 @@ def test_linear_mode_has_the_pooled_grid_of_training(root, monkeypatch, name: st
     assert (backbone.bias_mode, backbone.pool_size) == ('extrapolate', pool_size)
 
 
-def test_pooled_grid_of_an_oblong_and_of_no_training_size() -> None:
+def test_pooled_grid_of_an_oblong() -> None:
     config = Config(dict(model=dict(backbone=dict(type='TransNeXt', img_size=(224, 480)))))
     set_bias_mode(config, 'linear')
     assert config.model.backbone.pool_size == (7, 15)
     set_bias_mode(config, 'interpolate')
     assert config.model.backbone.pool_size is None
-    config = Config(dict(model=dict(backbone=dict(type='TransNeXt'))))
-    set_bias_mode(config, 'linear')
-    assert config.model.backbone.pool_size == (16, 16)
-    config = Config(dict(model=dict(backbone=dict(type='TransNeXt', arch='micro-aaaa'))))
-    set_bias_mode(config, 'linear')
-    assert config.model.backbone.pool_size == (8, 8)
+
+
+@pytest.mark.parametrize(
+    ('name', 'pool_size'),
+    [
+        ('transnext-tiny_8xb128_in1k', (7, 7)),
+        ('transnext-base_8xb128_in1k-384px', (12, 12)),
+        ('transnext-micro-aaaa_8xb128_in1k-256px', (4, 4)),
+    ],
+)
+def test_linear_mode_of_classifiers_has_the_pooled_grid_of_the_paper(
+    root, monkeypatch, name: str, pool_size: tuple
+) -> None:
+    """1/32 of the training size, 1/64 of it for A-A-A-A (TransNeXt, tables 3 and 9, appendix D.2)."""
+    assert load(root, monkeypatch, name, bias_mode='linear').pool_size == pool_size
 
 
 def test_bias_mode_of_another_backbone() -> None:
@@ -73,5 +84,27 @@ def test_bias_mode_of_another_backbone() -> None:
 
 def test_bias_mode_that_does_not_exist() -> None:
     config = Config(dict(model=dict(backbone=dict(type='bioattn_mm.TransNeXt'))))
-    with pytest.raises(InputError, match="must be one of extrapolate, interpolate, linear, got 'cubic'"):
+    with pytest.raises(InputError, match="must be one of extrapolate, interpolate, linear, unscaled, got 'cubic'"):
         set_bias_mode(config, 'cubic')
+
+
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [
+        ('model = 3', 'model is 3, expected a dict'),
+        ('model = dict(backbone=3)', 'model.backbone is 3, expected a dict'),
+        ('train_dataloader = dict(dataset=[1])', r'train_dataloader.dataset is \[1\], expected a dict'),
+        (
+            'test_dataloader = dict(dataset=dict(pipeline=3))',
+            'test_dataloader.dataset.pipeline is 3, expected a list',
+        ),
+        ('test_evaluator = "IoUMetric"', "test_evaluator is 'IoUMetric', expected a dict or a list of dicts"),
+        ('load_from = 3', 'load_from is 3, expected a text'),
+        ('default_scope = 3', 'default_scope is 3, expected a text'),
+    ],
+)
+def test_parts_of_a_config_that_are_something_else(text: str, message: str, root: Path, tmp_path: Path) -> None:
+    path = tmp_path / 'own.py'
+    path.write_text(f'_base_ = {str(root / "tests/tools/upernet_small.py")!r}\n{text}\n')
+    with pytest.raises(InputError, match=f'own.py cannot be run: {message}'):
+        read_config(str(path))

@@ -12,7 +12,10 @@ from mmengine.registry import DATASETS, init_default_scope
 from PIL import Image
 
 from bioattn_mm.cli.config import default_work_dir, load_config
-from bioattn_mm.cli.own_data import DataArguments, keep_data_files, read_coco, read_masks
+from bioattn_mm.cli.own_data import DataArguments, keep_data_files
+from bioattn_mm.cli.own_data.coco import read_coco
+from bioattn_mm.cli.own_data.masks import read_masks
+from bioattn_mm.datasets.coco_file import read_coco_file
 from bioattn_mm.datasets.transforms import BadDataError, labels_of_colours
 from bioattn_mm.errors import InputError
 
@@ -131,6 +134,17 @@ def test_what_mmdet_needs_is_made_up_for(tmp_path: Path) -> None:
     assert len({each['id'] for each in written}) == len(written)
 
 
+def test_a_box_without_area_is_as_large_as_a_box_can_be(tmp_path: Path) -> None:
+    """The copy with its area is read, too: the entry of which something is said is one of the file."""
+    folder = write_coco_folder(tmp_path / 'parts', SEEDS)
+    content = json.loads((folder / 'annotations.json').read_text())
+    content['annotations'][0]['bbox'] = [0, 0, 1e12, 1e12]
+    change(folder, annotations=content['annotations'])
+    own = read_coco(DataArguments(str(folder)), with_mask=True)
+    for dataset in own.datasets.values():
+        assert not read_coco_file(dataset['ann_file']).faults
+
+
 def test_training_and_validation_data_in_two_places(tmp_path: Path) -> None:
     first = write_coco_folder(tmp_path / 'first', SEEDS)
     second = write_coco_folder(tmp_path / 'second', VAL_SEEDS)
@@ -152,6 +166,13 @@ BAD_COCO = {
         lambda folder: (folder / 'annotations.json').unlink(),
         r"no annotations in COCO's format in .*parts: looked for \*.json, annotations/\*.json",
     ),
+    'a link to nothing': (
+        lambda folder: (
+            (folder / 'annotations.json').rename(folder / 'moved')
+            and (folder / 'annotations.json').symlink_to('gone.json')
+        ),
+        "no annotations in COCO's format in .*annotations.json is a link to gone.json, which is not there",
+    ),
     'another JSON': (lambda folder: write_json(folder / 'annotations.json', [1]), "no annotations in COCO's format"),
     'two files': (
         lambda folder: shutil.copy(folder / 'annotations.json', folder / 'more.json'),
@@ -164,7 +185,7 @@ BAD_COCO = {
     'no images in the file': (lambda folder: change(folder, images=[]), 'annotations.json has no images'),
     'no size': (
         lambda folder: change(folder, images=[dict(id=1, file_name='part_000.jpg')]),
-        'an entry of images has no height',
+        'annotations.json: image 1: no width',
     ),
     'no categories': (lambda folder: change(folder, categories=[]), 'has no categories'),
     'boxes alone': (
@@ -173,7 +194,7 @@ BAD_COCO = {
     ),
     'annotation without box': (
         lambda folder: change(folder, annotations=[dict(id=1, image_id=10, category_id=2)]),
-        'annotation 0 has no bbox',
+        'annotations.json: annotation 1: no bbox',
     ),
     'category twice': (
         lambda folder: change(folder, categories=[dict(id=i, name='bolt') for i in (2, 7)]),
@@ -228,6 +249,36 @@ def test_images_without_a_label_map_are_left_out(tmp_path: Path) -> None:
     own = read_masks(DataArguments(str(folder)))
     assert sum(len(images_of(dataset)) for dataset in own.datasets.values()) == NUM_IMAGES - 1
     assert any('1 of 8 images have no label map and are left out, such as part_003.png' in note for note in own.notes)
+
+
+def test_names_in_another_spelling_are_said(tmp_path: Path) -> None:
+    """Capitals, and accents that macOS takes apart: the names look alike."""
+    folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
+    for kind, stem in (('images', 'Stu\u0308ck'), ('masks', 'St\u00fcck')):
+        path = next((folder / kind).glob('part_003.*'))
+        path.rename(path.with_stem(stem))
+    (folder / 'masks/part_004.png').rename(folder / 'masks/part_004.PNG')
+    problems = []
+    own = read_masks(DataArguments(str(folder), problems=problems))
+    without = {Path(problem.file).stem: problem.detail for problem in problems if 'image without' in problem.kind}
+    assert without == {
+        'part_004': "there is 'part_004.PNG', spelt in another way than 'part_004.png'",
+        'Stu\u0308ck': "there is 'St\\xfcck.png', spelt in another way than 'Stu\\u0308ck.png'",
+    }
+    assert any('2 of 8 images have no label map and are left out, such as' in note for note in own.notes)
+
+    parts = write_coco_folder(tmp_path / 'parts', range(2))
+    for path in (parts / 'images').iterdir():
+        path.rename(path.with_name(path.name.upper()))
+    with pytest.raises(InputError, match="which is in none of the folders .*; there is 'PART_000.JPG', spelt in"):
+        read_coco(DataArguments(str(parts)), with_mask=True)
+
+
+def test_a_label_map_that_is_no_image(tmp_path: Path) -> None:
+    folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
+    (folder / 'masks/part_000.png').write_bytes(b'')
+    with pytest.raises(InputError, match='part_000.png: it is no image, or of a type that cannot be read$'):
+        read_masks(DataArguments(str(folder)))
 
 
 def colour_masks(folder: Path, colours: list[tuple[int, int, int]]) -> None:
@@ -422,6 +473,22 @@ def test_own_data_of_a_classifier(tmp_path: Path) -> None:
     path.write_text("model = dict()\ndefault_scope = 'mmpretrain'\ntest_dataloader = test_evaluator = dict()\n")
     with pytest.raises(InputError, match='own data are for detectors and segmentors, .* is a config of mmpretrain'):
         load_config(str(path), data=DataArguments(str(tmp_path)))
+
+
+def test_validation_on_the_training_images_is_said(tmp_path: Path) -> None:
+    folder = write_mask_folder(tmp_path / 'scenes', SEEDS)
+    link = tmp_path / 'link'
+    link.symlink_to(folder)
+    for path, said in ((folder, 1), (link, 1), (write_mask_folder(tmp_path / 'more', VAL_SEEDS), 0)):
+        config = load_config(
+            ROOT / 'tests/tools/upernet_small.py', data=DataArguments(str(folder), val_data=str(path)), mini=True
+        )
+        assert sum('validated on the images that are trained on' in line for line in config.own_data) == said
+    parts = tmp_path / 'parts'
+    images_by_split(parts)
+    for val_data, said in ((parts, 0), (parts / 'annotations/train.json', 1)):
+        own = read_coco(DataArguments(str(parts), val_data=str(val_data)), with_mask=True)
+        assert sum('validated on the images that are trained on' in line for line in own.notes) == said
 
 
 def test_validation_images_alone_are_nothing_to_train_on(tmp_path: Path) -> None:

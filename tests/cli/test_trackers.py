@@ -17,9 +17,9 @@ from bioattn_mm.cli.installed import EXTRAS
 from bioattn_mm.cli.trackers import keep_ids, set_trackers, tracked
 from bioattn_mm.errors import InputError
 
+from ..needs import needs
+
 CONFIG = 'configs/transnext/upernet_tiny_ade20k.py'
-WANDB = pytest.mark.skipif(find_spec('wandb') is None, reason='wandb is not installed: make setup EXTRA=log')
-MLFLOW = pytest.mark.skipif(find_spec('mlflow') is None, reason='mlflow is not installed: make setup EXTRA=log')
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def has(name: str) -> bool:
     return find_spec(name) is not None
 
 
-@MLFLOW
+@needs('mlflow')
 def test_mlflow_goes_on_in_the_same_run(config: Config) -> None:
     import mlflow
 
@@ -80,7 +80,7 @@ def test_mlflow_goes_on_in_the_same_run(config: Config) -> None:
     assert run.data.params['train_cfg.max_iters'] == '160000'
 
 
-@MLFLOW
+@needs('mlflow')
 def test_mlflow_knows_of_a_run_that_failed(config: Config) -> None:
     import mlflow
 
@@ -92,7 +92,7 @@ def test_mlflow_knows_of_a_run_that_failed(config: Config) -> None:
         assert mlflow.get_run(run.info.run_id).info.status == status
 
 
-@WANDB
+@needs('wandb')
 def test_wandb_has_curves_over_the_iterations(config: Config, tmp_path: Path) -> None:
     (tmp_path / 'own_code.py').touch()
     # An epoch's validation: mmengine's step is the epoch.
@@ -148,7 +148,7 @@ def leveldb_records(data: bytes) -> Iterator[bytes]:
             record = b''
 
 
-@WANDB
+@needs('wandb')
 def test_wandb_without_a_key(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('WANDB_MODE', 'online')
     monkeypatch.setenv('HOME', str(tmp_path))
@@ -169,7 +169,7 @@ def test_a_package_that_is_missing(config: Config, monkeypatch: pytest.MonkeyPat
     )
 
 
-@MLFLOW
+@needs('mlflow')
 def test_a_database_without_the_packages_for_it(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('mlflow.get_tracking_uri', lambda: 'sqlite:///mlflow.db')
     monkeypatch.setattr(

@@ -26,6 +26,7 @@ from torch.autograd import gradcheck
 from bioattn_mm import compat
 from bioattn_mm.compat import roi_align, roi_bins
 from bioattn_mm.compat.mmcv_ext import STAND_IN
+from tests.needs import needs
 
 if mmcv._ext.__spec__.loader is not STAND_IN:
     pytest.skip('mmcv has its compiled ops here', allow_module_level=True)
@@ -39,7 +40,11 @@ def compiled_results(tmp_path_factory) -> dict[str, dict[str, Tensor]]:
     """Results of all cases with the compiled ops of the wheel, from a process of its own."""
     wheels = sorted((ROOT.parent / 'shared' / 'wheels').glob('onedl_mmcv-*.whl'))
     if not wheels:
-        pytest.skip('no wheel of onedl-mmcv with compiled ops in ../shared/wheels')
+        pytest.skip(
+            'no wheel of onedl-mmcv with compiled ops in ../shared/wheels: MMCV_WITH_OPS=1 pip wheel --no-deps '
+            '--no-build-isolation --no-binary onedl-mmcv --wheel-dir ../shared/wheels '
+            f'onedl-mmcv=={mmcv.__version__}'
+        )
     fitting = [wheel for wheel in wheels if parse_wheel_filename(wheel.name)[3].intersection(sys_tags())]
     if not fitting:
         pytest.skip(f'{wheels[0].name} does not fit Python {sys.version_info.major}.{sys.version_info.minor}')
@@ -67,7 +72,7 @@ def test_results_of_compiled_ops(name: str, compiled_results) -> None:
     assert_close(function(**arguments), compiled_results[name], name)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason='no GPU')
+@needs('GPU')
 def test_results_on_gpu() -> None:
     for name, (function, arguments) in CASES.items():
         if function is crop_and_resize:

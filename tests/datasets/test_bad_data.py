@@ -167,6 +167,7 @@ BROKEN_SEGMENTATIONS = {
     'not nested': (TRIANGLE, 'no polygon of three points'),
     'nested points': ([[[1, 1], [9, 1], [5, 9]]], 'no polygon of three points'),
     'words': ([['a'] * 6], 'coordinates that are not numbers'),
+    'numbers in quotes': ([['1', 1, 9, '1', 5, 9]], 'coordinates that are not numbers'),
     'missing number': ([[None, *TRIANGLE[1:]]], 'not finite or is far'),
     'not a number': ([[math.nan, *TRIANGLE[1:]]], 'not finite or is far'),
     'infinite': ([TRIANGLE, [-math.inf, *TRIANGLE[1:]]], 'not finite or is far'),
@@ -180,6 +181,7 @@ BROKEN_SEGMENTATIONS = {
     'counts of words': ({'size': [20, 30], 'counts': ['a', 600]}, 'do not add up to the 600 pixels'),
     'counts no list': ({'size': [20, 30], 'counts': 600}, 'do not add up to the 600 pixels'),
     'empty string': ({'size': [20, 30], 'counts': ''}, 'do not add up to the 600 pixels'),
+    'string without an end': ({'size': [20, 30], 'counts': 'o' * 300_000}, 'are not what COCO writes'),
     'string of another mask': ({'size': [20, 30], 'counts': '0123'}, 'do not add up to the 600 pixels'),
 }
 

@@ -24,6 +24,7 @@ from bioattn_mm.datasets.shard_samplers import InfiniteShardSampler, ShardSample
 from bioattn_mm.datasets.shards import ShardBackend, ShardIndex
 from bioattn_mm.errors import InputError
 
+from ..needs import needs
 from ..tools.running import InProcess
 
 CONFIGS = dict(
@@ -126,8 +127,10 @@ def test_validation_needs_the_shards_alone(
         assert Path(config.val_evaluator.ann_file).is_relative_to(shards)
 
 
+@needs('webdataset')
 def test_webdataset_reads_them(name: str, shards: Path) -> None:
-    webdataset = pytest.importorskip('webdataset')
+    import webdataset
+
     urls = sorted(str(path) for path in shards.glob('train-*.tar'))
     samples = list(webdataset.WebDataset(urls, shardshuffle=False))
     assert len(samples) == 120 and len({sample['__key__'] for sample in samples}) == 120

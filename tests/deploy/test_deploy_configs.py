@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
-pytest.importorskip('mmdeploy', reason='mmdeploy is not installed: make setup EXTRA=deploy')
+from tests.needs import module_needs
+
+pytestmark = module_needs('mmdeploy')
 
 from mmdeploy.utils import (  # noqa: E402
     get_backend,

@@ -36,11 +36,12 @@ from bioattn_mm.layers import (
     SparseReconstructionAttention,
 )
 from bioattn_mm.layers.gaussian_relative_attention import GaussianRelPosAttention
+from tests.needs import module_needs
 
-pytest.importorskip('mmdeploy', reason='mmdeploy is not installed: make setup EXTRA=deploy')
-onnx = pytest.importorskip('onnx', reason='onnx is not installed: make setup EXTRA=deploy')
-onnxruntime = pytest.importorskip('onnxruntime', reason='onnxruntime is not installed: make setup EXTRA=deploy')
+pytestmark = module_needs('mmdeploy', 'onnx', 'onnxruntime')
 
+import onnx  # noqa: E402
+import onnxruntime  # noqa: E402
 from mmdeploy.core import RewriterContext  # noqa: E402
 from mmdeploy.utils import IR  # noqa: E402
 
@@ -228,10 +229,15 @@ def test_rewritten_and_exported_are_the_eager_one(
 
 
 @pytest.mark.filterwarnings('ignore:You are using the legacy TorchScript-based ONNX export')
-@pytest.mark.parametrize('position', ['SingleLayerPosition', 'UnnormalizedPosition'])
-def test_peripheral_attention_of_ablations_has_a_fixed_size(position: str, rewritten: tuple, tmp_path: Path) -> None:
+@pytest.mark.parametrize('num_layers', [1, 2])
+def test_peripheral_attention_of_ablations_has_a_fixed_size(
+    num_layers: int, rewritten: tuple, tmp_path: Path
+) -> None:
     config, _ = rewritten
-    module, x = WithDistance(position=dict(type=position)).eval(), torch.randn(1, *GRIDS[0], CHANNELS)
+    module, x = (
+        WithDistance(position=dict(type='VariedPosition', num_layers=num_layers)).eval(),
+        torch.randn(1, *GRIDS[0], CHANNELS),
+    )
     config.ir_config.dynamic_axes = None
     attention = module.attention
     with torch.no_grad():  # its forward is replaced
@@ -244,5 +250,7 @@ def test_peripheral_attention_of_ablations_has_a_fixed_size(position: str, rewri
     torch.testing.assert_close(torch.from_numpy(output), expected, atol=2e-5, rtol=1e-4)
 
     config.ir_config.dynamic_axes = {'input': {2: 'height', 3: 'width'}}
-    with pytest.raises(InputError, match=f'{position}, .* in place of PeripheralPosition, .* of a fixed size only'):
+    with pytest.raises(
+        InputError, match='VariedPosition, .* in place of PeripheralPosition, .* of a fixed size only'
+    ):
         module(x)

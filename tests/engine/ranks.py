@@ -14,10 +14,16 @@ from pathlib import Path
 import torch
 
 import bioattn_mm  # noqa: F401  before a process imports mmdet and mmseg, which need mmcv.ops
+from bioattn_mm.cli import config_text
 
 # Processes are forked from one that has imported the libraries and done nothing else.
 CONTEXT = multiprocessing.get_context('forkserver')
 CONTEXT.set_forkserver_preload(['tests.engine.ranks', 'tests.engine.trainings', 'tests.engine.toy_run'])
+
+
+def leave_configs_unformatted() -> None:
+    """Let mmengine write configs in lines as they come: yapf would take a second of every run of a tool."""
+    config_text._format_code = lambda text, style_config: (text, True)
 
 
 def run_ranks(
@@ -97,6 +103,7 @@ def reasons(folder: Path) -> str:
 def _rank(rank: int, world_size: int, port: int, folder: Path, function: Callable, args: tuple) -> None:
     os.chdir(folder)
     torch.set_num_threads(1)
+    leave_configs_unformatted()
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),

@@ -18,6 +18,7 @@ from bioattn_mm.engine.amp import autocast_dtype, in_float32
 from bioattn_mm.errors import InputError
 
 from ..conftest import ROOT
+from ..needs import needs
 from ..tools.running import InProcess, scalars
 from ..tools.small_images import small_training
 
@@ -109,7 +110,7 @@ def test_gpus_are_asked_nothing() -> None:
     assert [autocast_dtype(name, 'cuda:0') for name in ('float16', 'bfloat16')] == [torch.float16, torch.bfloat16]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason='there is a GPU')
+@needs('no GPU')
 def test_a_cpu_without_bfloat16(workplace: Path, tool: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('bioattn_mm.engine.amp.cpu_has_bfloat16', lambda: False)
     line = tool.refused(workplace, 'train.py', ROOT / CONFIGS['upernet'], '--mini', '--amp', 'bfloat16')

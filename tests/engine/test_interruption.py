@@ -12,7 +12,7 @@ from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.runner import Runner
 
-from bioattn_mm.engine.checkpoints import latest_checkpoint
+from bioattn_mm.engine.checkpoints import SIGNALS, latest_checkpoint
 
 from .ranks import reasons, run_ranks
 from .trainings import largest_difference, limit_file_size, new_folder, resume, small_config, train
@@ -55,6 +55,7 @@ def uninterrupted(workplace: Path) -> dict[str, Path]:
         ('upernet', dict(name='SIGKILL', after=5), ['iter_3.pth']),
         ('upernet', dict(name='SIGXFSZ', after=6), ['.iter_6.pth.part', 'iter_3.pth']),
         ('upernet', dict(name='SIGTERM', after=5), ['iter_3.pth', 'iter_5.pth']),
+        ('upernet', dict(name='SIGINT', after=5), ['iter_3.pth', 'iter_5.pth']),
         # In the middle of the third epoch.
         ('mask_rcnn', dict(name='SIGTERM', after=5), ['epoch_2.pth', 'iter_5.pth']),
     ],
@@ -68,7 +69,7 @@ def test_goes_on_to_the_same_weights(
     config.default_hooks.checkpoint.max_keep_ckpts = 1
     config.custom_hooks = [*config.custom_hooks, dict(type='SignalHook', **signal_hook)]
     number = signal.Signals[signal_hook['name']]
-    expected = 128 + number if number == signal.SIGTERM else -number
+    expected = 128 + number if number in SIGNALS else -number
     assert run_ranks(train, config, folder=folder) == [expected], reasons(folder)
     assert sorted(path.name for pattern in ('*.pth', '.*.part') for path in folder.glob(pattern)) == left
 
@@ -103,10 +104,8 @@ def test_a_rank_whose_peer_dies_ends(workplace: Path) -> None:
     config = interruptible('upernet')
     config.env_cfg.dist_cfg.timeout = 20
     config.custom_hooks = [dict(type='SignalHook', name='SIGKILL', after=3, rank=1)]
-    start = time.perf_counter()
-    codes = run_ranks(train, config, 'pytorch', folder=folder, world_size=2)
-    assert codes == [1, -signal.SIGKILL]
-    assert time.perf_counter() - start < 120
+    # A rank that waits for ever has no exit code.
+    assert run_ranks(train, config, 'pytorch', folder=folder, world_size=2) == [1, -signal.SIGKILL]
     assert 'Connection closed by peer' in reasons(folder) or 'Timed out' in reasons(folder)
 
 
@@ -183,4 +182,6 @@ def test_latest_checkpoint(tmp_path: Path) -> None:
     (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'iter_9.pth'))
     assert latest_checkpoint(tmp_path) == str(tmp_path / 'iter_9.pth')
     (tmp_path / 'last_checkpoint').write_text('moved/iter_9.pth')
+    assert latest_checkpoint(tmp_path) == str(tmp_path / 'iter_9.pth')
+    (tmp_path / 'last_checkpoint').write_text('moved/iter_11.pth')
     assert latest_checkpoint(tmp_path) == str(tmp_path / 'iter_10.pth')

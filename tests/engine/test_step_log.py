@@ -148,9 +148,9 @@ def test_a_run_that_fails_and_is_resumed(tmp_path: Path) -> None:
     assert steps_of(folder) == [1, 2, 3, 4, 5]
     assert lines_of(folder)[-1]['summary']['ended'] == 'RuntimeError: out of memory'
 
-    # Killed later: the last line is cut off.
-    with (folder / 'steps.jsonl').open('a') as file:
-        file.write('{"step": 6, "it')
+    # Killed later, and the disk lost some: the last lines are damaged or cut off.
+    with (folder / 'steps.jsonl').open('ab') as file:
+        file.write(b'3\n{}\n\xff\xfe\n' + bytes(9) + b'\n{"step": 6, "it')
     checkpoint = str(folder / 'iter_4.pth')
     train(toy_runner(folder, 8, load_from=checkpoint, resume=True, experiment_name='resumed_2'))
     assert steps_of(folder) == [1, 2, 3, 4, 5, 6, 7, 8]

@@ -1,6 +1,5 @@
 """Training in several processes gives what one gives: DDP, FSDP, accumulated gradients, averaged weights."""
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,13 @@ from torch.distributed.fsdp import FSDPModule
 from bioattn_mm.checkpoints import read_checkpoint
 from bioattn_mm.engine.strategies import FSDP2Strategy
 
+from ..needs import needs
 from ..tools.running import scalars
 from .ranks import reasons, run_ranks
 from .trainings import largest_difference, make_comparable, new_folder, resume, small_config, train
 
 STEPS = 12
-DEEPSPEED = pytest.mark.skipif(find_spec('deepspeed') is None, reason='DeepSpeed is not installed')
+DEEPSPEED = needs('deepspeed')
 EMA = dict(type='bioattn_mm.ShardableEMAHook', momentum=0.1)
 
 

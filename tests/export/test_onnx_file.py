@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-for package in ('onnx', 'onnxscript', 'onnxslim', 'onnxruntime'):
-    pytest.importorskip(package, reason=f'{package} is not installed: make setup EXTRA=deploy')
+from ..needs import module_needs
+
+pytestmark = module_needs('onnx', 'onnxscript', 'onnxslim', 'onnxruntime')
 from bioattn_mm.errors import InputError  # noqa: E402
 from bioattn_mm.export.formats import check_outputs, runner_of  # noqa: E402
 from bioattn_mm.export.onnx_file import write_onnx  # noqa: E402

@@ -6,8 +6,9 @@ import cv2
 import numpy as np
 import pytest
 
-for package in ('onnx', 'onnxruntime', 'openvino'):
-    pytest.importorskip(package, reason=f'{package} is not installed: make setup EXTRA=deploy')
+from ..needs import module_needs
+
+pytestmark = module_needs('onnx', 'onnxruntime', 'openvino')
 import onnx  # noqa: E402
 from onnx import helper  # noqa: E402
 

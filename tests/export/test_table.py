@@ -15,6 +15,7 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.export.formats import CHECKED_PORTABLE, PACKAGES, check_outputs, export, runner_of, write_openvino
 from bioattn_mm.export.networks import Features, network_of
 
+from ..needs import needs
 from ..tools.random_weights import random_checkpoint
 from ..tools.running import ROOT, InProcess
 from .small_models import BACKBONES, build
@@ -48,10 +49,13 @@ ROWS = [
 TASKS = {'UPerHead': 'segmentation', 'FCNHead': 'segmentation', 'classifier': 'classification', None: 'features'}
 
 
+def with_needs(rows: list[tuple]) -> list:
+    """The rows with marks for the packages that they need; what is in ONNX, OpenVINO runs, too."""
+    return [pytest.param(*row, marks=needs(*PACKAGES['openvino' if row[2] == 'onnx' else row[2]])) for row in rows]
+
+
 def hold(name: str, head: str | None, kind: str, size: str, folder: Path) -> None:
     """Export a model, which compares the file with it, or see it refused. What is in ONNX, OpenVINO runs, too."""
-    for package in PACKAGES['openvino' if kind == 'onnx' else kind]:
-        pytest.importorskip(package, reason=f'{package} is not installed: make setup EXTRA=deploy')
     torch.manual_seed(0)
     model, config = build(name, head)
     pixels = SIZE if size == 'one' else None
@@ -71,7 +75,7 @@ def hold(name: str, head: str | None, kind: str, size: str, folder: Path) -> Non
 
 
 @pytest.mark.every_config
-@pytest.mark.parametrize(('name', 'head', 'kind', 'size'), ROWS)
+@pytest.mark.parametrize(('name', 'head', 'kind', 'size'), with_needs(ROWS))
 def test_row(name: str, head: str | None, kind: str, size: str, tmp_path: Path) -> None:
     hold(name, head, kind, size, tmp_path)
 
@@ -79,12 +83,14 @@ def test_row(name: str, head: str | None, kind: str, size: str, tmp_path: Path) 
 # Those that take a few seconds.
 @pytest.mark.parametrize(
     ('name', 'head', 'kind', 'size'),
-    [
-        ('GABViT', 'classifier', 'onnx', 'any'),
-        ('ConViT', 'classifier', 'pt2', 'any'),
-        ('GABSwin', None, 'pt2', 'any'),
-        ('VARS-S', None, 'onnx', 'one'),
-    ],
+    with_needs(
+        [
+            ('GABViT', 'classifier', 'onnx', 'any'),
+            ('ConViT', 'classifier', 'pt2', 'any'),
+            ('GABSwin', None, 'pt2', 'any'),
+            ('VARS-S', None, 'onnx', 'one'),
+        ]
+    ),
 )
 def test_cheap_row(name: str, head: str | None, kind: str, size: str, tmp_path: Path) -> None:
     hold(name, head, kind, size, tmp_path)

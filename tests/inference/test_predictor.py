@@ -81,11 +81,11 @@ def test_detection_is_that_of_the_test_tool(workplace: Path, detector: Predictor
 def test_batches_of_any_sizes(task: str, workplace: Path, image: np.ndarray, request) -> None:
     predictor = request.getfixturevalue(dict(segmentation='segmentor', detection='detector')[task])
     images = [image, image[::-1].copy(), image[:, ::-1].copy(), image[:30].copy(), mini_images(workplace, task)[0]]
-    samples = predictor(images, batch_size=2)
+    samples = predictor(images, batch_size=2, return_logits=True)
     assert [sample.ori_shape for sample in samples[:4]] == [(40, 60), (40, 60), (40, 60), (30, 60)]
     assert samples[4].img_path == str(images[4])
     for single, sample in zip(images, samples):
-        (alone,) = predictor(single)
+        (alone,) = predictor(single, return_logits=True)
         # Sums over a batch may round differently.
         if task == 'segmentation':
             assert torch.allclose(alone.seg_logits.data, sample.seg_logits.data, atol=1e-4)
@@ -119,7 +119,7 @@ def test_images_of_every_kind(tmp_path: Path, image: np.ndarray, segmentor: Pred
                 assert np.abs(read[..., ::-1].astype(int) - np.asarray(seen.convert('RGB'))).mean() < 8
         assert prediction.sample.pred_sem_seg.data.shape == (1, *read.shape[:2])
         assert segmentor.draw(path, prediction.sample).shape == read.shape
-    assert (segmentor(tmp_path / '16bit.png')[0].seg_logits.data == segmentor(image)[0].seg_logits.data).all()
+    assert same(*segmentor([tmp_path / '16bit.png', image], return_logits=True))
 
 
 def test_a_bad_image_does_not_end_the_run(tmp_path: Path, image: np.ndarray, segmentor: Predictor, detector) -> None:
@@ -138,13 +138,13 @@ def test_a_bad_image_does_not_end_the_run(tmp_path: Path, image: np.ndarray, seg
         'nothing': (np.zeros((0, 60, 3), np.uint8), 'an image must be an array of uint8'),
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(images_module, 'free_memory', lambda device: 2**34)
-        patch.setattr('bioattn_mm.inference.predictor.free_memory', lambda device: 2**34)
+        patch.setattr(images_module, 'free_memory', lambda device: 2**33)
+        patch.setattr('bioattn_mm.inference.predictor.free_memory', lambda device: 2**33)
         for predictor in (segmentor, detector):
             given = [image, *(source for source, _ in bad.values()), image, image]
-            predictions = list(predictor.iterate(given, batch_size=3))
+            predictions = list(predictor.iterate(given, batch_size=3, return_logits=True))
             assert [prediction.source is source for prediction, source in zip(predictions, given)] == [True] * 12
-            (first, *between, last, _), (alone,) = predictions, predictor(image)
+            (first, *between, last, _), (alone,) = predictions, predictor(image, return_logits=True)
             assert first.error is None and last.error is None and same(first.sample, alone)
             for prediction, (_, message) in zip(between, bad.values()):
                 if predictor is detector and 'x 10 pixels' in message:
@@ -161,11 +161,11 @@ def test_one_of_a_batch_that_does_not_fit(image: np.ndarray, segmentor: Predicto
     run = segmentor._run
     sizes = []
 
-    def run_small(images: list[np.ndarray]) -> list[BaseDataElement]:
+    def run_small(images: list[np.ndarray], return_logits: bool) -> list[BaseDataElement]:
         sizes.append(len(images))
         if len(images) > 1 or images[0].max() == 7:
             raise torch.OutOfMemoryError('CUDA out of memory')
-        return run(images)
+        return run(images, return_logits)
 
     monkeypatch.setattr(segmentor, '_run', run_small)
     predictions = list(segmentor.iterate([image, np.full_like(image, 7), image], batch_size=3))
@@ -175,15 +175,16 @@ def test_one_of_a_batch_that_does_not_fit(image: np.ndarray, segmentor: Predicto
 
     sizes.clear()
     monkeypatch.setattr('bioattn_mm.inference.predictor.free_memory', lambda device: 2.5 * 40 * 60 * (150 * 4 + 8))
-    list(segmentor.iterate([image] * 4, batch_size=4))
+    list(segmentor.iterate([image] * 4, batch_size=4, return_logits=True))
     assert sizes == [2, 1, 1, 2, 1, 1]
 
-    monkeypatch.setattr(segmentor, '_run', lambda images: 1 / 0)
+    monkeypatch.setattr(segmentor, '_run', lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         segmentor(image)
 
 
 def test_drawing(image: np.ndarray, segmentor: Predictor, detector: Predictor) -> None:
+    image = image.repeat(8, axis=0).repeat(8, axis=1)  # names are as large in small images
     before = image.copy()
     (labelled,) = segmentor(image)
     for opacity in (0.0, 1.0):
@@ -204,7 +205,7 @@ def test_own_classes(workplace: Path, tmp_path: Path, image: np.ndarray) -> None
         predictor = Predictor(config, tmp_path / 'own.pth', mini=True, device='cpu')
         assert predictor.classes == classes and predictor.palette == default_palette(3)
         assert predictor.task == task
-        (sample,) = predictor(image)
+        (sample,) = predictor(image, return_logits=True)
         labels = sample.pred_sem_seg.data if task == 'segmentation' else sample.pred_instances.labels
         assert labels.numel() > 0 and labels.max() < 3
         if task == 'segmentation':
@@ -221,17 +222,17 @@ def test_own_classes(workplace: Path, tmp_path: Path, image: np.ndarray) -> None
     predictor = Predictor(CONFIGS['segmentation'], tmp_path / 'bare.pth', device='cpu')
     assert predictor.classes[:2] == ('wall', 'building') and predictor.palette[0] == (120, 120, 120)
     # Not a miniature: with SyncBN, on the CPU.
-    assert predictor(image)[0].seg_logits.data.shape == (150, 40, 60)
+    assert predictor(image, return_logits=True)[0].seg_logits.data.shape == (150, 40, 60)
 
 
 @pytest.mark.usefixtures('bfloat16_anywhere')
 def test_options_change_the_prediction(checkpoints: dict[str, str], image: np.ndarray, segmentor: Predictor) -> None:
-    (plain,) = segmentor(image)
+    (plain,) = segmentor(image, return_logits=True)
     options = dict(tta=True), dict(amp='bfloat16'), dict(mode='whole'), dict(mode='whole', bias_mode='linear')
     samples = [plain]
     for option in options:
         predictor = Predictor(CONFIGS['segmentation'], checkpoints['segmentation'], mini=True, device='cpu', **option)
-        samples += predictor(image)
+        samples += predictor(image, return_logits=True)
         assert samples[-1].seg_logits.data.dtype == torch.float32
         assert predictor.draw(image, samples[-1]).shape == image.shape
     assert not any(same(a, b) for a, b in itertools.combinations(samples, 2))
@@ -331,3 +332,15 @@ def test_importing_the_package_imports_no_host_library() -> None:
     subprocess.run([sys.executable, '-c', code], check=True)
     with pytest.raises(ImportError):
         from bioattn_mm import Prediction  # noqa: F401
+
+
+def test_a_prediction_that_is_nan(segmentor: Predictor, image: np.ndarray) -> None:
+    bias = segmentor.model.decode_head.conv_seg.bias.data
+    before = bias.clone()
+    bias[3] = float('nan')
+    try:
+        with pytest.raises(InputError, match=r'image of 60 x 40 pixels: the model predicts NaN \(seg_logits\)'):
+            segmentor(image)
+    finally:
+        bias.copy_(before)
+    assert len(segmentor(image)) == 1

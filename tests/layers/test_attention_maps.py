@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from timm.layers import Attention
 from torch import Tensor, nn
 
@@ -190,6 +191,24 @@ def test_foveal_map(grid: tuple[int, int]) -> None:
     layer.scale.query_embedding.data.add_(1)
     layer.window_bias.data.add_(torch.randn_like(layer.window_bias))
     torch.testing.assert_close(layer.foveal_map(x, queries).weights, foveal.weights)
+
+
+@every_grid
+def test_peripheral_map(grid: tuple[int, int]) -> None:
+    """The same with the pooled tokens, whose number is N, in place of all tokens (TransNeXt, figure 7)."""
+    layer = randomized(AggregatedAttention(CHANNELS, HEADS, LogCPB(HEADS, (4, 4)), sr_ratio=2))
+    x, queries = tokens(grid), some_queries(grid)
+    peripheral = layer.peripheral_map(x, queries)
+    pooled_grid = layer.pooled_grid(grid)
+    pooled = F.adaptive_avg_pool2d(F.gelu(layer.pool_proj(x.permute(0, 3, 1, 2))), pooled_grid).permute(0, 2, 3, 1)
+    query, key = (
+        F.normalize(split_heads(projection), dim=-1)
+        for projection in (layer.q(x), layer.kv(layer.pool_norm(pooled)).chunk(2, -1)[0])
+    )
+    temperature = F.softplus(layer.scale.temperature)[:, None]
+    logits = query[:, :, queries] @ key.transpose(-2, -1) * temperature * math.log(pooled_grid[0] * pooled_grid[1])
+    torch.testing.assert_close(peripheral.weights.flatten(3), logits.softmax(-1))
+    assert peripheral.rows.shape == (1, pooled_grid[0])
 
 
 def test_pooled_tokens_lie_at_the_mean_of_what_they_pool() -> None:

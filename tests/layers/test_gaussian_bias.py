@@ -12,9 +12,9 @@ from bioattn_mm.checkpoints import check_fit
 from bioattn_mm.errors import InputError
 from bioattn_mm.layers import GaussianBias, GaussianRelPosAttention, bias_of_pairs
 from bioattn_mm.ops.chunked_attention import MAX_WEIGHTS_PER_CHUNK
+from tests.needs import needs
 
 GRIDS = [(1, 1), (1, 5), (4, 4), (3, 7), (6, 2)]
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='flex_attention for training needs a GPU')
 
 
 def sliced_table(amplitude: Tensor, sigma: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -97,10 +97,10 @@ def attention_of_a_block(**options: object) -> GaussianRelPosAttention:
     return layer
 
 
+@needs('timm>=1.0.31')  # which has the model test_vit_relpos
 @pytest.mark.parametrize('size', [(224, 224), (64, 96)], ids=str)
 def test_bias_includes_that_of_timm_on_any_grid(size: tuple[int, int]) -> None:
     """The bias is that of a timm model built for the image size, plus eq. 3."""
-    pytest.importorskip('timm', minversion='1.0.31', reason='no model test_vit_relpos in older ones')
     host = timm.create_model('test_vit_relpos', img_size=size).blocks[0].attn.rel_pos.eval()
     layer = GaussianRelPosAttention(96, 3, sigma=2.0, amplitude=1.2).rel_pos.eval()
     layer.mlp.load_state_dict(host.mlp.state_dict())
@@ -154,7 +154,7 @@ def test_no_tensor_of_all_pairs(training: bool, backend: str, record_sizes: Call
     assert max(sizes) <= largest < 2 * 2600**2 / 10
 
 
-@needs_gpu
+@needs('GPU')  # as flex_attention does for training
 def test_attention_with_the_bias_in_the_kernel_of_the_gpu() -> None:
     layer = attention_of_a_block().cuda()
     in_kernel = attention_of_a_block(bias_in_kernel=True).cuda()

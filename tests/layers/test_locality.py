@@ -30,7 +30,6 @@ from bioattn_mm.layers.locality import (
     measure_model,
     measure_parameters,
     nonlocality,
-    position_nonlocality,
     region_sums,
     sparsity,
 )
@@ -107,17 +106,44 @@ def test_measures_do_not_depend_on_chunks(max_numel: int, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize('num_queries', [None, 30])
-def test_impact_is_the_inverse_frobenius_norm(num_queries: int | None) -> None:
-    """Against the whole matrices, of two images; of a third of the rows it is scaled."""
-    layer, x = PeripheralAttention(8, 2).eval(), torch.randn(2, 9, 10, 8)
+@torch.no_grad()
+def test_impact_and_nonlocality_of_pervit(num_queries: int | None) -> None:
+    """Eq. 12 and 13 against whole matrices that are not normalised, of two images; a third of the rows is scaled."""
+    layer, x, grid = PeripheralAttention(8, 2).eval(), torch.randn(2, 9, 10, 8), (9, 10)
+    layer.qkv.weight.data.mul_(5)
     embedding = DistanceEmbedding(2)
     recording = record(layer, x, embedding)
+    queries = choose_queries(recording, num_queries)
+    measures = measure_attention(recording, num_queries)
+    query, key, _ = (part.double() for part in layer.qkv(x).flatten(1, 2).unflatten(-1, (3, 2, 4)).unbind(2))
+    content = torch.einsum('bqnd,bknd->bnqk', query, key).mul(0.5).exp()
+    position = (
+        torch.cat([part.weights for _, part in layer.position_attention(grid, embedding)], 2).double().flatten(3)
+    )
+    distances = torch.from_numpy(pair_distances(grid)).flatten(1)
+    phi = dict(content=content, position=position.expand_as(content), attention=content * position)
+    for name, weights in phi.items():
+        omega = (weights * distances)[:, :, queries].mean((2, 3)).mean(0)
+        np.testing.assert_allclose(measures[f'omega_{name}'], omega, rtol=1e-5)
+    for name in ('content', 'position'):
+        difference = (phi[name] - phi['attention'])[:, :, queries].flatten(2).norm(dim=-1)
+        impact = 1 / (difference * math.sqrt(90 / len(queries)))
+        np.testing.assert_allclose(measures[f'impact_{name}'], impact.mean(0), rtol=1e-5)
+
+
+@pytest.mark.parametrize('num_queries', [None, 30])
+def test_impact_is_the_inverse_frobenius_norm(num_queries: int | None) -> None:
+    """Of systems whose parts have rows that sum to 1, against the whole matrices; of a third of the rows it is
+    scaled.
+    """
+    recording = record(GPSA(8, 2), torch.randn(2, 9, 10, 8))
     queries = choose_queries(recording, num_queries)
     maps = {name: part.weights.double() for name, part in recording.maps(queries).items()}
     measures = measure_attention(recording, num_queries)
     for name in ('content', 'position'):
         rows = (maps[name] - maps['attention']).flatten(2).norm(dim=-1) * math.sqrt(90 / len(queries))
         np.testing.assert_allclose(measures[f'impact_{name}'], (1 / rows).mean(0))
+    assert not [name for name in measures if name.startswith('omega')]
 
 
 @pytest.mark.parametrize('gate', [0, 1])
@@ -184,12 +210,6 @@ def test_regions_of_the_initial_pervit() -> None:
     assert [heads[0] for heads in regions] == wanted
 
 
-def test_nonlocality_of_constant_position_attention() -> None:
-    grid = (6, 9)
-    reach = position_nonlocality(constructed(grid, lambda distance: np.full_like(distance, 0.25)))
-    np.testing.assert_allclose(reach, [0.25 * 2 / 13 * pair_distances(grid).mean()])
-
-
 def test_parameters_of_peripheral_attention() -> None:
     layer, embedding = PeripheralAttention(8, 2).eval(), DistanceEmbedding(2)
     nn.init.constant_(embedding.proj.weight, -0.02)
@@ -204,7 +224,6 @@ def test_parameters_of_peripheral_attention() -> None:
     for near, far in (('central', 'far-peripheral'), ('para-central', 'mid-peripheral')):
         for parameters_, is_larger in ((parameters, True), (rising, False)):
             assert (parameters_[f'share_{near}'][0] > parameters_[f'share_{far}'][0]) == is_larger
-    assert rising['position_nonlocality_release'][0] > parameters['position_nonlocality_release'][0] > 0
 
 
 def test_parameters_of_the_gaussian() -> None:

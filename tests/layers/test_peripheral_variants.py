@@ -9,15 +9,20 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.layers import (
     ContentAttention,
     DistanceEmbedding,
-    OffsetEmbedding,
     PeripheralAttention,
     PositionAttention,
+    VectorDistance,
 )
 from bioattn_mm.ops import chunked_attention
 from tests.layers.test_peripheral_attention import GRIDS, Grid, phi_p_of_all_pairs
 
 CHANNELS, HEADS = 12, 2
-POSITIONS = ['SingleLayerPosition', 'UnnormalizedPosition']
+# With the neighbourhood of a key and without, of one layer and of two: rows of table 5.
+POSITIONS = {
+    f'{"neighbours" if near else "alone"}, {layers}': dict(with_neighbours=near, num_layers=layers)
+    for near in (True, False)
+    for layers in (1, 2)
+}
 
 
 def randomized(layer: nn.Module) -> nn.Module:
@@ -28,32 +33,34 @@ def randomized(layer: nn.Module) -> nn.Module:
 
 
 def make_layer(position: str) -> PeripheralAttention:
-    return randomized(PeripheralAttention(CHANNELS, HEADS, position=dict(type=position)))
+    return randomized(
+        PeripheralAttention(CHANNELS, HEADS, position=dict(type='VariedPosition', **POSITIONS[position]))
+    )
 
 
-def embedding_of_pairs(embedding: nn.Module, grid: Grid, margin: int) -> torch.Tensor:
+def distances_of_pairs(embedding: nn.Module, grid: Grid, margin: int) -> torch.Tensor:
     """R of every query and every key up to `margin` tokens outside of the grid: (N, channels, H + 2 m, W + 2 m)."""
     queries = torch.cartesian_prod(*(torch.arange(length) for length in grid))
     keys = torch.cartesian_prod(*(torch.arange(-margin, length + margin) for length in grid))
-    offsets = keys - queries[:, None]
-    if isinstance(embedding, OffsetEmbedding):
-        x = embedding.weight[offsets[..., 0] + grid[0] + 1, offsets[..., 1] + grid[1] + 1]
+    if isinstance(embedding, VectorDistance):
+        of_keys, of_queries = (embedding.vectors[places[:, 0] + 2, places[:, 1] + 2] for places in (keys, queries))
+        x = (of_keys - of_queries[:, None]).abs()
     else:
-        distance = 2 / 13 * offsets.double().square().sum(-1).sqrt()
+        distance = 2 / 13 * (keys - queries[:, None]).double().square().sum(-1).sqrt()
         x = F.linear(distance[..., None], embedding.proj.weight, embedding.proj.bias)
     return x.transpose(1, 2).unflatten(2, tuple(length + 2 * margin for length in grid))
 
 
 def phi_p(position: nn.Module, embedding: nn.Module, grid: Grid) -> torch.Tensor:
     """Phi_p of the variants, for all pairs of tokens: (heads, N, N)."""
-    if type(position).__name__ == 'SingleLayerPosition':
-        x = F.conv2d(embedding_of_pairs(embedding, grid, 1), position.conv.weight, position.conv.bias)
+    reach = position.convs[0].kernel_size[0] // 2
+    x = distances_of_pairs(embedding, grid, reach * len(position.convs))
+    for index, (conv, norm) in enumerate(zip(position.convs, position.norms)):
+        x = F.conv2d(F.relu(x) if index else x, conv.weight, conv.bias)
         mean, variance = x.mean((2, 3), keepdim=True), x.var((2, 3), correction=0, keepdim=True)
-        weight, bias = (value[:, None, None] for value in (position.norm.weight, position.norm.bias))
+        weight, bias = (value[:, None, None] for value in (norm.weight, norm.bias))
         x = (x - mean) / (variance + 1e-5).sqrt() * weight + bias
-    else:
-        x = F.conv2d(embedding_of_pairs(embedding, grid, 2), position.conv1.weight, position.conv1.bias)
-        x = F.conv2d(F.relu(x), position.conv2.weight, position.conv2.bias)
+    assert x.shape[2:] == grid
     return torch.sigmoid(x).flatten(2).transpose(0, 1)
 
 
@@ -133,9 +140,12 @@ def test_content_alone() -> None:
 
 
 @pytest.mark.parametrize('position', POSITIONS)
-def test_learned_vectors_of_offsets(position: str) -> None:
+@pytest.mark.parametrize('rows', ['all rows', 'row by row'])
+def test_distances_of_learned_vectors(position: str, rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if rows == 'row by row':
+        monkeypatch.setattr(chunked_attention, 'MAX_WEIGHTS_PER_CHUNK', 1)
     grid = (4, 3)
-    layer, embedding = make_layer(position), randomized(OffsetEmbedding(HEADS, grid))
+    layer, embedding = make_layer(position), randomized(VectorDistance(HEADS, grid))
     x = torch.randn(2, *grid, CHANNELS, dtype=torch.float64, requires_grad=True)
     content, value = phi_c(layer, x)
     want = attention_by(content * phi_p(layer.position, embedding, grid), value, layer, x.shape)
@@ -144,15 +154,29 @@ def test_learned_vectors_of_offsets(position: str) -> None:
 
 @torch.no_grad()
 def test_learned_vectors_on_other_grids() -> None:
-    embedding = OffsetEmbedding(HEADS)
-    assert embedding.weight.shape == (31, 31, 4 * HEADS)  # of 14 x 14 tokens, two more on every side
-    # A vector that grows evenly with the offset does so on any grid, from the same least to the same largest offset.
-    embedding.weight.copy_(torch.linspace(-1, 1, 31)[:, None, None].expand_as(embedding.weight))
+    embedding = VectorDistance(HEADS)
+    assert embedding.vectors.shape == (18, 18, 4 * HEADS)  # of 14 x 14 tokens, two more on every side
+    # Vectors that grow evenly with the place do so on any grid.
+    embedding.vectors.copy_(torch.linspace(-1, 1, 18)[:, None, None].expand_as(embedding.vectors))
     for height, width in [(28, 14), (7, 20), (1, 1)]:
-        plane = embedding((height, width))
-        assert plane.shape == (4 * HEADS, 2 * height + 3, 2 * width + 3)
-        torch.testing.assert_close(plane, -plane.flip(1))
-        assert (plane.diff(dim=1)[:, 1:-1] > 0).all()
+        keys, queries = embedding((height, width))
+        assert keys.shape == (4 * HEADS, height + 4, width + 4) and queries.shape == (4 * HEADS, height, width)
+        torch.testing.assert_close(keys, -keys.flip(1))
+        assert (keys.diff(dim=1)[:, 1:-1] > 0).all()
+
+
+def test_varied_position_with_its_defaults_is_that_of_the_paper() -> None:
+    """The first row of table 5."""
+    layer, embedding = PeripheralAttention(CHANNELS, HEADS), DistanceEmbedding(HEADS)
+    varied = make_layer('neighbours, 2').float()
+    names = {'conv1': 'convs.0', 'conv2': 'convs.1', 'norm1': 'norms.0', 'norm2': 'norms.1'}
+    weights = {
+        '.'.join(names.get(part, part) if index else part for index, part in enumerate(name.split('.'))): value
+        for name, value in layer.state_dict().items()
+    }
+    varied.load_state_dict(weights)
+    x = torch.randn(2, 5, 4, CHANNELS)
+    torch.testing.assert_close(varied(x, embedding), layer(x, embedding), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize('position', POSITIONS)
@@ -167,6 +191,6 @@ def test_bfloat16_computes_phi_p_in_float32(position: str) -> None:
     assert (output.float() - exact).abs().max() < 0.03 * exact.abs().max()
 
 
-def test_initial_values_need_norms() -> None:
-    with pytest.raises(InputError, match="UnnormalizedPosition .* needs position_init='random'"):
-        make_layer('UnnormalizedPosition').position.init_as_local(3, -5)
+def test_more_layers_than_two() -> None:
+    with pytest.raises(InputError, match='num_layers of Phi_p must be 1 or 2, got 3'):
+        PeripheralAttention(CHANNELS, HEADS, position=dict(type='VariedPosition', num_layers=3))

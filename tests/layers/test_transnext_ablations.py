@@ -1,9 +1,11 @@
 """The parts that TransNeXt's ablations vary, each against its formula written out for all pairs of tokens."""
 
 import math
+import re
 from collections.abc import Callable
 
 import pytest
+import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,20 +19,25 @@ from bioattn_mm.layers import (
     CosineQueryWithoutEmbedding,
     DepthwiseMLP,
     DotProductQuery,
+    DynamicBiasAttention,
     LearnedScaleQuery,
     LengthScaledAttention,
     LinearCPB,
     LogCPB,
+    LogCPBOfBothPaths,
     NoPositionBias,
+    OtherConvGLU,
     PixelFocusedAttention,
     PooledAttention,
     RelativePositionBias,
     ScaledCosineQuery,
     SlidingWindowAttention,
+    TrainedLengthQuery,
     build_layer,
     takes,
 )
 from bioattn_mm.layers.aggregated_attention import pool_tokens
+from bioattn_mm.models import TransNeXt
 
 CHANNELS, HEADS, WIDTH = 12, 3, 4
 GRIDS = [(4, 7), (1, 5), (1, 1)]
@@ -80,7 +87,13 @@ def written_out(layer: nn.Module, x: Tensor) -> Tensor:
         inside = ((offset >= 0) & (offset < layer.window_size)).all(-1)
         index = (offset[..., 0] * layer.window_size + offset[..., 1]) * inside
         lengths.append(inside.sum(-1, keepdim=True))
-        parts.append((key, layer.window_bias[:, index].masked_fill(~inside, float('-inf'))))
+        bias = layer.window_bias if layer.window_bias is not None else layer.bias_of_window()
+        if isinstance(layer, DynamicBiasAttention):
+            tokens = F.normalize(query, dim=-1) @ layer.learnable_tokens
+            bias = tokens.gather(-1, index.expand(*tokens.shape[:2], -1, -1))
+        else:
+            bias = bias[:, index]
+        parts.append((key, bias.masked_fill(~inside, float('-inf'))))
         values.append(value)
     if hasattr(layer, 'pool_proj'):
         pooled_grid = tuple(max(1, length // layer.sr_ratio) for length in grid)
@@ -91,7 +104,8 @@ def written_out(layer: nn.Module, x: Tensor) -> Tensor:
         values.append(value)
     length = sum(lengths).double()
     weights = torch.cat([logits(layer, query, key, length) + bias for key, bias in parts], dim=-1).softmax(-1)
-    if isinstance(getattr(layer, 'learnable_tokens', None), nn.Parameter):
+    added = not isinstance(layer, DynamicBiasAttention)
+    if added and isinstance(getattr(layer, 'learnable_tokens', None), nn.Parameter):
         tokens = F.normalize(query, dim=-1) @ layer.learnable_tokens + layer.learnable_bias[:, None]
         tokens = tokens.gather(-1, index.expand(*tokens.shape[:2], -1, -1)) * inside
         weights = torch.cat([weights[..., :number] + tokens, weights[..., number:]], dim=-1)
@@ -111,9 +125,10 @@ def check(layer: nn.Module, formula: Callable, grid: tuple[int, int]) -> None:
         torch.testing.assert_close(torch.zeros(()).double() if a is None else a, b if b is not None else a)
 
 
-def make(kind: type, scale: type | None = None, **arguments: object) -> nn.Module:
+def make(kind: type, scale: type | dict | None = None, **arguments: object) -> nn.Module:
     known = dict(embed_dims=CHANNELS, num_heads=HEADS, sr_ratio=2, position_bias=LogCPB(HEADS, (4, 4)))
-    return randomized(build_layer(dict(type=kind, scale=scale and dict(type=scale), **arguments), **known))
+    scale = dict(type=scale) if isinstance(scale, type) else scale
+    return randomized(build_layer(dict(type=kind, scale=scale, **arguments), **known))
 
 
 @every_grid
@@ -138,7 +153,9 @@ def test_attention_to_all_tokens_with_every_similarity(scale: type, grid: tuple[
 
 
 @every_grid
-@pytest.mark.parametrize('kind', [PixelFocusedAttention, PooledAttention, SlidingWindowAttention])
+@pytest.mark.parametrize(
+    'kind', [PixelFocusedAttention, DynamicBiasAttention, PooledAttention, SlidingWindowAttention]
+)
 def test_token_mixers(kind: type, grid: tuple[int, int], backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
     check(make(kind), written_out, grid)
@@ -218,7 +235,7 @@ def test_linearly_spaced_bias(grid: tuple[int, int], pooled_grid: tuple[int, int
     torch.testing.assert_close(bias[:, rows], layer.fc2(F.relu(layer.fc1(pairs))).permute(4, 0, 1, 2, 3))
 
 
-def test_relative_position_bias_is_a_number_for_each_offset() -> None:
+def test_relative_position_bias_is_a_number_for_each_offset_of_cells() -> None:
     layer = randomized(RelativePositionBias(HEADS, (4, 6), (4, 6)))
     assert layer.offsets.shape == (HEADS, 7, 11)
     bias, rows = layer((4, 6), (4, 6))
@@ -231,8 +248,53 @@ def test_relative_position_bias_is_a_number_for_each_offset() -> None:
     wanted = F.interpolate(pairs, (8, 8), mode='bilinear').unflatten(1, (6, 6)).permute(0, 3, 4, 1, 2)
     torch.testing.assert_close(bias[:, rows], wanted)
     assert layer.of_offsets((8, 6)) is None
-    pooled = RelativePositionBias(HEADS, (4, 6), (2, 3))
-    assert pooled.offsets.shape == (HEADS, 6, 10)  # from -2.5 to 2.5 and from -4.5 to 4.5 tokens
+    # Queries of one cell have one bias.
+    pooled = randomized(RelativePositionBias(HEADS, (8, 6), (2, 3)))
+    assert pooled.offsets.shape == (HEADS, 3, 5)
+    bias, rows = pooled((8, 6), (2, 3))
+    pairs = bias[:, rows]
+    for row, cell, column, pooled_column in [(0, 0, 0, 0), (3, 1, 1, 2), (4, 0, 5, 0), (7, 1, 2, 2)]:
+        wanted = pooled.offsets[:, row // 4 - cell + 1, column // 2 - pooled_column + 2]
+        assert (pairs[:, row, cell, column, pooled_column] == wanted).all()
+
+
+@pytest.mark.parametrize('window_size', [3, 5])
+def test_log_cpb_of_the_window(window_size: int) -> None:
+    """The bias of the pooled path at the offsets of the window's tokens (TransNeXt, table 6, row 2)."""
+    layer = randomized(LogCPBOfBothPaths(HEADS, (9, 5)))
+    bias, rows = layer((9, 5), (9, 5))  # each pooled token a token
+    pairs = bias[:, rows]
+    reach = range(-(window_size // 2), window_size // 2 + 1)
+    wanted = [pairs[:, 4, 4 + row, 2, 2 + column] for row in reach for column in reach]
+    torch.testing.assert_close(layer.of_window(window_size), torch.stack(wanted, dim=1))
+    attention = make(AggregatedAttention, position_bias=LogCPBOfBothPaths(HEADS, (4, 4)))
+    assert not [name for name, _ in attention.named_parameters() if 'window_bias' in name]
+    check(attention, written_out, (4, 7))
+
+
+def test_without_position_bias_the_window_has_none() -> None:
+    attention = make(AggregatedAttention, position_bias=NoPositionBias(HEADS))
+    assert not [
+        name for name, _ in attention.named_parameters() if 'bias' in name.rpartition('.')[2] and 'window' in name
+    ]
+    assert not attention.bias_of_window().any()
+    check(attention, written_out, (4, 7))
+
+
+@torch.no_grad()
+def test_unscaled_length_is_that_of_training() -> None:
+    """At the training size nothing changes; at others the factor log(N) is that of training (table 5)."""
+    for kind in (AggregatedAttention, LengthScaledAttention):
+        scaled = make(kind)
+        number = 4 if kind is AggregatedAttention else 16  # keys of a grid of 4 x 4
+        unscaled = make(kind, scale=dict(type=TrainedLengthQuery, num_keys=number))
+        unscaled.load_state_dict(scaled.state_dict())
+        x = torch.randn(2, 4, 4, CHANNELS).double()
+        torch.testing.assert_close(unscaled(x), scaled(x))
+        query = torch.randn(2, HEADS, WIDTH).double()
+        torch.testing.assert_close(unscaled.scale(query, 99.0), scaled.scale(query, math.log(number)))
+        x = torch.randn(2, 8, 8, CHANNELS).double()
+        assert not torch.allclose(unscaled(x), scaled(x))
 
 
 @every_grid
@@ -275,14 +337,56 @@ def test_channel_mixers_equal_their_formulas() -> None:
 
     squeezed = randomized(SEMLP(CHANNELS, 4))
     excite = squeezed.channel_attention
-    hidden = F.gelu(convolved(squeezed, squeezed.fc1(x)))
-    bottleneck = F.relu(F.linear(hidden.mean((1, 2)), excite.fc1.weight.flatten(1), excite.fc1.bias))
+    output = squeezed.fc2(F.gelu(squeezed.fc1(x)))
+    bottleneck = F.relu(F.linear(output.mean((1, 2)), excite.fc1.weight.flatten(1), excite.fc1.bias))
     weights = torch.sigmoid(F.linear(bottleneck, excite.fc2.weight.flatten(1), excite.fc2.bias))
-    torch.testing.assert_close(squeezed(x), squeezed.fc2(hidden * weights[:, None, None]))
+    torch.testing.assert_close(squeezed(x), output * weights[:, None, None])
 
-    widths = {type(layer): layer.fc2.in_features for layer in (mlp, depthwise, squeezed, gated)}
-    assert widths == {MLP: 48, DepthwiseMLP: 48, SEMLP: 48, GLU: 32}
-    assert bottleneck.shape == (2, 3)
+    for design in (1, 2, 3):  # eq. 20 to 22 of the paper
+        other = randomized(OtherConvGLU(CHANNELS, 4, design))
+        gate, value = other.fc1(x).chunk(2, -1)
+        hidden = {
+            1: convolved(other, F.gelu(gate)) * value,
+            2: F.gelu(gate) * convolved(other, value),
+            3: convolved(other, F.gelu(gate) * value),
+        }[design]
+        torch.testing.assert_close(other(x), other.fc2(hidden))
+    with pytest.raises(InputError, match='design must be 1, 2 or 3, got 4'):
+        OtherConvGLU(CHANNELS, 4, 4)
+
+    widths = {type(layer): layer.fc2.in_features for layer in (mlp, depthwise, squeezed, gated, other)}
+    assert widths == {MLP: 48, DepthwiseMLP: 48, SEMLP: 48, GLU: 32, OtherConvGLU: 32}
+    assert bottleneck.shape == (2, 1)
+
+
+@torch.no_grad()
+def test_spatial_reduction_and_convffn_are_those_of_pvt_v2() -> None:
+    """The model of step 1 of TransNeXt's table 2 is timm's, with its weights."""
+    host = timm.create_model('pvt_v2_b1').eval()
+    settings = dict(embed_dims=(64, 128, 320, 512), num_heads=(1, 2, 5, 8), depths=(2, 2, 2, 2))
+    ours = TransNeXt(
+        settings,
+        token_mixers=dict(type='bioattn_mm.SpatialReductionAttention'),
+        channel_mixer=dict(type='bioattn_mm.DepthwiseMLP'),
+    ).eval()
+    weights = {}
+    for name, value in host.state_dict().items():
+        name = re.sub(r'^stages\.(\d)\.downsample\.', r'stages.\1.patch_embed.', name)
+        name = re.sub(r'^patch_embed\.', 'stages.0.patch_embed.', name)
+        weights[name] = value
+    lacking = ours.load_state_dict(weights, strict=False)
+    assert not lacking.missing_keys and all(name.startswith('head.') for name in lacking.unexpected_keys)
+    image = torch.randn(1, 3, 96, 64)
+    for a, b in zip(ours(image), host.forward_intermediates(image, intermediates_only=True), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+    attention = ours.stages[0].blocks[0].attn.double()
+    x, queries = torch.randn(1, 16, 24, 64).double(), torch.arange(16 * 24)
+    weights = attention.attention_maps(x, queries)['attention']
+    assert weights.rows.tolist() == [[3.5, 11.5]]
+    reduced = attention.norm(attention.sr(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
+    value = attention.kv(reduced)[..., 64:]
+    output = torch.einsum('bnqrc,brcd->bqd', weights.weights, value)
+    torch.testing.assert_close(attention.proj(output), attention(x).flatten(1, 2))
 
 
 def test_what_can_not_be_built_is_told() -> None:

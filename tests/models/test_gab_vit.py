@@ -9,6 +9,8 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.layers import GaussianBias
 from bioattn_mm.models import GABViT
 
+from ..needs import needs
+
 SMALL = dict(embed_dims=16, num_layers=12, num_heads=2)
 
 
@@ -45,9 +47,9 @@ def test_without_amplitude_it_is_the_model_of_timm(arch: str, tmp_path) -> None:
     torch.testing.assert_close(outputs[-1].flatten(2).transpose(1, 2), host.forward_features(image))
 
 
+@needs('timm>=1.0.31')  # whose model has set_input_size
 @torch.no_grad()
 def test_without_amplitude_it_is_the_model_of_timm_at_other_sizes() -> None:
-    pytest.importorskip('timm', minversion='1.0.31', reason='no set_input_size of this model in older ones')
     host = randomized(timm.create_model('vit_relpos_small_patch16_224', depth=2, embed_dim=32, num_heads=2)).eval()
     backbone = GABViT(dict(embed_dims=32, num_layers=12, num_heads=2), amplitude=0.0, out_indices=(1,)).eval()
     backbone.load_state_dict(host.state_dict(), strict=False)

@@ -26,9 +26,15 @@ ROWS = {
     'Phi_c alone': dict(token_mixers=dict(type='bioattn_mm.ContentAttention')),
     'no stem': dict(stem=dict(type='bioattn_mm.PatchStem')),
     'no CPE': dict(position_conv=dict(type='bioattn_mm.NoConditionalPosition')),
-    'learned vectors': dict(distance_embedding=dict(type='bioattn_mm.OffsetEmbedding')),
-    'single layer': dict(token_mixers=dict(position=dict(type='bioattn_mm.SingleLayerPosition'))),
-    'no norm': dict(token_mixers=dict(position=dict(type='bioattn_mm.UnnormalizedPosition')), position_init='random'),
+    'Euc + ML': dict(token_mixers=dict(position=dict(type='bioattn_mm.VariedPosition', with_neighbours=False))),
+    'Euc': dict(
+        token_mixers=dict(position=dict(type='bioattn_mm.VariedPosition', with_neighbours=False, num_layers=1))
+    ),
+    'Lrn + N + ML': dict(
+        distance_embedding=dict(type='bioattn_mm.VectorDistance'),
+        token_mixers=dict(position=dict(type='bioattn_mm.VariedPosition')),
+        position_init='random',
+    ),
     'DeiT': dict(DEIT, token_mixers=dict(qkv_bias=True)),
 }
 # No row of a table: another attention in some of the blocks.
@@ -86,10 +92,15 @@ def test_initial_position_is_local_first(position_init: str) -> None:
         torch.testing.assert_close(last, first)
 
 
-def test_random_initialisation_keeps_the_norms() -> None:
+def test_random_initialisation_of_every_parameter() -> None:
+    """w_r, both projections and both norms (PerViT, table 5, 'Rand')."""
     backbone = PerViT(SMALL, position_init='random')
-    for block in backbone.blocks:
-        assert (block.attn.position.norm2.weight == 1).all() and (block.attn.position.norm2.bias == 0).all()
+    values = [('w_r', backbone.distance_embedding.proj.weight)]
+    values += [(name, value) for block in backbone.blocks for name, value in block.attn.position.named_parameters()]
+    for name, value in values:
+        assert value.unique().numel() == value.numel(), name
+    bias = torch.stack([block.attn.position.norm2.bias for block in backbone.blocks])
+    assert -5 <= bias.min() < bias.max() <= 4 and bias.std() > 1
 
 
 @torch.no_grad()
@@ -131,7 +142,7 @@ def test_rows_of_the_tables(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_single_layer_starts_as_local_as_two() -> None:
     """Eq. 9: the second norm's initial values make the first block local and the last one global."""
-    backbone = PerViT(SMALL, **ROWS['single layer'])
+    backbone = PerViT(SMALL, **ROWS['Euc'])
     biases = [block.attn.position_bias((9, 9), backbone.distance_embedding) for block in backbone.blocks]
     centre, neighbour, corner = 40, 41, 0
     first, last = (bias[:, centre].exp() for bias in (biases[0], biases[-1]))
@@ -196,7 +207,6 @@ def test_checkpoint_of_another_variant(tmp_path) -> None:
         (dict(arch=SMALL, position_init='local'), "position_init must be .*, got 'local'"),
         (dict(arch=SMALL, stem=dict(type='PatchStem', patch=8)), 'PatchStem has no argument patch'),
         (dict(arch=SMALL, token_mixers=[{}] * 4), 'token_mixers must be one dict or 12 of them'),
-        (dict(arch=SMALL, **{**ROWS['no norm'], 'position_init': 'conv'}), "needs position_init='random'"),
     ],
 )
 def test_arguments_that_are_wrong(options: dict, message: str) -> None:

@@ -97,6 +97,18 @@ def test_unit_of_the_coordinates_is_the_size_of_the_release() -> None:
     assert grids(arch=SMALL_AAAA, pretrain_size=384) == [(96, 96), (48, 48), (24, 24), (12, 12)]
 
 
+def test_interpolation_starts_from_the_grid_of_a_classifier() -> None:
+    def grids(**options) -> list[tuple]:
+        with torch.device('meta'):
+            backbone = TransNeXt(bias_mode='interpolate', **options)
+        biases = [stage.blocks[0].attn.position_bias for stage in backbone.stages]
+        return [(bias.train_grid[0], bias.train_pooled_grid[0]) for bias in biases]
+
+    assert grids(arch=SMALL) == [(56, 7), (28, 7), (14, 7), (7, 7)]
+    assert grids(arch=SMALL, img_size=384) == [(96, 12), (48, 12), (24, 12), (12, 12)]
+    assert grids(arch='micro-aaaa') == [(64, 4), (32, 4), (16, 4), (8, 4)]
+
+
 @pytest.mark.parametrize('arch', [SMALL, SMALL_AAAA], ids=['A-A-A-M', 'A-A-A-A'])
 @torch.no_grad()
 def test_interpolation_equals_extrapolation_at_the_training_size(arch: dict) -> None:
@@ -123,6 +135,11 @@ COMPOSITIONS = dict(
     learned_bias=dict(position_bias=dict(type='bioattn_mm.RelativePositionBias')),
     learned_bias_of_all=dict(position_bias=dict(type='bioattn_mm.RelativePositionBias'), token_mixers=TO_ALL),
     glu=dict(channel_mixer=dict(type='bioattn_mm.GLU')),
+    type_2=dict(channel_mixer=dict(type='bioattn_mm.OtherConvGLU', design=2)),
+    bias_of_both=dict(position_bias=dict(type='bioattn_mm.LogCPBOfBothPaths')),
+    dynamic_bias=dict(token_mixers=[*[dict(type='bioattn_mm.DynamicBiasAttention')] * 3, {}]),
+    reduction=dict(token_mixers=dict(type='bioattn_mm.SpatialReductionAttention')),
+    unscaled=TransNeXt.position_bias_settings('unscaled', 64),
     se=dict(channel_mixer=dict(type='bioattn_mm.SEMLP', se_ratio=0.25)),
 )
 
@@ -130,7 +147,8 @@ COMPOSITIONS = dict(
 @pytest.mark.parametrize('bias_mode', ['extrapolate', 'interpolate'])
 @pytest.mark.parametrize('name', COMPOSITIONS)
 def test_every_composition_at_any_size(name: str, bias_mode: str) -> None:
-    backbone = TransNeXt(SMALL, bias_mode=bias_mode, img_size=64, pretrain_size=64, **COMPOSITIONS[name])
+    options = dict(bias_mode=bias_mode, img_size=64, pretrain_size=64) | COMPOSITIONS[name]
+    backbone = TransNeXt(SMALL, **options)
     outputs = backbone(torch.randn(1, 3, 97, 70))
     for output, channels, stride in zip(outputs, backbone.out_channels, (4, 8, 16, 32), strict=True):
         assert output.shape == (1, channels, -(-97 // stride), -(-70 // stride))
@@ -170,6 +188,9 @@ def test_parts_are_composed_by_stage() -> None:
     # A grid to itself, where tokens attend to all tokens.
     bias = TransNeXt(SMALL, **COMPOSITIONS['learned_bias_of_all']).stages[0].blocks[0].attn.position_bias
     assert bias.offsets.shape == (1, 111, 111)
+    biases = TransNeXt(SMALL, **COMPOSITIONS['learned_bias']).stages
+    # Offsets of two of 7 x 7 cells in every stage.
+    assert [stage.blocks[0].attn.position_bias.offsets.shape[1:] for stage in biases] == [(13, 13)] * 4
 
 
 class WithoutMixing(torch.nn.Module):

@@ -1,17 +1,40 @@
 """What the operator tests share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
 
-from bioattn_mm.ops.backends import CUDA_ARCHITECTURES, LIBRARY_IS_LOADED
+from bioattn_mm.ops.backends import LIBRARY_IS_LOADED
 
-needs_library = pytest.mark.skipif(not LIBRARY_IS_LOADED, reason='the compiled operators were not built')
-needs_cuda = pytest.mark.skipif(
-    not (torch.cuda.is_available() and CUDA_ARCHITECTURES),
-    reason='there is no GPU, or the operators were not compiled for CUDA',
+from ..needs import needs
+
+needs_library, needs_cuda = needs('operators'), needs('CUDA operators')
+# The instruction set that the CPU operators use, and all up to it, the simplest first. Those above are not for tests:
+# who lowers the one in use may have lowered oneDNN's, too.
+IN_USE = torch.ops.bioattn_mm.cpu_capability() if LIBRARY_IS_LOADED else 'none'
+CAPABILITIES = torch.ops.bioattn_mm.cpu_capabilities() if LIBRARY_IS_LOADED else []
+CAPABILITIES = CAPABILITIES[: CAPABILITIES.index(IN_USE) + 1] if LIBRARY_IS_LOADED else []
+OF_BFLOAT16 = 'avx512_bf16'
+needs_bfloat16_kernels = pytest.mark.skipif(
+    IN_USE != OF_BFLOAT16, reason=f'kernels for bfloat16 need {OF_BFLOAT16}; in use: {IN_USE}'
 )
+
+
+@contextmanager
+def capability(name: str) -> Iterator[None]:
+    """Within it the CPU operators run with an instruction set of `CAPABILITIES`."""
+    torch.ops.bioattn_mm.set_cpu_capability(name)
+    try:
+        yield
+    finally:
+        torch.ops.bioattn_mm.set_cpu_capability(IN_USE)
+
+
+def without_bfloat16_kernels() -> str:
+    """The instruction set in use, or the one below it if that has kernels for bfloat16."""
+    return 'avx512' if IN_USE == OF_BFLOAT16 else IN_USE
 
 
 def check_any_number_of_threads(run: Callable[[], list[torch.Tensor]]) -> None:

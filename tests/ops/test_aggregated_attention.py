@@ -137,7 +137,7 @@ def test_operator_is_registered_as_torch_expects() -> None:
     arguments = make_arguments(batch=1, dtype=torch.float32)
     inputs = [t.requires_grad_(t.is_floating_point()) for t in arguments.values()]
     # Schema, autograd registration, fake tensors, and AOT dispatch with dynamic shapes.
-    torch.library.opcheck(torch.ops.bioattn_mm.aggregated_attention.default, inputs)
+    torch.library.opcheck(torch.ops.bioattn_mm.aggregated_attention.default, (*inputs, True))
 
 
 @needs_library

@@ -13,6 +13,7 @@ from torch.autograd.function import FunctionCtx
 
 from bioattn_mm.ops import CosineAttentionInputs, aggregated_attention, cosine_attention
 from bioattn_mm.ops.reference import aggregated_attention_reference
+from tests.needs import needs
 from tests.ops.conftest import needs_cuda
 from tests.ops.cuda_on_cpu import CSRC, HERE, CUDAOnCPU, barriers_in
 from tests.ops.test_aggregated_attention import FLOATING, make_arguments
@@ -342,7 +343,7 @@ def test_what_the_kernels_do_not_take(kernels: Kernels, sizes: dict, dtype: torc
         operator(*to_device(arguments, device))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason='there is no GPU')
+@needs('GPU')
 @pytest.mark.parametrize('sizes', [dict(channels=12), dict(window_size=11)], ids=str)
 def test_by_default_pytorch_takes_the_rest(sizes: dict) -> None:
     arguments = {name: tensor.cuda() for name, tensor in make_arguments(**sizes).items()}
@@ -354,7 +355,7 @@ def test_by_default_pytorch_takes_the_rest(sizes: dict) -> None:
 def test_operator_is_registered_as_torch_expects() -> None:
     arguments = make_arguments(batch=1, dtype=torch.float32)
     inputs = [t.cuda().requires_grad_(t.is_floating_point()) for t in arguments.values()]
-    torch.library.opcheck(torch.ops.bioattn_mm.aggregated_attention.default, inputs)
+    torch.library.opcheck(torch.ops.bioattn_mm.aggregated_attention.default, (*inputs, True))
 
 
 @pytest.fixture(params=['cpu', pytest.param('cuda', marks=needs_cuda)])
@@ -438,7 +439,7 @@ def test_columns_outside_of_the_bias(tensor_cores: CUDAOnCPU) -> None:
 def test_cosine_attention_is_registered_as_torch_expects() -> None:
     inputs = [t.cuda() for t in make_inputs(batch=1, dtype=torch.float16)]
     inputs = [t.requires_grad_(t.is_floating_point()) for t in inputs]
-    torch.library.opcheck(torch.ops.bioattn_mm.cosine_attention.default, inputs)
+    torch.library.opcheck(torch.ops.bioattn_mm.cosine_attention.default, (*inputs, True))
 
 
 @pytest.mark.every_kernel

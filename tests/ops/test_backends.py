@@ -9,6 +9,7 @@ from torch._subclasses import FakeTensorMode
 
 from bioattn_mm.ops import aggregated_attention, backends
 from bioattn_mm.ops.backends import available_backends, capabilities_of, choose_backend
+from tests.needs import needs
 from tests.ops.test_aggregated_attention import make_arguments
 
 GPU = torch.device('cuda', 0)
@@ -129,8 +130,15 @@ def test_the_choice_is_made_while_a_graph_is_compiled() -> None:
     assert compiled(torch.zeros(2)).tolist() == 2 * [len('reference')]
 
 
-@pytest.mark.skipif(not backends.LIBRARY_IS_LOADED, reason='the operators are not compiled')
+@needs('operators')
 def test_library_of_another_version(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(backends, 'OPERATORS', (*backends.OPERATORS, 'operator_of_tomorrow'))
-    with pytest.warns(UserWarning, match='those of another version of bioattn_mm.*to build them: pip install'):
+    monkeypatch.setattr(backends, '__version__', 'of tomorrow')
+    with pytest.warns(UserWarning, match='those of bioattn_mm .*, another version than of tomorrow.*pip install'):
         assert 'another version' in backends._load_library()
+
+
+def test_a_torch_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends.torch, '__version__', '2.9.1+cpu')
+    monkeypatch.setattr(backends, 'LIBRARY', backends.Path(__file__))
+    with pytest.warns(UserWarning, match=r'need torch 2\.10 or later, and this is torch 2\.9\.1\+cpu'):
+        assert backends._load_library()

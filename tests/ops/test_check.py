@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from bioattn_mm import ops
-from bioattn_mm.ops import aggregated_attention, backends, check
+from bioattn_mm.ops import aggregated_attention, check, registration
 from bioattn_mm.ops.__main__ import main
 from bioattn_mm.ops.baselines import flex_aggregated_attention, natten_attention, unfused_attention
 from bioattn_mm.ops.check import OPERATORS
+from tests.needs import needs
 from tests.ops.conftest import needs_library
 from tests.ops.test_aggregated_attention import make_arguments
 
@@ -25,7 +27,7 @@ def exit_code(*arguments: str) -> int:
 
 def test_every_operator_is_checked() -> None:
     operators = {name for name in ops.__all__ if 'backend' in inspect.signature(getattr(ops, name)).parameters}
-    assert set(OPERATORS) == set(backends.OPERATORS) == operators
+    assert set(OPERATORS) == set(registration.OPERATORS) == operators
 
 
 @needs_library
@@ -78,6 +80,18 @@ def test_a_difference(fault: str, capsys: pytest.CaptureFixture, monkeypatch: py
     assert ('RuntimeError: no kernel image |' in report) == (fault == 'raises')
 
 
+@pytest.mark.parametrize('name', ['relative_bias_attention', 'peripheral_attention'])
+def test_gradients_of_an_empty_batch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What PyTorch 2.15 returns of no elements does not depend on the arguments.
+    monkeypatch.setattr(F, 'scaled_dot_product_attention', lambda query, *_, **__: torch.zeros_like(query))
+    operator = OPERATORS[name]
+    inputs = operator.inputs(dict(batch=0), 'cpu', torch.float32)
+    output, *gradients = operator.values_and_gradients(inputs, 'reference')
+    assert output.shape == inputs[0].shape
+    for gradient, tensor in zip(gradients, inputs, strict=True):
+        assert torch.equal(gradient, torch.zeros_like(tensor))
+
+
 def test_nothing_to_check(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
     assert exit_code('--check', '--device', 'cuda') == 2
@@ -106,8 +120,8 @@ def test_baselines_compute_the_same(sizes: dict) -> None:
         torch.testing.assert_close(flex(*arguments), want, rtol=1e-5, atol=1e-5)
 
 
+@needs('natten')
 def test_natten_computes_the_same_away_from_the_border_and_without_bias() -> None:
-    pytest.importorskip('natten')
     arguments = make_arguments(channels=24, grid=(9, 8), pooled_grid=(3, 2), window_size=5, dtype=torch.float32)
     arguments['window_bias'].zero_()
     arguments['pooled_bias'].zero_()

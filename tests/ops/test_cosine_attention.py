@@ -165,7 +165,7 @@ def test_half_precision_is_a_format_of_storage(dtype: torch.dtype) -> None:
 @needs_library
 def test_operator_is_registered_as_torch_expects() -> None:
     inputs = [t.requires_grad_(t.is_floating_point()) for t in make_inputs(batch=1, dtype=torch.float32)]
-    torch.library.opcheck(torch.ops.bioattn_mm.cosine_attention.default, inputs)
+    torch.library.opcheck(torch.ops.bioattn_mm.cosine_attention.default, (*inputs, True))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bioattn_mm.ops import gelu_pool
-from tests.ops.conftest import check_any_number_of_threads, needs_library
+from tests.ops.conftest import CAPABILITIES, capability, check_any_number_of_threads, needs_library
 
 Grid = tuple[int, int]
 # Cells of the same size, of several sizes that overlap, as many as tokens, and more.
@@ -34,12 +34,9 @@ def test_equals_pytorch_in_float64(
 ) -> None:
     x = make_tokens(grid, channels, dtype)
     exact = output_and_gradient(x.detach().double().requires_grad_(), pooled_grid, 'reference')
-    for allowed in (True, False):
-        torch.ops.bioattn_mm.allow_bfloat16_instructions(allowed)
-        try:
+    for name in CAPABILITIES:
+        with capability(name):
             results = output_and_gradient(x, pooled_grid, 'cpu')
-        finally:
-            torch.ops.bioattn_mm.allow_bfloat16_instructions(True)
         for got, want in zip(results, exact, strict=True):
             assert got.dtype == dtype and got.shape == want.shape
             torch.testing.assert_close(got.double(), want, rtol=0, atol=tolerance * max(1, want.abs().max().item()))

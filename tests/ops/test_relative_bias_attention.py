@@ -12,11 +12,11 @@ from torch.nn.attention.flex_attention import flex_attention
 from bioattn_mm.ops import chunked_attention, relative_bias_attention
 from bioattn_mm.ops.relative_bias import bias_of_pairs, bias_of_queries, bias_of_rows
 from bioattn_mm.ops.relative_bias_attention import offset_score_mod
-from tests.ops.conftest import check_any_number_of_threads, needs_library
+from tests.needs import needs
+from tests.ops.conftest import capability, check_any_number_of_threads, needs_library, without_bfloat16_kernels
 
 Grid = tuple[int, int]
 GRIDS = [(5, 7), (1, 1), (1, 9), (8, 1), (3, 2)]
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='flex attention for training needs a GPU')
 
 
 def make_arguments(
@@ -57,6 +57,15 @@ def test_equals_the_formula(grid: Grid, backend: str) -> None:
     torch.testing.assert_close(relative_bias_attention(*arguments, 0.7, backend=backend), want)
     output = relative_bias_attention(*arguments, backend=backend)
     torch.testing.assert_close(output, relative_bias_attention(*arguments, 8**-0.5, backend=backend))
+
+
+@needs_library
+def test_gradient_of_the_bias_of_one_head_however_it_lies_in_memory() -> None:
+    query, key, value, bias = make_arguments(batch=3, heads=1)
+    # The stride of an axis of length 1 says nothing.
+    inputs = [query, key, value, bias.as_strided(bias.shape, (1, *bias.stride()[1:]))]
+    for ours, want in zip(gradients(inputs, backend='cpu'), gradients(inputs, backend='reference'), strict=True):
+        torch.testing.assert_close(ours, want)
 
 
 @needs_library
@@ -136,11 +145,8 @@ def test_no_second_derivative() -> None:
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 def test_half_precision_sums_in_float32(dtype: torch.dtype) -> None:
     inputs = make_arguments((9, 11), channels=24, dtype=dtype)
-    torch.ops.bioattn_mm.allow_bfloat16_instructions(False)
-    try:
+    with capability(without_bfloat16_kernels()):
         results = gradients(inputs, backend='cpu')
-    finally:
-        torch.ops.bioattn_mm.allow_bfloat16_instructions(True)
     assert [result.dtype for result in results] == [dtype] * 4 + [torch.float32]
     exact = relative_bias_attention(*(tensor.double() for tensor in inputs), backend='cpu')
     # The only rounding is that of the output itself.
@@ -172,7 +178,7 @@ def test_autocast(dtype: torch.dtype, backend: str) -> None:
     with torch.autocast('cpu', dtype):
         output = relative_bias_attention(*leaves, backend=backend)
         if backend == 'cpu':  # as exported graphs call it
-            assert torch.equal(torch.ops.bioattn_mm.relative_bias_attention(*inputs, 8**-0.5), half)
+            assert torch.equal(torch.ops.bioattn_mm.relative_bias_attention(*inputs, 8**-0.5)[0], half)
         exact = [tensor.double() for tensor in inputs]
         assert relative_bias_attention(*exact, backend=backend).dtype == torch.float64
     assert output.dtype == dtype
@@ -280,7 +286,7 @@ def test_flex_attention_as_torch_compile_traces_it(monkeypatch: pytest.MonkeyPat
     torch.testing.assert_close(output, relative_bias_attention(*arguments, backend='reference'))
 
 
-@needs_gpu
+@needs('GPU')  # as flex attention does for training
 @pytest.mark.parametrize('grid', [(4, 4), (33, 47)], ids=str)
 def test_compiled_flex_attention_of_the_gpu(grid: Grid) -> None:
     leaves = [tensor.cuda().requires_grad_() for tensor in make_arguments(grid, channels=16, dtype=torch.float32)]

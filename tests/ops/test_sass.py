@@ -1,13 +1,14 @@
 """benchmarks/sass.py, which counts the instructions of compiled kernels."""
 
 import importlib.util
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.needs import needs
 
 BENCHMARKS = Path(__file__).parents[2] / 'benchmarks'
 
@@ -87,7 +88,7 @@ def test_without_the_toolkit(sass: ModuleType) -> None:
         sass.find_tool('nvcc-of-nobody')
 
 
-@pytest.mark.skipif(not shutil.which('nvcc'), reason='there is no nvcc')
+@needs('nvcc')
 def test_a_compiled_kernel(sass: ModuleType, tmp_path: Path) -> None:
     source, cubin = tmp_path / 'toy.cu', tmp_path / 'toy.cubin'
     source.write_text("""

@@ -366,7 +366,8 @@ def test_arguments_that_do_not_fit(name: str, wrong: torch.Tensor, message: str)
         sliding_window_qk(*select(arguments, QK)) if name in QK else sliding_window_av(*select(arguments, AV))
 
 
-def test_window_size_that_does_not_fit() -> None:
+@pytest.mark.parametrize('window_size', [5, -3, 0])
+def test_window_size_that_does_not_fit(window_size: int) -> None:
     arguments = make_arguments()
-    with pytest.raises(ValueError, match='bias has 9 offsets, expected 25 for window_size 5'):
-        sliding_window_qk(*select(arguments, QK), window_size=5)
+    with pytest.raises(ValueError, match=f'bias has 9 offsets, expected window_size 3, got {window_size}'):
+        sliding_window_qk(*select(arguments, QK), window_size=window_size)

@@ -11,9 +11,9 @@ trap 'rm -rf "$work"' EXIT
 "$python" -m pip install --quiet --target "$work" ziglang==0.17.1  # clang with the headers of both systems
 torch=$("$python" -c 'import torch; print(torch.__path__[0])')
 for target in aarch64-linux-gnu aarch64-macos; do
-    for source in operators.cpp cpu/*.cpp; do
+    for source in operators.cpp old_linux.cpp cpu/*.cpp; do
         PYTHONPATH=$work "$python" -m ziglang c++ -target "$target" -std=c++17 -O1 -fno-math-errno -fno-trapping-math -w \
-            -I. -I"$torch/include" -I"$torch/include/torch/csrc/api/include" -c "$source" -o "$work/object.o"
+            -DBIOATTN_VERSION='""' -I. -I"$torch/include" -c "$source" -o "$work/object.o"
         echo "$target: $source compiles"
     done
 done

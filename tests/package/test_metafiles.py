@@ -3,10 +3,13 @@
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 
-modelindex = pytest.importorskip('modelindex')
+from ..needs import module_needs
+
+pytestmark = module_needs('modelindex')
+
+import modelindex  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 INDEX = yaml.safe_load((ROOT / 'model-index.yml').read_text())

@@ -6,30 +6,25 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext
-from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 
-from bioattn_mm import Predictor
-from bioattn_mm.page.explorer import Explorer
-from bioattn_mm.page.server import TEMPORARY, serving
+from bioattn_mm.page.server import TEMPORARY
 
+from ..needs import module_needs, needs
 from ..tools.running import InProcess
 from .small_models import save_segmentor
 
-for package in ('gradio', 'playwright'):  # Gradio itself is imported by the server
-    if find_spec(package) is None:
-        pytest.skip(f'{package} is not installed: make setup EXTRA=demo', allow_module_level=True)
+pytestmark = module_needs('gradio', 'playwright')
+import httpx  # noqa: E402
 from playwright.sync_api import Browser, Page  # noqa: E402
 
 from bioattn_mm.page.browser import (  # noqa: E402
     choose,
     click,
-    find_chromium,
     open_browser,
     source,
     upload,
@@ -37,24 +32,7 @@ from bioattn_mm.page.browser import (  # noqa: E402
     wait_for_change,
 )
 
-needs_browser = pytest.mark.skipif(find_chromium() is None, reason='no Chromium here: apt-get install chromium')
 SECONDS = 60  # until something that must happen has happened
-
-
-@pytest.fixture(scope='module')
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of the page for a small TransNeXt; what it stores is removed at the end."""
-    folder = tmp_path_factory.mktemp('page')
-    make = partial(
-        Predictor, *save_segmentor(folder, 'TransNeXt', bias_mode='interpolate', img_size=64), device='cpu'
-    )
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(tempfile, 'tempdir', str(folder))
-        explorer = Explorer(lambda bias_mode: make(bias_mode=bias_mode))
-        with serving(explorer, 'small TransNeXt', '127.0.0.1', None, 2**20) as url:
-            yield url
-            assert [file for file in folder.glob(f'{TEMPORARY}*/**/*') if file.is_file()]
-        assert not list(folder.glob(f'{TEMPORARY}*'))
 
 
 @pytest.fixture(scope='module')
@@ -93,7 +71,7 @@ def pixels(page: Page, name: str) -> np.ndarray:
     return cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
 
 
-@needs_browser
+@needs('Chromium')
 def test_upload_click_and_controls(page: Page, image: Path) -> None:
     upload(page, image)
     first, second = source(page, 'prediction_0'), source(page, 'prediction_1')
@@ -131,7 +109,7 @@ def test_upload_click_and_controls(page: Page, image: Path) -> None:
     wait_for_change(page, 'attention_0', attention)
 
 
-@needs_browser
+@needs('Chromium')
 def test_position_biases_and_sizes_side_by_side(page: Page, image: Path) -> None:
     upload(page, image)
     left, right = source(page, 'prediction_0'), source(page, 'prediction_1')
@@ -150,7 +128,7 @@ def test_position_biases_and_sizes_side_by_side(page: Page, image: Path) -> None
     assert page.is_visible('#prediction_0')
 
 
-@needs_browser
+@needs('Chromium')
 def test_bad_uploads_are_messages(page: Page, image: Path, tmp_path: Path) -> None:
     messages = page.locator('[data-testid=toast-body]')
     (tmp_path / 'notes.txt').write_text('no image')
@@ -169,7 +147,7 @@ def test_bad_uploads_are_messages(page: Page, image: Path, tmp_path: Path) -> No
     source(page, 'prediction_0')
 
 
-@needs_browser
+@needs('Chromium')
 def test_uploads_are_limited_by_the_server_too(server: str, page: Page) -> None:
     file = dict(name='large.png', mimeType='image/png', buffer=bytes(2**20 + 1))
     answer = page.request.post(f'{server}gradio_api/upload', multipart=dict(files=file))
@@ -180,9 +158,11 @@ def test_uploads_are_limited_by_the_server_too(server: str, page: Page) -> None:
 def test_the_command_serves_until_it_is_ended(
     number: int, tmp_path: Path, tool: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It prints the address, refuses a port that is taken, and leaves no temporary files."""
+    """It prints the address, answers under known names, refuses a taken port, and leaves no temporary files."""
     files = (*save_segmentor(tmp_path, 'ConViT'), '--device', 'cpu')
     monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
+    if 'gradio' in sys.modules:  # it makes an empty folder in that of the first page of the process
+        monkeypatch.setattr('gradio.routes.DEFAULT_TEMP_DIR', str(tmp_path / 'first'))
     printed, handler = [], signal.getsignal(signal.SIGTERM)
 
     def end() -> None:
@@ -190,12 +170,15 @@ def test_the_command_serves_until_it_is_ended(
         assert list(tmp_path.glob(f'{TEMPORARY}*'))
         port = printed[-1].split('127.0.0.1:')[1].split('/')[0]
         assert port in tool.error(tmp_path, 'demo.py', *files, '--port', port)
+        hosts = (f'127.0.0.1:{port}', 'proxy.example', 'evil.example')
+        answers = [httpx.get(f'http://127.0.0.1:{port}/config', headers={'Host': host}) for host in hosts]
+        assert [answer.status_code for answer in answers] == [200, 200, 403]
         os.kill(os.getpid(), number)
 
     monkeypatch.setattr(signal, 'pause', end)
     try:
         with pytest.raises(SystemExit) if number == signal.SIGTERM else nullcontext() as exit_:
-            tool(tmp_path, 'demo.py', *files)
+            tool(tmp_path, 'demo.py', *files, '--allow-host', 'proxy.example')
     finally:
         signal.signal(signal.SIGTERM, handler)
     assert exit_ is None or exit_.value.code == 128 + signal.SIGTERM

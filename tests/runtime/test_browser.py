@@ -11,10 +11,11 @@ import cv2
 import numpy as np
 import pytest
 
-for package in ('onnx', 'onnxruntime', 'playwright'):
-    pytest.importorskip(package, reason=f"{package} is not installed: make setup EXTRA='deploy demo'")
+from ..needs import ONNXRUNTIME_WEB, module_needs, needs
 
-from bioattn_mm.page.browser import find_chromium, open_browser  # noqa: E402
+pytestmark = module_needs('onnx', 'onnxruntime', 'openvino', 'playwright')
+
+from bioattn_mm.page.browser import open_browser  # noqa: E402
 from bioattn_mm.runtime import Model  # noqa: E402
 
 from ..tools.running import ROOT  # noqa: E402
@@ -22,7 +23,6 @@ from .comparison import image_of  # noqa: E402
 from .small_models import segmentor  # noqa: E402
 from .test_model import WHOLE  # noqa: E402
 
-BUNDLE = ROOT / 'runtime' / 'node_modules'
 PAGE = """<!doctype html><img src="image.png"><script type="module">
 import { load, segment } from './browser.js';
 const image = document.querySelector('img');
@@ -52,7 +52,7 @@ def address(tmp_path: Path) -> Iterator[str]:
     path.write_text(json.dumps(document))
     cv2.imwrite(str(tmp_path / 'image.png'), image_of(48, 62))
     (tmp_path / 'browser.js').write_text((ROOT / 'runtime/browser.js').read_text())
-    (tmp_path / 'node_modules').symlink_to(BUNDLE)
+    (tmp_path / 'node_modules').symlink_to(ONNXRUNTIME_WEB)
     (tmp_path / 'index.html').write_text(PAGE)
     server = ThreadingHTTPServer(('127.0.0.1', 0), functools.partial(Handler, directory=str(tmp_path)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -61,8 +61,7 @@ def address(tmp_path: Path) -> Iterator[str]:
     server.server_close()
 
 
-@pytest.mark.skipif(find_chromium() is None, reason='no Chromium here: apt-get install chromium')
-@pytest.mark.skipif(not BUNDLE.is_dir(), reason='no onnxruntime-web here: npm install --prefix runtime')
+@needs('Chromium', 'onnxruntime-web')
 def test_the_browser_finds_the_same_classes(address: str, tmp_path: Path) -> None:
     with open_browser() as browser:
         page = browser.new_page()

@@ -16,8 +16,9 @@ from mmdet.models.roi_heads.mask_heads.fcn_mask_head import _do_paste_mask
 from mmseg.models import EncoderDecoder
 from PIL import Image
 
-for package in ('onnx', 'onnxruntime', 'openvino'):
-    pytest.importorskip(package, reason=f'{package} is not installed: make setup EXTRA=deploy')
+from ..needs import module_needs
+
+pytestmark = module_needs('onnx', 'onnxruntime', 'openvino')
 
 from bioattn_mm.errors import InputError  # noqa: E402
 from bioattn_mm.runtime import Model  # noqa: E402
@@ -231,10 +232,24 @@ def test_bad_input(tmp_path: Path, tool: InProcess) -> None:
         (dict(format='bioattn_mm/7'), 'has the format bioattn_mm/7, expected bioattn_mm/1'),
         (dict(task='panoptic'), 'is a model for panoptic, and the runtime is for'),
         (dict(preprocessing=[dict(type='flip')]), "has a step 'flip', expected one of resize"),
+        (dict(preprocessing=[3]), 'json is damaged, it has the entry 3: export the model again'),
+        (dict(preprocessing=[dict(type='resize', by=3)]), 'has a step that cannot be done, .*by'),
+        (dict(preprocessing=3), 'json is damaged, it has no preprocessing that is a list'),
+        (dict(postprocessing=None), 'json is damaged, it has no postprocessing that is an object'),
+        (dict(postprocessing=dict(crop_size=[0, 5])), r'it has the entry \[0, 5\]'),
+        (dict(classes=[1, 2, 3, 4]), 'it has the entry 1'),
+        (dict(classes=document['classes'][:2]), 'it has 2 classes and 4 colours'),
+        (dict(palette=[[1, 2]] * 4), r'it has the entry \[1, 2\]'),
+        (dict(inputs=3), 'it has no inputs that is an object'),
+        (dict(inputs=[dict(multiple=0)]), 'it has the entry 0'),
     ):
         path.write_text(json.dumps({**document, **change}))
         with pytest.raises(InputError, match=reason):
             Model(model)(tmp_path / 'a.png')
+    for content in ('[1]', '{', '[' * 100_000):
+        path.write_text(content)
+        with pytest.raises(InputError, match='pipeline.json is damaged, .*: export the model again'):
+            Model(model)
 
 
 WITHOUT_PYTORCH = """

@@ -106,9 +106,7 @@ class InProcess:
         self.monkeypatch.chdir(folder)
         self.monkeypatch.setattr(sys, 'argv', [str(ROOT / 'tools' / tool), *map(str, args)])
         self.capsys.readouterr()
-        # A run would otherwise write to where the last one's visualizer did.
-        for kind in _managed_classes():
-            kind._instance_dict.clear()
+        forget_runs()
         try:
             runpy.run_path(sys.argv[0], run_name='__main__')
         finally:
@@ -128,6 +126,12 @@ class InProcess:
         line = self.error(folder, tool, *args)
         assert sorted(folder.rglob('*')) == before
         return line
+
+
+def forget_runs() -> None:
+    """Let the next run of this process have its own logger and visualizer, and write to its own files."""
+    for kind in _managed_classes():
+        kind._instance_dict.clear()
 
 
 def _managed_classes(kind: type = ManagerMixin) -> Iterator[type]:

@@ -20,7 +20,7 @@ from bioattn_mm.checkpoints.downstream import convert
 from bioattn_mm.models import TransNeXt
 
 from .. import parity
-from .running import ROOT, InProcess, run
+from .running import ROOT, InProcess, run_forked
 
 TOOL = 'convert_checkpoint.py'
 Shapes = dict[str, tuple[int, ...]]
@@ -241,7 +241,7 @@ def test_averaged_weights_and_wrappers(tmp_path: Path) -> None:
     }
     shapes |= {'module.ema_backbone_norm1_weight': (48,)}
     save(tmp_path / 'released.pth', shapes, ema_state_dict={'steps': torch.zeros(())}, message_hub={})
-    out = run(tmp_path, TOOL, 'released.pth', 'converted.pth')
+    out = run_forked(tmp_path, TOOL, 'released.pth', 'converted.pth')
     assert '(EMA); the set that mmdet and mmseg load is kept: 2, ema_state_dict, ema_backbone_norm1_weight' in out
     assert 'the state of the training, not of the model: 1, message_hub' in out
     assert 'not compared with a model' in out

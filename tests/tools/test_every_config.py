@@ -10,14 +10,13 @@ import pytest
 from mmengine.config import Config
 
 from ..conftest import NUM_TRAIN
-from .running import ROOT, InProcess, metrics_of_test, run, scalars
+from .running import ROOT, InProcess, metrics_of_test, run_forked, scalars
 from .small_images import small_training
 
-# Of each system and framework, except TransNeXt (all frameworks: test_real_run.py), DINO (test_mini_dino_learns) and
-# mmdet's Mask2Former (test_real_run.py, test_panoptic.py);
-# `make test-all` runs the rest.
+# Of each system, and of each framework that the other tests of tools leave out: TransNeXt, DINO and mmdet's Mask2Former
+# are in test_real_run.py, Mask R-CNN in test_train_and_test.py. `make test-all` runs the rest.
 REPRESENTATIVES = (
-    'convit/mask_rcnn_tiny_coco',
+    'convit/upernet_tiny_ade20k',
     'pervit/upernet_tiny_ade20k',
     'gab/upernet_swin_small_ade20k',
     'vars/mask2former_rvt_tiny_vars_sd_ade20k',
@@ -118,7 +117,7 @@ def test_every_config_learns_and_comes_back(name: str, workplace: Path, tool: In
     if 'upernet' in name:
         model = ['model.decode_head.channels=96', 'model.auxiliary_head.channels=48']
     # As a user trains it; UperNet and Mask R-CNN are in test_train_and_test.py, DINO is below.
-    train = run if 'mask2former' in name else tool
+    train = run_forked if 'mask2former' in name else tool
     train(
         workplace, 'train.py', config, '--mini', '--work-dir', name,
         '--cfg-options', f'train_cfg.max_iters={iterations}', 'default_hooks.logger.interval=1',
@@ -176,6 +175,7 @@ def test_every_classifier_learns_and_comes_back(name: str, workplace: Path, tool
     shutil.rmtree(work_dir)
 
 
+@pytest.mark.every_config
 def test_mini_dino_learns(workplace: Path, tool: InProcess) -> None:
     """The queries and the schedule that `--mini` gives DINO let it find objects in images that it has not seen."""
     config = str(ROOT / 'tests/tools/dino_small.py')

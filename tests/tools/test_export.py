@@ -18,12 +18,12 @@ from bioattn_mm import Predictor
 from bioattn_mm.runtime import Model
 from bioattn_mm.runtime.backends import BACKENDS
 
+from ..needs import module_needs
 from ..runtime.comparison import check_logits, few_images
 from .random_weights import random_checkpoint
 from .running import ROOT, InProcess
 
-for package in ('mmdeploy', 'onnx', 'onnxruntime', 'openvino'):
-    pytest.importorskip(package, reason=f'{package} is not installed: make setup EXTRA=deploy')
+pytestmark = module_needs('mmdeploy', 'onnx', 'onnxruntime', 'openvino')
 
 UPERNET, MASK_RCNN = (str(ROOT / f'tests/tools/{name}_small.py') for name in ('upernet', 'mask_rcnn'))
 STAGES = ('rpn', 'rcnn')
@@ -137,7 +137,7 @@ def check_runtime(config: str, exported: Path, workplace: Path) -> None:
         options['cfg_options']['test_dataloader.dataset.pipeline.1.scale'] = (256, 192)
     else:
         del options['cfg_options']
-    samples = Predictor(config, workplace / 'random.pth', **options)(images)
+    samples = Predictor(config, workplace / 'random.pth', **options)(images, return_logits=True)
     for backend in BACKENDS:
         results = Model(exported, backend)(images, return_logits=True)
         for sample, result in zip(samples, results):

@@ -13,6 +13,7 @@ from mmengine.registry import MODELS as REGISTRY
 from mmengine.registry import TRANSFORMS
 
 from bioattn_mm import Predictor
+from bioattn_mm.export.formats import FOR_ONNX
 from bioattn_mm.export.pipeline import preprocessing_of
 from bioattn_mm.export.program import adaptive_average
 from bioattn_mm.layers import (
@@ -29,18 +30,15 @@ from bioattn_mm.ops.portable import portable_formulas
 from bioattn_mm.runtime import Model
 from bioattn_mm.runtime.images import prepare
 
+from ..needs import needs
 from ..runtime.comparison import check_logits, few_images, image_of
 from .random_weights import random_checkpoint
 from .running import ROOT, InProcess
 
 UPERNET, MASK_RCNN = (str(ROOT / f'tests/tools/{name}_small.py') for name in ('upernet', 'mask_rcnn'))
+ONNX = needs(*FOR_ONNX)
 CLASSES = ('screw', 'nut', 'washer')
 SIZE = (64, 96)
-
-
-def packages() -> None:
-    for package in ('onnx', 'onnxscript', 'onnxslim', 'onnxruntime'):
-        pytest.importorskip(package, reason=f'{package} is not installed: make setup EXTRA=deploy')
 
 
 def test_portable_formulas_are_the_operators() -> None:
@@ -94,8 +92,8 @@ def checkpoint(workplace: Path) -> Path:
     return path
 
 
+@ONNX
 def test_onnx_of_one_size(workplace: Path, checkpoint: Path, tool: InProcess) -> None:
-    packages()
     import onnx
     import onnxruntime
 
@@ -148,14 +146,14 @@ def test_onnx_of_one_size(workplace: Path, checkpoint: Path, tool: InProcess) ->
 def check_runtime(out: Path, checkpoint: Path, images: list[np.ndarray], **options: object) -> None:
     """bioattn_mm.runtime predicts, by pipeline.json alone, what PyTorch predicts by the config."""
     results = Model(out / 'end2end.onnx')(images, return_logits=True)
-    samples = Predictor(UPERNET, checkpoint, mini=True, device='cpu', **options)(images)
+    samples = Predictor(UPERNET, checkpoint, mini=True, device='cpu', **options)(images, return_logits=True)
     for sample, result in zip(samples, results, strict=True):
         check_logits(sample, result)
 
 
+@ONNX
 @pytest.mark.every_config
 def test_onnx_of_any_size(workplace: Path, tool: InProcess) -> None:
-    packages()
     out, checkpoint = workplace / 'exported_of_any_size', workplace / 'torch_any_size.pth'
     random_checkpoint(checkpoint, UPERNET)
     printed = tool(
@@ -210,7 +208,7 @@ def test_refused(workplace: Path, checkpoint: Path, tool: InProcess) -> None:
     assert line == 'error: --float16 and --int8 write ONNX files: take --to onnx'
     line = error(UPERNET, checkpoint, '--via', 'torch', '--to', 'onnx', '--int8', 'data', '--backbone')
     assert line == 'error: --int8 is for whole models: calibrate without --backbone'
-    line = error(UPERNET, checkpoint, '--via', 'torch', '--to', 'onnx', '--verify')
+    line = error(UPERNET, checkpoint, '--via', 'torch', '--to', 'pt2', '--verify')
     assert line.startswith('error: --verify takes miniature images with the 150 classes of ')
     line = error(UPERNET, checkpoint, '--via', 'torch', '--to', 'pt2', '--verify', '--backbone')
     assert line.startswith('error: --via torch --verify is for segmentors; every file is compared')
@@ -219,7 +217,7 @@ def test_refused(workplace: Path, checkpoint: Path, tool: InProcess) -> None:
     line = error(UPERNET, checkpoint, '--via', 'torch', '--to', 'pt2', '--size', '64')
     assert 'expected HEIGHTxWIDTH of at least 32 pixels, such as 512x512' in line
     random_checkpoint(workplace / 'of_detector.pth', MASK_RCNN)
-    line = error(MASK_RCNN, 'of_detector.pth', '--via', 'torch', '--to', 'onnx', '--size', '64x64')
+    line = error(MASK_RCNN, 'of_detector.pth', '--via', 'torch', '--to', 'pt2', '--size', '64x64')
     assert line.startswith('error: MaskRCNN: --via torch exports classifiers, segmentors and backbones')
 
 

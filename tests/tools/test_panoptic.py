@@ -12,6 +12,7 @@ from PIL import Image
 from bioattn_mm import Predictor
 from bioattn_mm.compat.panoptic import rgb2id
 
+from ..needs import needs
 from .running import ROOT, InProcess, metrics_of_test, scalars
 
 CONFIG = str(ROOT / 'tests/tools/mask2former_panoptic_small.py')
@@ -98,13 +99,8 @@ def test_prediction_is_coco_s_panoptic_format(workplace: Path, trained: Path, to
         assert (mmcv.imread(str(trained / out / 'overlays/000000000001.png')).shape[:2]) == ids.shape
 
 
-@pytest.fixture(scope='module')
-def needs_mmdeploy() -> None:
-    for package in ('mmdeploy', 'onnx', 'onnxruntime'):
-        pytest.importorskip(package, reason=f'{package} is not installed: make setup EXTRA=deploy')
-
-
-@pytest.mark.usefixtures('needs_mmdeploy', 'trained')
+@needs('mmdeploy', 'onnx', 'onnxruntime')
+@pytest.mark.usefixtures('trained')
 def test_export_with_the_deploy_config_of_another_task(workplace: Path, tool: InProcess) -> None:
     line = tool.error(
         workplace, 'export.py', CONFIG, CHECKPOINT, '--mini', '--out', 'panoptic/refused',
@@ -114,7 +110,7 @@ def test_export_with_the_deploy_config_of_another_task(workplace: Path, tool: In
 
 
 @pytest.mark.every_config
-@pytest.mark.usefixtures('needs_mmdeploy')
+@needs('mmdeploy', 'onnx', 'onnxruntime')
 @pytest.mark.filterwarnings('ignore:You are using the legacy TorchScript-based ONNX export')
 def test_exported_predicts_the_same(workplace: Path, trained: Path, tool: InProcess) -> None:
     printed = tool(

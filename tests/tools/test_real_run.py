@@ -231,7 +231,7 @@ def test_dry_run_says_what_the_run_will_be_and_writes_nothing(user: Path) -> Non
     ('option', 'message'),
     [
         ('train_cfg.max_updates=3', "the run would fail: TypeError: .* unexpected keyword argument 'max_updates'"),
-        ('model.decode_head.loss_decode.loss_weight=nan', 'the loss of the first training step is nan'),
+        ('model.decode_head.loss_decode.loss_weight=1e39', 'the loss of the first training step is inf'),
     ],
 )
 def test_dry_run_of_a_run_that_would_fail(user: Path, option: str, message: str, tool: InProcess) -> None:

@@ -19,7 +19,8 @@ from bioattn_mm.cli.model_check import state_dict_of
 from bioattn_mm.datasets.mini import majority_baseline
 
 from ..conftest import NUM_VAL
-from .running import ROOT, InProcess, metrics_of_test, run, scalars
+from ..needs import needs
+from .running import ROOT, InProcess, metrics_of_test, run_forked, scalars
 
 CONFIG = str(ROOT / 'tests/tools/upernet_narrow.py')
 
@@ -27,7 +28,7 @@ CONFIG = str(ROOT / 'tests/tools/upernet_narrow.py')
 @pytest.fixture(scope='module')
 def trained(workplace: Path) -> Path:
     """The work dir of a miniature run of UperNet with TransNeXt-Micro, shorter than `--mini` alone."""
-    run(
+    run_forked(
         workplace, 'train.py', CONFIG, '--mini', '--work-dir', 'trained', '--cfg-options',
         'train_cfg.max_iters=60', 'train_cfg.val_interval=60', 'param_scheduler.1.end=60',
         'default_hooks.checkpoint.interval=60',
@@ -250,6 +251,42 @@ BAD_INPUT = {
         ['train.py', CONFIG, '--mini', '--cfg-options', 'optim_wrapper.type=AmpOptimWrapper'],
         "error: the config's AmpOptimWrapper needs a GPU: on the CPU add --amp bfloat16",
     ),
+    'no images in a batch': (
+        ['train.py', CONFIG, '--mini', '--cfg-options', 'train_dataloader.batch_size=0'],
+        'error: train_dataloader.batch_size=0: expected a whole number, at least 1$',
+    ),
+    'too few classes': (
+        ['train.py', CONFIG, '--mini', '--cfg-options', 'model.decode_head.num_classes=3'],
+        'error: model.decode_head.num_classes=3: expected one for each class of the training data, .* 150$',
+    ),
+    'no iterations': (
+        ['train.py', CONFIG, '--mini', '--cfg-options', 'train_cfg.max_iters=-5'],
+        'error: train_cfg.max_iters=-5: expected a whole number, at least 1$',
+    ),
+    'unknown optimizer': (
+        ['train.py', CONFIG, '--mini', '--cfg-options', 'optim_wrapper.optimizer.type=AdamX'],
+        'error: optim_wrapper.optimizer.type=AdamX: there is no such optimizer, did you mean Adam[?]$',
+    ),
+    'misspelt option': (
+        ['train.py', CONFIG, '--mini', '--cfg-options', 'trian_cfg.max_iters=5'],
+        "error: --cfg-options trian_cfg.max_iters: no config has 'trian_cfg': did you mean train_cfg.max_iters[?]$",
+    ),
+    'seed out of range': (
+        ['train.py', CONFIG, '--mini', '--seed', '-1'],
+        'train.py: error: argument --seed: expected a whole number from 0 to 4294967295, got -1$',
+    ),
+    'threshold that is no number': (
+        ['predict.py', CONFIG, 'x.pth', 'image.jpg', '--mini', '--score-thr', 'nan'],
+        'predict.py: error: argument --score-thr: expected a number from 0 to 1, got nan$',
+    ),
+    'checkpoint with NaN to test': (
+        ['test.py', CONFIG, 'nan.pth', '--mini'],
+        'error: nan.pth cannot be used: 1 of its 2 entries have values that are NaN or infinite: weight; ',
+    ),
+    'checkpoint with NaN to start from': (
+        ['train.py', CONFIG, '--mini', '--load-from', 'nan.pth'],
+        'error: nan.pth cannot be used: 1 of its 2 entries have values that are NaN or infinite: weight; ',
+    ),
     'unknown option': (
         ['train.py', CONFIG, '--minimal'],
         'train.py: error: unrecognized arguments: --minimal',
@@ -257,13 +294,16 @@ BAD_INPUT = {
 }
 
 
-@pytest.mark.parametrize(('args', 'message'), BAD_INPUT.values(), ids=BAD_INPUT)
+@pytest.mark.parametrize(
+    ('args', 'message'),
+    [pytest.param(*case, marks=needs('no GPU') if 'GPU' in case[1] else ()) for case in BAD_INPUT.values()],
+    ids=BAD_INPUT,
+)
 def test_bad_input(args: list[str], message: str, workplace: Path, tool: InProcess) -> None:
-    if 'GPU' in message and torch.cuda.is_available():
-        pytest.skip('there is a GPU')
     (workplace / 'README.md').write_text('no config, no checkpoint')
     (workplace / 'broken.py').write_text('model = dict(')
     torch.save(dict(state_dict=dict(weight=torch.zeros(3)), meta=dict(seed=1)), workplace / 'other_model.pth')
+    torch.save(dict(weight=torch.tensor([1, float('nan')]), bias=torch.zeros(3)), workplace / 'nan.pth')
     assert re.match(message, tool.refused(workplace, *args))
 
 
@@ -289,6 +329,17 @@ def test_operation_without_a_deterministic_kernel(
     finally:
         torch.use_deterministic_algorithms(False)
         torch.backends.cudnn.deterministic = False
+
+
+def test_a_training_that_cannot_start_says_what_a_dry_run_says(workplace: Path, tool: InProcess) -> None:
+    arguments = ('train.py', CONFIG, '--mini', '--work-dir', 'failed', '--cfg-options')
+    for option, want in {
+        'optim_wrapper.optimizer.betas=(2,3)': 'the run would fail: ValueError: .* this is of optim_wrapper',
+        'train_dataloader.batch_size=1': 'batch normalisation cannot train with a single value .*batch_size=1',
+    }.items():
+        line = tool.error(workplace, *arguments, option)
+        assert re.match(f'error: {want}', line)
+        assert tool.refused(workplace, *arguments, option, '--dry-run') == line
 
 
 def test_weights_alone_to_resume_from(workplace: Path, tool: InProcess) -> None:

@@ -1,11 +1,12 @@
 #!/usr/bin/env python
 """What a pixel of an image attends to in a layer, or in several: the weights, drawn over the image and as numbers.
 
-TransNeXt: the window and the pooled tokens, and the softmax over all tokens by content alone, which figure 7 of its
-paper shows. PerViT and ConViT: the attention that content alone and position alone would give, the attention that the
-layer makes of both, and ConViT's gates (figure 6; figures 6 and 7). GAB: the same, and the attention of the Gaussian
-alone. VARS: the weights after each step of the recurrence, and how strongly each step reconstructs each token (figure
-5). ViT, DeiT, Swin and others, in configs of mmdet, mmseg and mmpretrain or of timm (--timm): the attention.
+TransNeXt: the window and the pooled tokens, and the softmax by content alone over all tokens and over the pooled
+ones, which figure 7 of its paper shows. PerViT and ConViT: the attention that content alone and position alone would
+give, the attention that the layer makes of both, and ConViT's gates (PerViT, figures 4 and 6; ConViT, figure 7). GAB:
+the same, and the attention of the Gaussian alone. VARS: the weights after each step of the recurrence, and how
+strongly each step reconstructs each token (VARS, figures 5 and 7). ViT, DeiT, Swin and others, in configs of mmdet,
+mmseg and mmpretrain or of timm (--timm): the attention.
 
 With --corrupt and --attack a line for each state of the image, and how much its maps have in common with those of
 the image as it is: their correlation, and the overlap (IoU) of the fifth of the pixels with the largest weights

@@ -1,14 +1,14 @@
 #!/usr/bin/env python
-"""How well attention alone finds the objects of images: its largest part as a segmentation, against masks.
+"""How well attention alone finds the objects of images: where it is strong as a segmentation, against masks.
 
-After table 4 of VARS (Shi et al., ICML 2022). For each layer and image: how much attention every token gets, the mean
-over all queries (of VARS how strongly it is reconstructed); the fewest tokens that hold 60 % of it (--mass) are taken
-for the objects, and compared with the foreground by the Jaccard index, and by mIoU, its mean with that of the
-background. Of the heads the mean map counts, and beside it the best head of the layer, as in DINO (Caron et al.,
-2021). What taking everything for foreground would give is printed, too.
+Section 4.3 and table 4 of VARS (Shi et al., ICML 2022). For each layer and image: how much attention every token
+gets, the mean over all queries (of VARS how strongly it is reconstructed), stretched to 0 to 1; tokens above 0.3
+(--threshold) are taken for the objects, and compared with the foreground by mIoU, false positives and false
+negatives, and by the Jaccard index of the foreground alone. Of the heads the mean map counts, and beside it the best
+head of the layer, as in DINO (Caron et al., 2021). What taking everything for foreground would give is printed, too.
 
 Masks are those of a config's validation images, of a segmentor or a detector (--classes chooses what is foreground),
-or label maps in a folder (--masks), where 0 is background and 255 does not count.
+or label maps in a folder (--masks, --split), where 0 is background and 255 does not count.
 """
 
 import argparse
@@ -23,8 +23,8 @@ from rich.progress import track
 
 from bioattn_mm.analysis.attention_segmentation import (
     Sample,
+    above_threshold,
     attention_received,
-    largest_part,
     read_dataset,
     read_masks,
     scores,
@@ -37,9 +37,11 @@ from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.errors import InputError
 from bioattn_mm.layers import record_attention
+from bioattn_mm.runtime.arguments import number_to
 
 FILES = ('attention_segmentation.csv', 'attention_segmentation.json', 'attention_segmentation.png')
 MEAN, EVERYTHING = 'mean', 'everything'
+MEASURES = dict(jaccard='Jaccard', miou='mIoU', fp='FP', fn='FN')
 # Images in the drawing.
 NUM_DRAWN = 4
 
@@ -50,7 +52,7 @@ def parse_args() -> argparse.Namespace:
         'analysis/attention_segmentation.py configs/vars/upernet_rvt_tiny_vars_d_ade20k.py vars.pth '
         '--compare configs/transnext/upernet_micro_ade20k.py transnext.pth --classes person car --out segmentation',
         'analysis/attention_segmentation.py --timm deit_tiny_patch16_224 pretrained --images VOC/JPEGImages '
-        '--masks VOC/SegmentationClass --size 224 224 --out segmentation',
+        '--masks VOC/SegmentationClass --split VOC/ImageSets/Segmentation/val.txt --size 224 224 --out segmentation',
     )
     parser.add_argument(
         '--layer',
@@ -60,11 +62,12 @@ def parse_args() -> argparse.Namespace:
         help='numbers of the attention layers, from 0; negative numbers count from the end (default: all)',
     )
     parser.add_argument(
-        '--mass',
-        type=float,
-        default=0.6,
+        '--threshold',
+        type=number_to(1),
+        default=0.3,
         metavar='PART',
-        help='part of the attention that the tokens hold which are taken for the objects (default: 0.6)',
+        help='from 0, the least attention of an image, to 1, the most: what lies above is taken for the objects '
+        '(default: 0.3)',
     )
     parser.add_argument(
         '--classes',
@@ -73,6 +76,7 @@ def parse_args() -> argparse.Namespace:
         help="names of the config's classes that are foreground (default: all but 'background')",
     )
     parser.add_argument('--masks', metavar='DIR', help='folder of label maps, PNG, named as the images of --images')
+    parser.add_argument('--split', metavar='FILE', help='names of the images of --images that count, one a line')
     parser.add_integer(
         '--queries',
         minimum=1,
@@ -88,14 +92,16 @@ def parse_args() -> argparse.Namespace:
 @run_tool
 def main() -> None:
     args = parse_args()
-    if not 0 < args.mass < 1:
-        raise InputError(f'--mass must be above 0 and below 1, got {args.mass:g}')
+    if not 0 <= args.threshold < 1:
+        raise InputError(f'--threshold must be at least 0 and below 1, got {args.threshold:g}')
     if bool(args.images) != bool(args.masks) or args.masks and args.classes:
         raise InputError('--images and --masks go together, and without --classes')
+    if args.split and not args.masks:
+        raise InputError('--split chooses from --images, which is not there')
     report = Report(args.out, *FILES)
     sources = read_sources(args)
     if args.masks:
-        samples = list(read_masks(args.images, args.masks, args.max_images))
+        samples = list(read_masks(args.images, args.masks, args.max_images, args.split))
     else:
         samples = list(read_dataset(sources[0].config, args.classes, args.max_images))
     samples = [sample for sample in samples if (sample.foreground & sample.labelled).any()]
@@ -116,7 +122,7 @@ def main() -> None:
                 received = attention_received(recordings[layer], args.queries)
                 maps = {MEAN: received.mean(0), **dict(enumerate(received))}
                 for head, values in maps.items():
-                    chosen = to_file(largest_part(values, args.mass).astype(np.uint8), image, values.shape)
+                    chosen = to_file(above_threshold(values, args.threshold).astype(np.uint8), image, values.shape)
                     of_image = scores(chosen.astype(bool), sample)
                     found.setdefault((layer, recordings[layer].name, head), []).append(of_image)
                     if head == MEAN and number < NUM_DRAWN:
@@ -129,10 +135,10 @@ def main() -> None:
     everything = means([scores(np.ones_like(sample.foreground), sample) for sample in samples])
 
     report.write_csv(FILES[0], rows)
-    document = dict(weights=weights, images=len(samples), mass=args.mass, everything=everything, heads=rows)
+    document = dict(weights=weights, images=len(samples), threshold=args.threshold, everything=everything, heads=rows)
     report.write_json(FILES[1], document)
     report.write_figure(FILES[2], draw(samples[:NUM_DRAWN], best_layers(drawn, rows)))
-    print_rows(rows, everything, f'{len(samples)} images, {100 * args.mass:g} % of the attention')
+    print_rows(rows, everything, f'{len(samples)} images, attention above {args.threshold:g}')
     print(report)
 
 
@@ -201,11 +207,12 @@ def print_rows(rows: list[dict], everything: dict[str, float], title: str) -> No
             if (other['model'], other['layer']) == (row['model'], row['layer']) and other['head'] != MEAN
         ]
         best = max(heads, key=lambda head: head['jaccard'])
-        values = (f'{100 * value:.1f}' for value in (row['jaccard'], row['miou'], best['jaccard'], best['miou']))
+        measures = (*(row[key] for key in MEASURES), best['jaccard'], best['miou'])
+        values = (f'{100 * value:.1f}' for value in measures)
         cells.append((row['model'], row['layer'], *values, best['head']))
-    cells.append((EVERYTHING, '', *(f'{100 * everything[key]:.1f}' for key in ('jaccard', 'miou')), '', '', ''))
-    columns = ('model', 'layer', 'Jaccard', 'mIoU', 'of best head', 'mIoU', 'head')
-    print_table(f'{title}; Jaccard index and mIoU in %', columns, cells)
+    cells.append((EVERYTHING, '', *(f'{100 * everything[key]:.1f}' for key in MEASURES), '', '', ''))
+    columns = ('model', 'layer', *MEASURES.values(), 'of best head', 'mIoU', 'head')
+    print_table(f'{title}; all in %', columns, cells)
 
 
 if __name__ == '__main__':

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Accuracy and time over the input size, for each of TransNeXt's position biases (figure 6 and table 2 of its paper).
+"""Accuracy and time over the input size, for each of TransNeXt's position biases (TransNeXt, table 5 and figure 6).
 
 Detectors and segmentors: every image is tested whole, resized so that its short side has the size and its aspect
 ratio is kept. Classifiers, as TransNeXt's authors do: below 384 pixels a square at the centre of the image, 224 / 256

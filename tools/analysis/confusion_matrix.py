@@ -38,6 +38,7 @@ from bioattn_mm.cli.own_data import data_arguments
 from bioattn_mm.cli.pipelines import load_ground_truth
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.errors import InputError
+from bioattn_mm.runtime.arguments import number_to
 
 FILES = ('confusion_matrix.png', 'confusion_matrix.csv', 'classes.csv', 'pairs.csv', 'confusion_matrix.json')
 # Name of the last row and column.
@@ -59,10 +60,10 @@ def parse_args() -> argparse.Namespace:
     parser.add_data()
     parser.add_out(', '.join(FILES))
     parser.add_argument(
-        '--iou-thr', type=float, default=0.5, metavar='IOU', help='IoU for a match in detection (default: 0.5)'
+        '--iou-thr', type=number_to(1), default=0.5, metavar='IOU', help='IoU for a match in detection (default: 0.5)'
     )
     parser.add_argument(
-        '--score-thr', type=float, default=0.3, metavar='SCORE', help='least score in detection (default: 0.3)'
+        '--score-thr', type=number_to(1), default=0.3, metavar='SCORE', help='least score in detection (default: 0.3)'
     )
     parser.add_argument(
         '--classes',

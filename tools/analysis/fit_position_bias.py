@@ -3,12 +3,13 @@
 
 The bias is what a layer adds to the attention logits, averaged over heads: the learned table or MLP of relative
 positions, and in GABViT and GABSwin also the learned Gaussian. How well a Gaussian describes a layer (R^2) and how
-wide it is (sigma, in patches), with lmfit as in table 1 of Kim et al., BMVC 2023 (Gaussian attention bias):
+wide it is (sigma, in patches), with lmfit as in table 1 of GAB (Kim et al., BMVC 2023), a peak above the least value:
 
 centre patch: the bias of the patch in the middle towards all patches of the grid, which the paper fits
 offsets: the bias of every offset between two patches, of which each patch has a part
 
-slices.png has the map of every patch, as figure 5 of the paper: at the place of a patch the bias towards all patches.
+slices.png has the map of every patch, as figure 5 of GAB, and centre_patch.png those of figure 6: at the place of a
+patch the bias towards all patches.
 """
 
 import argparse
@@ -85,7 +86,9 @@ def main() -> None:
 
     rows = []
     for layer, of_layer in track(maps.items(), description='fitting'):
-        rows += [dict(layer=layer, map=name, **fit_gaussian(bias)[0]) for name, bias in of_layer.items()]
+        rows += [
+            dict(layer=layer, map=name, **fit_gaussian(bias, from_minimum=True)[0]) for name, bias in of_layer.items()
+        ]
     report.write_csv('table.csv', rows)
     report.write_json('table.json', rows)
     report.write_figure('centre_patch.png', draw_fits(rows, maps, CENTRE))
@@ -158,9 +161,15 @@ def slices_of(table: np.ndarray, queries: torch.Tensor) -> np.ndarray:
 
 
 def centre_map(table: np.ndarray) -> np.ndarray:
-    """The bias of the patch in the middle towards all; of an even number of patches the one after the middle."""
-    height, width = grid_of(table)
-    return slices_of(table, torch.tensor([height // 2 * width + width // 2]))[0]
+    """The bias of the patch in the middle towards all."""
+    grid = grid_of(table)
+    row, column = middle_patch(grid)
+    return slices_of(table, torch.tensor([row * grid[1] + column]))[0]
+
+
+def middle_patch(grid: tuple[int, int]) -> tuple[int, int]:
+    """Of an even number of patches the one before the middle: (6, 6), the patch 90, of 14 x 14."""
+    return tuple((length - 1) // 2 for length in grid)
 
 
 def draw_fits(rows: list[dict], maps: dict[str, dict[str, np.ndarray]], name: str) -> Figure:
@@ -175,7 +184,7 @@ def draw_fits(rows: list[dict], maps: dict[str, dict[str, np.ndarray]], name: st
         image = axis.imshow(of_layer[name], cmap='viridis', extent=extent)
         figure.colorbar(image, ax=axis, shrink=0.7).ax.tick_params(labelsize=6)
         if name == CENTRE:
-            mark_patch(axis, (height // 2, width // 2))
+            mark_patch(axis, middle_patch((height, width)))
         draw_ellipses(axis, ((width - 1) / 2 - left, (height - 1) / 2 - top), row)
         axis.set(xlim=extent[:2], ylim=extent[2:])
         fit = f'R^2 {row["r_squared"]:.3f}, sigma {row["sigma_x"]:.1f} x {row["sigma_y"]:.1f}'

@@ -2,10 +2,11 @@
 """How far the attention of each layer and head of a model reaches, and what it is made of.
 
 Measures of every model with attention: the nonlocality, which is the distance between query and key in tokens,
-weighted by attention (ConViT, eq. 8 and figure 6). Of some systems: the gates of ConViT (figure 5); the impact of
-content and of position on the attention, and the region of the visual field that a head of PerViT attends to (PerViT,
-eq. 11 to 13); A and sigma of GAB's Gaussians; the share of TransNeXt's pooled tokens; how sparse the codes of VARS
-are. bioattn_mm/layers/locality.py has the definitions.
+weighted by attention (ConViT, eq. 8 and figure 5). Of some systems: the gates of ConViT (figure 6); the impact of
+content and of position on the attention, PerViT's own nonlocality of both and of their product, and the region of the
+visual field that a head of PerViT attends to (PerViT, eq. 11 to 13, figures 5, 7 and 8); A and sigma of GAB's
+Gaussians; the share of TransNeXt's pooled tokens; how sparse the codes of VARS are. bioattn_mm/layers/locality.py has
+the definitions.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from rich.progress import track
+from torch import nn
 
 from bioattn_mm.analysis.images import ImageReader, find_images
 from bioattn_mm.analysis.models import build_backbone, read_sources
@@ -28,6 +30,7 @@ from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.errors import InputError
 from bioattn_mm.layers import record_attention
 from bioattn_mm.layers.locality import DERIVATIVE_QUERIES, REGIONS, measure_model
+from bioattn_mm.models.backbones.pervit import ConditionalPosition
 
 FILES = ('locality.csv', 'locality.json', 'locality.png')
 # Panels: title, label of the axis, and measures with their names in the legend.
@@ -39,6 +42,11 @@ PANELS = (
     ),
     ('share of position (gate)', 'sigmoid(g)', dict(gate='gate')),
     ('impact on attention', '1 / Frobenius norm', dict(impact_content='content', impact_position='position')),
+    (
+        'nonlocality of Phi',
+        'Omega (tokens)',
+        dict(omega_attention='attention', omega_content='content', omega_position='position'),
+    ),
     ('share of the pooled tokens', 'sum of weights', dict(pooled_share='pooled')),
     ('sparsity of the codes', "Hoyer's sparsity", dict(sparsity='after the last step')),
     ('Gaussian bias: amplitude', 'A', dict(gaussian_amplitude='A')),
@@ -84,16 +92,27 @@ def main() -> None:
     report.write_json(
         'locality.json', dict(config=args.config or source.name, weights=weights, images=len(images), heads=rows)
     )
-    report.write_figure('locality.png', draw(rows, title))
+    report.write_figure('locality.png', draw(rows, title, layers_of_one_region(backbone)))
     print_means(rows, title)
     print(report)
 
 
-def draw(rows: list[dict], title: str) -> Figure:
-    """Draw each measure that the model has over its layers: a point for each head, a line through the means."""
+def layers_of_one_region(backbone: nn.Module) -> int:
+    """How many layers of a block of PerViT count as central: both of the feed-forward network, and the CPE."""
+    return 2 + any(isinstance(module, ConditionalPosition) for module in backbone.modules())
+
+
+def draw(rows: list[dict], title: str, num_central: int = 0) -> Figure:
+    """Draw each measure that the model has over its layers: a point for each head, a line through the means.
+
+    Args:
+        rows: What `measure_model` returned.
+        title: Of the figure.
+        num_central: See `draw_regions`.
+    """
     panels = [panel for panel in PANELS if any(key in row for row in rows for key in panel[2])]
     has_regions = any('region' in row for row in rows)
-    number = len(panels) + has_regions
+    number = len(panels) + 2 * has_regions
     columns = min(3, number)
     lines = math.ceil(number / columns)
     figure = Figure(figsize=(4.6 * columns, 3.4 * lines + 0.4), layout='constrained')
@@ -106,8 +125,8 @@ def draw(rows: list[dict], title: str) -> Figure:
         # Impacts are inverse distances, which may differ by orders of magnitude.
         axis.set(title=name, ylabel=label, yscale='log' if name.startswith('impact') else 'linear')
     if has_regions:
-        draw_regions(axes.flat[number - 1], rows)
-    for axis in axes.flat[:number]:
+        draw_regions(*axes.flat[number - 2 : number], rows, num_central)
+    for axis in axes.flat[: number - has_regions]:
         axis.set(xlabel='layer', xlim=(-0.7, rows[-1]['layer'] + 0.7))
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
@@ -134,16 +153,30 @@ def draw_measures(axis: Axes, rows: list[dict], measures: dict[str, str]) -> Non
         axis.legend(fontsize=8)
 
 
-def draw_regions(axis: Axes, rows: list[dict]) -> None:
-    """Draw how many heads of each layer attend most to each region."""
-    layers = sorted({row['layer'] for row in rows})
-    bottom = np.zeros(len(layers))
-    for index, region in enumerate(REGIONS):
-        number = [sum(row['layer'] == layer and row['region'] == region for row in rows) for layer in layers]
-        axis.bar(layers, number, bottom=bottom, label=region, color=matplotlib.colormaps['viridis'](index / 3))
+def draw_regions(bars: Axes, pie: Axes, rows: list[dict], num_central: int) -> None:
+    """Draw how many layers and heads belong to each region, of every block and of the whole (PerViT, figure 5).
+
+    Args:
+        bars: Axes of the bars, one for each block.
+        pie: Axes of the pie of the whole model.
+        rows: What `measure_model` returned.
+        num_central: Layers of each block that are no attention and count as central (PerViT, footnote 7).
+    """
+    layers = sorted({row['layer'] for row in rows if 'region' in row})
+    bottom, totals = np.zeros(len(layers)), []
+    colors = [matplotlib.colormaps['viridis'](index / (len(REGIONS) - 1)) for index in range(len(REGIONS))]
+    for index, (region, color) in enumerate(zip(REGIONS, colors)):
+        number = [sum(row['layer'] == layer and row.get('region') == region for row in rows) for layer in layers]
+        number = np.array(number) + (num_central if index == 0 else 0)
+        bars.bar(layers, number, bottom=bottom, label=region, color=color)
         bottom += number
-    axis.set(title=REGIONS_TITLE, ylabel='heads', ylim=(0, 1.35 * bottom.max()))
-    axis.legend(fontsize=8, ncols=2, loc='upper center')
+        totals.append(number.sum())
+    bars.set(title=REGIONS_TITLE, ylabel='layers and heads', ylim=(0, 1.35 * bottom.max()))
+    bars.legend(fontsize=8, ncols=2, loc='upper center')
+    pie.pie(
+        totals, labels=[f'{100 * total / sum(totals):.0f} %' for total in totals], colors=colors, counterclock=False
+    )
+    pie.set(title='regions, all layers')
 
 
 def print_means(rows: list[dict], title: str) -> None:

@@ -25,6 +25,7 @@ from bioattn_mm.analysis.training_log import Curve, TrainingLog, run_names, smoo
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.errors import InputError
+from bioattn_mm.runtime.arguments import number_to
 
 FILES = ('log.png', 'log.csv', 'log.json')
 # Okabe and Ito's colours, which the colour-blind can tell apart; black is for text. Each run also has its dashes, so
@@ -66,7 +67,7 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument(
         '--smooth',
-        type=float,
+        type=number_to(1),
         default=0.0,
         metavar='WEIGHT',
         help='weight of the past in an exponential moving average of what training logs, 0 to below 1, such as 0.9; '

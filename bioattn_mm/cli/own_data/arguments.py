@@ -4,6 +4,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...datasets.problem import Problem
 from ...errors import InputError
 
 LAYOUTS = """\
@@ -36,12 +37,14 @@ class DataArguments:
         train_data: The training images alone, in place of those of `data`.
         val_data: The validation images alone, in place of those of `data`.
         reduce_zero_label: Whether 0 in a label map does not count, and class i is i + 1.
+        problems: Where what is wrong is added that would otherwise end the reading: for a list of all.
     """
 
     data: str | None = None
     train_data: str | None = None
     val_data: str | None = None
     reduce_zero_label: bool = False
+    problems: list[Problem] | None = None
 
     @property
     def name(self) -> str:
@@ -49,9 +52,9 @@ class DataArguments:
         return Path(self.train_data or self.data or self.val_data).resolve().stem
 
 
-def data_arguments(args: argparse.Namespace) -> DataArguments | None:
-    """The arguments of `ToolParser.add_data`; None if there are none."""
-    arguments = DataArguments(args.data, args.train_data, args.val_data, args.reduce_zero_label)
+def data_arguments(args: argparse.Namespace, problems: list[Problem] | None = None) -> DataArguments | None:
+    """The arguments of `ToolParser.add_data`; None if there are none. `problems`: see `DataArguments`."""
+    arguments = DataArguments(args.data, args.train_data, args.val_data, args.reduce_zero_label, problems)
     if args.data or args.train_data or args.val_data:
         return arguments
     if args.reduce_zero_label:

@@ -1,12 +1,17 @@
 """Reading own data of detectors: annotations in COCO's format."""
 
-import json
+import dataclasses
+import functools
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from ...datasets.coco_file import CocoFile, ImageEntry, mask_of, read_coco_file
+from ...datasets.problem import Problem
 from ...errors import InputError
+from ...files import other_spelling
 from .arguments import DataArguments
-from .folders import SPLITS, VAL_SEED, OwnData, draw_val, sources_of, split_of, write_file
+from .folders import SPLITS, VAL_SEED, OwnData, draw_val, notes_of_sources, sources_of, split_of, temporary_file
 
 # Other files that the real COCO has beside its instances.
 OTHER_COCO_FILES = ('captions', 'person_keypoints', 'panoptic', 'stuff', 'image_info')
@@ -28,41 +33,52 @@ def read_coco(arguments: DataArguments, with_mask: bool) -> OwnData:
     """
     if arguments.reduce_zero_label:
         raise InputError('--reduce-zero-label is for label maps: a detector has none')
-    sources = sources_of(arguments, _find_coco_files)
-    contents = {split: _read_coco_file(path) for split, path in sources.items()}
-    if 'test' in contents and not contents['test']['annotations']:
+    unused: list[str] = []
+    sources = sources_of(arguments, functools.partial(_find_coco_files, unused=unused))
+    contents = {split: _read(path, arguments.problems) for split, path in sources.items()}
+    if 'test' in contents and not contents['test'].annotations:
         del contents['test'], sources['test']
     first = next(iter(contents))  # the training data, if there are any
-    classes, notes = _class_names(contents[first], sources[first])
-    own = OwnData(classes, notes=notes)
+    classes, notes = _class_names(contents[first])
+    own = OwnData(classes, notes=[*unused, *notes, *notes_of_sources(sources)])
     for split, path in list(sources.items()):
-        content, changes = _complete(contents[split], path, classes)
-        images = _find_image_folder(path, content['images'], split)
+        content = contents[split]
+        changes = _complete(content, classes, arguments.problems)
+        images = _find_image_folder(path, content.images, split)
         parts = {split: content}
         if split == 'train' and 'val' not in sources:
-            parts = _split_coco(content, path)
-            changes.append(f'{len(parts["val"]["images"])} images drawn for validation with seed {VAL_SEED}')
-        if with_mask and split != 'test' and not any(each.get('segmentation') for each in content['annotations']):
+            parts = _split_coco(content)
+            changes.append(f'{len(parts["val"].images)} images drawn for validation with seed {VAL_SEED}')
+        if with_mask and split != 'test' and not any(map(mask_of, content.annotations)):
             raise InputError(
                 f'{path} has boxes without segmentations, and this model learns masks: take a config that detects '
                 'boxes, such as configs/transnext/dino_4scale_tiny_coco.py'
             )
         for part, part_content in parts.items():
-            file = write_file(f'{part}.json', json.dumps(part_content)) if changes else path
+            file = path
+            if changes:
+                file = temporary_file(f'{part}.json')
+                part_content.write(file)
             own.datasets[part] = dict(
                 type='CocoDataset', data_root='', ann_file=str(file), data_prefix=dict(img=str(images))
             )
-            own.notes.append(f'{part}: {len(part_content["images"])} images of {images}, annotations of {path}')
+            own.notes.append(f'{part}: {len(part_content.images)} images of {images}, annotations of {path}')
         own.notes += [f'{path}: {change}' for change in changes]
     return own
 
 
-def _find_coco_files(source: Path) -> dict[str, Path]:
-    """The files of COCO's format by split; a file of no known split is that of 'train'."""
+def _find_coco_files(source: Path, unused: list[str]) -> dict[str, Path]:
+    """The files of COCO's format by split; a file of no known split is that of 'train'.
+
+    Args:
+        source: A folder, or a file.
+        unused: To which is added what is to be said of the other JSON files.
+    """
     if source.is_file():
         return {'train': source}
     patterns = ('*.json', 'annotations/*.json', '*/*.json', '*/annotations/*.json')
     paths = dict.fromkeys(path for pattern in patterns for path in sorted(source.glob(pattern)))
+    links = [f'{path} is a link to {path.readlink()}, which is not there' for path in paths if _leads_nowhere(path)]
     paths = [path for path in paths if path.is_file() and not path.name.startswith(OTHER_COCO_FILES)]
     if len(paths) > MAX_JSON_FILES:
         raise InputError(
@@ -72,17 +88,22 @@ def _find_coco_files(source: Path) -> dict[str, Path]:
     found: dict[str, list[Path]] = {}
     for path in paths:
         found.setdefault(split_of(path.relative_to(source)), []).append(path)
-    # Files that are named as a split are read later, and only once, as those of the real COCO are large.
-    found = {
-        split: [path for path in files if (split and len(files) == 1) or _is_coco_file(path)]
+    # A single file that is named as a split is read later, and only once, as those of the real COCO are large.
+    reasons = {
+        path: reason
         for split, files in found.items()
+        for path in files
+        if not (split and len(files) == 1) and (reason := _reason_not_coco(path))
     }
+    found = {split: [path for path in files if path not in reasons] for split, files in found.items()}
     found = {split: files for split, files in found.items() if files}
     if not found:
+        looked = '; '.join([*reasons.values(), *links][:3]) or f'looked for {", ".join(patterns)}'
         raise InputError(
-            f"no annotations in COCO's format in {source}: looked for {', '.join(patterns)}, each with images, "
-            'annotations and categories; see docs/own_data.md'
+            f"no annotations in COCO's format in {source}: {looked}; expected JSON with images, annotations and "
+            'categories, see docs/own_data.md'
         )
+    unused += [f'not used: {reason}' for reason in (*reasons.values(), *links)]
     for split, files in found.items():
         if len(files) > 1:
             instances = [path for path in files if path.name.startswith('instances')]
@@ -96,103 +117,118 @@ def _find_coco_files(source: Path) -> dict[str, Path]:
     unnamed = found.pop('', None)
     if unnamed and 'train' not in found:
         found['train'] = unnamed
+    elif unnamed:
+        unused.append(f'not used: {unnamed[0]}, as {found["train"][0]} is named as the training data')
     return {split: found[split][0] for split in SPLITS if split in found}
 
 
-def _is_coco_file(path: Path) -> bool:
-    try:
-        _read_coco_file(path)
-    except InputError:
-        return False
-    return True
+def _leads_nowhere(path: Path) -> bool:
+    """Whether a path is a link to what is not there, as after data were moved."""
+    return path.is_symlink() and not path.exists()
 
 
-def _read_coco_file(path: Path) -> dict:
+def _reason_not_coco(path: Path) -> str | None:
+    """Why a file is not in COCO's format; None if it is."""
     try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f'{path} is no JSON file: {error}') from error
-    absent = [
-        key
-        for key in ('images', 'annotations', 'categories')
-        if not isinstance(content, dict) or not isinstance(content.get(key), list)
-    ]
-    if absent:
-        raise InputError(f"{path} is not in COCO's format: it has no list of {' and no list of '.join(absent)}")
+        read_coco_file(path)
+    except InputError as error:
+        return str(error)
+    return None
+
+
+def _read(path: Path, problems: list[Problem] | None) -> CocoFile:
+    """Read a file, whose entries against the schema are added to the problems, or refused."""
+    content = read_coco_file(path)
+    if problems is None:
+        content.refuse_faults()
+    else:
+        problems += content.faults
     return content
 
 
-def _class_names(content: dict, path: Path) -> tuple[tuple[str, ...], list[str]]:
+def _class_names(content: CocoFile) -> tuple[tuple[str, ...], list[str]]:
     """The classes of a COCO file in their order, and notes.
 
     Roboflow writes a category without annotations that the others name as their supercategory: it is left out.
     """
-    used = {each.get('category_id') for each in content['annotations']}
-    groups = {category.get('supercategory') for category in content['categories']}
+    used = {each.category_id for each in content.annotations}
+    groups = {category.supercategory for category in content.categories}
     classes, notes = [], []
-    for category in content['categories']:
-        if category['name'] in groups and category['id'] not in used and len(content['categories']) > 1:
-            notes.append(f'{path}: the category {category["name"]!r} is a group of others and is left out')
+    for category in content.categories:
+        if category.name in groups and category.id not in used and len(content.categories) > 1:
+            notes.append(f'{content.path}: the category {category.name!r} is a group of others and is left out')
         else:
-            classes.append(category['name'])
+            classes.append(category.name)
     if not classes:
-        raise InputError(f'{path} has no categories: expected the names of the classes')
+        raise InputError(f'{content.path} has no categories: expected the names of the classes')
     return tuple(classes), notes
 
 
-def _complete(content: dict, path: Path, classes: tuple[str, ...]) -> tuple[dict, list[str]]:
+def _complete(content: CocoFile, classes: tuple[str, ...], problems: list[Problem] | None) -> list[str]:
     """Bring a COCO file to what mmdet and pycocotools expect of it.
 
+    Args:
+        content: Changed in place.
+        classes: The classes of the training data.
+        problems: To which ids that stand twice are added.
+
     Returns:
-        The content, and what was changed.
+        What was changed.
 
     Raises:
         InputError: Something is missing that cannot be made up for.
     """
-    for key, required in dict(images=('id', 'file_name', 'height', 'width'), categories=('id', 'name')).items():
-        for entry in content[key]:
-            absent = [name for name in required if name not in entry]
-            if absent:
-                raise InputError(f'{path}: an entry of {key} has no {absent[0]}: {json.dumps(entry)[:100]}')
-    if not content['images']:
+    path, annotations = content.path, content.annotations
+    if not content.images:
         raise InputError(f'{path} has no images')
     changes = []
-    annotations = content['annotations']
-    for index, each in enumerate(annotations):
-        absent = [name for name in ('image_id', 'category_id', 'bbox') if name not in each]
-        if absent:
-            raise InputError(f'{path}: annotation {index} has no {absent[0]}')
-    if any('area' not in each or 'iscrowd' not in each for each in annotations):
-        changes.append('area (of the box) or iscrowd (0) was added where annotations have none')
-        annotations = [dict(area=each['bbox'][2] * each['bbox'][3], iscrowd=0) | each for each in annotations]
-    if len({each.get('id') for each in annotations}) < len(annotations):
-        changes.append('annotations were numbered, as not each had an id of its own')
-        annotations = [{**each, 'id': index} for index, each in enumerate(annotations, start=1)]
-    names = [category['name'] for category in content['categories']]
+    if content.faults:
+        changes.append(f'{len(content.faults)} entries that cannot be used are left out, such as {content.faults[0]}')
+    if not content.is_plain:
+        changes.append('copied in ASCII, as mmdet reads a file in the encoding of the locale')
+    bare = [each for each in annotations if each.area is None or each.iscrowd is None]
+    for each in bare:
+        each.area = each.bbox[2] * each.bbox[3] if each.area is None else each.area
+        each.iscrowd = each.iscrowd or 0
+    if bare:
+        changes.append(
+            f'area (of the box) or iscrowd (0) was added to {len(bare)} of {len(annotations)} annotations without'
+        )
+    counts = Counter(each.id for each in annotations)
+    # pycocotools takes an id of 0 for no match, and does not count what was found.
+    odd = [each for each in annotations if not isinstance(each.id, int) or each.id < 1 or counts[each.id] > 1]
+    if odd:
+        changes.append(
+            f'all {len(annotations)} annotations were numbered, as {len(odd)} had no number of their own from 1 on, '
+            f'such as {odd[0]}'
+        )
+        twice = [(value, count) for value, count in counts.items() if value is not None and count > 1]
+        if problems is not None:
+            problems += [Problem('annotation id twice', path, f'{value!r} stands {n} times') for value, n in twice]
+        for index, each in enumerate(annotations, start=1):
+            each.id = index
+    names = [category.name for category in content.categories]
     unknown = [name for name in classes if names.count(name) != 1]
-    other = [name for name in names if name not in classes]
-    used = {each['category_id'] for each in annotations}
     if unknown:
         raise InputError(
             f'{path} has {names.count(unknown[0])} categories {unknown[0]!r}, expected one: all files of annotations '
             'must have the same categories'
         )
-    for category in content['categories']:
-        if category['name'] in other and category['id'] in used:
-            raise InputError(
-                f'{path} has annotations of {category["name"]!r}, which is no class of the training data'
-            )
+    used = {each.category_id for each in annotations}
+    for category in content.categories:
+        if category.name not in classes and category.id in used:
+            raise InputError(f'{path} has annotations of {category.name!r}, which is no class of the training data')
     # mmdet numbers the classes as they come in the file.
     if [name for name in names if name in classes] != list(classes):
         changes.append('categories were brought into the order of the training data')
-    categories = sorted(
-        (category for category in content['categories'] if category['name'] in classes),
-        key=lambda category: classes.index(category['name']),
+    content.categories = sorted(
+        (category for category in content.categories if category.name in classes),
+        key=lambda category: classes.index(category.name),
     )
-    return {**content, 'annotations': annotations, 'categories': categories}, changes
+    return changes
 
 
-def _find_image_folder(path: Path, images: list[dict], split: str) -> Path:
+def _find_image_folder(path: Path, images: list[ImageEntry], split: str) -> Path:
     """The folder from which the file names of a COCO file lead to images.
 
     It is looked for beside the file and up to two folders below the one above it. Where several hold files of the
@@ -201,7 +237,7 @@ def _find_image_folder(path: Path, images: list[dict], split: str) -> Path:
     in_split = split_of(Path(path.parent.name)) or path.parent.name == 'annotations'
     root = path.parent.parent if in_split else path.parent
     folders = [path.parent, *(folder for top in {path.parent, root} for folder in (top, *_folders(top)))]
-    names = [image['file_name'] for image in images[:NUM_SOUGHT]]
+    names = [image.file_name for image in images[:NUM_SOUGHT]]
 
     def rating(folder: Path) -> tuple[int, bool, bool, int]:
         hits = sum((folder / name).is_file() for name in names)
@@ -211,7 +247,11 @@ def _find_image_folder(path: Path, images: list[dict], split: str) -> Path:
     best = max(dict.fromkeys(folders), key=rating)
     if rating(best)[0] == 0:
         tried = ', '.join(str(folder) for folder in list(dict.fromkeys(folders))[:4])
-        raise InputError(f'{path} names the image {names[0]}, which is in none of the folders {tried}')
+        spellings = filter(None, (other_spelling(folder / names[0]) for folder in folders))
+        raise InputError(
+            f'{path} names the image {names[0]}, which is in none of the folders {tried}'
+            + ''.join(f'; {line}' for line in list(spellings)[:1])
+        )
     return best
 
 
@@ -221,13 +261,18 @@ def _folders(top: Path) -> Iterator[Path]:
         yield from sorted(path for path in top.glob(pattern) if path.is_dir())
 
 
-def _split_coco(content: dict, path: Path) -> dict[str, dict]:
-    """Draw validation images at random."""
-    drawn = draw_val([image['file_name'] for image in content['images']], path)
-    parts = {}
-    for part in ('train', 'val'):
-        images = [image for image in content['images'] if (image['file_name'] in drawn) == (part == 'val')]
-        ids = {image['id'] for image in images}
-        annotations = [each for each in content['annotations'] if each['image_id'] in ids]
-        parts[part] = {**content, 'images': images, 'annotations': annotations}
-    return parts
+def _split_coco(content: CocoFile) -> dict[str, CocoFile]:
+    """Draw validation images at random; annotations of images that are not there stay with the training images."""
+    drawn = draw_val(list({image.file_name for image in content.images}), content.path)
+    val = [image for image in content.images if image.file_name in drawn]
+    ids = {image.id for image in val}
+    return dict(
+        train=dataclasses.replace(
+            content,
+            images=[image for image in content.images if image.file_name not in drawn],
+            annotations=[each for each in content.annotations if each.image_id not in ids],
+        ),
+        val=dataclasses.replace(
+            content, images=val, annotations=[each for each in content.annotations if each.image_id in ids]
+        ),
+    )

@@ -58,6 +58,17 @@ def sources_of(arguments: DataArguments, find: Callable[[Path], dict]) -> dict:
     return {split: found[split] for split in SPLITS if split in found}
 
 
+def notes_of_sources(sources: dict) -> list[str]:
+    """What is to be said of the sources: whether training and validation images are the same."""
+    train, val = (
+        [path.resolve() for path in (place if isinstance(place, tuple) else (place,))]
+        for place in (sources.get('train', ()), sources.get('val', ()))
+    )
+    if not train or train != val:
+        return []
+    return [f'validated on the images that are trained on ({val[0]}): the metrics say little of others']
+
+
 def draw_val(names: list[str], source: Path) -> set[str]:
     """Draw `VAL_FRACTION` of images for validation, at least one: the same ones of the same names in every run."""
     if len(names) < 2:
@@ -75,15 +86,13 @@ def _temporary_folder() -> Path:
     return folder
 
 
-def write_file(name: str, text: str) -> Path:
-    """Write a temporary file, in a folder of its own, and return its path."""
-    path = Path(tempfile.mkdtemp(dir=_temporary_folder())) / name
-    path.write_text(text)
-    return path
+def temporary_file(name: str) -> Path:
+    """Where to write a temporary file, in a folder of its own."""
+    return Path(tempfile.mkdtemp(dir=_temporary_folder())) / name
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether `write_file` wrote a file."""
+    """Whether `temporary_file` gave a path."""
     return path.is_relative_to(_temporary_folder())
 
 

@@ -4,14 +4,13 @@ from pathlib import Path
 
 from mmengine.config import Config
 
-from ...errors import InputError
+from ...checkpoints import dataset_meta_of
+from ...errors import InputError, printable
 from ...files import atomic_write
 from ..classes import DATALOADERS, EVALUATORS, leaf_dataset_configs, set_classes
 from ..pipelines import find_dicts, is_panoptic, loads_masks
 from .arguments import DataArguments
-from .coco import read_coco
 from .folders import OwnData, is_temporary
-from .masks import read_masks
 
 # What stays of the config's own datasets.
 KEPT_OF_DATASET = ('pipeline', 'filter_cfg', 'test_mode', 'serialize_data', 'max_refetch')
@@ -41,9 +40,14 @@ def use_own_data(config: Config, arguments: DataArguments) -> OwnData:
             f'own data are objects or label maps, {config.filename} learns panoptic segmentation: take a config of '
             'either, such as configs/transnext/mask2former_tiny_coco.py or mask2former_tiny_ade20k.py'
         )
+    # Imported here: a model needs the packages of its own task alone.
     if config.default_scope == 'mmdet':
+        from .coco import read_coco
+
         own = read_coco(arguments, loads_masks(config))
     elif config.default_scope == 'mmseg':
+        from .masks import read_masks
+
         own = read_masks(arguments)
     else:
         raise InputError(
@@ -61,7 +65,7 @@ def use_own_data(config: Config, arguments: DataArguments) -> OwnData:
     if config.get('auto_scale_lr'):
         config.auto_scale_lr.enable = True
     number = f'{len(own.classes)} classes: {", ".join(own.classes)}'
-    config.own_data = [number, *own.notes]
+    config.own_data = [printable(line) for line in (number, *own.notes)]
     return own
 
 
@@ -90,7 +94,7 @@ def check_classes(path: str, checkpoint: dict, config: Config) -> None:
         checkpoint: Its content; without `dataset_meta` nothing is known of its classes.
         config: A config of which `use_own_data` has set the classes.
     """
-    trained = ((checkpoint.get('meta') or {}).get('dataset_meta') or {}).get('classes')
+    trained = dataset_meta_of(path, checkpoint).get('classes')
     classes = next(leaf_dataset_configs(config.test_dataloader.dataset)).metainfo['classes']
     if trained is not None and tuple(trained) != tuple(classes):
         raise InputError(

@@ -45,14 +45,14 @@ def write_ade20k(root: Path, num_images: dict[str, int], seed: int, draw_all: Ca
         scene_lines += lines
         counts[split] = np.array(pixels)
         convert_split(root, split, run_all)
-    (root / 'sceneCategories.txt').write_text('\n'.join(scene_lines) + '\n')
+    (root / 'sceneCategories.txt').write_text('\n'.join(scene_lines) + '\n', encoding='utf-8')
 
     pixels = np.concatenate(list(counts.values())).sum(axis=0)
     rows = ['Idx\tRatio\tTrain\tVal\tName']
     for name, value in VALUES.items():
         train, val = (np.count_nonzero(count[:, value]) for count in counts.values())
         rows.append(f'{value}\t{pixels[value] / pixels.sum():.4f}\t{train}\t{val}\t{name}')
-    (root / 'objectInfo150.txt').write_text('\n'.join(rows) + '\n')
+    (root / 'objectInfo150.txt').write_text('\n'.join(rows) + '\n', encoding='utf-8')
 
 
 def write_image(root: Path, split: str, seed: int, index: int) -> tuple[str, np.ndarray]:

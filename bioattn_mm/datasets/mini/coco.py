@@ -70,7 +70,9 @@ def write_coco(root: Path, num_images: dict[str, int], seed: int, draw_all: Call
             ('instances', {'annotations': numbered, 'categories': CATEGORIES}),
             ('panoptic', {'annotations': segments, 'categories': PANOPTIC_CATEGORIES}),
         ):
-            (root / 'annotations' / f'{name}_{split}2017.json').write_text(json.dumps({**content, **own}))
+            (root / 'annotations' / f'{name}_{split}2017.json').write_text(
+                json.dumps({**content, **own}), encoding='utf-8'
+            )
 
 
 def write_image(root: Path, split: str, seed: int, index: int) -> tuple[dict, list[dict], dict]:

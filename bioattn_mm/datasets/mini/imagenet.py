@@ -32,7 +32,7 @@ def write_imagenet(root: Path, num_images: dict[str, int], seed: int, draw_all: 
         for kind in DRAWN:
             (root / split / IMAGENET_CLASSES[KINDS[kind].imagenet][0]).mkdir(parents=True)
         lines = draw_all(partial(write_image, root, split, seed), num_images[split])
-        (root / 'meta' / f'{split}.txt').write_text('\n'.join(sorted(lines)) + '\n')
+        (root / 'meta' / f'{split}.txt').write_text('\n'.join(sorted(lines)) + '\n', encoding='utf-8')
 
 
 def write_image(root: Path, split: str, seed: int, index: int) -> str:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ...errors import InputError
+from ...files import read_json
 from ..parallel import run_all
 from . import ade20k, coco, imagenet
 
@@ -108,12 +109,9 @@ def read_manifest(folder: Path) -> tuple[dict, int]:
     Raises:
         InputError: The manifest is damaged.
     """
-    try:
-        found = json.loads((folder / MANIFEST).read_text())
-        num_files = found.pop('num_files')
-        return found, num_files
-    except (ValueError, KeyError) as error:
-        raise InputError(f'{folder / MANIFEST} cannot be read: make the miniature again with {REMAKE}') from error
+    found = read_json(folder / MANIFEST, f'make the miniature again with {REMAKE}', num_files=int)
+    num_files = found.pop('num_files')
+    return found, num_files
 
 
 def is_outdated(folder: Path) -> bool:
@@ -141,7 +139,7 @@ def make_folder(
         complete.mkdir()
         write(complete, num_images, manifest['seed'], partial(run_all, advance=partial(bar.advance, task)))
         with_count = {**manifest, 'num_files': count_files(complete)}
-        (complete / MANIFEST).write_text(json.dumps(with_count, indent=2) + '\n')
+        (complete / MANIFEST).write_text(json.dumps(with_count, indent=2) + '\n', encoding='utf-8')
         # Another process, such as another rank of a distributed run, may have made it in the meantime.
         if needs_making(folder, manifest, overwrite):
             if folder.exists():

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from ...checkpoints import fit_classifier, load_backbone
 from ...errors import InputError
 from ...layers.attention_maps import AttentionMaps, Recording
-from ...layers.layer_norm import LayerNorm
 from .blocks import run_block
 
 MIN_INPUT_SIZE = 32
@@ -300,7 +299,7 @@ class PlainBackbone(Backbone):
 
     def final_norm(self, embed_dims: int) -> nn.Module:
         """LayerNorm for the output of the last block, or nothing if that block is not built."""
-        return LayerNorm(embed_dims, eps=1e-6) if self.num_built == self.num_layers else nn.Identity()
+        return nn.LayerNorm(embed_dims, eps=1e-6) if self.num_built == self.num_layers else nn.Identity()
 
     def pooled_norm(self, embed_dims: int) -> nn.Module:
         """LayerNorm for the mean of the last block's tokens, or nothing if that is not an output."""

@@ -6,8 +6,6 @@ from timm.layers import DropPath, PatchEmbed, trunc_normal_
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ...layers.layer_norm import LayerNorm
-
 
 class Block(nn.Module):
     """Pre-norm transformer block: `x + DropPath(attn(LN(x)))`, then `x + DropPath(mlp(LN(x)))`.
@@ -21,9 +19,9 @@ class Block(nn.Module):
 
     def __init__(self, embed_dims: int, attn: nn.Module, mlp: nn.Module, drop_path: float) -> None:
         super().__init__()
-        self.norm1 = LayerNorm(embed_dims, eps=1e-6)
+        self.norm1 = nn.LayerNorm(embed_dims, eps=1e-6)
         self.attn = attn
-        self.norm2 = LayerNorm(embed_dims, eps=1e-6)
+        self.norm2 = nn.LayerNorm(embed_dims, eps=1e-6)
         self.mlp = mlp
         self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
 

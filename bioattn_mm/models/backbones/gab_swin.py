@@ -30,8 +30,8 @@ class GABSwin(HierarchicalBackbone):
             and smaller maps are an error.
         sigma: Initial standard deviation of the Gaussians, in tokens; None for half a window. Neither the paper's
             main text nor the authors' code, which is for ViT, has a value for Swin.
-        amplitude: Initial A of eq. 3; the default is that of the authors' training script for ViT. 0 gives the plain
-            Swin, without gradients for the Gaussians.
+        amplitude: Initial A of GAB's eq. 3; the default is that of the authors' training script for ViT. 0 gives the
+            plain Swin, without gradients for the Gaussians.
         out_indices: Stages (counted from 0) whose outputs are returned, each after a LayerNorm of its own. Stages
             after the last of these are not built.
         drop_path_rate: Stochastic depth of the last block; it rises linearly from 0.

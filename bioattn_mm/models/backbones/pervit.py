@@ -11,7 +11,6 @@ from ...errors import InputError
 from ...layers import DistanceEmbedding, PeripheralAttention
 from ...layers.arguments import head_dims_of
 from ...layers.building import build_layer, one_for_each
-from ...layers.layer_norm import LayerNorm
 from ...layers.peripheral_attention import PRETRAIN_GRID
 from ...registry import MODELS
 from .base import PlainBackbone
@@ -43,7 +42,7 @@ class ConvStem(nn.Sequential):
 
 @MODELS.register_module()
 class PatchStem(nn.Conv2d):
-    """One linear map of each patch of 16 x 16 pixels, as in DeiT: PerViT without convolutional stem (table 1).
+    """One linear map of each patch of 16 x 16 pixels, as in DeiT: no convolutional stem (PerViT, table 1).
 
     Args:
         embed_dims: Channels of the output.
@@ -71,7 +70,7 @@ class ConditionalPosition(nn.Conv2d):
 
 @MODELS.register_module()
 class NoConditionalPosition(nn.Identity):
-    """Tokens as they are: PerViT without conditional position encoding (table 1)."""
+    """Tokens as they are: PerViT without conditional position encoding (PerViT, table 1)."""
 
 
 class PerViTBlock(nn.Module):
@@ -90,9 +89,9 @@ class PerViTBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.position_conv = position_conv
-        self.norm1 = LayerNorm(in_channels, eps=1e-6)
+        self.norm1 = nn.LayerNorm(in_channels, eps=1e-6)
         self.attn = attn
-        self.norm2 = LayerNorm(in_channels, eps=1e-6)
+        self.norm2 = nn.LayerNorm(in_channels, eps=1e-6)
         self.mlp = Mlp(in_channels, MLP_RATIO * in_channels, out_channels)
         self.shortcut = nn.Identity() if in_channels == out_channels else nn.Linear(in_channels, out_channels)
         self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
@@ -115,9 +114,9 @@ class PerViT(PlainBackbone):
             width), `stem_channels` (of the first three convolutions) and `num_heads`.
         out_indices: Blocks (counted from 0) whose outputs are returned; the final LayerNorm is applied to the last
             block's alone. Blocks after the last of these are not built.
-        position_init: How the position-based attention starts (table 5): 'peripheral' from local in the first block
-            to global in the last, 'conv' local in every block, like the first of 'peripheral', 'random' as PyTorch
-            does.
+        position_init: How the position-based attention starts (PerViT, table 5): 'peripheral' from local in the first
+            block to global in the last, 'conv' local in every block, like the first of 'peripheral', 'random' with
+            random values of all its parameters.
         out_type: 'featmap' for maps, (B, C, H, W), or, for a classifier, 'avg_featmap' for the mean of their tokens,
             (B, C).
         drop_path_rate: Stochastic depth of the last block; it rises linearly from 0.
@@ -129,7 +128,7 @@ class PerViT(PlainBackbone):
         frozen_stages: Blocks up to and including this one are frozen, and the stem and the distance embedding with
             them; -1 freezes none.
         token_mixers: What varies in the attention of the blocks, for ablations: arguments of `PeripheralAttention`,
-            such as `dict(position=dict(type='bioattn_mm.SingleLayerPosition'))`, or, with a `type`, another layer; a
+            such as `dict(position=dict(type='bioattn_mm.VariedPosition'))`, or, with a `type`, another layer; a
             dict for all blocks, or one for each. This and the next four are layers by name: `type`, and arguments of
             theirs. None for the paper's.
         distance_embedding: R, which the attention of all blocks shares; by default `DistanceEmbedding`.
@@ -240,7 +239,12 @@ class PerViT(PlainBackbone):
             raise InputError(f"position_init must be 'peripheral', 'conv' or 'random', got {position_init!r}")
         depth = np.linspace(0, position_init == 'peripheral', self.num_layers).tolist()
         positions = [(b.attn.position, share) for b, share in zip(self.blocks, depth) if hasattr(b.attn, 'position')]
-        if position_init == 'random' or not positions:
+        if not positions:
+            return
+        if position_init == 'random':
+            self.distance_embedding.init_randomly()
+            for position, _ in positions:
+                position.init_randomly()
             return
         self.distance_embedding.init_as_decreasing()
         for position, share in positions:

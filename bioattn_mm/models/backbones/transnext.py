@@ -10,18 +10,26 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from ...errors import InputError
-from ...layers import AggregatedAttention, ConvGLU, LengthScaledAttention, LogCPB, build_layer, one_for_each, takes
+from ...layers import (
+    AggregatedAttention,
+    ConvGLU,
+    LengthScaledAttention,
+    LogCPB,
+    TrainedLengthQuery,
+    build_layer,
+    one_for_each,
+    takes,
+)
 from ...layers.aggregated_attention import pooled_grid_of
-from ...layers.layer_norm import LayerNorm
 from ...registry import MODELS
 from .base import HierarchicalBackbone
 from .blocks import Block, init_linear, run_block
 
 STRIDES = (4, 8, 16, 32)
 MLP_RATIOS = (8, 8, 4, 4)
-# Choices of `TransNeXt.position_bias_settings`.
 BIAS_MODES = ('extrapolate', 'interpolate', 'linear')
-IMG_SIZE = 512
+# Choices of `TransNeXt.position_bias_settings`: how one trained model is tested at other sizes.
+TEST_MODES = (*BIAS_MODES, 'unscaled')
 
 
 class PatchEmbed(nn.Module):
@@ -30,7 +38,7 @@ class PatchEmbed(nn.Module):
     def __init__(self, in_channels: int, embed_dims: int, patch_size: int, stride: int) -> None:
         super().__init__()
         self.proj = nn.Conv2d(in_channels, embed_dims, patch_size, stride, padding=patch_size // 2)
-        self.norm = LayerNorm(embed_dims)
+        self.norm = nn.LayerNorm(embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) to (B, H', W', C')."""
@@ -44,7 +52,7 @@ class Stage(nn.Module):
         super().__init__()
         self.patch_embed = patch_embed
         self.blocks = nn.ModuleList(blocks)
-        self.norm = LayerNorm(embed_dims, eps=1e-6)
+        self.norm = nn.LayerNorm(embed_dims, eps=1e-6)
         self.with_cp = with_cp
 
     def forward(self, x: Tensor) -> Tensor:
@@ -68,7 +76,8 @@ class TransNeXt(HierarchicalBackbone):
             'interpolate' resizes the bias of `img_size`.
         pretrain_size: Image size of the pre-training, the unit of the relative coordinates: int or (height, width)
             in pixels; None for that of the release, 256 for 'micro-aaaa', else 224.
-        img_size: Training image size that 'interpolate' resizes from: int or (height, width) in pixels.
+        img_size: Training image size that 'interpolate' resizes from: int or (height, width) in pixels; None for
+            `pretrain_size`, as of a classifier.
         pool_size: Fixed pooled grid of the stages with aggregated attention, int or (height, width): the linear mode.
             None pools to 1/32 of the image, 1/64 with 'micro-aaaa'.
         window_size: Side of the window of aggregated attention in tokens, odd; one for all stages, or four.
@@ -117,7 +126,7 @@ class TransNeXt(HierarchicalBackbone):
         arch: str | dict = 'tiny',
         bias_mode: str = 'extrapolate',
         pretrain_size: int | tuple[int, int] | None = None,
-        img_size: int | tuple[int, int] = IMG_SIZE,
+        img_size: int | tuple[int, int] | None = None,
         pool_size: int | tuple[int, int] | None = None,
         window_size: int | Sequence[int] = 3,
         token_mixers: dict | Sequence[dict] | None = None,
@@ -132,6 +141,7 @@ class TransNeXt(HierarchicalBackbone):
         super().__init__(len(STRIDES), out_indices, frozen_stages, init_cfg)
         settings = self.parse_arch(arch)
         pretrain_size = settings['pretrain_size'] if pretrain_size is None else pretrain_size
+        img_size = pretrain_size if img_size is None else img_size
         self.stage_channels, self.stage_strides = tuple(settings['embed_dims']), STRIDES
         self.out_channels = tuple(self.stage_channels[index] for index in self.out_indices)
 
@@ -190,28 +200,42 @@ class TransNeXt(HierarchicalBackbone):
 
     @classmethod
     def position_bias_settings(
-        cls, mode: str, img_size: int | tuple[int, int] = IMG_SIZE, arch: str | dict = 'tiny'
+        cls,
+        mode: str,
+        img_size: int | tuple[int, int] | None = None,
+        arch: str | dict = 'tiny',
+        pretrain_size: int | tuple[int, int] | None = None,
     ) -> dict:
-        """Arguments of `TransNeXt` for one of `BIAS_MODES`.
+        """Arguments of `TransNeXt` for one of `TEST_MODES`, the methods of TransNeXt's table 5.
 
         'linear' keeps the pooled grid of the training size for images of any size, and extrapolates the bias to them
-        (TransNeXt, appendix D.2): 16 x 16 for 512 pixels, 25 x 25 for 800.
+        (TransNeXt, appendix D.2): 7 x 7 for a classifier of 224 pixels, 12 x 12 for one of 384, 16 x 16 for a
+        segmentor of 512. The cost of aggregated attention is then linear in the number of pixels. That of stage 4,
+        whose tokens attend to all tokens, is not. 'unscaled' extrapolates without length scaling
+        (`TrainedLengthQuery`).
 
         Args:
-            mode: 'extrapolate', 'interpolate' or 'linear'.
-            img_size: Training image size.
+            mode: One of `TEST_MODES`.
+            img_size: As in `TransNeXt`.
             arch: As in `TransNeXt`.
+            pretrain_size: As in `TransNeXt`.
 
         Raises:
             InputError: There is no such mode or `arch`.
         """
-        if mode not in BIAS_MODES:
-            raise InputError(f'the position bias must be one of {", ".join(BIAS_MODES)}, got {mode!r}')
-        if mode != 'linear':
+        if mode not in TEST_MODES:
+            raise InputError(f'the position bias must be one of {", ".join(TEST_MODES)}, got {mode!r}')
+        if mode in ('extrapolate', 'interpolate'):
             return dict(bias_mode=mode, pool_size=None)
-        pooled_stride = STRIDES[0] * cls.parse_arch(arch)['sr_ratios'][0]
+        settings = cls.parse_arch(arch)
+        pooled_stride = STRIDES[0] * settings['sr_ratios'][0]
+        img_size = next(size for size in (img_size, pretrain_size, settings['pretrain_size']) if size is not None)
         pool_size = tuple(max(1, size // pooled_stride) for size in to_2tuple(img_size))
-        return dict(bias_mode='extrapolate', pool_size=pool_size)
+        if mode == 'linear':
+            return dict(bias_mode='extrapolate', pool_size=pool_size)
+        # Stage 4 has as many tokens as the other stages have pooled tokens.
+        scale = dict(type=TrainedLengthQuery, num_keys=math.prod(pool_size))
+        return dict(bias_mode='extrapolate', pool_size=None, token_mixers=dict(scale=scale))
 
     def stage_modules(self, stage: int) -> list[nn.Module]:
         return [self.stages[stage]]

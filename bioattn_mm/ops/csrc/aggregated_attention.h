@@ -1,9 +1,10 @@
 // Aggregated attention (TransNeXt, eq. 10-14): bioattn_mm/ops/aggregated_attention.py says what it computes.
 #pragma once
 
+#include "check.h"
 #include "window_sizes.h"
 
-#include <c10/macros/Macros.h>
+#include <torch/headeronly/macros/Macros.h>
 
 #include <tuple>
 #include <type_traits>
@@ -11,11 +12,11 @@
 
 namespace bioattn_mm {
 
-using at::Tensor;
-
 // The inputs of the operator in the order of its schema: as tensors, or as pointers to their data.
 template <typename Data, typename Indices>
 struct InputsOf {
+  static constexpr size_t kTensors = 9;
+
   Data query;                // (B, H, W, heads, d)
   Data key;                  // (B, H, W, heads, d)
   Data value;                // (B, H, W, heads, d)
@@ -47,12 +48,7 @@ using Inputs = InputsOf<Tensor, Tensor>;
 using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 inline Gradients to_gradients(const Inputs& g) {
-  return {g.query, g.key, g.value, g.pooled_key,
-          g.pooled_value, g.window_bias, g.pooled_bias, g.token_weights};
-}
-
-inline Inputs inputs_from(const std::vector<Tensor>& t) {
-  return {t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8]};
+  return {g.query, g.key, g.value, g.pooled_key, g.pooled_value, g.window_bias, g.pooled_bias, g.token_weights};
 }
 
 // Pointers to the data of the inputs, and of their gradients.
@@ -112,9 +108,40 @@ struct Sizes : WindowSizes<Integer> {
 using Forward = std::tuple<Tensor, Tensor>;
 
 // The same, and for half precision what rounding took from the output: an output and its rounding together are exact
-// enough for the mean of the gradients of a query's weights, which the backward pass takes from them. Where nothing is
-// rounded it has no elements.
+// enough for the mean of the gradients of a query's weights, which the backward pass takes from them. Where nothing
+// is rounded it has no elements.
 using RoundedForward = std::tuple<Tensor, Tensor, Tensor>;
+
+inline ArgumentChecks check_inputs(const Inputs& inputs) {
+  const Tensor& query = inputs.query;
+  const ArgumentChecks arguments("aggregated_attention", "query", query, 5, "(B, H, W, heads, d)");
+  const auto batch = query.size(0), height = query.size(1), width = query.size(2);
+  const auto heads = query.size(3), channels = query.size(4);
+  arguments.check("key", inputs.key, query.sizes());
+  arguments.check("value", inputs.value, query.sizes());
+  arguments.check("pooled_key", inputs.pooled_key, {batch, -1, -1, heads, channels});
+  arguments.check("pooled_value", inputs.pooled_value, inputs.pooled_key.sizes());
+  arguments.check("window_bias", inputs.window_bias, {heads, -1});
+  const auto offsets = inputs.window_bias.size(1), pooled_height = inputs.pooled_key.size(1);
+  arguments.check_offsets("window_bias", offsets);
+  arguments.check("pooled_bias", inputs.pooled_bias, {heads, -1, width, inputs.pooled_key.size(2)});
+  arguments.check("pooled_bias_rows", inputs.pooled_bias_rows, {height, pooled_height}, kLong);
+  arguments.check("token_weights", inputs.token_weights, {batch, height, width, heads, offsets});
+  return arguments;
+}
+
+inline void check_aggregated_attention(const Inputs& inputs, bool) { check_inputs(inputs); }
+
+inline void check_aggregated_attention_backward(
+    const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp,
+    const Tensor& rounding) {
+  const ArgumentChecks arguments = check_inputs(inputs);
+  const Span sizes = inputs.query.sizes();
+  arguments.check("grad_output", grad_output, sizes);
+  arguments.check("output", output, sizes);
+  arguments.check("logsumexp", logsumexp, sizes.slice(0, 4), full_precision(inputs.query.scalar_type()));
+  check_rounding(arguments, rounding, inputs.query);
+}
 
 // What the CPU computes, for the operators aggregated_attention, cosine_attention and, in bfloat16,
 // relative_bias_attention. Tokens are (B, H, W, heads, d)
@@ -135,9 +162,9 @@ struct CpuInputs {
 
 // The output is contiguous, logsumexp (B, heads, H, W). The backward pass writes the gradients of the tokens and of
 // pooled_bias to tensors that are given, and adds those of the other parameters.
-Forward attention_forward_cpu(const CpuInputs& inputs);
-void attention_backward_cpu(
-    const Tensor& grad_output, const CpuInputs& inputs, const Tensor& logsumexp, CpuInputs& gradients);
+using AttentionForward = Forward(const CpuInputs& inputs);
+using AttentionBackward =
+    void(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& logsumexp, CpuInputs& gradients);
 
 // The kernels on CUDA, for tensors of any strides: at most 9 x 9 tokens in a window and 64 channels in a head, a
 // multiple of 8; no float64. `for_backward` says whether the rounding is needed.

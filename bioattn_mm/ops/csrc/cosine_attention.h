@@ -10,6 +10,8 @@ namespace bioattn_mm {
 // The inputs in the order of the operator's schema. Projections have one dtype; parameters are float32, for float64
 // projections float64.
 struct CosineInputs {
+  static constexpr size_t kTensors = 11;
+
   Tensor query, key_value, pooled_key_value;   // (B, H, W, heads, d), (B, H, W, 2, heads, d), (B, Ph, Pw, 2, heads, d)
   Tensor scale, query_embedding, window_bias;  // (heads), (heads, d), (heads, k * k)
   Tensor pooled_bias;                          // (heads, R, C)
@@ -18,7 +20,43 @@ struct CosineInputs {
   Tensor tokens, token_bias;                   // (heads, d, k * k), (heads, k * k)
 };
 
-// Those of query, key_value, pooled_key_value, scale, query_embedding, window_bias, pooled_bias, tokens and token_bias.
+inline ArgumentChecks check_inputs(const CosineInputs& inputs) {
+  const Tensor& query = inputs.query;
+  const ArgumentChecks arguments("cosine_attention", "query", query, 5, "(B, H, W, heads, d)");
+  const auto batch = query.size(0), height = query.size(1), width = query.size(2);
+  const auto heads = query.size(3), channels = query.size(4);
+  const auto dtype = full_precision(query.scalar_type());
+  arguments.check("key_value", inputs.key_value, {batch, height, width, 2, heads, channels});
+  arguments.check("pooled_key_value", inputs.pooled_key_value, {batch, -1, -1, 2, heads, channels});
+  arguments.check("scale", inputs.scale, {heads}, dtype);
+  arguments.check("query_embedding", inputs.query_embedding, {heads, channels}, dtype);
+  arguments.check("window_bias", inputs.window_bias, {heads, -1}, dtype);
+  const auto offsets = inputs.window_bias.size(1);
+  arguments.check_offsets("window_bias", offsets);
+  arguments.check("pooled_bias", inputs.pooled_bias, {heads, -1, -1}, dtype);
+  const auto pooled_height = inputs.pooled_key_value.size(1), pooled_width = inputs.pooled_key_value.size(2);
+  arguments.check("pooled_bias_rows", inputs.pooled_bias_rows, {height, pooled_height}, kLong);
+  arguments.check("pooled_bias_columns", inputs.pooled_bias_columns, {width, pooled_width}, kLong);
+  arguments.check("tokens", inputs.tokens, {heads, channels, offsets}, dtype);
+  arguments.check("token_bias", inputs.token_bias, {heads, offsets}, dtype);
+  return arguments;
+}
+
+inline void check_cosine_attention(const CosineInputs& inputs, bool) { check_inputs(inputs); }
+
+inline void check_cosine_attention_backward(
+    const Tensor& grad_output, const CosineInputs& inputs, const Tensor& output, const Tensor& logsumexp,
+    const Tensor& rounding) {
+  const Span sizes = inputs.query.sizes();
+  const ArgumentChecks arguments = check_inputs(inputs);
+  arguments.check("grad_output", grad_output, sizes);
+  arguments.check("output", output, sizes);
+  arguments.check("logsumexp", logsumexp, {sizes[0] * sizes[1] * sizes[2] * sizes[3]}, inputs.scale.scalar_type());
+  check_rounding(arguments, rounding, inputs.query);
+}
+
+// Gradients of query, key_value, pooled_key_value, scale, query_embedding, window_bias, pooled_bias, tokens and
+// token_bias.
 using CosineGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 // On CUDA, with the limits of aggregated_attention_forward_cuda.

@@ -1,71 +1,47 @@
-// The operator gelu_pool for PyTorch: schema, autograd, and kernels for CPU and tracing.
+// The operator gelu_pool on the CPU.
 
 #include "gelu_pool.h"
 
-#include "dispatch.h"
-
-#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/library.h>
+#include "boxed.h"
+#include "cpu/isa.h"
 
 namespace bioattn_mm {
 namespace {
 namespace of_gelu_pool {
 
-using at::Tensor;
-using c10::SymInt;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
+// Channels that fill a vector of the widest kernel, of 64 bytes.
+int64_t least_channels(const Tensor& x) { return x.scalar_type() == kDouble ? 8 : 16; }
 
-Tensor forward_cpu(const Tensor& x, int64_t height, int64_t width) {
-  return gelu_pool_forward_cpu(x.contiguous(), height, width);
+ArgumentChecks check_tokens(const Tensor& x) {
+  const ArgumentChecks arguments("gelu_pool", "x", x, 4, "(B, H, W, C)", {kBFloat16, kFloat, kDouble});
+  check_value(
+      x.size(3) >= least_channels(x) && x.size(1) >= 1 && x.size(2) >= 1, "gelu_pool: x must have ",
+      least_channels(x), " channels or more, and tokens, got ", text_of_sizes(x.sizes()));
+  return arguments;
 }
 
-Tensor backward_cpu(const Tensor& grad_output, const Tensor& x) {
-  return gelu_pool_backward_cpu(grad_output.contiguous(), x.contiguous());
+void check_forward(const Tensor& x, int64_t height, int64_t width) {
+  check_tokens(x);
+  check_value(height >= 1 && width >= 1, "gelu_pool: the grid must be 1 x 1 or larger, got ", height, " x ", width);
 }
 
-Tensor forward_meta(const Tensor& x, SymInt height, SymInt width) {
-  return at::empty_symint({x.sym_size(0), height, width, x.sym_size(3)}, x.options());
+void check_backward(const Tensor& grad_output, const Tensor& x) {
+  const ArgumentChecks arguments = check_tokens(x);
+  arguments.check("grad_output", grad_output, {x.size(0), -1, -1, x.size(3)});
+  check_forward(x, grad_output.size(1), grad_output.size(2));
 }
 
-Tensor backward_meta(const Tensor&, const Tensor& x) { return shaped_like(x); }
-
-struct GeluPool : torch::autograd::Function<GeluPool> {
-  static Tensor forward(AutogradContext* context, const Tensor& x, SymInt height, SymInt width) {
-    at::AutoDispatchBelowADInplaceOrView guard;
-    context->save_for_backward({x});
-    static const auto op = find_operator<decltype(forward_meta)>("bioattn_mm::gelu_pool");
-    return op.call(x, height, width);
-  }
-
-  static variable_list backward(AutogradContext* context, variable_list grad_outputs) {
-    static const auto op = find_operator<decltype(backward_meta)>("bioattn_mm::gelu_pool_backward");
-    return {op.call(grad_outputs[0], context->get_saved_variables()[0]), Tensor(), Tensor()};
-  }
-};
-
-Tensor with_autograd(const Tensor& x, SymInt height, SymInt width) { return GeluPool::apply(x, height, width); }
-
-TORCH_LIBRARY_FRAGMENT(bioattn_mm, library) {
-  library.def("gelu_pool(Tensor x, SymInt height, SymInt width) -> Tensor");
-  library.def("gelu_pool_backward(Tensor grad_output, Tensor x) -> Tensor");
+Tensor forward(const Tensor& x, int64_t height, int64_t width) {
+  return cpu_kernels(x.scalar_type()).gelu_pool_forward(x.contiguous(), height, width);
 }
 
-TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
-  library.impl("gelu_pool", forward_cpu);
-  library.impl("gelu_pool_backward", backward_cpu);
+Tensor backward(const Tensor& grad_output, const Tensor& x) {
+  return cpu_kernels(x.scalar_type()).gelu_pool_backward(grad_output.contiguous(), x.contiguous());
 }
 
-TORCH_LIBRARY_IMPL(bioattn_mm, Meta, library) {
-  library.impl("gelu_pool", forward_meta);
-  library.impl("gelu_pool_backward", backward_meta);
-}
-
-TORCH_LIBRARY_IMPL(bioattn_mm, Autograd, library) {
-  library.impl("gelu_pool", with_autograd);
-  // A second derivative raises an error instead of being silently zero.
-  library.impl("gelu_pool_backward", torch::autograd::autogradNotImplementedFallback());
+STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
+  library.impl("gelu_pool", boxed<checked<check_forward, forward>>);
+  library.impl("gelu_pool_backward", boxed<checked<check_backward, backward>>);
 }
 
 }  // namespace of_gelu_pool

@@ -1,26 +1,51 @@
 // Table of the log-spaced position bias: bioattn_mm/ops/log_cpb.py says what it computes.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include "check.h"
 
 #include <tuple>
 
 namespace bioattn_mm {
 
+inline ArgumentChecks check_log_cpb_layers(
+    const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight, const Tensor& hidden_bias,
+    const Tensor& weight) {
+  const ArgumentChecks arguments("log_cpb_table", "vertical", vertical, 1, "(R)", {kFloat, kDouble});
+  arguments.check("horizontal", horizontal, {-1});
+  arguments.check("weight", weight, {-1, -1});
+  arguments.check("hidden_weight", hidden_weight, {weight.size(1), 2});
+  arguments.check("hidden_bias", hidden_bias, {weight.size(1)});
+  return arguments;
+}
+
+inline void check_log_cpb_table(
+    const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight, const Tensor& hidden_bias,
+    const Tensor& weight, const Tensor& bias) {
+  const ArgumentChecks arguments = check_log_cpb_layers(vertical, horizontal, hidden_weight, hidden_bias, weight);
+  arguments.check("bias", bias, {weight.size(0)});
+}
+
+inline void check_log_cpb_table_backward(
+    const Tensor& grad_table, const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight,
+    const Tensor& hidden_bias, const Tensor& weight) {
+  const ArgumentChecks arguments = check_log_cpb_layers(vertical, horizontal, hidden_weight, hidden_bias, weight);
+  arguments.check("grad_table", grad_table, {weight.size(0), vertical.size(0), horizontal.size(0)});
+}
+
 // The kernels of a device. All tensors have one floating-point dtype, float32 or float64.
 //
-// vertical (R) and horizontal (C) coordinates, hidden_weight (hidden, 2), hidden_bias (hidden), weight (heads, hidden),
-// bias (heads); gives (heads, R, C).
-using LogCPBForward = at::Tensor(
-    const at::Tensor& vertical, const at::Tensor& horizontal, const at::Tensor& hidden_weight,
-    const at::Tensor& hidden_bias, const at::Tensor& weight, const at::Tensor& bias);
+// vertical (R) and horizontal (C) coordinates, hidden_weight (hidden, 2), hidden_bias (hidden), weight (heads,
+// hidden), bias (heads); gives (heads, R, C).
+using LogCPBForward = Tensor(
+    const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight, const Tensor& hidden_bias,
+    const Tensor& weight, const Tensor& bias);
 // Gradients of hidden_weight, hidden_bias, weight and bias.
-using LogCPBGradients = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+using LogCPBGradients = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 using LogCPBBackward = LogCPBGradients(
-    const at::Tensor& grad_table, const at::Tensor& vertical, const at::Tensor& horizontal,
-    const at::Tensor& hidden_weight, const at::Tensor& hidden_bias, const at::Tensor& weight);
+    const Tensor& grad_table, const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight,
+    const Tensor& hidden_bias, const Tensor& weight);
 
-LogCPBForward log_cpb_table_forward_cpu, log_cpb_table_forward_cuda;
-LogCPBBackward log_cpb_table_backward_cpu, log_cpb_table_backward_cuda;
+LogCPBForward log_cpb_table_forward_cuda;
+LogCPBBackward log_cpb_table_backward_cuda;
 
 }  // namespace bioattn_mm

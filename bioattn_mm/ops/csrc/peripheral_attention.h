@@ -1,18 +1,15 @@
 // Peripheral attention (PerViT, eq. 5-8): bioattn_mm/ops/peripheral_attention.py says what it computes.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include "tensor.h"
 
-#include <array>
 #include <tuple>
 
 namespace bioattn_mm {
 
-using at::Tensor;
-
 // The inputs of the operator in the order of its schema; the same struct holds their gradients.
 struct PeripheralInputs {
-  static constexpr size_t kNumber = 10;
+  static constexpr size_t kTensors = 10;
 
   // function(query, ..., norm_bias)
   template <typename Function>
@@ -36,8 +33,8 @@ struct PeripheralInputs {
 using PeripheralForward = std::tuple<Tensor, Tensor>;
 
 // The kernels. All tensors are contiguous and have one dtype, float32 or float64.
-PeripheralForward peripheral_attention_forward_cpu(const PeripheralInputs& inputs, double eps);
-PeripheralInputs peripheral_attention_backward_cpu(
-    const Tensor& grad_output, const PeripheralInputs& inputs, double eps, const Tensor& logsumexp);
+using PeripheralAttentionForward = PeripheralForward(const PeripheralInputs& inputs, double eps);
+using PeripheralAttentionBackward =
+    PeripheralInputs(const Tensor& grad_output, const PeripheralInputs& inputs, double eps, const Tensor& logsumexp);
 
 }  // namespace bioattn_mm

@@ -1,36 +1,45 @@
-// The operator relative_bias_attention for PyTorch: schema, autograd, autocast, and kernels for CPU and tracing.
+// The operator relative_bias_attention on the CPU.
 
 #include "relative_bias_attention.h"
 
 #include "aggregated_attention.h"
-#include "cpu/kernels.h"
-#include "dispatch.h"
-
-#include <ATen/ops/arange.h>
-#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/library.h>
+#include "boxed.h"
+#include "check.h"
+#include "cpu/isa.h"
 
 namespace bioattn_mm {
 namespace {
 namespace of_relative_bias_attention {
 
-using at::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 using Forward = std::tuple<Tensor, Tensor>;
 using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
-// On the CPU half precision is a format of storage: what is computed is float32. The bias is never in half precision.
-Tensor at_least_float(const Tensor& tensor) {
-  return at::isReducedFloatingType(tensor.scalar_type()) ? tensor.to(at::kFloat) : tensor;
+ArgumentChecks check_forward(
+    const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, double) {
+  const ArgumentChecks arguments("relative_bias_attention", "query", query, 5, "(B, H, W, heads, d)");
+  arguments.check("key", key, query.sizes());
+  arguments.check("value", value, query.sizes());
+  arguments.check(
+      "bias", bias, {query.size(3), 2 * query.size(1) - 1, 2 * query.size(2) - 1},
+      full_precision(query.scalar_type()));
+  return arguments;
 }
 
-// An uninitialised contiguous tensor with the shape and dtype of another, which may have other strides.
-Tensor contiguous_like(const Tensor& tensor) { return at::empty_symint(tensor.sym_sizes(), tensor.options()); }
+void check_backward(
+    const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias,
+    const Tensor& output, const Tensor& logsumexp, double) {
+  const ArgumentChecks arguments = check_forward(query, key, value, bias, 0);
+  arguments.check("grad_output", grad_output, query.sizes());
+  arguments.check("output", output, query.sizes());
+  arguments.check("logsumexp", logsumexp, query.sizes().slice(0, 4), bias.scalar_type());
+}
 
-// With instructions of bfloat16, attention to all tokens is aggregated attention with all tokens pooled and no window.
-bool is_aggregated(const Tensor& query) { return query.scalar_type() == at::kBFloat16 && has_bfloat16(); }
+// On the CPU half precision is a format of storage: what is computed is float32. The bias is never in half precision.
+Tensor at_least_float(const Tensor& tensor) { return tensor.to(full_precision(tensor.scalar_type())); }
+
+// With instructions of bfloat16, attention to all tokens is aggregated attention with all tokens pooled and no
+// window.
+bool is_aggregated(const Tensor& query) { return query.scalar_type() == kBFloat16 && has_bfloat16_instructions(); }
 
 CpuInputs without_window(
     const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, double scale) {
@@ -38,133 +47,68 @@ CpuInputs without_window(
     return tensor.stride(4) == 1 && tensor.stride(3) == tensor.size(4) ? tensor : tensor.contiguous();
   };
   // Where the table has the offset between two rows, or two columns.
-  const auto offsets = [](int64_t length) {
-    const Tensor place = at::arange(length);
-    return place.unsqueeze(1) - place + (length - 1);
+  const auto offsets = [&](int64_t length) {
+    Tensor places = empty({length, length}, bias.options().dtype(kLong));
+    int64_t* place = places.mutable_data_ptr<int64_t>();
+    for (int64_t k = 0; k < length * length; ++k) place[k] = k / length - k % length + length - 1;
+    return places;
   };
   CpuInputs inputs;
-  inputs.query = tokens(scale == 1 ? query : query * scale);
+  inputs.query = tokens(scale == 1 ? query : multiply_by(query, scale));
   inputs.pooled_key = tokens(key), inputs.pooled_value = tokens(value);
-  inputs.window_bias = at::empty({query.size(3), 0}, bias.options());
+  inputs.window_bias = empty({query.size(3), 0}, bias.options());
   inputs.pooled_bias = bias.contiguous();
   inputs.pooled_bias_rows = offsets(query.size(1)), inputs.pooled_bias_columns = offsets(query.size(2));
   return inputs;
 }
 
-Forward forward_cpu(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, double scale) {
+// A bias as the kernels read it: contiguous, and with the stride of a head that it would have with more of them.
+// PyTorch leaves that of a single head open, and kernels take the gradient's from it, which has a table for each
+// image.
+Tensor dense(const Tensor& bias) { return bias.contiguous().flatten().view(bias.sizes()); }
+
+Forward forward(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, double scale) {
+  if (query.numel() == 0)  // nothing to compute
+    return {empty_like(query), empty(query.sizes().slice(0, 4), bias.options())};
   if (is_aggregated(query)) {
-    const auto [output, logsumexp] = attention_forward_cpu(without_window(query, key, value, bias, scale));
+    const auto [output, logsumexp] =
+        cpu_kernels(kBFloat16).attention_forward(without_window(query, key, value, bias, scale));
     return {output, logsumexp.permute({0, 2, 3, 1}).contiguous()};
   }
-  auto [output, logsumexp] = relative_bias_attention_forward_cpu(
-      at_least_float(query), at_least_float(key), at_least_float(value), bias, scale);
+  const auto& kernels = cpu_kernels(kFloat);
+  auto [output, logsumexp] = kernels.relative_bias_attention_forward(
+      at_least_float(query), at_least_float(key), at_least_float(value), dense(bias), scale);
   return {output.to(query.scalar_type()), logsumexp};
 }
 
-Gradients backward_cpu(
+Gradients backward(
     const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias,
     const Tensor& output, const Tensor& logsumexp, double scale) {
+  if (query.numel() == 0) return {zeros_like(query), zeros_like(key), zeros_like(value), zeros_like(bias)};
   if (is_aggregated(query)) {
     CpuInputs grad;
-    grad.query = contiguous_like(query);
-    grad.pooled_key = contiguous_like(key), grad.pooled_value = contiguous_like(value);
-    grad.pooled_bias = contiguous_like(bias);
-    attention_backward_cpu(
+    grad.query = empty_like(query);
+    grad.pooled_key = empty_like(key), grad.pooled_value = empty_like(value);
+    grad.pooled_bias = empty_like(bias);
+    const auto& kernels = cpu_kernels(kBFloat16);
+    kernels.attention_backward(
         grad_output.contiguous(), without_window(query, key, value, bias, scale),
         logsumexp.permute({0, 3, 1, 2}).contiguous(), grad);
-    return {scale == 1 ? grad.query : grad.query * scale, grad.pooled_key, grad.pooled_value, grad.pooled_bias};
+    return {
+        scale == 1 ? grad.query : multiply_by(grad.query, scale), grad.pooled_key, grad.pooled_value,
+        grad.pooled_bias};
   }
-  auto [grad_query, grad_key, grad_value, grad_bias] = relative_bias_attention_backward_cpu(
-      at_least_float(grad_output), at_least_float(query), at_least_float(key), at_least_float(value), bias,
+  const auto& kernels = cpu_kernels(kFloat);
+  auto [grad_query, grad_key, grad_value, grad_bias] = kernels.relative_bias_attention_backward(
+      at_least_float(grad_output), at_least_float(query), at_least_float(key), at_least_float(value), dense(bias),
       at_least_float(output), logsumexp, scale);
   const auto dtype = query.scalar_type();
   return {grad_query.to(dtype), grad_key.to(dtype), grad_value.to(dtype), grad_bias};
 }
 
-Forward forward_meta(const Tensor& query, const Tensor&, const Tensor&, const Tensor& bias, double) {
-  return {contiguous_like(query), at::empty_symint(query.sym_sizes().slice(0, 4), bias.options())};
-}
-
-Gradients backward_meta(
-    const Tensor&, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, const Tensor&,
-    const Tensor&, double) {
-  return {contiguous_like(query), contiguous_like(key), contiguous_like(value), contiguous_like(bias)};
-}
-
-Tensor call(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, double scale) {
-  static const auto op = find_operator<decltype(call)>("bioattn_mm::relative_bias_attention");
-  return op.call(query, key, value, bias, scale);
-}
-
-Forward call_forward(
-    const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, double scale) {
-  static const auto op = find_operator<decltype(call_forward)>("bioattn_mm::relative_bias_attention_forward");
-  return op.call(query, key, value, bias, scale);
-}
-
-// The attention weights are not saved: the backward pass computes them again from the inputs and the logsumexp. It
-// needs the output, too, which stays in memory anyway for the layer that follows.
-struct RelativeBiasAttention : torch::autograd::Function<RelativeBiasAttention> {
-  static Tensor forward(
-      AutogradContext* context, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias,
-      double scale) {
-    at::AutoDispatchBelowADInplaceOrView guard;
-    auto [output, logsumexp] = call_forward(query, key, value, bias, scale);
-    context->save_for_backward({query, key, value, bias, output, logsumexp});
-    context->saved_data["scale"] = scale;
-    return output;
-  }
-
-  static variable_list backward(AutogradContext* context, variable_list grad_outputs) {
-    static const auto op = find_operator<decltype(backward_cpu)>("bioattn_mm::relative_bias_attention_backward");
-    const auto s = context->get_saved_variables();
-    auto [query, key, value, bias] =
-        op.call(grad_outputs[0], s[0], s[1], s[2], s[3], s[4], s[5], context->saved_data["scale"].toDouble());
-    return {query, key, value, bias, Tensor()};
-  }
-};
-
-Tensor with_autograd(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, double scale) {
-  return RelativeBiasAttention::apply(query, key, value, bias, scale);
-}
-
-Tensor without_autograd(
-    const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, double scale) {
-  return std::get<0>(call_forward(query, key, value, bias, scale));
-}
-
-// The bias keeps its precision.
-Tensor with_autocast(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, double scale) {
-  const Autocast<c10::kCPU> cast;
-  return call(cast(query), cast(key), cast(value), bias, scale);
-}
-
-TORCH_LIBRARY_FRAGMENT(bioattn_mm, library) {
-  library.def(
-      "relative_bias_attention(Tensor query, Tensor key, Tensor value, Tensor bias, float scale) -> Tensor");
-  library.def(
-      "relative_bias_attention_forward(Tensor query, Tensor key, Tensor value, Tensor bias, float scale) -> "
-      "(Tensor, Tensor)");
-  library.def(
-      "relative_bias_attention_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor bias, "
-      "Tensor output, Tensor logsumexp, float scale) -> (Tensor, Tensor, Tensor, Tensor)");
-}
-
-template <auto forward, auto backward>
-void register_kernels(torch::Library& library) {
-  library.impl("relative_bias_attention", without_autograd);
-  library.impl("relative_bias_attention_forward", forward);
-  library.impl("relative_bias_attention_backward", backward);
-}
-
-TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) { register_kernels<forward_cpu, backward_cpu>(library); }
-TORCH_LIBRARY_IMPL(bioattn_mm, Meta, library) { register_kernels<forward_meta, backward_meta>(library); }
-TORCH_LIBRARY_IMPL(bioattn_mm, AutocastCPU, library) { library.impl("relative_bias_attention", with_autocast); }
-
-TORCH_LIBRARY_IMPL(bioattn_mm, Autograd, library) {
-  library.impl("relative_bias_attention", with_autograd);
-  // A second derivative raises an error instead of being silently zero.
-  library.impl("relative_bias_attention_backward", torch::autograd::autogradNotImplementedFallback());
+STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
+  library.impl("relative_bias_attention", boxed<checked<check_forward, forward>>);
+  library.impl("relative_bias_attention_backward", boxed<checked<check_backward, backward>>);
 }
 
 }  // namespace of_relative_bias_attention

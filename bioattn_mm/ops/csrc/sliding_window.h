@@ -1,9 +1,9 @@
 // The two operators of the sliding window: bioattn_mm/ops/sliding_window.py says what they compute.
 #pragma once
 
+#include "boxed.h"
+#include "check.h"
 #include "window_sizes.h"
-
-#include <ATen/ops/arange.h>
 
 #include <limits>
 #include <tuple>
@@ -14,47 +14,78 @@ namespace bioattn_mm {
 //
 // Dot products of each token with the `others` in its window, plus a bias (heads, k * k) if it is defined:
 // (B, H, W, heads, k * k), with the value `outside` where the window leaves the image.
-using WindowProducts = at::Tensor(
-    const at::Tensor& tokens, const at::Tensor& others, const at::Tensor& bias, int64_t offsets, double outside);
+using WindowProducts =
+    Tensor(const Tensor& tokens, const Tensor& others, const Tensor& bias, int64_t offsets, double outside);
 // Weighted sums of the tokens in each token's window, by its weights (B, H, W, heads, k * k): (B, H, W, heads, d).
-// `transposed` gives the transposed linear map, as gradients need it: each token sums up the tokens in whose windows it
-// is, by the weights that it has in those windows.
-using WindowSums = at::Tensor(const at::Tensor& weights, const at::Tensor& tokens, bool transposed);
+// `transposed` gives the transposed linear map, as gradients need it: each token sums up the tokens in whose windows
+// it is, by the weights that it has in those windows.
+using WindowSums = Tensor(const Tensor& weights, const Tensor& tokens, bool transposed);
 
-WindowProducts window_products_cpu, window_products_cuda;
-WindowSums window_sums_cpu, window_sums_cuda;
+WindowProducts window_products_cuda;
+WindowSums window_sums_cuda;
 
-// Gradient of the bias: that of the logits summed over the tokens, without logits outside of the image.
-inline at::Tensor window_bias_gradient(const at::Tensor& grad_logits) {
-  const WindowSizes<int64_t> s(grad_logits, grad_logits.size(4));
-  const auto outside = [&](int64_t length) {
-    const auto integers = grad_logits.options().dtype(at::kLong);
-    const at::Tensor from_token = at::arange(-(s.window / 2), s.window / 2 + 1, integers);
-    const at::Tensor position = at::arange(length, integers).unsqueeze(1).add(from_token);
-    return position.lt(0).logical_or(position.ge(length));  // (length, k)
-  };
-  const at::Tensor rows = outside(s.height).view({s.height, 1, s.window, 1});
-  const at::Tensor columns = outside(s.width).view({s.width, 1, s.window});
-  const at::Tensor mask = rows.logical_or(columns).view({s.height, s.width, 1, s.offsets});
-  return grad_logits.masked_fill(mask, 0).sum({0, 1, 2});
+// The sizes of tokens with another last one.
+inline std::vector<int64_t> with_last(const Tensor& tokens, int64_t last) {
+  std::vector<int64_t> sizes = tokens.sizes().vec();
+  sizes.back() = last;
+  return sizes;
+}
+
+inline ArgumentChecks check_qk_inputs(const Tensor& query, const Tensor& key) {
+  const ArgumentChecks arguments("sliding_window_qk", "query", query, 5, "(B, H, W, heads, d)");
+  arguments.check("key", key, query.sizes());
+  return arguments;
+}
+
+inline void check_qk(const Tensor& query, const Tensor& key, const Tensor& bias) {
+  const ArgumentChecks arguments = check_qk_inputs(query, key);
+  arguments.check("bias", bias, {query.size(3), -1});
+  arguments.check_offsets("bias", bias.size(1));
+}
+
+inline void check_qk_backward(const Tensor& grad_logits, const Tensor& query, const Tensor& key) {
+  const ArgumentChecks arguments = check_qk_inputs(query, key);
+  arguments.check("grad_logits", grad_logits, with_last(query, -1));
+  arguments.check_offsets("grad_logits", grad_logits.size(4));
+}
+
+inline ArgumentChecks check_av(const Tensor& weights, const Tensor& value) {
+  const ArgumentChecks arguments("sliding_window_av", "value", value, 5, "(B, H, W, heads, d)");
+  arguments.check("weights", weights, with_last(value, -1));
+  arguments.check_offsets("weights", weights.size(4));
+  return arguments;
+}
+
+inline void check_av_backward(const Tensor& grad_output, const Tensor& weights, const Tensor& value) {
+  const ArgumentChecks arguments = check_av(weights, value);
+  arguments.check("grad_output", grad_output, value.sizes());
 }
 
 // The operators and their gradients, by the kernels of a device.
 template <WindowProducts products, WindowSums sums>
 struct SlidingWindow {
-  using Tensor = at::Tensor;
-
   static Tensor qk(const Tensor& query, const Tensor& key, const Tensor& bias) {
     return products(
-        query.contiguous(), key.contiguous(), bias.contiguous(), bias.size(1), -std::numeric_limits<double>::infinity());
+        query.contiguous(), key.contiguous(), bias.contiguous(), bias.size(1),
+        -std::numeric_limits<double>::infinity());
   }
 
   // Gradients of query, key and bias.
   static std::tuple<Tensor, Tensor, Tensor> qk_backward(
       const Tensor& grad_logits, const Tensor& query, const Tensor& key) {
     const Tensor weights = grad_logits.contiguous();
-    return {
-        sums(weights, key.contiguous(), false), sums(weights, query.contiguous(), true), window_bias_gradient(weights)};
+    return {sums(weights, key.contiguous(), false), sums(weights, query.contiguous(), true), bias_gradient(weights)};
+  }
+
+  // Gradient of the bias: that of the logits summed over the tokens, without logits outside of the image.
+  static Tensor bias_gradient(const Tensor& grad_logits) {
+    const Options options = grad_logits.options();
+    const Tensor ones = torch::stable::full(
+        {1, grad_logits.size(1), grad_logits.size(2), 1, 1}, 1, options.scalar_type, std::nullopt, options.device);
+    const Tensor inside = products(ones, ones, Tensor(), grad_logits.size(4), 0.).to(kBool);
+    using Stable = torch::stable::Tensor;
+    return call("aten::where", "self", Stable(inside), Stable(grad_logits), Stable(zeros({1}, options)))
+        .sum({0, 1, 2});
   }
 
   static Tensor av(const Tensor& weights, const Tensor& value) {
@@ -65,7 +96,15 @@ struct SlidingWindow {
   static std::tuple<Tensor, Tensor> av_backward(
       const Tensor& grad_output, const Tensor& weights, const Tensor& value) {
     const Tensor grad = grad_output.contiguous();
-    return {products(grad, value.contiguous(), Tensor(), weights.size(4), 0.), sums(weights.contiguous(), grad, true)};
+    return {
+        products(grad, value.contiguous(), Tensor(), weights.size(4), 0.), sums(weights.contiguous(), grad, true)};
+  }
+
+  static void add_to(torch::stable::detail::StableLibrary& library) {
+    library.impl("sliding_window_qk", boxed<checked<check_qk, qk>>);
+    library.impl("sliding_window_qk_backward", boxed<checked<check_qk_backward, qk_backward>>);
+    library.impl("sliding_window_av", boxed<checked<check_av, av>>);
+    library.impl("sliding_window_av_backward", boxed<checked<check_av_backward, av_backward>>);
   }
 };
 

@@ -1,7 +1,7 @@
 // Sizes of a map of tokens and of the sliding window around each of them.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include "tensor.h"
 
 #include <cmath>
 
@@ -10,7 +10,7 @@ namespace bioattn_mm {
 // Sizes of tokens (B, H, W, heads, d) and of windows of k x k tokens: window = k, offsets = k * k.
 template <typename Integer>
 struct WindowSizes {
-  WindowSizes(const at::Tensor& tokens, int64_t offsets)
+  WindowSizes(const Tensor& tokens, int64_t offsets)
       : batch(tokens.size(0)),
         height(tokens.size(1)),
         width(tokens.size(2)),

@@ -1,4 +1,5 @@
-# PerViT-Tiny whose attention is by content alone, Phi_c without Phi_p, on ImageNet-1k (PerViT, table 1).
+# PerViT-Tiny whose attention is by content alone, Phi_c without Phi_p, on ImageNet-1k (PerViT, table 1, row b, and
+# table 3, row b).
 # Weights: random.
 _base_ = '../pervit-tiny_8xb128_in1k.py'
 model = dict(backbone=dict(token_mixers=dict(type='bioattn_mm.ContentAttention')))

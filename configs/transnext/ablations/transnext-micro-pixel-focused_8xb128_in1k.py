@@ -1,5 +1,5 @@
 # TransNeXt-Micro without learnable tokens and query embedding: pixel-focused attention on ImageNet-1k (TransNeXt,
-# table 3).
+# table 2, step 6).
 # Weights: random.
 _base_ = '../transnext-micro_8xb128_in1k.py'
 model = dict(

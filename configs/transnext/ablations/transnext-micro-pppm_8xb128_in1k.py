@@ -1,4 +1,5 @@
-# TransNeXt-Micro with attention to pooled tokens alone in stages 1 to 3 on ImageNet-1k (TransNeXt, table 9).
+# TransNeXt-Micro with attention to pooled tokens alone in stages 1 to 3 on ImageNet-1k (ours, in no table of the
+# paper).
 # Weights: random.
 _base_ = '../transnext-micro_8xb128_in1k.py'
 model = dict(

@@ -1,4 +1,5 @@
-# TransNeXt-Micro without learnable tokens (positional attention) on ImageNet-1k (TransNeXt, table 3).
+# TransNeXt-Micro without learnable tokens (positional attention) and with query embedding on ImageNet-1k (ours, in no
+# table of the paper).
 # Weights: random.
 _base_ = '../transnext-micro_8xb128_in1k.py'
 model = dict(

@@ -24,6 +24,8 @@ import pytest
 import torch
 from torch.utils.cpp_extension import include_paths
 
+from tests.needs import reason_of_lack
+
 HERE = Path(__file__).parent
 CSRC = Path(__file__).parents[3] / 'bioattn_mm' / 'ops' / 'csrc'
 # Seed of the order of the threads in all tests; by default another one in each run.
@@ -45,8 +47,8 @@ class CUDAOnCPU:
 
     def __init__(self, name: str, sources: Sequence[Path], folder: Path, capability: int = 800) -> None:
         compiler = os.environ.get('CXX', 'g++')
-        if not shutil.which(compiler):
-            pytest.skip(f'there is no {compiler} to compile the CUDA kernels for the CPU')
+        if reason := reason_of_lack('compiler'):
+            pytest.skip(reason)
         translated = folder / 'csrc'
         shutil.copytree(CSRC, translated, dirs_exist_ok=True)
         for header in translated.rglob('*.cuh'):

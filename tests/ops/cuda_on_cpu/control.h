@@ -5,9 +5,15 @@
 #include "memory.h"
 #include "ptx.h"
 
+#include <tensor.h>
+
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <torch/csrc/inductor/aoti_torch/utils.h>
 #include <torch/library.h>
+
+#include <optional>
+#include <tuple>
 
 namespace cuda_on_cpu {
 
@@ -26,13 +32,55 @@ auto guarded(const Function& function) {
   return function();
 }
 
+// A tensor of the kernels, and back.
+inline bioattn_mm::Tensor of_kernels(const at::Tensor& tensor) {
+  return torch::stable::Tensor(torch::aot_inductor::new_tensor_handle(at::Tensor(tensor)));
+}
+
+inline at::Tensor of_operators(const bioattn_mm::Tensor& tensor) {
+  return *torch::aot_inductor::tensor_handle_to_tensor_pointer(tensor.get());
+}
+
+template <typename... Tensors>
+auto of_operators(const std::tuple<Tensors...>& tensors) {
+  return std::apply([](const auto&... each) { return std::make_tuple(of_operators(each)...); }, tensors);
+}
+
 // A copy with the same strides and offset, between guard pages within `guarded`.
-inline at::Tensor copy(const at::Tensor& tensor) {
+inline bioattn_mm::Tensor copy(const at::Tensor& tensor) {
   const int64_t elements = tensor.storage().nbytes() / tensor.element_size();
   const at::Tensor all = at::empty({elements}, tensor.options());
   all.copy_(tensor.as_strided({elements}, {1}, 0));
-  return all.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  return of_kernels(all.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset()));
 }
+
+inline std::optional<bioattn_mm::Tensor> copy(const std::optional<at::Tensor>& tensor) {
+  return tensor ? std::optional(copy(*tensor)) : std::nullopt;
+}
+
+// A function of the kernels' tensors as an operator, which calls it with copies between guard pages.
+template <auto function, typename Signature = decltype(function)>
+struct Guarded;
+
+template <typename T>
+struct OfOperators {
+  using Type = T;
+};
+template <>
+struct OfOperators<const bioattn_mm::Tensor&> {
+  using Type = const at::Tensor&;
+};
+template <>
+struct OfOperators<const std::optional<bioattn_mm::Tensor>&> {
+  using Type = const std::optional<at::Tensor>&;
+};
+
+template <auto function, typename Result, typename... Types>
+struct Guarded<function, Result (*)(Types...)> {
+  static auto call(typename OfOperators<Types>::Type... tensors) {
+    return guarded([&] { return of_operators(function(copy(tensors)...)); });
+  }
+};
 
 }  // namespace cuda_on_cpu
 

@@ -4,8 +4,6 @@
 #include "cuda/device.cuh"
 #include "cuda/launch.h"
 
-#include <ATen/Dispatch.h>
-
 #include <map>
 
 namespace bioattn_mm {
@@ -160,9 +158,9 @@ at::Tensor run(const std::string& name) {
       {"copy_from_behind_a_tensor", copy_from_behind_a_tensor},
   };
   return cuda_on_cpu::guarded([&] {
-    const at::Tensor results = at::empty({kThreads}, at::kFloat);
+    const Tensor results = empty({kThreads}, on_cpu(kFloat));
     launch(kernels.at(name), dim3(2), kThreads, kThreads * sizeof(float), results.mutable_data_ptr<float>());
-    return results;
+    return cuda_on_cpu::of_operators(results);
   });
 }
 
@@ -188,14 +186,14 @@ __global__ void product_kernel(const T* a, const T* b, float* c) {
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c) {
   return cuda_on_cpu::guarded([&] {
-    const at::Tensor left = cuda_on_cpu::copy(a), right = cuda_on_cpu::copy(b), sums = cuda_on_cpu::copy(c);
-    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, a.scalar_type(), "product", [&] {
-      if constexpr (sizeof(scalar_t) <= sizeof(float))
-        launch(
-            product_kernel<scalar_t>, dim3(1), kLanes, 0, left.const_data_ptr<scalar_t>(),
-            right.const_data_ptr<scalar_t>(), sums.mutable_data_ptr<float>());
+    const Tensor left = cuda_on_cpu::copy(a), right = cuda_on_cpu::copy(b), sums = cuda_on_cpu::copy(c);
+    dispatch<float, c10::Half, c10::BFloat16>(left.scalar_type(), [&](auto zero) {
+      using T = decltype(zero);
+      launch(
+          product_kernel<T>, dim3(1), kLanes, 0, left.const_data_ptr<T>(), right.const_data_ptr<T>(),
+          sums.mutable_data_ptr<float>());
     });
-    return sums;
+    return cuda_on_cpu::of_operators(sums);
   });
 }
 

@@ -4,18 +4,8 @@
 
 #include "control.h"
 
+using cuda_on_cpu::Guarded;
 using Kernels = bioattn_mm::SlidingWindow<bioattn_mm::window_products_cuda, bioattn_mm::window_sums_cuda>;
-
-// `function` of copies of the tensors, between guard pages.
-template <auto function>
-struct Guarded;
-
-template <typename Result, typename... Tensors, Result (*function)(Tensors...)>
-struct Guarded<function> {
-  static Result call(Tensors... tensors) {
-    return cuda_on_cpu::guarded([&] { return function(cuda_on_cpu::copy(tensors)...); });
-  }
-};
 
 TORCH_LIBRARY_FRAGMENT(NAMESPACE, library) {
   library.def("sliding_window_qk", Guarded<&Kernels::qk>::call);

@@ -6,14 +6,34 @@
 // norms and softmax are sums of vectors.
 #pragma once
 
-#include "vectors.h"
+#include "two_vectors.h"
 
-#include <limits>
+namespace bioattn_mm::BIOATTN_ISA::aggregated_attention {
+namespace {
 
-namespace bioattn_mm {
+// The queries of a group fill so many registers. Where a register is short, a number of a key that is broadcast to all
+// lanes takes an instruction, which two of them share.
+constexpr int64_t kParts = kVectorBytes < 64 ? 2 : 1;
+template <typename T>
+constexpr int64_t kQueries = kParts * kLanes<T>;
+// Pooled keys of a block: so many sums for each of the group's registers stay in registers.
+constexpr int64_t kBlock = kRegisters / kParts < 16 ? 6 : 8;
 
-// Pooled keys of a block: so many sums stay in registers.
-constexpr int64_t kBlock = 8;
+// A number for each query of a group.
+template <typename T>
+using Lanes = std::conditional_t<kParts == 1, Vector<T>, TwoVectors<T>>;
+
+template <typename T>
+BIOATTN_INLINE Lanes<T> load_lanes(const T* data) {
+  if constexpr (kParts == 1)
+    return load(data);
+  else
+    return {load(data), load(data + kLanes<T>)};
+}
+#if BIOATTN_BFLOAT16
+BIOATTN_INLINE Bits load_lanes(const Pair* data) { return load(data); }
+#endif
+
 // As in torch.nn.functional.normalize of the layer.
 constexpr double kSmallestNorm = 1e-6;
 
@@ -68,7 +88,7 @@ struct GradientGroup : Group<T, Element> {
 
 // Factors of one pooled key: of the lanes.
 template <typename T, typename Element>
-constexpr int64_t kSteps = kLanes<T> / kNumbers<Element>;
+constexpr int64_t kSteps = kQueries<T> / kNumbers<Element>;
 
 // The sums for pooled keys or values are larger than the first-level cache. They are loaded and stored once for so many
 // groups, whose factors are kept until then.
@@ -86,9 +106,10 @@ struct OuterProducts {
 
 // To what multiples pooled keys and channels of the sums are padded.
 template <typename T, typename Element>
-constexpr int64_t kKeysOfSums = kNumbers<Element> == 2 ? kLanes<T> : kBlock;
+constexpr int64_t kKeysOfSums = kNumbers<Element> == 2 ? kQueries<T> : kBlock;
 template <typename T, typename Element>
-constexpr int64_t kChannelsOfSums = kNumbers<Element> == 2 ? kBlock : kLanes<T>;
+constexpr int64_t kChannelsOfSums = kNumbers<Element> == 2 ? kBlock : kVectorBytes < 64 ? kLanes<T>
+                                                                                        : kLanes<T> / 2;
 
 template <typename T, typename Element>
 BIOATTN_INLINE int64_t place_of_sum(int64_t p, int64_t c, int64_t row_channels) {
@@ -96,8 +117,8 @@ BIOATTN_INLINE int64_t place_of_sum(int64_t p, int64_t c, int64_t row_channels) 
     return p * row_channels + c;
   } else {
     // The even keys of a block come before the odd ones.
-    const int64_t key = p % kLanes<T>, lane = key / 2 + key % 2 * kLanes<T> / 2;
-    return (p / kLanes<T> * row_channels + c) * kLanes<T> + lane;
+    const int64_t key = p % kQueries<T>, lane = key / 2 + key % 2 * kQueries<T> / 2;
+    return (p / kQueries<T> * row_channels + c) * kQueries<T> + lane;
   }
 }
 
@@ -139,34 +160,34 @@ struct PooledLayouts {
 };
 
 template <typename T>
-BIOATTN_INLINE void make_unit_body(const UnitVectors<T>& u) {
-  for (int64_t first = 0; first < u.stride; first += kLanes<T>) {
-    Vector<T> squares = {};
+BIOATTN_KERNEL void make_unit(const UnitVectors<T> u) {
+  for (int64_t first = 0; first < u.stride; first += kQueries<T>) {
+    Lanes<T> squares = {};
     for (int64_t c = 0; c < u.channels; ++c) {
-      const Vector<T> x = load(u.tokens + c * u.stride + first);
+      const Lanes<T> x = load_lanes(u.tokens + c * u.stride + first);
       squares += x * x;
     }
     T* inverse = u.inverse_norms + first;
     store(inverse, squares);
 #pragma omp simd
-    for (int64_t lane = 0; lane < kLanes<T>; ++lane) {
+    for (int64_t lane = 0; lane < kQueries<T>; ++lane) {
       const T norm = std::sqrt(inverse[lane]);
       inverse[lane] = 1 / (norm < T(kSmallestNorm) ? T(kSmallestNorm) : norm);
     }
-    const Vector<T> factor = load(inverse);
+    const Lanes<T> factor = load_lanes(inverse);
     for (int64_t c = 0; c < u.channels; ++c) {
       T* x = u.tokens + c * u.stride + first;
-      store(x, load(x) * factor);
+      store(x, load_lanes(x) * factor);
     }
   }
 }
 
 template <typename T>
-BIOATTN_INLINE void scale_queries_body(const ScaledQueries<T>& q) {
+BIOATTN_KERNEL void scale_queries(const ScaledQueries<T> q) {
   for (int64_t c = 0; c < q.channels; ++c)
-    for (int64_t first = 0; first < q.stride; first += kLanes<T>) {
+    for (int64_t first = 0; first < q.stride; first += kQueries<T>) {
       const int64_t place = c * q.stride + first;
-      store(q.scaled + place, (load(q.unit + place) + q.query_embedding[c]) * load(q.factors + first));
+      store(q.scaled + place, (load_lanes(q.unit + place) + q.query_embedding[c]) * load_lanes(q.factors + first));
     }
 }
 
@@ -185,10 +206,10 @@ BIOATTN_INLINE Factors<T> pack(const T* vectors, int64_t stride, int64_t number,
 // products[k] = factors . keys[k] for one block of keys
 template <typename T, typename Element>
 BIOATTN_INLINE void multiply_by_block(
-    Vector<T> (&products)[kBlock], const Factors<Element>& factors, const Element* keys) {
-  for (int64_t k = 0; k < kBlock; ++k) products[k] = Vector<T>{};
+    Lanes<T> (&products)[kBlock], const Factors<Element>& factors, const Element* keys) {
+  for (int64_t k = 0; k < kBlock; ++k) products[k] = Lanes<T>{};
   for (int64_t c = 0; c < factors.number; ++c, keys += kBlock) {
-    const auto x = load(factors.data + c * factors.stride);
+    const auto x = load_lanes(factors.data + c * factors.stride);
 #pragma GCC unroll 8
     for (int64_t k = 0; k < kBlock; ++k) add_product(products[k], x, keys[k]);
   }
@@ -202,28 +223,28 @@ constexpr int64_t kBlocksAtOnce = kNumbers<Element> == 2 ? 3 : 1;
 // Factors of the keys of one step, a key or a pair: compute(p) gives the lanes of a key. They are also written to
 // `written`, where they are factors of rows of queries.
 template <typename T, typename Compute>
-BIOATTN_INLINE Vector<T> factors_of_step(int64_t step, T* written, const Compute& compute) {
-  const Vector<T> factors = compute(step);
-  store(written + step * kLanes<T>, factors);
+BIOATTN_INLINE Lanes<T> factors_of_step(int64_t step, T* written, const Compute& compute) {
+  const Lanes<T> factors = compute(step);
+  store(written + step * kQueries<T>, factors);
   return factors;
 }
 
 template <typename T>
-BIOATTN_INLINE Vector<T> written_factors(int64_t step, const T* written) {
-  return load(written + step * kLanes<T>);
+BIOATTN_INLINE Lanes<T> written_factors(int64_t step, const T* written) {
+  return load_lanes(written + step * kQueries<T>);
 }
 
 // sums[c] = sum over steps of factors * rows[c] for kBlocks blocks of channels; factors_of(step) gives the factors.
 template <int64_t kBlocks, typename T, typename Element, typename FactorsOf>
 BIOATTN_INLINE void sum_blocks(T* sums, int64_t steps, const Element* rows, int64_t row_size, const FactorsOf& factors_of) {
-  Vector<T> sum[kBlocks * kBlock] = {};
+  Lanes<T> sum[kBlocks * kBlock] = {};
   for (int64_t step = 0; step < steps; ++step, rows += row_size) {
     const auto factors = factors_of(step);
 #pragma GCC unroll 24
     for (int64_t c = 0; c < kBlocks * kBlock; ++c) add_product(sum[c], factors, rows[c]);
   }
 #pragma GCC unroll 24
-  for (int64_t c = 0; c < kBlocks * kBlock; ++c) store(sums + c * kLanes<T>, sum[c]);
+  for (int64_t c = 0; c < kBlocks * kBlock; ++c) store(sums + c * kQueries<T>, sum[c]);
 }
 
 // The same for all channels of rows padded to blocks: first_time(step) gives the factors for the first blocks, and
@@ -239,50 +260,75 @@ BIOATTN_INLINE void sum_rows(
   else
     sum_blocks<1>(sums, steps, rows, padded, first_time), first = kBlock;
   for (; first + at_once * kBlock <= padded; first += at_once * kBlock)
-    sum_blocks<at_once>(sums + first * kLanes<T>, steps, rows + first, padded, again);
-  for (; first < padded; first += kBlock) sum_blocks<1>(sums + first * kLanes<T>, steps, rows + first, padded, again);
+    sum_blocks<at_once>(sums + first * kQueries<T>, steps, rows + first, padded, again);
+  for (; first < padded; first += kBlock) sum_blocks<1>(sums + first * kQueries<T>, steps, rows + first, padded, again);
 }
 
 template <typename T>
 BIOATTN_INLINE void transpose(const T* planes, int64_t stride, int64_t channels, T* rows, int64_t row_channels) {
-  for (int64_t lane = 0; lane < kLanes<T>; ++lane)
+  for (int64_t lane = 0; lane < kQueries<T>; ++lane)
     for (int64_t c = 0; c < channels; ++c) rows[lane * row_channels + c] = planes[c * stride + lane];
 }
 
-template <typename T>
-BIOATTN_INLINE void add_outer_products_body(const OuterProducts<T>& o) {
-  constexpr int64_t lanes = kLanes<T>;
-  for (int64_t p = 0; p < o.pooled_keys; p += kBlock) {
-    for (int64_t first = 0; first < o.row_channels; first += lanes) {
-      T* target = o.sums + p * o.row_channels + first;
-      Vector<T> sum[kBlock];
+// The part of the sums of kKeys pooled keys and kVectors vectors of channels, which have kBytes.
+template <int64_t kKeys, int64_t kVectors, int64_t kBytes = kVectorBytes, typename T>
+BIOATTN_INLINE void add_tile_of_products(const OuterProducts<T>& o, int64_t p, int64_t first) {
+  typedef T Channels __attribute__((vector_size(kBytes)));
+  typedef T InMemory __attribute__((vector_size(kBytes), aligned(alignof(T)), may_alias));
+  constexpr int64_t lanes = kBytes / sizeof(T);
+  T* target = o.sums + p * o.row_channels + first;
+  Channels sum[kKeys][kVectors];
 #pragma GCC unroll 8
-      for (int64_t k = 0; k < kBlock; ++k) sum[k] = load(target + k * o.row_channels);
-      for (int64_t group = 0; group < o.groups; ++group) {
-        const T *factors = o.factors + (group * o.pooled_keys + p) * lanes, *rows = o.rows + group * lanes * o.row_channels;
-        for (int64_t step = 0; step < lanes; ++step) {
-          const Vector<T> row = load(rows + step * o.row_channels + first);
+  for (int64_t k = 0; k < kKeys; ++k)
+#pragma GCC unroll 3
+    for (int64_t v = 0; v < kVectors; ++v) sum[k][v] = *reinterpret_cast<const InMemory*>(target + k * o.row_channels + v * lanes);
+  for (int64_t group = 0; group < o.groups; ++group) {
+    const T* factors = o.factors + (group * o.pooled_keys + p) * kQueries<T>;
+    const T* rows = o.rows + group * kQueries<T> * o.row_channels + first;
+    for (int64_t step = 0; step < kQueries<T>; ++step, rows += o.row_channels) {
+      Channels row[kVectors];
+#pragma GCC unroll 3
+      for (int64_t v = 0; v < kVectors; ++v) row[v] = *reinterpret_cast<const InMemory*>(rows + v * lanes);
 #pragma GCC unroll 8
-          for (int64_t k = 0; k < kBlock; ++k) add_product(sum[k], row, factors[k * lanes + step]);
-        }
-      }
-#pragma GCC unroll 8
-      for (int64_t k = 0; k < kBlock; ++k) store(target + k * o.row_channels, sum[k]);
+      for (int64_t k = 0; k < kKeys; ++k)
+#pragma GCC unroll 3
+        for (int64_t v = 0; v < kVectors; ++v) sum[k][v] += row[v] * factors[k * kQueries<T> + step];
     }
+  }
+#pragma GCC unroll 8
+  for (int64_t k = 0; k < kKeys; ++k)
+#pragma GCC unroll 3
+    for (int64_t v = 0; v < kVectors; ++v) *reinterpret_cast<InMemory*>(target + k * o.row_channels + v * lanes) = sum[k][v];
+}
+
+template <typename T>
+BIOATTN_KERNEL void add_outer_products(const OuterProducts<T> o) {
+  // Three vectors of channels, or fewer, and as many keys as fill the registers.
+  constexpr int64_t lanes = kLanes<T>, half = kBlock / 2;
+  for (int64_t p = 0; p < o.pooled_keys; p += kBlock) {
+    int64_t first = 0;
+    for (; first + 3 * lanes <= o.row_channels; first += 3 * lanes) {
+      add_tile_of_products<half, 3>(o, p, first);
+      add_tile_of_products<half, 3>(o, p + half, first);
+    }
+    for (; first + 2 * lanes <= o.row_channels; first += 2 * lanes) add_tile_of_products<kBlock, 2>(o, p, first);
+    for (; first + lanes <= o.row_channels; first += lanes) add_tile_of_products<kBlock, 1>(o, p, first);
+    if constexpr (kVectorBytes == 64)
+      if (first < o.row_channels) add_tile_of_products<kBlock, 1, kVectorBytes / 2>(o, p, first);
   }
 }
 
 template <typename T>
-BIOATTN_INLINE void lay_out_body(const PooledLayouts<T>& l) {
+BIOATTN_KERNEL void lay_out(const PooledLayouts<T> l) {
   std::copy_n(l.tokens, l.padded_keys * l.row_size, l.rows);
   for (int64_t p = 0; p < l.padded_keys; ++p)
     for (int64_t c = 0; c < l.channels; ++c)
       l.blocks[(p / kBlock * l.channels + c) * kBlock + p % kBlock] = l.tokens[p * l.row_size + c];
 }
 
-#ifdef BIOATTN_FOR_BFLOAT16
+#if BIOATTN_BFLOAT16
 // Vectors reach beyond the end of a row, into the next one, which is written later, or into the room after the last.
-BIOATTN_INLINE void lay_out_body(const PooledLayouts<float, Pair>& l) {
+BIOATTN_KERNEL void lay_out(const PooledLayouts<float, Pair> l) {
   constexpr int64_t lanes = kLanes<float>;
   const int64_t pairs = (l.channels + 1) / 2;
   for (int64_t p = 0; p < l.padded_keys; p += 2) {
@@ -338,7 +384,35 @@ BIOATTN_INLINE Bits written_factors(int64_t step, const Pair* written) {
 }
 #endif
 
-#ifdef BIOATTN_FOR_BFLOAT16
+// Copies kLanes<float> tokens, `token_stride` apart, to planes of their channels, of which there are at least as many;
+// and back. Square blocks are transposed in registers.
+BIOATTN_KERNEL void load_block(const float* tokens, int64_t token_stride, int64_t channels, float* planes, int64_t stride) {
+  constexpr int64_t lanes = kLanes<float>;
+  for (int64_t begin = 0; begin < channels; begin += lanes) {
+    const int64_t first = std::min(begin, channels - lanes);
+    Vector<float> rows[lanes];
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < lanes; ++i) rows[i] = load(tokens + i * token_stride + first);
+    transpose_blocks(rows);
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < lanes; ++i) store(planes + (first + i) * stride, rows[i]);
+  }
+}
+
+BIOATTN_KERNEL void store_block(const float* planes, int64_t stride, int64_t channels, float* tokens, int64_t token_stride) {
+  constexpr int64_t lanes = kLanes<float>;
+  for (int64_t begin = 0; begin < channels; begin += lanes) {
+    const int64_t first = std::min(begin, channels - lanes);
+    Vector<float> rows[lanes];
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < lanes; ++i) rows[i] = load(planes + (first + i) * stride);
+    transpose_blocks(rows);
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < lanes; ++i) store(tokens + i * token_stride + first, rows[i]);
+  }
+}
+
+#if BIOATTN_BFLOAT16
 // Adds products with kChannels channels of the rows to their sums for the keys of a block.
 template <int64_t kChannels>
 BIOATTN_INLINE void add_products_of_channels(
@@ -356,7 +430,7 @@ BIOATTN_INLINE void add_products_of_channels(
   for (int64_t c = 0; c < kChannels; ++c) store(sums + c * lanes, sum[c]);
 }
 
-BIOATTN_FOR_BFLOAT16 BIOATTN_INLINE void add_outer_products_body(const OuterProducts<float, Pair>& o) {
+BIOATTN_KERNEL void add_outer_products(const OuterProducts<float, Pair> o) {
   constexpr int64_t lanes = kLanes<float>, steps = kSteps<float, Pair>, at_once = kBlocksAtOnce<Pair> * kBlock;
   Pair transposed[kGroups * steps * lanes];
   for (int64_t p = 0; p < o.pooled_keys; p += lanes) {
@@ -366,7 +440,7 @@ BIOATTN_FOR_BFLOAT16 BIOATTN_INLINE void add_outer_products_body(const OuterProd
       Bits vectors[steps];
 #pragma GCC unroll 8
       for (int64_t k = 0; k < steps; ++k) vectors[k] = load(factors + k * lanes);
-      transpose_halves(vectors);
+      transpose_blocks(vectors);
 #pragma GCC unroll 8
       for (int64_t k = 0; k < steps; ++k) store(transposed + (group * steps + k) * lanes, vectors[k]);
     }
@@ -394,8 +468,8 @@ typedef uint32_t HalfOfPairsInMemory __attribute__((vector_size(32), aligned(2),
 
 // `all`: each lane has a token.
 template <bool all>
-BIOATTN_FOR_BFLOAT16 inline void load_planes_in_pairs(const TokensAndPlanes& t) {
-  const auto token = [&](int64_t lane, int64_t first) BIOATTN_FOR_BFLOAT16 {
+inline void load_planes_in_pairs(const TokensAndPlanes& t) {
+  const auto token = [&](int64_t lane, int64_t first) {
     const bool exists = all || (t.left <= lane && lane < t.right);
     return exists ? *reinterpret_cast<const HalfOfPairsInMemory*>(t.tokens + lane * t.token_stride + first) : HalfOfPairs{};
   };
@@ -404,9 +478,9 @@ BIOATTN_FOR_BFLOAT16 inline void load_planes_in_pairs(const TokensAndPlanes& t) 
     Bits rows[8];
 #pragma GCC unroll 8
     for (int64_t i = 0; i < 8; ++i)
-      rows[i] = __builtin_shufflevector(
-          token(i, first), token(i + 8, first), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    transpose_halves(rows);
+      rows[i] = (Bits)_mm512_inserti64x4(
+          _mm512_castsi256_si512((__m256i)token(i, first)), (__m256i)token(i + 8, first), 1);
+    transpose_blocks(rows);
     float* target = t.planes + first * t.stride;
 #pragma GCC unroll 8
     for (int64_t i = 0; i < 8; ++i) {
@@ -416,7 +490,7 @@ BIOATTN_FOR_BFLOAT16 inline void load_planes_in_pairs(const TokensAndPlanes& t) 
   }
 }
 
-BIOATTN_FOR_BFLOAT16 inline void store_planes_in_pairs(const TokensAndPlanes& t) {
+inline void store_planes_in_pairs(const TokensAndPlanes& t) {
   for (int64_t begin = 0; begin < t.channels; begin += TokensAndPlanes::kChannels) {
     const int64_t first = std::min(begin, t.channels - TokensAndPlanes::kChannels);
     const float* source = t.planes + first * t.stride;
@@ -424,7 +498,7 @@ BIOATTN_FOR_BFLOAT16 inline void store_planes_in_pairs(const TokensAndPlanes& t)
 #pragma GCC unroll 8
     for (int64_t i = 0; i < 8; ++i)
       rows[i] = make_pairs(load(source + 2 * i * t.stride), load(source + (2 * i + 1) * t.stride));
-    transpose_halves(rows);
+    transpose_blocks(rows);
 #pragma GCC unroll 8
     for (int64_t i = 0; i < 8; ++i) {
       HalfOfPairs halves[2];
@@ -441,23 +515,23 @@ BIOATTN_FOR_BFLOAT16 inline void store_planes_in_pairs(const TokensAndPlanes& t)
 
 // The logit of a pooled key of which the product with the queries is given; padding has no weight.
 template <typename T, typename Element>
-BIOATTN_INLINE Vector<T> pooled_logit(const Group<T, Element>& g, const Vector<T>& product, int64_t p) {
-  return p < g.pooled_keys ? product + load(g.pooled_bias + g.bias_places[p])
-                           : Vector<T>{} - std::numeric_limits<T>::infinity();
+BIOATTN_INLINE Lanes<T> pooled_logit(const Group<T, Element>& g, const Lanes<T>& product, int64_t p) {
+  return p < g.pooled_keys ? product + load_lanes(g.pooled_bias + g.bias_places[p])
+                           : Lanes<T>{} - std::numeric_limits<T>::infinity();
 }
 
 // products[dx] = vectors . tokens of the window's column dx, for kColumns columns of one of its rows. Planes of both.
 template <int64_t kColumns, typename T>
 BIOATTN_INLINE void multiply_by_columns(
     T* products, const T* vectors, int64_t stride, const T* tokens, int64_t token_stride, int64_t channels) {
-  Vector<T> product[kColumns] = {};
+  Lanes<T> product[kColumns] = {};
   for (int64_t c = 0; c < channels; ++c, vectors += stride, tokens += token_stride) {
-    const Vector<T> x = load(vectors);
+    const Lanes<T> x = load_lanes(vectors);
 #pragma GCC unroll 3
-    for (int64_t dx = 0; dx < kColumns; ++dx) product[dx] += x * load(tokens + dx);
+    for (int64_t dx = 0; dx < kColumns; ++dx) product[dx] += x * load_lanes(tokens + dx);
   }
 #pragma GCC unroll 3
-  for (int64_t dx = 0; dx < kColumns; ++dx) store(products + dx * kLanes<T>, product[dx]);
+  for (int64_t dx = 0; dx < kColumns; ++dx) store(products + dx * kQueries<T>, product[dx]);
 }
 
 // The same for all of the window (k * k, lanes); 0 in rows outside of the image.
@@ -465,12 +539,12 @@ template <typename T, typename Element>
 BIOATTN_INLINE void multiply_by_window(
     T* products, const Group<T, Element>& g, const T* vectors, const T* const* tokens) {
   for (int64_t dy = 0; dy < g.window; ++dy) {
-    for (int64_t dx = 0; dx < g.window; products += kLanes<T>) {
+    for (int64_t dx = 0; dx < g.window; products += kQueries<T>) {
       if (tokens[dy] == nullptr) {
-        store(products, Vector<T>{}), ++dx;
+        store(products, Lanes<T>{}), ++dx;
       } else if (dx + 3 <= g.window) {
         multiply_by_columns<3>(products, vectors, g.query_stride, tokens[dy] + dx, g.key_stride, g.channels);
-        dx += 3, products += 2 * kLanes<T>;
+        dx += 3, products += 2 * kQueries<T>;
       } else {
         multiply_by_columns<1>(products, vectors, g.query_stride, tokens[dy] + dx, g.key_stride, g.channels), ++dx;
       }
@@ -482,20 +556,20 @@ BIOATTN_INLINE void multiply_by_window(
 template <int64_t kChannels, typename T, typename Element>
 BIOATTN_INLINE void add_window_of_channels(
     T* sums, const Group<T, Element>& g, const T* weights, const T* const* tokens, int64_t c) {
-  Vector<T> sum[kChannels];
+  Lanes<T> sum[kChannels];
 #pragma GCC unroll 8
-  for (int64_t k = 0; k < kChannels; ++k) sum[k] = load(sums + (c + k) * kLanes<T>);
+  for (int64_t k = 0; k < kChannels; ++k) sum[k] = load_lanes(sums + (c + k) * kQueries<T>);
   for (int64_t dy = 0; dy < g.window; ++dy) {
     if (tokens[dy] == nullptr) continue;
     const T* row = tokens[dy] + c * g.key_stride;
     for (int64_t dx = 0; dx < g.window; ++dx) {
-      const Vector<T> weight = load(weights + (dy * g.window + dx) * kLanes<T>);
+      const Lanes<T> weight = load_lanes(weights + (dy * g.window + dx) * kQueries<T>);
 #pragma GCC unroll 8
-      for (int64_t k = 0; k < kChannels; ++k) sum[k] += weight * load(row + k * g.key_stride + dx);
+      for (int64_t k = 0; k < kChannels; ++k) sum[k] += weight * load_lanes(row + k * g.key_stride + dx);
     }
   }
 #pragma GCC unroll 8
-  for (int64_t k = 0; k < kChannels; ++k) store(sums + (c + k) * kLanes<T>, sum[k]);
+  for (int64_t k = 0; k < kChannels; ++k) store(sums + (c + k) * kQueries<T>, sum[k]);
 }
 
 template <typename T, typename Element>
@@ -511,35 +585,31 @@ BIOATTN_INLINE void compute_window_logits(const Group<T, Element>& g) {
   multiply_by_window(g.window_weights, g, g.query, g.keys);
   T* logit = g.window_weights;
   for (int64_t dy = 0; dy < g.window; ++dy)
-    for (int64_t dx = 0; dx < g.window; ++dx, logit += kLanes<T>)
+    for (int64_t dx = 0; dx < g.window; ++dx, logit += kQueries<T>)
       store(
           logit, g.keys[dy] == nullptr
-                     ? Vector<T>{} - std::numeric_limits<T>::infinity()
-                     : load(logit) + (load(g.outside + dx * kLanes<T>) + g.window_bias[dy * g.window + dx]));
+                     ? Lanes<T>{} - std::numeric_limits<T>::infinity()
+                     : load_lanes(logit) + (load_lanes(g.outside + dx * kQueries<T>) + g.window_bias[dy * g.window + dx]));
 }
 
 // exp(x - shift)
 template <typename T>
-BIOATTN_INLINE Vector<T> exponential_of(const Vector<T>& x, const Vector<T>& shift, const T*) {
-  T lanes[kLanes<T>];
-  store(lanes, Vector<T>(x - shift));
-#pragma omp simd
-  for (int64_t lane = 0; lane < kLanes<T>; ++lane) lanes[lane] = exponential(lanes[lane]);
-  return load(lanes);
+BIOATTN_INLINE Lanes<T> weight_of(const Lanes<T>& x, const Lanes<T>& shift, const T*) {
+  return exponential(x - shift);
 }
 
-#ifdef BIOATTN_FOR_BFLOAT16
-BIOATTN_INLINE Vector<float> exponential_of(const Vector<float>& x, const Vector<float>& shift, const Pair*) {
+#if BIOATTN_BFLOAT16
+BIOATTN_INLINE Vector<float> weight_of(const Vector<float>& x, const Vector<float>& shift, const Pair*) {
   return rough_exponential(x - shift);
 }
 #endif
 
 // x = exp(x - shift) for `number` vectors; returns their sum.
 template <typename T, typename Element>
-BIOATTN_INLINE Vector<T> exponentiate_lanes(T* x, int64_t number, const Vector<T>& shift, const Element* element) {
-  Vector<T> sum = {};
-  for (int64_t p = 0; p < number; ++p, x += kLanes<T>) {
-    const Vector<T> weight = exponential_of(load(x), shift, element);
+BIOATTN_INLINE Lanes<T> exponentiate_lanes(T* x, int64_t number, const Lanes<T>& shift, const Element* element) {
+  Lanes<T> sum = {};
+  for (int64_t p = 0; p < number; ++p, x += kQueries<T>) {
+    const Lanes<T> weight = weight_of(load_lanes(x), shift, element);
     store(x, weight);
     sum += weight;
   }
@@ -549,16 +619,16 @@ BIOATTN_INLINE Vector<T> exponentiate_lanes(T* x, int64_t number, const Vector<T
 // Token weights of kNumber offsets: products of the unit queries and the learnable tokens.
 template <int64_t kNumber, typename T, typename Element>
 BIOATTN_INLINE void compute_token_weights_of(const Group<T, Element>& g, int64_t offset) {
-  Vector<T> sum[kNumber];
+  Lanes<T> sum[kNumber];
 #pragma GCC unroll 3
-  for (int64_t k = 0; k < kNumber; ++k) sum[k] = Vector<T>{} + g.token_bias[offset + k];
+  for (int64_t k = 0; k < kNumber; ++k) sum[k] = Lanes<T>{} + g.token_bias[offset + k];
   for (int64_t c = 0; c < g.channels; ++c) {
-    const Vector<T> x = load(g.unit_query + c * g.query_stride);
+    const Lanes<T> x = load_lanes(g.unit_query + c * g.query_stride);
 #pragma GCC unroll 3
     for (int64_t k = 0; k < kNumber; ++k) sum[k] += x * g.tokens[c * g.offsets + offset + k];
   }
 #pragma GCC unroll 3
-  for (int64_t k = 0; k < kNumber; ++k) store(g.token_weights + (offset + k) * kLanes<T>, sum[k]);
+  for (int64_t k = 0; k < kNumber; ++k) store(g.token_weights + (offset + k) * kQueries<T>, sum[k]);
 }
 
 template <typename T, typename Element>
@@ -569,92 +639,92 @@ BIOATTN_INLINE void compute_token_weights(const Group<T, Element>& g) {
 }
 
 template <typename T, typename Element>
-BIOATTN_INLINE void attend_body(const Group<T, Element>& g) {
+BIOATTN_KERNEL void attend(const Group<T, Element> g) {
   if (g.tokens) compute_token_weights(g);
-  Vector<T> highest = Vector<T>{} - std::numeric_limits<T>::infinity();
+  Lanes<T> highest = Lanes<T>{} - std::numeric_limits<T>::infinity();
   const auto query = pack(g.query, g.query_stride, g.channels, g.packed);
   const Element* keys = g.pooled_key;
   T* target = g.pooled;
   for (int64_t p = 0; p < g.blocks * kBlock; p += kBlock, keys += query.number * kBlock) {
-    Vector<T> products[kBlock];
+    Lanes<T> products[kBlock];
     multiply_by_block<T>(products, query, keys);
 #pragma GCC unroll 8
-    for (int64_t k = 0; k < kBlock; ++k, target += kLanes<T>) {
-      const Vector<T> logit = pooled_logit(g, products[k], p + k);
+    for (int64_t k = 0; k < kBlock; ++k, target += kQueries<T>) {
+      const Lanes<T> logit = pooled_logit(g, products[k], p + k);
       store(target, logit);
-      highest = highest > logit ? highest : logit;
+      highest = larger(highest, logit);
     }
   }
   compute_window_logits(g);
   for (int64_t offset = 0; offset < g.offsets; ++offset) {
-    const Vector<T> logit = load(g.window_weights + offset * kLanes<T>);
-    highest = highest > logit ? highest : logit;
+    const Lanes<T> logit = load_lanes(g.window_weights + offset * kQueries<T>);
+    highest = larger(highest, logit);
   }
 
-  Vector<T> sum = exponentiate_lanes(g.pooled, g.blocks * kBlock, highest, g.packed);
+  Lanes<T> sum = exponentiate_lanes(g.pooled, g.blocks * kBlock, highest, g.packed);
   sum += exponentiate_lanes(g.window_weights, g.offsets, highest, g.packed);
-  const auto weights = pack(g.pooled, kLanes<T>, g.blocks * kBlock, g.packed);
+  const auto weights = pack(g.pooled, kQueries<T>, g.blocks * kBlock, g.packed);
   const auto weights_of = [&](int64_t step) __attribute__((always_inline)) {
-    return load(weights.data + step * kLanes<T>);
+    return load_lanes(weights.data + step * kQueries<T>);
   };
   sum_rows(g.output, weights.number, g.pooled_value, g.channels, weights_of, weights_of);
-  const Vector<T> scale = 1 / sum;
+  const Lanes<T> scale = inverse_of(sum);
   store(g.logsumexp, sum);
-  for (int64_t lane = 0; lane < kLanes<T>; ++lane) g.logsumexp[lane] = std::log(g.logsumexp[lane]);
+  for (int64_t lane = 0; lane < kQueries<T>; ++lane) g.logsumexp[lane] = std::log(g.logsumexp[lane]);
   add_to(g.logsumexp, highest);
 
   for (int64_t offset = 0; offset < g.offsets; ++offset) {
-    T* weight = g.window_weights + offset * kLanes<T>;
-    store(weight, load(weight) * scale + load(g.token_weights + offset * kLanes<T>));
+    T* weight = g.window_weights + offset * kQueries<T>;
+    store(weight, load_lanes(weight) * scale + load_lanes(g.token_weights + offset * kQueries<T>));
   }
-  for (int64_t c = 0; c < g.channels; ++c) store(g.output + c * kLanes<T>, load(g.output + c * kLanes<T>) * scale);
+  for (int64_t c = 0; c < g.channels; ++c) store(g.output + c * kQueries<T>, load_lanes(g.output + c * kQueries<T>) * scale);
   add_window(g.output, g, g.window_weights, g.values);
 }
 
 template <typename T, typename Element>
-BIOATTN_INLINE void differentiate_body(const GradientGroup<T, Element>& g) {
+BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> g) {
   if (g.tokens) compute_token_weights(g);
   compute_window_logits(g);
-  const Vector<T> shift = load(g.logsumexp);
-  Vector<T> sum = exponentiate_lanes(g.window_weights, g.offsets, shift, g.packed);
+  const Lanes<T> shift = load_lanes(g.logsumexp);
+  Lanes<T> sum = exponentiate_lanes(g.window_weights, g.offsets, shift, g.packed);
   // The gradient of a logit is weight * (gradient of the weight - mean of these under the weights).
-  Vector<T> mean = {};
+  Lanes<T> mean = {};
   multiply_by_window(g.grad_tokens, g, g.grad_output, g.values);
-  for (int64_t place = 0; place < g.offsets * kLanes<T>; place += kLanes<T>)
-    mean += load(g.window_weights + place) * load(g.grad_tokens + place);
+  for (int64_t place = 0; place < g.offsets * kQueries<T>; place += kQueries<T>)
+    mean += load_lanes(g.window_weights + place) * load_lanes(g.grad_tokens + place);
   const auto query = pack(g.query, g.query_stride, g.channels, g.packed);
-  const auto grad_output = pack(g.grad_output, g.query_stride, g.channels, g.packed + query.number * kLanes<T>);
+  const auto grad_output = pack(g.grad_output, g.query_stride, g.channels, g.packed + query.number * kQueries<T>);
   const Element *keys = g.pooled_key, *values = g.pooled_value_blocks;
   const int64_t pooled = g.blocks * kBlock, block_size = query.number * kBlock;
   for (int64_t p = 0; p < pooled; p += kBlock, keys += block_size, values += block_size) {
-    Vector<T> products[kBlock], gradients[kBlock];
+    Lanes<T> products[kBlock], gradients[kBlock];
     multiply_by_block<T>(products, query, keys);
     multiply_by_block<T>(gradients, grad_output, values);
 #pragma GCC unroll 8
     for (int64_t k = 0; k < kBlock; ++k) {
-      const Vector<T> weight = exponential_of(pooled_logit(g, products[k], p + k), shift, g.packed);
+      const Lanes<T> weight = weight_of(pooled_logit(g, products[k], p + k), shift, g.packed);
       sum += weight;
       mean += weight * gradients[k];
-      store(g.pooled + (p + k) * kLanes<T>, weight);
-      store(g.grad_pooled + (p + k) * kLanes<T>, gradients[k]);
+      store(g.pooled + (p + k) * kQueries<T>, weight);
+      store(g.grad_pooled + (p + k) * kQueries<T>, gradients[k]);
     }
 #pragma GCC unroll 8
     for (int64_t step = 0; step < kBlock / kNumbers<Element>; ++step)
       factors_of_step(p / kNumbers<Element> + step, g.value_factors, [&](int64_t key) __attribute__((always_inline)) {
-        return load(g.pooled + key * kLanes<T>);
+        return load_lanes(g.pooled + key * kQueries<T>);
       });
   }
   // 1 but for rounding, which would remain where the gradients of logits cancel; 0 in lanes without a query.
-  const Vector<T> scale = shift < std::numeric_limits<T>::infinity() ? 1 / sum : Vector<T>{};
+  const Lanes<T> scale = where_less(shift, std::numeric_limits<T>::infinity(), inverse_of(sum));
   mean *= scale;
-  const Vector<T> scaled_mean = mean * scale;
+  const Lanes<T> scaled_mean = mean * scale;
   const T *weights = g.pooled, *gradients = g.grad_pooled;
   T* grad_bias = g.grad_pooled_bias;
   const int64_t *places = g.bias_places, pooled_keys = g.pooled_keys, steps = pooled / kNumbers<Element>;
   Element* key_factors = g.key_factors;
   const auto gradient_of_logit = [&](int64_t p) __attribute__((always_inline)) {
-    const int64_t place = p * kLanes<T>;
-    const Vector<T> gradient = load(weights + place) * (load(gradients + place) * scale - scaled_mean);
+    const int64_t place = p * kQueries<T>;
+    const Lanes<T> gradient = load_lanes(weights + place) * (load_lanes(gradients + place) * scale - scaled_mean);
     if (p < pooled_keys) add_to(grad_bias + places[p], gradient);
     return gradient;
   };
@@ -663,12 +733,12 @@ BIOATTN_INLINE void differentiate_body(const GradientGroup<T, Element>& g) {
       [&](int64_t step) __attribute__((always_inline)) { return factors_of_step(step, key_factors, gradient_of_logit); },
       [&](int64_t step) __attribute__((always_inline)) { return written_factors(step, key_factors); });
   for (int64_t offset = 0; offset < g.offsets; ++offset) {
-    const int64_t place = offset * kLanes<T>;
-    const Vector<T> weight = load(g.window_weights + place) * scale, grad_token = load(g.grad_tokens + place);
-    const Vector<T> gradient = weight * (grad_token - mean);
+    const int64_t place = offset * kQueries<T>;
+    const Lanes<T> weight = load_lanes(g.window_weights + place) * scale, grad_token = load_lanes(g.grad_tokens + place);
+    const Lanes<T> gradient = weight * (grad_token - mean);
     store(g.grad_window + place, gradient);
     store(g.grad_window_rows + offset * g.window_stride, gradient);
-    store(g.factor_rows + offset * g.window_stride, Vector<T>(weight + load(g.token_weights + place)));
+    store(g.factor_rows + offset * g.window_stride, Lanes<T>(weight + load_lanes(g.token_weights + place)));
     add_to(g.window_bias_sums + place, gradient);
     add_to(g.token_bias_sums + place, grad_token);
   }
@@ -681,32 +751,32 @@ BIOATTN_INLINE void differentiate_body(const GradientGroup<T, Element>& g) {
 template <typename T>
 BIOATTN_INLINE void differentiate_norm(
     T* gradient, const T* unit, int64_t stride, const T* inverse_norms, int64_t channels) {
-  const Vector<T> inverse = load(inverse_norms);
-  Vector<T> along = {};
-  for (int64_t c = 0; c < channels; ++c) along += load(gradient + c * kLanes<T>) * load(unit + c * stride);
+  const Lanes<T> inverse = load_lanes(inverse_norms);
+  Lanes<T> along = {};
+  for (int64_t c = 0; c < channels; ++c) along += load_lanes(gradient + c * kQueries<T>) * load_lanes(unit + c * stride);
   // Below the smallest norm, the factor is constant.
-  along = inverse < T(0.99999 / kSmallestNorm) ? along : Vector<T>{};
+  along = where_less(inverse, T(0.99999 / kSmallestNorm), along);
   for (int64_t c = 0; c < channels; ++c) {
-    T* x = gradient + c * kLanes<T>;
-    store(x, inverse * (load(x) - load(unit + c * stride) * along));
+    T* x = gradient + c * kQueries<T>;
+    store(x, inverse * (load_lanes(x) - load_lanes(unit + c * stride) * along));
   }
 }
 
 template <typename T>
-BIOATTN_INLINE void differentiate_query_body(const QueryGradient<T>& q) {
-  const Vector<T> factor = load(q.factors), log_length = load(q.log_lengths);
-  Vector<T> scale_sum = {};
+BIOATTN_KERNEL void differentiate_query(const QueryGradient<T> q) {
+  const Lanes<T> factor = load_lanes(q.factors), log_length = load_lanes(q.log_lengths);
+  Lanes<T> scale_sum = {};
   for (int64_t c = 0; c < q.channels; ++c) {
-    const Vector<T> gradient = load(q.gradient + c * kLanes<T>), unit = load(q.unit + c * q.stride);
+    const Lanes<T> gradient = load_lanes(q.gradient + c * kQueries<T>), unit = load_lanes(q.unit + c * q.stride);
     scale_sum += gradient * (unit + q.query_embedding[c]);
-    Vector<T> sum = gradient * factor;
-    add_to(q.embedding_sums + c * kLanes<T>, sum);
+    Lanes<T> sum = gradient * factor;
+    add_to(q.embedding_sums + c * kQueries<T>, sum);
     for (int64_t offset = 0; offset < q.offsets; ++offset) {
-      const Vector<T> grad_token = load(q.grad_tokens + offset * kLanes<T>);
+      const Lanes<T> grad_token = load_lanes(q.grad_tokens + offset * kQueries<T>);
       sum += grad_token * q.tokens[c * q.offsets + offset];
-      add_to(q.token_sums + (c * q.offsets + offset) * kLanes<T>, grad_token * unit);
+      add_to(q.token_sums + (c * q.offsets + offset) * kQueries<T>, grad_token * unit);
     }
-    store(q.gradient + c * kLanes<T>, sum);
+    store(q.gradient + c * kQueries<T>, sum);
   }
   add_to(q.scale_sums, scale_sum * log_length);
   differentiate_norm(q.gradient, q.unit, q.stride, q.inverse_norms, q.channels);
@@ -714,38 +784,39 @@ BIOATTN_INLINE void differentiate_query_body(const QueryGradient<T>& q) {
 
 template <int64_t kChannels, typename T>
 BIOATTN_INLINE void gather_gradients_of_channels(const WindowGradients<T>& g, int64_t c) {
-  Vector<T> key[kChannels] = {}, value[kChannels] = {};
+  Lanes<T> key[kChannels] = {}, value[kChannels] = {};
   for (int64_t dy = 0; dy < g.window; ++dy) {
     if (g.queries[dy] == nullptr) continue;
     const T *queries = g.queries[dy] + c * g.stride, *grad_outputs = g.grad_outputs[dy] + c * g.stride;
     for (int64_t dx = 0; dx < g.window; ++dx) {
       // In the window of that query, this token has the opposite offset.
       const int64_t place = (g.offsets - 1 - dy * g.window - dx) * g.padded_width + dx;
-      const Vector<T> grad_window = load(g.grad_window[dy] + place), factor = load(g.factors[dy] + place);
+      const Lanes<T> grad_window = load_lanes(g.grad_window[dy] + place), factor = load_lanes(g.factors[dy] + place);
 #pragma GCC unroll 4
       for (int64_t k = 0; k < kChannels; ++k) {
-        key[k] += grad_window * load(queries + k * g.stride + dx);
-        value[k] += factor * load(grad_outputs + k * g.stride + dx);
+        key[k] += grad_window * load_lanes(queries + k * g.stride + dx);
+        value[k] += factor * load_lanes(grad_outputs + k * g.stride + dx);
       }
     }
   }
 #pragma GCC unroll 4
   for (int64_t k = 0; k < kChannels; ++k) {
-    store(g.grad_key + (c + k) * kLanes<T>, key[k]);
-    store(g.grad_value + (c + k) * kLanes<T>, value[k]);
+    store(g.grad_key + (c + k) * kQueries<T>, key[k]);
+    store(g.grad_value + (c + k) * kQueries<T>, value[k]);
   }
 }
 
 template <typename T>
-BIOATTN_INLINE void gather_gradients_body(const WindowGradients<T>& g) {
+BIOATTN_KERNEL void gather_gradients(const WindowGradients<T> g) {
   int64_t c = 0;
   for (; c + 4 <= g.channels; c += 4) gather_gradients_of_channels<4>(g, c);
   for (; c < g.channels; ++c) gather_gradients_of_channels<1>(g, c);
 }
 
 template <typename T>
-BIOATTN_INLINE void differentiate_unit_body(const UnitGradient<T>& u) {
-  differentiate_norm(u.gradient, u.unit, kLanes<T>, u.inverse_norms, u.channels);
+BIOATTN_KERNEL void differentiate_unit(const UnitGradient<T> u) {
+  differentiate_norm(u.gradient, u.unit, kQueries<T>, u.inverse_norms, u.channels);
 }
 
-}  // namespace bioattn_mm
+}  // namespace
+}  // namespace bioattn_mm::BIOATTN_ISA::aggregated_attention

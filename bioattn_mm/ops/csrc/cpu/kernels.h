@@ -1,75 +1,44 @@
-// Loops of the CPU kernels, and how they are compiled for several instruction sets.
+// Loops of the CPU kernels.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
+#include "headers.h"
 
-// One binary for every x86-64 processor: it has a clone of a function for each instruction set, and the loader picks the
-// best that the processor can run.
-#if !defined(__x86_64__) || !defined(__gnu_linux__) || !defined(__GNUC__) || defined(__clang__)
-#define BIOATTN_CLONES
-#elif __GNUC__ < 12
-#define BIOATTN_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-// Level 3 is AVX2 with FMA.
-#define BIOATTN_CLONES __attribute__((target_clones("avx512f", "arch=x86-64-v3", "default")))
-// Functions with the instructions of bfloat16; `has_bfloat16` says whether the processor can run them.
-#define BIOATTN_FOR_BFLOAT16 __attribute__((target("arch=x86-64-v4,avx512bf16")))
-#endif
 #define BIOATTN_INLINE inline __attribute__((always_inline))
+// The kernels take their arguments by value: through a reference, a compiler would have to read them again after each
+// store, which could have changed them for all that it knows.
+#define BIOATTN_KERNEL __attribute__((noinline))
 
-// Defines `name` for float and double by the template `name_body`. Templates cannot have clones, functions can; they
-// inline the body, which so is compiled for each clone. It gets a copy of the arguments: what it stores could else change
-// them for all that a compiler knows, which would read them again after each store.
-#define BIOATTN_CLONE(name, Arguments)                           \
-  BIOATTN_CLONES void name(const Arguments<float>& arguments) {  \
-    const Arguments<float> copy = arguments;                     \
-    name##_body(copy);                                           \
-  }                                                              \
-  BIOATTN_CLONES void name(const Arguments<double>& arguments) { \
-    const Arguments<double> copy = arguments;                    \
-    name##_body(copy);                                           \
-  }
+namespace bioattn_mm::BIOATTN_ISA {
 
-namespace bioattn_mm {
-
-// Tests switch it off to run what other processors run.
-inline bool bfloat16_is_allowed = true;
-
-inline bool has_bfloat16() {
-#ifdef BIOATTN_FOR_BFLOAT16
-  return bfloat16_is_allowed && __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16");
-#else
-  return false;
-#endif
+// The larger of two numbers; the second where one is NaN.
+template <typename T>
+BIOATTN_INLINE T larger(T x, T y) {
+  return x > y ? x : y;
 }
 
-// exp(x) to 2 units in the last place by the reduction x = n ln 2 + r, |r| <= ln 2 / 2, in a form that compilers
-// vectorise. It gives the smallest normal number instead of anything smaller, 0 included; NaN stays NaN.
-BIOATTN_INLINE float exponential(float x) {
-  constexpr float round_to_integer = 12582912.f;  // 1.5 * 2^23: adding it leaves an integer in the low bits
-  x = x < -87.f ? -87.f : x;
-  x = x > 88.f ? 88.f : x;
-  const float shifted = x * 1.44269504f + round_to_integer;
-  const float n = shifted - round_to_integer;
-  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = (p * r) * r + r + 1.f;
-  uint32_t bits;
-  std::memcpy(&bits, &shifted, sizeof bits);
-  bits = (bits + 127u) << 23;
-  float power;
-  std::memcpy(&power, &bits, sizeof power);
-  return p * power;
+template <typename To, typename From>
+BIOATTN_INLINE To same_bits(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof to);
+  return to;
 }
 
+// exp(x) for x <= 88, to 2e-7 and 1.4e-8 |x| of its value, for a number or a vector with as many unsigned integers:
+// 2^n 2^f with n = x / ln 2 rounded to an integer, and a polynomial for 2^f. It gives the smallest normal number instead
+// of anything smaller, 0 included; NaN stays NaN.
+template <typename Unsigned, typename Float>
+BIOATTN_INLINE Float exponential_of(const Float& x) {
+  constexpr float kInverseOfLn2 = 1.44269504f;
+  constexpr float kRoundToInteger = 12582912.f;  // 1.5 * 2^23: adding it leaves an integer in the low bits
+  const Float limited = larger(Float{} - 87.f, x);
+  const Float shifted = limited * kInverseOfLn2 + kRoundToInteger;
+  const Float f = limited * kInverseOfLn2 - (shifted - kRoundToInteger);
+  const Float p = ((((f * 1.32647261e-3f + 9.67151299e-3f) * f + 5.55073359e-2f) * f + 2.40222424e-1f) * f + 6.93147004e-1f) * f + 1.f;
+  return same_bits<Float>(same_bits<Unsigned>(p) + (same_bits<Unsigned>(shifted) << 23));  // n into the exponent
+}
+
+BIOATTN_INLINE float exponential(float x) { return exponential_of<uint32_t>(x); }
 BIOATTN_INLINE double exponential(double x) { return std::exp(x); }
 
 template <typename T>
@@ -115,4 +84,4 @@ BIOATTN_INLINE void for_window(const Sizes& s, int64_t i, int64_t j, const Funct
       function((dy + margin) * s.window + dx + margin, i + dy, j + dx);
 }
 
-}  // namespace bioattn_mm
+}  // namespace bioattn_mm::BIOATTN_ISA

@@ -1,23 +1,21 @@
-// Vectors of 64 bytes, which the compiler splits where the processor's are shorter.
+// Vectors as wide as the registers of the instruction set.
 #pragma once
 
 #include "kernels.h"
 
-#include <c10/util/BFloat16.h>
-
-#include <utility>
-
 #pragma GCC diagnostic ignored "-Wpsabi"  // vectors are passed to inlined functions only
 
-namespace bioattn_mm {
+namespace bioattn_mm::BIOATTN_ISA {
+
+constexpr int64_t kVectorBytes = BIOATTN_VECTOR_BYTES, kRegisters = BIOATTN_REGISTERS;
 
 template <typename T>
-constexpr int64_t kLanes = 64 / sizeof(T);
+constexpr int64_t kLanes = kVectorBytes / sizeof(T);
 
 template <typename T>
 struct VectorOf {
-  typedef T type __attribute__((vector_size(64)));
-  typedef T in_memory __attribute__((vector_size(64), aligned(alignof(T)), may_alias));
+  typedef T type __attribute__((vector_size(kVectorBytes)));
+  typedef T in_memory __attribute__((vector_size(kVectorBytes), aligned(alignof(T)), may_alias));
 };
 // See below.
 struct Pair;
@@ -46,10 +44,31 @@ BIOATTN_INLINE void add_to(T* data, const Vector<T>& vector) {
   store(data, load(data) + vector);
 }
 
+#if BIOATTN_X86
+// An instruction does this, which compilers do not find for comparisons of numbers that may be NaN.
+BIOATTN_INLINE Vector<float> larger(const Vector<float>& x, const Vector<float>& y) {
+#if BIOATTN_VECTOR_BYTES == 64
+  return (Vector<float>)_mm512_max_ps((__m512)x, (__m512)y);
+#elif BIOATTN_VECTOR_BYTES == 32
+  return (Vector<float>)_mm256_max_ps((__m256)x, (__m256)y);
+#else
+  return (Vector<float>)_mm_max_ps((__m128)x, (__m128)y);
+#endif
+}
+#endif
+
 // bfloat16 in memory is float32 in vectors.
-typedef uint32_t Bits __attribute__((vector_size(64)));
-typedef uint16_t HalfBits __attribute__((vector_size(32)));
-typedef uint16_t HalfBitsInMemory __attribute__((vector_size(32), aligned(2), may_alias));
+typedef uint32_t Bits __attribute__((vector_size(kVectorBytes)));
+typedef uint16_t HalfBits __attribute__((vector_size(kVectorBytes / 2)));
+typedef uint16_t HalfBitsInMemory __attribute__((vector_size(kVectorBytes / 2), aligned(2), may_alias));
+
+BIOATTN_INLINE Vector<float> exponential(const Vector<float>& x) { return exponential_of<Bits>(x); }
+
+BIOATTN_INLINE Vector<double> exponential(const Vector<double>& x) {
+  Vector<double> result;
+  for (int64_t lane = 0; lane < kLanes<double>; ++lane) result[lane] = std::exp(x[lane]);
+  return result;
+}
 
 BIOATTN_INLINE Vector<float> load(const c10::BFloat16* data) {
   const HalfBits bits = *reinterpret_cast<const HalfBitsInMemory*>(data);
@@ -89,112 +108,97 @@ BIOATTN_INLINE void add_product(Vector<T>& sum, const Vector<T>& x, const T& y) 
   sum += x * y;
 }
 
-// What follows is for processors with AVX512-BF16; only functions with BIOATTN_FOR_BFLOAT16 may call it. Instructions are
-// written as such, because compilers inline intrinsics only into functions for these processors, and the templates that
-// call them are for others, too.
-#ifdef BIOATTN_FOR_BFLOAT16
+#if BIOATTN_BFLOAT16
 // bfloat16 in memory that instructions convert.
 struct NativeBFloat16 {
   uint16_t bits;
 };
 
 BIOATTN_INLINE Vector<float> load(const NativeBFloat16* data) {
-  Bits bits;
-  asm("vpmovzxwd %1, %0" : "=v"(bits) : "m"(*reinterpret_cast<const HalfBitsInMemory*>(data)));
-  return (Vector<float>)(bits << 16);
+  const HalfBits bits = *reinterpret_cast<const HalfBitsInMemory*>(data);
+  return (Vector<float>)(__builtin_convertvector(bits, Bits) << 16);
 }
 
 BIOATTN_INLINE void store(NativeBFloat16* data, const Vector<float>& vector) {
-  HalfBits bits;
-  asm("vcvtneps2bf16 %1, %0" : "=v"(bits) : "v"(vector));
-  *reinterpret_cast<HalfBitsInMemory*>(data) = bits;
+  *reinterpret_cast<HalfBitsInMemory*>(data) = (HalfBits)_mm512_cvtneps_pbh((__m512)vector);
 }
 
 // exp(x) for x < 88 to 3e-6: 2^n by an instruction, times a polynomial that approximates 2^r for 0 <= r < 1.
 BIOATTN_INLINE Vector<float> rough_exponential(const Vector<float>& exponent) {
   const Vector<float> x = exponent * 1.44269504f;
-  Vector<float> r, result;
-  asm("vreduceps $1, %1, %0" : "=v"(r) : "v"(x));  // x - floor(x), and 0 where x is infinite
+  const auto r = (Vector<float>)_mm512_reduce_ps((__m512)x, 1);  // x - floor(x), and 0 where x is infinite
   const Vector<float> p =
       (((r * 0.01353417f + 0.05201147f) * r + 0.24144275f) * r + 0.69300384f) * r + 1.0000026f;
-  asm("vscalefps %2, %1, %0" : "=v"(result) : "v"(p), "v"(x));  // p * 2^floor(x)
-  return result;
+  return (Vector<float>)_mm512_scalef_ps((__m512)p, (__m512)x);  // p * 2^floor(x)
 }
 
 // 1 / x to 6e-5
 BIOATTN_INLINE Vector<float> rough_inverse(const Vector<float>& x) {
-  Vector<float> inverse;
-  asm("vrcp14ps %1, %0" : "=v"(inverse) : "v"(x));
-  return inverse;
+  return (Vector<float>)_mm512_rcp14_ps((__m512)x);
+}
+
+BIOATTN_INLINE void add_pairs(Vector<float>& sum, const Bits& x, const Bits& y) {
+  sum = (Vector<float>)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)y);
+}
+
+BIOATTN_INLINE Bits broadcast(const Pair& pair) {
+  int32_t bits;
+  std::memcpy(&bits, &pair, sizeof bits);
+  return (Bits)_mm512_set1_epi32(bits);
 }
 
 // Products of pairs with a sum in float32, twice as many as of float32:
 // sum += x.numbers[0] * y.numbers[0] + x.numbers[1] * y.numbers[1]
-BIOATTN_INLINE void add_product(Vector<float>& sum, const Bits& x, const Pair& y) {
-  asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(x), "m"(y));
-}
-
-BIOATTN_INLINE void add_pairs(Vector<float>& sum, const Bits& x, const Bits& y) {
-  asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
-}
-
-BIOATTN_INLINE Bits broadcast(const Pair& pair) {
-  Bits pairs;
-  asm("vpbroadcastd %1, %0" : "=v"(pairs) : "m"(pair));
-  return pairs;
-}
+BIOATTN_INLINE void add_product(Vector<float>& sum, const Bits& x, const Pair& y) { add_pairs(sum, x, broadcast(y)); }
 
 // 32 numbers in bfloat16, those of `first` before those of `second`.
 BIOATTN_INLINE Bits narrow(const Vector<float>& first, const Vector<float>& second) {
-  Bits numbers;
-  asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(numbers) : "v"(first), "v"(second));
-  return numbers;
+  return (Bits)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
 }
 
-// Of 32 numbers, in each lane the pair of those of its place in both halves.
+// From 32 numbers, in each lane the pair of those with its index in both halves.
 BIOATTN_INLINE Bits make_pairs(const Bits& numbers) {
   constexpr Bits kOrder = {0x100000, 0x110001, 0x120002, 0x130003, 0x140004, 0x150005, 0x160006, 0x170007,
                            0x180008, 0x190009, 0x1a000a, 0x1b000b, 0x1c000c, 0x1d000d, 0x1e000e, 0x1f000f};
-  Bits pairs;
-  asm("vpermw %1, %2, %0" : "=v"(pairs) : "v"(numbers), "v"(kOrder));
-  return pairs;
+  return (Bits)_mm512_permutexvar_epi16((__m512i)kOrder, (__m512i)numbers);
 }
 
 BIOATTN_INLINE Bits make_pairs(const Vector<float>& first, const Vector<float>& second) {
   return make_pairs(narrow(first, second));
 }
-
-// Where a lane of one of two rows comes from when their blocks of `step` lanes are transposed. Lanes of the first row are
-// counted from 0, those of the second from 16.
-constexpr uint32_t source_lane(uint32_t lane, uint32_t step, bool of_second_row) {
-  const bool from_second_row = lane & step;
-  if (from_second_row == of_second_row) return from_second_row ? lane + 16 : lane;
-  return from_second_row ? lane + 16 - step : lane + step;
-}
-
-template <int64_t step, bool second_row, size_t... lane>
-BIOATTN_FOR_BFLOAT16 BIOATTN_INLINE Bits exchange(const Bits& first, const Bits& second, std::index_sequence<lane...>) {
-  constexpr Bits kSources = {source_lane(lane, step, second_row)...};
-  return __builtin_shuffle(first, second, kSources);
-}
-
-template <int64_t step>
-BIOATTN_FOR_BFLOAT16 BIOATTN_INLINE void exchange_rows(Bits (&rows)[8]) {
-#pragma GCC unroll 8
-  for (int64_t i = 0; i < 8; ++i) {
-    if (i & step) continue;
-    const Bits first = rows[i], second = rows[i + step];
-    rows[i] = exchange<step, false>(first, second, std::make_index_sequence<16>());
-    rows[i + step] = exchange<step, true>(first, second, std::make_index_sequence<16>());
-  }
-}
-
-// Transposes the lower and the upper halves of 8 rows: 8 x 8 pairs each.
-BIOATTN_FOR_BFLOAT16 BIOATTN_INLINE void transpose_halves(Bits (&rows)[8]) {
-  exchange_rows<4>(rows);
-  exchange_rows<2>(rows);
-  exchange_rows<1>(rows);
-}
 #endif
 
-}  // namespace bioattn_mm
+// Where a lane of one of two rows comes from when their blocks of `step` lanes are transposed. Lanes of the first row are
+// counted from 0, those of the second from the number of lanes on.
+constexpr int source_lane(int lane, int step, bool of_second_row) {
+  const bool from_second_row = lane & step;
+  const int second = kLanes<float>;
+  if (from_second_row == of_second_row) return from_second_row ? lane + second : lane;
+  return from_second_row ? lane + second - step : lane + step;
+}
+
+template <int64_t step, bool second_row, typename V, size_t... lane>
+BIOATTN_INLINE V exchange(const V& first, const V& second, std::index_sequence<lane...>) {
+#if defined(__clang__)
+  return __builtin_shufflevector(first, second, source_lane(lane, step, second_row)...);
+#else
+  typedef int32_t Lane __attribute__((vector_size(kVectorBytes)));
+  return __builtin_shuffle(first, second, Lane{source_lane(lane, step, second_row)...});
+#endif
+}
+
+// Transposes the blocks of kRows x kRows lanes that some rows consist of.
+template <int64_t kRows, int64_t step = kRows / 2, typename V>
+BIOATTN_INLINE void transpose_blocks(V (&rows)[kRows]) {
+  constexpr auto kAll = std::make_index_sequence<kLanes<float>>();
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < kRows; ++i) {
+    if (i & step) continue;
+    const V first = rows[i], second = rows[i + step];
+    rows[i] = exchange<step, false>(first, second, kAll);
+    rows[i + step] = exchange<step, true>(first, second, kAll);
+  }
+  if constexpr (step > 1) transpose_blocks<kRows, step / 2>(rows);
+}
+
+}  // namespace bioattn_mm::BIOATTN_ISA

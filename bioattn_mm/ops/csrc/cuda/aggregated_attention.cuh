@@ -14,8 +14,6 @@
 #include "cuda/device.cuh"
 #include "cuda/launch.h"
 
-#include <ATen/ops/constant_pad_nd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <tuple>
@@ -470,7 +468,7 @@ inline Tensor tokens_for_kernels(const Tensor& tokens) {
 // Position biases (..., columns) with rows of whole runs, so that a run is aligned; -inf where there are no tokens.
 inline Tensor in_whole_runs(const Tensor& bias) {
   const int64_t missing = round_up(bias.size(-1)) - bias.size(-1);
-  return missing ? at::constant_pad_nd(bias, {0, missing}, -INFINITY) : bias;
+  return missing ? pad(bias, {0, missing}, -INFINITY) : bias;
 }
 
 inline Inputs for_kernels(const Inputs& inputs) {
@@ -500,7 +498,7 @@ std::tuple<Tensor, Tensor> pairs_by_row(const Tensor& rows, int64_t number);
 // size, 0: 24 channels and windows of 3 x 3, those of every TransNeXt, have kernels of their own.
 template <typename Function>
 void for_sizes(int64_t channels, int64_t window, const Function& function) {
-  TORCH_CHECK_VALUE(
+  check_value(
       channels % kTile == 0 && 0 < channels && channels <= kMaxChannels,
       "aggregated_attention on CUDA takes 8, 16, ... 64 channels a head, got ", channels);
   const std::integral_constant<int, 0> any;
@@ -514,11 +512,11 @@ void for_sizes(int64_t channels, int64_t window, const Function& function) {
 
 // Calls function(T()) for the dtypes of the kernels.
 template <typename Function>
-void for_dtype(at::ScalarType dtype, const Function& function) {
-  if (dtype == at::kFloat) return function(float());
-  if (dtype == at::kHalf) return function(c10::Half());
-  TORCH_CHECK_TYPE(
-      dtype == at::kBFloat16, "aggregated_attention on CUDA takes float32, float16 and bfloat16, got ", dtype);
+void for_dtype(ScalarType dtype, const Function& function) {
+  if (dtype == kFloat) return function(float());
+  if (dtype == kHalf) return function(c10::Half());
+  check_value(
+      dtype == kBFloat16, "aggregated_attention on CUDA takes float32, float16 and bfloat16, got ", dtype);
   function(c10::BFloat16());
 }
 

@@ -12,8 +12,6 @@
 
 #include "cuda/aggregated_attention.cuh"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 
 namespace bioattn_mm {
@@ -528,13 +526,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
 constexpr int64_t kPooledBlocks = 512;
 
 // A contiguous tensor of the same shape.
-Tensor contiguous_like(const Tensor& tensor) { return at::empty(tensor.sizes(), tensor.options()); }
+Tensor contiguous_like(const Tensor& tensor) { return empty(tensor.sizes(), tensor.options()); }
 
 }  // namespace
 
 std::tuple<Tensor, Tensor> pairs_by_row(const Tensor& rows, int64_t number) {
-  const auto integers = rows.options().dtype(at::kInt);
-  Tensor pairs = at::empty({rows.numel()}, integers), ranges = at::empty({number, 2}, integers);
+  const auto integers = rows.options().dtype(kInt);
+  Tensor pairs = empty({rows.numel()}, integers), ranges = empty({number, 2}, integers);
   launch(
       pairs_kernel, dim3((number + kWarps - 1) / kWarps), kThreads, 0, rows.const_data_ptr<int64_t>(),
       static_cast<int>(pairs.numel()), static_cast<int>(number), pairs.mutable_data_ptr<int>(),
@@ -558,7 +556,7 @@ Inputs aggregated_attention_backward_cuda(
   grad.pooled_bias = contiguous_like(any_inputs.pooled_bias);
   grad.token_weights = contiguous_like(any_inputs.token_weights);
   const auto floats = logsumexp.options();
-  const Tensor statistics = at::empty({s.batch, s.heads, s.height, round_up(s.width), 2}, floats);
+  const Tensor statistics = empty({s.batch, s.heads, s.height, round_up(s.width), 2}, floats);
 
   const auto sorted = pairs_by_row(inputs.pooled_bias_rows, s.bias_rows);
   const Tensor &pairs = std::get<0>(sorted), &ranges = std::get<1>(sorted);
@@ -577,13 +575,13 @@ Inputs aggregated_attention_backward_cuda(
     for_sizes(p.channels, p.window, [&](auto groups, auto window_size) {
       constexpr int kGroups = decltype(groups)::value, kWindow = decltype(window_size)::value;
       constexpr int staged = Stage<kGroups, T>::kBytes;
-      const auto sum = [&](const Tensor& sums, at::IntArrayRef axes) {
+      const auto sum = [&](const Tensor& sums, Span axes) {
         return sums.sum(axes).to(output.scalar_type());
       };
 
       const dim3 over_image = blocks_over_image(p);
       const int window = 2 * kWarps * kWarpQueries * p.offsets * static_cast<int>(sizeof(float));
-      const Tensor window_bias_sums = at::empty({s.batch, over_image.x, s.heads, s.offsets}, floats);
+      const Tensor window_bias_sums = empty({s.batch, over_image.x, s.heads, s.offsets}, floats);
       launch(
           query_kernel<kGroups, kWindow, T>, over_image, kThreads, std::max(window, staged), p,
           window_bias_sums.mutable_data_ptr<float>());
@@ -598,7 +596,7 @@ Inputs aggregated_attention_backward_cuda(
       const int64_t rounds_in_split = (rounds + wanted - 1) / wanted;
       const int64_t splits = (rounds + rounds_in_split - 1) / rounds_in_split;
       const Tensor pooled_key_sums =
-          at::empty({splits, s.batch, s.pooled_height, s.pooled_width, s.heads, s.channels}, floats);
+          empty({splits, s.batch, s.pooled_height, s.pooled_width, s.heads, s.channels}, floats);
       const Tensor pooled_value_sums = contiguous_like(pooled_key_sums);
       launch(
           pooled_kernel<kGroups, T>, dim3(key_blocks, s.heads, s.batch * splits), kThreads, staged, p,

@@ -2,8 +2,6 @@
 
 #include "cuda/aggregated_attention.cuh"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 
 namespace bioattn_mm {
@@ -204,14 +202,14 @@ RoundedForward aggregated_attention_forward_cuda(const Inputs& any_inputs, bool 
   const DeviceGuard guard(any_inputs.query.device());
   const Inputs inputs = for_kernels(any_inputs);
   const int64_t offsets = inputs.window_bias.size(1);
-  TORCH_CHECK_VALUE(
+  check_value(
       offsets <= kMaxWindow * kMaxWindow, "aggregated_attention on CUDA takes windows of 3, 5, 7 and 9, got ", offsets,
       " window offsets");
   const Tensor& query = inputs.query;
-  Tensor output = at::empty(query.sizes(), query.options());
-  const bool rounds = for_backward && at::isReducedFloatingType(query.scalar_type());
-  Tensor rounding = at::empty(rounds ? query.sizes() : at::IntArrayRef{0}, query.options());
-  Tensor logsumexp = at::empty(query.sizes().slice(0, 4), query.options().dtype(at::kFloat));
+  Tensor output = empty(query.sizes(), query.options());
+  const bool rounds = for_backward && is_half_precision(query.scalar_type());
+  Tensor rounding = empty(rounds ? query.sizes() : Span({0}), query.options());
+  Tensor logsumexp = empty(query.sizes().slice(0, 4), query.options().dtype(kFloat));
   for_dtype(query.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     const Arguments<T> p(inputs);

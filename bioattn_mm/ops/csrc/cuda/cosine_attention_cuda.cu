@@ -9,8 +9,6 @@
 
 #include "cuda/aggregated_attention.cuh"
 
-#include <ATen/ops/empty.h>
-
 namespace bioattn_mm {
 namespace {
 
@@ -368,7 +366,7 @@ Queries<T> queries_of(const CosineInputs& inputs) {
 template <int kGroups, typename T>
 Tensor unit_keys(const Tensor& key_value) {
   const auto s = key_value.sizes();
-  Tensor units = at::empty({s[0], s[1], s[2], s[4], s[5]}, key_value.options());
+  Tensor units = empty({s[0], s[1], s[2], s[4], s[5]}, key_value.options());
   launch(
       unit_keys_kernel<kGroups, T>, blocks_for(units.numel() / s[5]), kThreads, 0, key_value.const_data_ptr<T>(),
       units.mutable_data_ptr<T>(), static_cast<int>(s[0] * s[1] * s[2]), static_cast<int>(s[4]), static_cast<int>(s[5]));
@@ -378,7 +376,7 @@ Tensor unit_keys(const Tensor& key_value) {
 template <int kGroups, typename T>
 Tensor key_gradients(const Tensor& key_value, const Tensor& grad_unit, const Tensor& grad_value) {
   const auto s = key_value.sizes();
-  Tensor grad = at::empty(s, key_value.options());
+  Tensor grad = empty(s, key_value.options());
   launch(
       key_gradients_kernel<kGroups, T>, blocks_for(grad_unit.numel() / s[5]), kThreads, 0, key_value.const_data_ptr<T>(),
       grad_unit.const_data_ptr<T>(), grad_value.const_data_ptr<T>(), grad.mutable_data_ptr<T>(),
@@ -392,15 +390,15 @@ Inputs normalised(const CosineInputs& inputs) {
   const Queries<T> q = queries_of<T>(inputs);
   const auto tokens = inputs.query.sizes();
   const auto options = inputs.query.options();
-  Tensor query = at::empty(tokens, options);
-  Tensor token_weights = at::empty({tokens[0], tokens[1], tokens[2], tokens[3], q.offsets()}, options);
+  Tensor query = empty(tokens, options);
+  Tensor token_weights = empty({tokens[0], tokens[1], tokens[2], tokens[3], q.offsets()}, options);
   launch(
       scaled_queries_kernel<kGroups, T>, dim3(blocks_for(q.number), q.heads), kThreads,
       HeadParameters::size(q.offsets(), q.channels) * sizeof(float), q, query.mutable_data_ptr<T>(),
       token_weights.mutable_data_ptr<T>());
 
   const Tensor &table = inputs.pooled_bias, &columns = inputs.pooled_bias_columns;
-  Tensor pooled_bias = at::empty({table.size(0), table.size(1), columns.size(0), columns.size(1)}, options);
+  Tensor pooled_bias = empty({table.size(0), table.size(1), columns.size(0), columns.size(1)}, options);
   const int64_t rows = table.size(0) * table.size(1);
   launch(
       bias_of_pairs_kernel<T>, static_cast<unsigned>(rows * blocks_for(columns.numel())), kThreads, 0,
@@ -443,8 +441,8 @@ CosineGradients cosine_attention_backward_cuda(
     const Tensor& rounding) {
   const DeviceGuard guard(any_inputs.query.device());
   const CosineInputs inputs = contiguous(any_inputs);
-  Tensor grad_query = at::empty(inputs.query.sizes(), inputs.query.options()), grad_key_value, grad_pooled_key_value;
-  const auto like = [](const Tensor& tensor) { return at::empty(tensor.sizes(), tensor.options()); };
+  Tensor grad_query = empty(inputs.query.sizes(), inputs.query.options()), grad_key_value, grad_pooled_key_value;
+  const auto like = [](const Tensor& tensor) { return empty(tensor.sizes(), tensor.options()); };
   Tensor grad_scale = like(inputs.scale), grad_embedding = like(inputs.query_embedding);
   Tensor grad_table = like(inputs.pooled_bias), grad_tokens = like(inputs.tokens), grad_token_bias = like(inputs.token_bias);
   Inputs grad;
@@ -456,7 +454,7 @@ CosineGradients cosine_attention_backward_cuda(
     const Queries<T> q = queries_of<T>(inputs);
     const GradientMemory memory(q.offsets(), q.channels);
     const int blocks = std::min((q.number + memory.tokens - 1) / memory.tokens, kSumBlocks);
-    const Tensor sums = at::empty({blocks, q.heads, memory.sums}, inputs.scale.options());
+    const Tensor sums = empty({blocks, q.heads, memory.sums}, inputs.scale.options());
     launch(
         query_gradients_kernel<kGroups, T>, dim3(blocks, q.heads), kThreads, memory.bytes, q,
         grad.query.const_data_ptr<T>(), grad.token_weights.const_data_ptr<T>(), grad_query.mutable_data_ptr<T>(),
@@ -480,7 +478,7 @@ CosineGradients cosine_attention_backward_cuda(
   });
   return {
       grad_query, grad_key_value, grad_pooled_key_value, grad_scale, grad_embedding,
-      grad.window_bias.to(at::kFloat), grad_table, grad_tokens, grad_token_bias};
+      grad.window_bias.to(kFloat), grad_table, grad_tokens, grad_token_bias};
 }
 
 }  // namespace bioattn_mm

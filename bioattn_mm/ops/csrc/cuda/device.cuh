@@ -7,8 +7,8 @@
 // An accumulator rounded to pairs therefore is a left factor, and a lane always has the same two of eight channels.
 #pragma once
 
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
+#include <torch/headeronly/util/BFloat16.h>
+#include <torch/headeronly/util/Half.h>
 
 #include <cuda_runtime.h>
 

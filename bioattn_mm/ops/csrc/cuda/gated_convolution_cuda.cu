@@ -12,16 +12,12 @@
 #include "cuda/device.cuh"
 #include "cuda/launch.h"
 
-#include <ATen/ops/empty.h>
-
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
 
 namespace bioattn_mm {
 namespace {
-
-using at::Tensor;
 
 constexpr int kWarps = 8, kThreads = kWarps * kLanes;
 constexpr int kColumns = 16;           // of a tile, which has kWarps rows
@@ -404,16 +400,16 @@ struct DenseParameters {
 // Calls function(T()) with the type of x's numbers.
 template <typename Function>
 void for_dtype(const Tensor& x, const Function& function) {
-  if (x.scalar_type() == at::kFloat) return function(float());
-  if (x.scalar_type() == at::kHalf) return function(c10::Half());
-  TORCH_CHECK_VALUE(
-      x.scalar_type() == at::kBFloat16, "gated_convolution on CUDA takes float32, float16 and bfloat16, got ",
+  if (x.scalar_type() == kFloat) return function(float());
+  if (x.scalar_type() == kHalf) return function(c10::Half());
+  check_value(
+      x.scalar_type() == kBFloat16, "gated_convolution on CUDA takes float32, float16 and bfloat16, got ",
       x.scalar_type());
   function(c10::BFloat16());
 }
 
 void check_channels(const Tensor& x) {
-  TORCH_CHECK_VALUE(
+  check_value(
       x.size(3) % 4 == 0, "gated_convolution on CUDA takes an even number of channels, got ", x.size(3) / 2);
 }
 
@@ -426,7 +422,7 @@ Tensor gated_convolution_forward_cuda(
   const Tensor x = in_pairs(any_x);
   const Sizes s(x);
   const DenseParameters parameters(x_bias, weight, bias);
-  Tensor output = at::empty({s.batch, s.height, s.width, s.channels}, x.options());
+  Tensor output = empty({s.batch, s.height, s.width, s.channels}, x.options());
   for_dtype(x, [&](auto zero) {
     using T = decltype(zero);
     launch(
@@ -445,11 +441,11 @@ GatedConvolutionGradients gated_convolution_backward_cuda(
   const Sizes s(x);
   const DenseParameters parameters(x_bias, weight, bias);
   const auto floats = bias.options();
-  Tensor grad_x = at::empty(x.sizes(), x.options());
-  const Tensor grad_convolution = at::empty(grad_output.sizes(), x.options());
-  const Tensor parts = at::empty({s.tiles(), kSums, s.channels}, floats);
-  Tensor grad_x_bias = at::empty({2 * s.channels}, floats), grad_bias = at::empty({s.channels}, floats);
-  Tensor grad_weight = at::empty({s.channels, 1, 3, 3}, floats);
+  Tensor grad_x = empty(x.sizes(), x.options());
+  const Tensor grad_convolution = empty(grad_output.sizes(), x.options());
+  const Tensor parts = empty({s.tiles(), kSums, s.channels}, floats);
+  Tensor grad_x_bias = empty({2 * s.channels}, floats), grad_bias = empty({s.channels}, floats);
+  Tensor grad_weight = empty({s.channels, 1, 3, 3}, floats);
   for_dtype(x, [&](auto zero) {
     using T = decltype(zero);
     const Parameters pointers = parameters.pointers();

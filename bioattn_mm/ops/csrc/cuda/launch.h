@@ -1,10 +1,7 @@
 // Launching a kernel on PyTorch's current stream.
 #pragma once
 
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-#include <c10/macros/Macros.h>
+#include "../tensor.h"
 
 #include <cuda_runtime.h>
 
@@ -13,14 +10,28 @@ namespace bioattn_mm {
 // Ends the kernel, and every later use of the device, with an error that PyTorch reports at the next synchronisation.
 #define BIOATTN_KERNEL_ASSERT(condition, message) CUDA_KERNEL_ASSERT_MSG(condition, message)
 
-// Makes the device of a tensor the current one while it lives.
-using DeviceGuard = c10::cuda::OptionalCUDAGuard;
+inline void check_cuda(cudaError_t error) {
+  if (error != cudaSuccess) throw std::runtime_error(text_of("bioattn_mm: CUDA error: ", cudaGetErrorString(error)));
+}
+
+// Makes the device of a tensor the current one while it lives, for PyTorch and for the CUDA runtime of this library.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(const Device& device) : guard_(device.index()) { check_cuda(cudaSetDevice(device.index())); }
+
+ private:
+  torch::stable::accelerator::DeviceGuard guard_;
+};
 
 template <typename... Parameters, typename... Arguments>
-void launch(void (*kernel)(Parameters...), dim3 blocks, int threads, size_t shared_bytes, const Arguments&... arguments) {
+void launch(
+    void (*kernel)(Parameters...), dim3 blocks, int threads, size_t shared_bytes, const Arguments&... arguments) {
   if (blocks.x == 0 || blocks.y == 0 || blocks.z == 0) return;
-  kernel<<<blocks, threads, shared_bytes, c10::cuda::getCurrentCUDAStream()>>>(arguments...);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  void* stream;
+  const auto device = torch::stable::accelerator::getCurrentDeviceIndex();
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream));
+  kernel<<<blocks, threads, shared_bytes, static_cast<cudaStream_t>(stream)>>>(arguments...);
+  check_cuda(cudaGetLastError());
 }
 
 }  // namespace bioattn_mm

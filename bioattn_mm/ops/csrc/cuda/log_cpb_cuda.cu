@@ -9,13 +9,8 @@
 #include "cuda/device.cuh"
 #include "cuda/launch.h"
 
-#include <ATen/Dispatch.h>
-#include <ATen/ops/empty.h>
-
 namespace bioattn_mm {
 namespace {
-
-using at::Tensor;
 
 constexpr int kWarps = 8, kThreads = kWarps * kLanes;
 constexpr int kHeads = 4;   // computed at a time with one activation
@@ -254,9 +249,10 @@ Tensor log_cpb_table_forward_cuda(
   const Sizes s = sizes_of(vertical, horizontal, weight);
   const Contiguous inputs(vertical, horizontal, hidden_weight, hidden_bias, weight);
   const Tensor bias = any_bias.contiguous();
-  Tensor table = at::empty({s.heads, s.rows, s.columns}, vertical.options());
+  Tensor table = empty({s.heads, s.rows, s.columns}, vertical.options());
   const dim3 blocks(blocks_for(s.columns, kLanes), blocks_for(s.rows, kWarps), blocks_for(s.heads, kHeads));
-  AT_DISPATCH_FLOATING_TYPES(vertical.scalar_type(), "log_cpb_table", [&] {
+  dispatch<float, double>(vertical.scalar_type(), [&](auto zero) {
+    using scalar_t = decltype(zero);
     launch(
         table_kernel<scalar_t>, blocks, kThreads, sizeof(TableMemory<scalar_t>), inputs.pointers<scalar_t>(),
         bias.const_data_ptr<scalar_t>(), table.mutable_data_ptr<scalar_t>(), s);
@@ -273,11 +269,12 @@ LogCPBGradients log_cpb_table_backward_cuda(
   const Contiguous inputs(vertical, horizontal, hidden_weight, hidden_bias, weight);
   const Tensor grad_table = any_grad_table.contiguous();
   const auto options = weight.options();
-  const Tensor parts = at::empty({s.rows, p.lines, p.units}, options);
-  Tensor grad_hidden_weight = at::empty({s.hidden, 2}, options), grad_hidden_bias = at::empty({s.hidden}, options);
-  Tensor grad_weight = at::empty({s.heads, s.hidden}, options), grad_bias = at::empty({s.heads}, options);
+  const Tensor parts = empty({s.rows, p.lines, p.units}, options);
+  Tensor grad_hidden_weight = empty({s.hidden, 2}, options), grad_hidden_bias = empty({s.hidden}, options);
+  Tensor grad_weight = empty({s.heads, s.hidden}, options), grad_bias = empty({s.heads}, options);
   const int unit_blocks = blocks_for(p.units, kLanes);
-  AT_DISPATCH_FLOATING_TYPES(vertical.scalar_type(), "log_cpb_table_backward", [&] {
+  dispatch<float, double>(vertical.scalar_type(), [&](auto zero) {
+    using scalar_t = decltype(zero);
     using T = scalar_t;
     const Inputs<T> pointers = inputs.pointers<T>();
     launch(

@@ -4,16 +4,10 @@
 
 #include "cuda/launch.h"
 
-#include <ATen/Dispatch.h>
-#include <ATen/OpMathType.h>
-#include <ATen/ops/empty.h>
-
 #include <type_traits>
 
 namespace bioattn_mm {
 namespace {
-
-using at::Tensor;
 
 constexpr int kThreads = 256;
 
@@ -49,7 +43,7 @@ __global__ void __launch_bounds__(kThreads) products_kernel(
   const auto* token = reinterpret_cast<const Channels*>(tokens + ((row * s.width + j) * s.heads + head) * s.channels);
   const auto* other =
       reinterpret_cast<const Channels*>(others + (((row + dy) * s.width + x) * s.heads + head) * s.channels);
-  using Sum = at::opmath_type<T>;
+  using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
   Sum sum = bias ? static_cast<Sum>(bias[head * s.offsets + offset]) : Sum(0);
   for (int i = 0; i < s.channels / kCount; ++i) {
     const Channels a = token[i], b = other[i];
@@ -69,7 +63,7 @@ __global__ void __launch_bounds__(kThreads, 4) sums_kernel(
   const int i = static_cast<int>(blockIdx.x) % s.height, margin = s.window / 2;
   const int64_t token = (row * s.width + j) * s.heads + head;
   using Channels = Vector<T, kCount>;
-  using Sum = at::opmath_type<T>;
+  using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
   Sum sum[kCount] = {};
   for (int dy = 0; dy < s.window; ++dy) {
     if (i + dy < margin || i + dy >= margin + s.height) continue;
@@ -95,7 +89,7 @@ __global__ void __launch_bounds__(kThreads, 4) sums_kernel(
 // Calls function(std::integral_constant<int, kCount>()) with the number of channels to load at once: sixteen bytes
 // where tokens consist of such, and begin at such, else one.
 template <typename T, typename Function>
-void for_vectors(int64_t channels, at::TensorList tensors, const Function& function) {
+void for_vectors(int64_t channels, std::initializer_list<Tensor> tensors, const Function& function) {
   constexpr int kCount = 16 / sizeof(T);
   bool aligned = channels % kCount == 0;
   for (const Tensor& tensor : tensors)
@@ -110,8 +104,9 @@ Tensor window_products_cuda(
     const Tensor& tokens, const Tensor& others, const Tensor& bias, int64_t offsets, double outside) {
   const DeviceGuard guard(tokens.device());
   const WindowSizes<int> s(tokens, offsets);
-  Tensor products = at::empty({s.batch, s.height, s.width, s.heads, s.offsets}, tokens.options());
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, tokens.scalar_type(), "sliding_window", [&] {
+  Tensor products = empty({s.batch, s.height, s.width, s.heads, s.offsets}, tokens.options());
+  dispatch<float, double, c10::Half, c10::BFloat16>(tokens.scalar_type(), [&](auto zero) {
+    using scalar_t = decltype(zero);
     const scalar_t* bias_data = bias.defined() ? bias.const_data_ptr<scalar_t>() : nullptr;
     for_vectors<scalar_t>(s.channels, {tokens, others}, [&](auto count) {
       launch(
@@ -126,8 +121,9 @@ Tensor window_products_cuda(
 Tensor window_sums_cuda(const Tensor& weights, const Tensor& tokens, bool transposed) {
   const DeviceGuard guard(tokens.device());
   const WindowSizes<int> s(tokens, weights.size(4));
-  Tensor sums = at::empty(tokens.sizes(), tokens.options());
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, tokens.scalar_type(), "sliding_window", [&] {
+  Tensor sums = empty(tokens.sizes(), tokens.options());
+  dispatch<float, double, c10::Half, c10::BFloat16>(tokens.scalar_type(), [&](auto zero) {
+    using scalar_t = decltype(zero);
     for_vectors<scalar_t>(s.channels, {tokens, sums}, [&](auto count) {
       constexpr int kCount = decltype(count)::value;
       launch(

@@ -3,11 +3,9 @@
 
 #include "memory.h"
 
-#include <c10/core/Device.h>
 #include <c10/util/Exception.h>
 #include <cuda_runtime.h>
-
-#include <optional>
+#include <tensor.h>
 
 namespace bioattn_mm {
 
@@ -15,7 +13,7 @@ namespace bioattn_mm {
   if (!(condition)) cuda_on_cpu::fail(message)
 
 struct DeviceGuard {
-  explicit DeviceGuard(std::optional<c10::Device>) {}
+  explicit DeviceGuard(const Device&) {}
 };
 
 template <typename... Parameters, typename... Arguments>

@@ -1,0 +1,63 @@
+"""Masks of Mask R-CNN and its kin as COCO's run lengths, of which one at a time is an array of the image's size."""
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from mmengine.structures import InstanceData
+from pycocotools import mask as coco_mask
+from torch import Tensor, nn
+
+
+def encode_masks(model: nn.Module, score_thr: float) -> None:
+    """Let a detector leave out what has a lower score before it makes masks, and give these as run lengths.
+
+    Args:
+        model: The detector, which is changed; one without a mask head in a `roi_head` stays as it is.
+        score_thr: The threshold.
+    """
+    roi_head = getattr(model, 'roi_head', None)
+    mask_head = getattr(roi_head, 'mask_head', None)
+    heads = mask_head if isinstance(mask_head, nn.ModuleList) else [mask_head]
+    if not all(hasattr(head, '_predict_by_feat_single') for head in heads):
+        return
+    roi_head.predict_mask = functools.partial(_predict_mask, roi_head.predict_mask, score_thr)
+    for head in heads:
+        head._predict_by_feat_single = functools.partial(_masks_one_by_one, head._predict_by_feat_single)
+
+
+def decode_mask(run_lengths: dict) -> np.ndarray:
+    """The mask of run lengths, bool (H, W)."""
+    return coco_mask.decode(run_lengths).astype(bool)
+
+
+def _predict_mask(
+    original: Callable, score_thr: float, x: tuple, metas: list[dict], results_list: list[InstanceData], **options
+) -> list[InstanceData]:
+    kept = [results[results.scores >= score_thr] for results in results_list]
+    return original(x, metas, kept, **options)
+
+
+def _masks_one_by_one(
+    original: Callable, mask_preds: Tensor, bboxes: Tensor, labels: Tensor, *args: object, **options: object
+) -> list[dict]:
+    """What mmdet does for all objects of an image, for one after the other, to run lengths."""
+    found = []
+    for index in range(len(bboxes)):
+        part = slice(index, index + 1)
+        # mmdet rescales the boxes in place, which a slice of them shares.
+        (mask,) = original(mask_preds[part], bboxes[part], labels[part], *args, **options)
+        found.append(_encode(mask.to(torch.uint8).cpu().numpy(), bboxes[index].tolist()))
+    return found
+
+
+def _encode(mask: np.ndarray, box: list[float]) -> dict:
+    """The run lengths of a mask, uint8 (H, W), that is empty outside of a box x1, y1, x2, y2."""
+    margin = 2 + 0.1 * max(box[2] - box[0], box[3] - box[1])  # of a cell of the mask, into which mmdet lets it reach
+    left, top = (max(int(start - margin), 0) for start in box[:2])
+    right, bottom = (int(end + margin) + 1 for end in box[2:])
+    # pycocotools wants it in Fortran's order, and to bring all of it into that takes longer than all else.
+    ordered = np.zeros(mask.shape[::-1], np.uint8).T
+    ordered[top:bottom, left:right] = mask[top:bottom, left:right]
+    return coco_mask.encode(ordered)

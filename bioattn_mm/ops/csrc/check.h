@@ -1,0 +1,111 @@
+// Checks of an operator's tensors, where they enter C++. Kernels take all sizes from one or two tensors and read and
+// write the others by them, so a tensor of another shape, dtype or device would be read outside of its memory.
+#pragma once
+
+#include "tensor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+
+namespace bioattn_mm {
+
+// The dtype of parameters and of statistics beside tokens of a dtype.
+inline ScalarType full_precision(ScalarType dtype) { return is_half_precision(dtype) ? kFloat : dtype; }
+
+// The tensors of an operator, which have to fit the first one.
+class ArgumentChecks {
+ public:
+  // Raises a ValueError unless the first tensor has a number of dimensions, such as those of `shape`, and one of some
+  // dtypes.
+  ArgumentChecks(
+      const char* operator_name, const char* name, const Tensor& first, int64_t dimensions, const char* shape,
+      std::initializer_list<ScalarType> dtypes = {kHalf, kBFloat16, kFloat, kDouble})
+      : operator_name_(operator_name), name_(name), first_(first) {
+    if (is_dense(first) && first.dim() == dimensions &&
+        std::find(dtypes.begin(), dtypes.end(), first.scalar_type()) != dtypes.end())
+      return;
+    std::string names;
+    for (const ScalarType dtype : dtypes) names += text_of(names.empty() ? "" : ", ", dtype);
+    check_value(false, operator_name, ": ", name, " must be ", shape, " of [", names, "], got ", about(first));
+  }
+
+  // Raises a ValueError unless a tensor has these sizes, of which -1 is any, this dtype, and the device of the first.
+  void check(const char* name, const Tensor& tensor, Span sizes, ScalarType dtype) const {
+    if (is_dense(tensor) && tensor.scalar_type() == dtype && tensor.device() == first_.device() &&
+        has_sizes(tensor, sizes))
+      return;
+    check_value(
+        false, operator_name_, ": ", name, " must be ", dtype, text_of_sizes(sizes), " on ",
+        text_of_device(first_.device()), " to fit ", name_, " ", about(first_), ", got ", about(tensor));
+  }
+  // The same with the dtype of the first.
+  void check(const char* name, const Tensor& tensor, Span sizes) const {
+    check(name, tensor, sizes, first_.scalar_type());
+  }
+
+  // Raises a ValueError unless a number of offsets, the last size of the tensor `name`, is that of a window: the
+  // square of an odd number.
+  void check_offsets(const char* name, int64_t offsets) const {
+    const int64_t window = std::lround(std::sqrt(static_cast<double>(offsets)));
+    check_value(
+        window % 2 == 1 && window * window == offsets, operator_name_, ": the last size of ", name,
+        " must be the square of an odd number, got ", offsets);
+  }
+
+ private:
+  static bool is_dense(const Tensor& tensor) {
+    return tensor.defined() && tensor.layout() == torch::headeronly::Layout::Strided;
+  }
+
+  static bool has_sizes(const Tensor& tensor, Span sizes) {
+    const Span actual = tensor.sizes();
+    return std::equal(actual.begin(), actual.end(), sizes.begin(), sizes.end(), [](int64_t size, int64_t wanted) {
+      return wanted == -1 || size == wanted;
+    });
+  }
+
+  static std::string about(const Tensor& tensor) {
+    if (!tensor.defined()) return "no tensor";
+    return text_of(tensor.scalar_type(), text_of_sizes(tensor.sizes()), " on ", text_of_device(tensor.device()));
+  }
+
+  const char *operator_name_, *name_;
+  const Tensor& first_;
+};
+
+// Raises an IndexError unless all indices are from 0 on and below `size`; they are contiguous, int64, on the CPU.
+inline void check_indices(const char* name, const Tensor& indices, int64_t size, const char* of) {
+  const int64_t* first = indices.const_data_ptr<int64_t>();
+  check_index(
+      std::all_of(first, first + indices.numel(), [&](int64_t k) { return 0 <= k && k < size; }), name,
+      " must be 0 to ", size - 1, ", the ", of);
+}
+
+// Room for what rounding takes from an output of the shape of `query`, of which only half precision has any.
+inline Tensor empty_rounding(const Tensor& query, bool for_backward) {
+  const bool rounds = for_backward && is_half_precision(query.scalar_type());
+  return rounds ? empty_like(query) : empty({0}, query.options());
+}
+
+inline void check_rounding(const ArgumentChecks& arguments, const Tensor& rounding, const Tensor& query) {
+  const bool is_rounded = is_half_precision(query.scalar_type());
+  arguments.check("rounding", rounding, is_rounded ? query.sizes() : Span({0}));
+}
+
+// A kernel of an operator, behind a function of the same arguments that raises an error where they do not fit.
+template <auto check, auto kernel, typename Signature = decltype(kernel)>
+struct Checked;
+
+template <auto check, auto kernel, typename Result, typename... Types>
+struct Checked<check, kernel, Result (*)(Types...)> {
+  static Result call(Types... arguments) {
+    check(arguments...);
+    return kernel(arguments...);
+  }
+};
+
+template <auto check, auto kernel>
+constexpr auto checked = Checked<check, kernel>::call;
+
+}  // namespace bioattn_mm

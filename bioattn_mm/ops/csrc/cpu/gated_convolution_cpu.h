@@ -1,0 +1,359 @@
+// ConvGLU's gate on the CPU in one pass over the tokens; the lanes of a vector are neighbouring channels.
+#pragma once
+
+#include "gelu.h"
+
+namespace bioattn_mm::BIOATTN_ISA::gated_convolution {
+namespace {
+
+// A tile. At its borders the gradient of the convolution is computed twice, which costs less than to store it.
+constexpr int64_t kRows = 32, kColumns = 32;
+constexpr int64_t kTaps = 9, kCacheLine = 64;
+// Sums of the backward pass, for the gradients of the convolution's weight and bias and of the bias of gate and features.
+enum { kOfConvolution = kTaps,
+       kOfGate,
+       kOfFeatures,
+       kSums };
+
+// A rectangle of tokens of an image, and the channels from `first` on to before `last`, at most those of a cache line.
+// Pointers are to the image.
+template <typename Data>
+struct Tile {
+  using T = Number<Data>;
+  const Data *x, *grad_output;      // (H, W, 2 C), (H, W, C)
+  const T *weight, *bias, *x_bias;  // (taps, C), (C), (2 C)
+  Data *output, *grad_x;            // (H, W, C), (H, W, 2 C)
+  T* sums;                          // (kSums, C)
+  int64_t height, width, channels, top, bottom, left, right, first, last;
+};
+
+// Neighbouring tokens of a row that share the loads of their neighbours; the last tokens of a row are one by one.
+constexpr int64_t kTokens = 4;
+
+// The tokens of a row of a tile, and two more on both sides, for the lanes of one vector.
+constexpr int64_t kMargin = 2;
+template <typename T>
+using Row = Vector<T>[kColumns + 2 * kMargin];
+
+// Three rows, of which the lowest takes the place of the one above when a row is finished.
+template <typename T>
+struct Rows {
+  Row<T> rows[3];
+
+  BIOATTN_INLINE Row<T>& operator[](int64_t i) { return rows[(i + 3) % 3]; }
+};
+
+template <typename T>
+BIOATTN_INLINE void clear(Row<T>& row) {
+  for (Vector<T>& token : row) token = Vector<T>{};
+}
+
+// Gates of row i with their bias; outside of the image they are 0.
+template <typename Data, typename T = Number<Data>>
+BIOATTN_INLINE void load_gates(const Tile<Data>& t, int64_t first, int64_t i, Row<Number<Data>>& row) {
+  const int64_t begin = std::max(t.left - kMargin, int64_t(0)), end = std::min(t.right + kMargin, t.width);
+  if (i < 0 || i >= t.height || begin > t.left - kMargin || end < t.right + kMargin) clear<T>(row);
+  if (i < 0 || i >= t.height) return;
+  const Vector<T> bias = load(t.x_bias + first);
+  const Data* source = t.x + i * t.width * 2 * t.channels + first;
+  for (int64_t j = begin; j < end; ++j) {
+    __builtin_prefetch(source + (j + t.width) * 2 * t.channels);
+    row[j - t.left + kMargin] = load(source + j * 2 * t.channels) + bias;
+  }
+}
+
+// sums[k] += convolution at token j + k of row i
+template <int64_t kNumber, typename T>
+BIOATTN_INLINE void add_convolution(
+    Vector<T> (&sums)[kNumber], const Vector<T> (&weights)[kTaps], Rows<T>& rows, int64_t i, int64_t place) {
+#pragma GCC unroll 3
+  for (int64_t dy = 0; dy < 3; ++dy) {
+    const Vector<T>* tokens = rows[i + dy - 1] + place - 1;
+#pragma GCC unroll 3
+    for (int64_t dx = 0; dx < 3; ++dx)
+#pragma GCC unroll 4
+      for (int64_t k = 0; k < kNumber; ++k) sums[k] += weights[3 * dy + dx] * tokens[k + dx];
+  }
+}
+
+// Calls Step::compute<number of tokens>(state, i, j) for the tokens of row i from column `begin` on to before `end`.
+template <typename Step, typename State>
+BIOATTN_INLINE void for_tokens(State& state, int64_t i, int64_t begin, int64_t end) {
+  int64_t j = begin;
+  for (; j + kTokens <= end; j += kTokens) Step::template compute<kTokens>(state, i, j);
+  for (; j < end; ++j) Step::template compute<1>(state, i, j);
+}
+
+// What the steps below share: a vector of channels of a tile, from `first` on.
+template <typename Data>
+struct Lanes {
+  using T = Number<Data>;
+
+  BIOATTN_INLINE void begin(const Tile<Data>& of_tile, int64_t first_channel) {
+    tile = of_tile, first = first_channel;
+    bias = load(tile.bias + first), feature_bias = load(tile.x_bias + tile.channels + first);
+    for (int64_t tap = 0; tap < kTaps; ++tap) weights[tap] = load(tile.weight + tap * tile.channels + first);
+  }
+
+  Tile<Data> tile;
+  int64_t first;
+  Vector<T> weights[kTaps], bias, feature_bias;
+  Rows<T> gates;
+};
+
+template <typename Data>
+struct GradientLanes : Lanes<Data> {
+  using typename Lanes<Data>::T;
+
+  BIOATTN_INLINE void begin(const Tile<Data>& of_tile, int64_t first_channel) {
+    Lanes<Data>::begin(of_tile, first_channel);
+    for (int64_t tap = 0; tap < kTaps; ++tap) flipped[tap] = this->weights[kTaps - 1 - tap];
+    for (int64_t k = 0; k < kSums; ++k) sums[k] = sums_of_row[k] = Vector<T>{};
+  }
+
+  // Sums of one row before they are added to those of the tile: one long sum would lose digits.
+  BIOATTN_INLINE void add_up() {
+    for (int64_t k = 0; k < kSums; ++k) sums[k] += sums_of_row[k], sums_of_row[k] = Vector<T>{};
+  }
+
+  Rows<T> gradients;  // of the convolution
+  Vector<T> flipped[kTaps], sums[kSums], sums_of_row[kSums];
+};
+
+// The output.
+struct Convolve {
+  template <int64_t kNumber, typename Data>
+  BIOATTN_INLINE static void compute(Lanes<Data>& lanes, int64_t i, int64_t j) {
+    using T = Number<Data>;
+    const Tile<Data>& t = lanes.tile;
+    const int64_t token = i * t.width + j;
+    Vector<T> sums[kNumber];
+    for (int64_t k = 0; k < kNumber; ++k) sums[k] = lanes.bias;
+    add_convolution<kNumber, T>(sums, lanes.weights, lanes.gates, i, j - t.left + kMargin);
+    for (int64_t k = 0; k < kNumber; ++k) {
+      __builtin_prefetch(t.x + (2 * (token + t.width + k) + 1) * t.channels + lanes.first);
+      __builtin_prefetch(t.output + (token + t.width + k) * t.channels + lanes.first, 1);
+      const Vector<T> features = load(t.x + (2 * (token + k) + 1) * t.channels + lanes.first) + lanes.feature_bias;
+      store(t.output + (token + k) * t.channels + lanes.first, gelu(sums[k], t.x) * features);
+    }
+  }
+};
+
+// The gradient of the convolution, and for tokens of the tile itself that of the features.
+template <bool kOfTile>
+struct DifferentiateGate {
+  template <int64_t kNumber, typename Data>
+  BIOATTN_INLINE static void compute(GradientLanes<Data>& lanes, int64_t i, int64_t j) {
+    using T = Number<Data>;
+    const Tile<Data>& t = lanes.tile;
+    const int64_t token = i * t.width + j, place = j - t.left + kMargin;
+    Vector<T> sums[kNumber];
+    for (int64_t k = 0; k < kNumber; ++k) sums[k] = lanes.bias;
+    add_convolution<kNumber, T>(sums, lanes.weights, lanes.gates, i, place);
+    for (int64_t k = 0; k < kNumber; ++k) {
+      Vector<T> cumulative, density;
+      normal_distribution(sums[k], cumulative, density, t.x);
+      const int64_t of_features = (2 * (token + k) + 1) * t.channels + lanes.first;
+      __builtin_prefetch(t.grad_output + (token + t.width + k) * t.channels + lanes.first);
+      __builtin_prefetch(t.x + of_features + 2 * t.width * t.channels);
+      __builtin_prefetch(t.grad_x + of_features + 2 * t.width * t.channels, 1);
+      __builtin_prefetch(t.grad_x + of_features + (2 * t.width - 1) * t.channels, 1);
+      const Vector<T> gradient = load(t.grad_output + (token + k) * t.channels + lanes.first);
+      const Vector<T> features = load(t.x + of_features) + lanes.feature_bias;
+      lanes.gradients[i][place + k] = gradient * features * (cumulative + sums[k] * density);
+      if (!kOfTile) continue;
+      const Vector<T> grad_features = gradient * sums[k] * cumulative;
+      store(t.grad_x + of_features, grad_features);
+      lanes.sums_of_row[kOfFeatures] += grad_features;
+    }
+  }
+};
+
+// Sums for the gradients of the convolution's weight and bias.
+struct AddToSums {
+  template <int64_t kNumber, typename Data>
+  BIOATTN_INLINE static void compute(GradientLanes<Data>& lanes, int64_t i, int64_t j) {
+    using T = Number<Data>;
+    const int64_t place = j - lanes.tile.left + kMargin;
+    const Vector<T>* gradients = lanes.gradients[i] + place;
+    for (int64_t k = 0; k < kNumber; ++k) lanes.sums_of_row[kOfConvolution] += gradients[k];
+#pragma GCC unroll 3
+    for (int64_t dy = 0; dy < 3; ++dy) {
+      const Vector<T>* gates = lanes.gates[i + dy - 1] + place - 1;
+#pragma GCC unroll 3
+      for (int64_t dx = 0; dx < 3; ++dx)
+#pragma GCC unroll 4
+        for (int64_t k = 0; k < kNumber; ++k) lanes.sums_of_row[3 * dy + dx] += gradients[k] * gates[k + dx];
+    }
+  }
+};
+
+// The gradient of the gates from that of the convolution.
+struct ConvolveTransposed {
+  template <int64_t kNumber, typename Data>
+  BIOATTN_INLINE static void compute(GradientLanes<Data>& lanes, int64_t i, int64_t j) {
+    using T = Number<Data>;
+    const Tile<Data>& t = lanes.tile;
+    Vector<T> sums[kNumber] = {};
+    add_convolution<kNumber, T>(sums, lanes.flipped, lanes.gradients, i, j - t.left + kMargin);
+    for (int64_t k = 0; k < kNumber; ++k) {
+      store(t.grad_x + 2 * (i * t.width + j + k) * t.channels + lanes.first, sums[k]);
+      lanes.sums_of_row[kOfGate] += sums[k];
+    }
+  }
+};
+
+// The vectors of a tile's channels. All are computed row by row, as long as the cache lines that they share are near: rows
+// of an image can be at distances at which they evict each other.
+template <typename Data, template <typename> typename LanesOf>
+struct AllLanes {
+  BIOATTN_INLINE explicit AllLanes(const Tile<Data>& tile) : number((tile.last - tile.first) / kLanes<Number<Data>>) {
+    for (int64_t v = 0; v < number; ++v) lanes[v].begin(tile, tile.first + v * kLanes<Number<Data>>);
+  }
+
+  BIOATTN_INLINE LanesOf<Data>* begin() { return lanes; }
+  BIOATTN_INLINE LanesOf<Data>* end() { return lanes + number; }
+
+  int64_t number;
+  LanesOf<Data> lanes[kCacheLine / sizeof(Data) / kLanes<Number<Data>>];
+};
+
+template <typename Data>
+BIOATTN_KERNEL void convolve(const Tile<Data> tile) {
+  AllLanes<Data, Lanes> all(tile);
+  for (int64_t i = tile.top - 1; i <= tile.top; ++i)
+    for (Lanes<Data>& lanes : all) load_gates(tile, lanes.first, i, lanes.gates[i]);
+  for (int64_t i = tile.top; i < tile.bottom; ++i)
+    for (Lanes<Data>& lanes : all) {
+      load_gates(tile, lanes.first, i + 1, lanes.gates[i + 1]);
+      for_tokens<Convolve>(lanes, i, tile.left, tile.right);
+    }
+}
+
+// The gradients of the convolution's row i, with those of the features, and of the gates' row above.
+template <typename Data>
+BIOATTN_INLINE void differentiate_row(GradientLanes<Data>& lanes, int64_t i) {
+  const Tile<Data>& tile = lanes.tile;
+  load_gates(tile, lanes.first, i + 1, lanes.gates[i + 1]);
+  Row<Number<Data>>& gradients = lanes.gradients[i];
+  const int64_t begin = std::max(tile.left - 1, int64_t(0)), end = std::min(tile.right + 1, tile.width);
+  const bool inside = 0 <= i && i < tile.height;
+  if (!inside || begin == tile.left || end == tile.right) clear<Number<Data>>(gradients);
+  if (tile.top <= i && i < tile.bottom) {
+    for_tokens<DifferentiateGate<false>>(lanes, i, begin, tile.left);
+    for_tokens<DifferentiateGate<true>>(lanes, i, tile.left, tile.right);
+    for_tokens<DifferentiateGate<false>>(lanes, i, tile.right, end);
+    for_tokens<AddToSums>(lanes, i, tile.left, tile.right);
+  } else if (inside) {
+    for_tokens<DifferentiateGate<false>>(lanes, i, begin, end);
+  }
+  if (i > tile.top) for_tokens<ConvolveTransposed>(lanes, i - 1, tile.left, tile.right);
+  lanes.add_up();
+}
+
+template <typename Data>
+BIOATTN_KERNEL void differentiate(const Tile<Data> tile) {
+  AllLanes<Data, GradientLanes> all(tile);
+  for (int64_t i = tile.top - 2; i < tile.top; ++i)
+    for (GradientLanes<Data>& lanes : all) load_gates(tile, lanes.first, i, lanes.gates[i]);
+  for (int64_t i = tile.top - 1; i <= tile.bottom; ++i)
+    for (GradientLanes<Data>& lanes : all) differentiate_row(lanes, i);
+  for (GradientLanes<Data>& lanes : all)
+    for (int64_t k = 0; k < kSums; ++k) store(tile.sums + k * tile.channels + lanes.first, lanes.sums[k]);
+}
+
+// Rectangles of tokens of all images, each with sums of its own.
+int64_t number_of_rectangles(const Tensor& x) {
+  return x.size(0) * divide_up(x.size(1), kRows) * divide_up(x.size(2), kColumns);
+}
+
+// Calls compute(tile) for the tiles of all images.
+template <typename Data, typename Compute>
+void for_tiles(const Tensor& x, const Tile<Data>& all, const Compute& compute) {
+  const int64_t rows = divide_up(all.height, kRows), columns = divide_up(all.width, kColumns);
+  const int64_t step = kCacheLine / sizeof(Data), groups = divide_up(all.channels, step);
+  parallel_for(0, number_of_rectangles(x) * groups, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t number = begin; number < end; ++number) {
+      const int64_t rectangle = number / groups;
+      const int64_t tokens = rectangle / columns / rows * all.height * all.width * all.channels;
+      Tile<Data> tile = all;
+      tile.x += 2 * tokens;
+      if (all.output) tile.output += tokens;
+      if (all.grad_x)
+        tile.grad_x += 2 * tokens, tile.grad_output += tokens, tile.sums += rectangle * kSums * all.channels;
+      tile.top = rectangle / columns % rows * kRows, tile.bottom = std::min(tile.top + kRows, all.height);
+      tile.left = rectangle % columns * kColumns, tile.right = std::min(tile.left + kColumns, all.width);
+      tile.first = number % groups * step, tile.last = std::min(tile.first + step, all.channels);
+      compute(tile);
+    }
+  });
+}
+
+// An uninitialised tensor like another. Memory above 32 MiB comes from the system anew each time, and tiles would bring
+// its pages of 4 KiB into use in an order that no cache likes; pages of 2 MiB are brought at once.
+Tensor empty_in_large_pages(const Tensor& like) {
+  Tensor tensor = empty_like(like);
+#ifdef MADV_HUGEPAGE
+  constexpr uintptr_t page = 1 << 21;
+  const auto begin = reinterpret_cast<uintptr_t>(tensor.mutable_data_ptr()), end = begin + tensor.nbytes();
+  const uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
+  if (tensor.nbytes() > 32 << 20) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+#endif
+  return tensor;
+}
+
+// Calls function(Data()) with the dtype of the tokens.
+template <typename Function>
+void for_dtypes(const Tensor& tokens, const Function& function) {
+#if BIOATTN_BFLOAT16
+  function(NativeBFloat16());
+#else
+  dispatch<float, double, c10::BFloat16>(tokens.scalar_type(), function);
+#endif
+}
+
+}  // namespace
+
+Tensor forward(
+    const Tensor& x, const Tensor& x_bias, const Tensor& weight, const Tensor& bias) {
+  const int64_t channels = weight.size(0);
+  Tensor output = empty({x.size(0), x.size(1), x.size(2), channels}, x.options());
+  const Tensor taps = weight.view({channels, kTaps}).transpose(0, 1).contiguous();
+  for_dtypes(x, [&](auto data) {
+    using Data = decltype(data);
+    using T = Number<Data>;
+    Tile<Data> all{};
+    all.x = static_cast<const Data*>(x.const_data_ptr()), all.output = static_cast<Data*>(output.mutable_data_ptr());
+    all.weight = taps.const_data_ptr<T>(), all.bias = bias.const_data_ptr<T>(), all.x_bias = x_bias.const_data_ptr<T>();
+    all.height = x.size(1), all.width = x.size(2), all.channels = channels;
+    for_tiles(x, all, [](const auto& tile) { convolve(tile); });
+  });
+  return output;
+}
+
+GatedConvolutionGradients backward(
+    const Tensor& grad_output, const Tensor& x, const Tensor& x_bias, const Tensor& weight, const Tensor& bias) {
+  const int64_t channels = weight.size(0);
+  Tensor grad_x = empty_in_large_pages(x);
+  const Tensor taps = weight.view({channels, kTaps}).transpose(0, 1).contiguous();
+  // They are added up in order, so they are the same for any number of threads.
+  const Tensor sums = empty({number_of_rectangles(x), kSums, channels}, weight.options());
+  for_dtypes(x, [&](auto data) {
+    using Data = decltype(data);
+    using T = Number<Data>;
+    Tile<Data> all{};
+    all.x = static_cast<const Data*>(x.const_data_ptr());
+    all.grad_output = static_cast<const Data*>(grad_output.const_data_ptr());
+    all.weight = taps.const_data_ptr<T>(), all.bias = bias.const_data_ptr<T>(), all.x_bias = x_bias.const_data_ptr<T>();
+    all.grad_x = static_cast<Data*>(grad_x.mutable_data_ptr()), all.sums = sums.mutable_data_ptr<T>();
+    all.height = x.size(1), all.width = x.size(2), all.channels = channels;
+    for_tiles(x, all, [](const auto& tile) { differentiate(tile); });
+  });
+  const Tensor sum = sums.sum({0});
+  return {
+      grad_x, sum.narrow(0, kOfGate, kSums - kOfGate).flatten().clone(),
+      sum.narrow(0, 0, kTaps).transpose(0, 1).contiguous().view(weight.sizes()),
+      sum.select(0, kOfConvolution).clone()};
+}
+
+}  // namespace bioattn_mm::BIOATTN_ISA::gated_convolution

@@ -1,0 +1,144 @@
+// GELU and adaptive average pooling on the CPU in one pass; the lanes of a vector are neighbouring channels.
+#pragma once
+
+#include "gelu.h"
+
+namespace bioattn_mm::BIOATTN_ISA::gelu_pool {
+namespace {
+
+// Numbers that are worth a thread.
+constexpr int64_t kGrain = 1 << 14;
+
+// The cells of one axis, which overlap where the length is no multiple of their number: cell u has the positions from
+// u * length / cells, rounded down, to (u + 1) * length / cells, rounded up. The same with the roles exchanged are the
+// cells that a position is in.
+struct Axis {
+  int64_t length, cells;
+
+  int64_t begin(int64_t cell) const { return cell * length / cells; }
+  int64_t end(int64_t cell) const { return ((cell + 1) * length + cells - 1) / cells; }
+  int64_t size(int64_t cell) const { return end(cell) - begin(cell); }
+  Axis transposed() const { return {cells, length}; }
+};
+
+// Tokens (B, H, W, C), and what is pooled, (B, Ph, Pw, C).
+struct Sizes {
+  int64_t channels;
+  Axis rows, columns;
+};
+
+// Begins of vectors that cover all channels: the last one may have channels of the one before.
+template <typename T, typename Function>
+BIOATTN_INLINE void for_vectors(int64_t channels, const Function& function) {
+  for (int64_t c = 0; c < channels; c += kLanes<T>) function(std::min(c, channels - kLanes<T>));
+}
+
+template <typename Data>
+struct Pooling {
+  Sizes s;
+  const Data *x, *grad_output;  // of all images
+  Data *output, *grad_x;
+  const Number<Data>* inverse_sizes;  // of the cells' rows, then of their columns
+  int64_t begin, end;                 // cells, or rows of tokens, of all images
+};
+
+template <typename Data>
+BIOATTN_KERNEL void pool(const Pooling<Data> p) {
+  using T = Number<Data>;
+  const Axis rows = p.s.rows, columns = p.s.columns;
+  for (int64_t cell = p.begin; cell < p.end; ++cell) {
+    const int64_t image = cell / columns.cells / rows.cells, u = cell / columns.cells % rows.cells;
+    const int64_t v = cell % columns.cells, left = columns.begin(v), number = columns.size(v);
+    const T factor = p.inverse_sizes[u] * p.inverse_sizes[rows.cells + v];
+    for_vectors<T>(p.s.channels, [&](int64_t c) __attribute__((always_inline)) {
+      Vector<T> sum = {};
+      for (int64_t i = rows.begin(u); i < rows.end(u); ++i) {
+        const Data* x = p.x + ((image * rows.length + i) * columns.length + left) * p.s.channels + c;
+        for (int64_t j = 0; j < number; ++j) sum += gelu(load(x + j * p.s.channels), x);
+      }
+      store(p.output + cell * p.s.channels + c, Vector<T>(sum * factor));
+    });
+  }
+}
+
+template <typename Data>
+BIOATTN_KERNEL void differentiate_pool(const Pooling<Data> p) {
+  using T = Number<Data>;
+  const Axis rows = p.s.rows, columns = p.s.columns, cells_of_row = rows.transposed(), cells_of_column = columns.transposed();
+  for (int64_t row = p.begin; row < p.end; ++row) {
+    const int64_t image = row / rows.length, i = row % rows.length;
+    const int64_t top = cells_of_row.begin(i), bottom = cells_of_row.end(i);
+    for (int64_t j = 0; j < columns.length; ++j) {
+      const int64_t token = (row * columns.length + j) * p.s.channels;
+      const int64_t left = cells_of_column.begin(j), right = cells_of_column.end(j);
+      for_vectors<T>(p.s.channels, [&](int64_t c) __attribute__((always_inline)) {
+        Vector<T> gradient = {};
+        for (int64_t u = top; u < bottom; ++u)
+          for (int64_t v = left; v < right; ++v) {
+            const int64_t cell = (image * rows.cells + u) * columns.cells + v;
+            gradient += load(p.grad_output + cell * p.s.channels + c) * (p.inverse_sizes[u] * p.inverse_sizes[rows.cells + v]);
+          }
+        const Vector<T> x = load(p.x + token + c);
+        Vector<T> cumulative, density;
+        normal_distribution(x, cumulative, density, p.x);
+        store(p.grad_x + token + c, Vector<T>(gradient * (cumulative + x * density)));
+      });
+    }
+  }
+}
+
+// Calls function(Data()) with the type of the numbers in memory.
+template <typename Function>
+void for_dtype(const Tensor& x, const Function& function) {
+#if BIOATTN_BFLOAT16
+  function(NativeBFloat16());
+#else
+  dispatch<float, double, c10::BFloat16>(x.scalar_type(), function);
+#endif
+}
+
+template <typename T>
+std::vector<T> inverse_sizes(const Sizes& s) {
+  std::vector<T> inverse;
+  for (const Axis& axis : {s.rows, s.columns})
+    for (int64_t cell = 0; cell < axis.cells; ++cell) inverse.push_back(T(1) / axis.size(cell));
+  return inverse;
+}
+
+template <typename Data>
+Data* data_of(const Tensor& tensor) {
+  return static_cast<Data*>(tensor.data_ptr());
+}
+
+}  // namespace
+
+Tensor forward(const Tensor& x, int64_t height, int64_t width) {
+  const Sizes s{x.size(3), {x.size(1), height}, {x.size(2), width}};
+  const Tensor output = empty({x.size(0), height, width, s.channels}, x.options());
+  const int64_t cells = x.size(0) * height * width, numbers = x.numel() / std::max(int64_t(1), cells);
+  for_dtype(x, [&](auto data) {
+    using Data = decltype(data);
+    const auto inverse = inverse_sizes<Number<Data>>(s);
+    parallel_for(0, cells, kGrain / std::max(int64_t(1), numbers) + 1, [&](int64_t begin, int64_t end) {
+      pool(Pooling<Data>{s, data_of<Data>(x), nullptr, data_of<Data>(output), nullptr, inverse.data(), begin, end});
+    });
+  });
+  return output;
+}
+
+Tensor backward(const Tensor& grad_output, const Tensor& x) {
+  const Sizes s{x.size(3), {x.size(1), grad_output.size(1)}, {x.size(2), grad_output.size(2)}};
+  const Tensor grad_x = empty_like(x);
+  const int64_t rows = x.size(0) * x.size(1), numbers = x.size(2) * s.channels;
+  for_dtype(x, [&](auto data) {
+    using Data = decltype(data);
+    const auto inverse = inverse_sizes<Number<Data>>(s);
+    parallel_for(0, rows, kGrain / std::max(int64_t(1), numbers) + 1, [&](int64_t begin, int64_t end) {
+      differentiate_pool(
+          Pooling<Data>{s, data_of<Data>(x), data_of<Data>(grad_output), nullptr, data_of<Data>(grad_x), inverse.data(), begin, end});
+    });
+  });
+  return grad_x;
+}
+
+}  // namespace bioattn_mm::BIOATTN_ISA::gelu_pool

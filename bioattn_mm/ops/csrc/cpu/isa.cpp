@@ -1,0 +1,77 @@
+// Picks the kernels of an instruction set.
+#include "isa.h"
+
+#include <cstdlib>
+
+namespace bioattn_mm {
+namespace {
+
+struct Capability {
+  std::string name;
+  CpuKernels kernels, for_bfloat16;
+};
+
+std::vector<Capability> capabilities_of_processor() {
+  const auto without_bfloat16 = [](const char* name, const CpuKernels& kernels) {
+    return Capability{name, kernels, kernels};
+  };
+  std::vector<Capability> all = {without_bfloat16("default", isa_default::make_kernels())};
+#if BIOATTN_X86
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return all;
+  all.push_back(without_bfloat16("avx2", isa_avx2::make_kernels()));
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
+    return all;
+  all.push_back(without_bfloat16("avx512", isa_avx512::make_kernels()));
+  if (!__builtin_cpu_supports("avx512bf16")) return all;
+  all.push_back({"avx512_bf16", isa_avx512::make_kernels(), isa_avx512_bf16::make_kernels()});
+#endif
+  return all;
+}
+
+const std::vector<Capability>& capabilities() {
+  static const std::vector<Capability> all = capabilities_of_processor();
+  return all;
+}
+
+// The one that PyTorch's variable names, as for PyTorch's own operators, or the best of this processor.
+const Capability* best_capability() {
+  const char* variable = std::getenv("ATEN_CPU_CAPABILITY");
+  const std::string of_torch = variable ? variable : "";  // such as avx2
+  for (const Capability& capability : capabilities())
+    if (capability.name == of_torch && of_torch != "avx512") return &capability;
+  return &capabilities().back();
+}
+
+const Capability*& in_use() {
+  static const Capability* capability = best_capability();
+  return capability;
+}
+
+}  // namespace
+
+const CpuKernels& cpu_kernels(ScalarType dtype) {
+  return dtype == kBFloat16 ? in_use()->for_bfloat16 : in_use()->kernels;
+}
+
+std::string cpu_capability() { return in_use()->name; }
+
+std::vector<std::string> cpu_capabilities() {
+  std::vector<std::string> names;
+  for (const Capability& capability : capabilities()) names.push_back(capability.name);
+  return names;
+}
+
+void set_cpu_capability(const std::string& name) {
+  for (const Capability& capability : capabilities())
+    if (capability.name == name) {
+      in_use() = &capability;
+      return;
+    }
+  std::string names;
+  for (const Capability& capability : capabilities()) names += (names.empty() ? "" : ", ") + capability.name;
+  check_value(false, "this processor does not run ", name, "; expected one of ", names);
+}
+
+}  // namespace bioattn_mm

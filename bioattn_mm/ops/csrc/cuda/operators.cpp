@@ -1,0 +1,59 @@
+// The operators on CUDA.
+
+#include "../aggregated_attention.h"
+#include "../boxed.h"
+#include "../cosine_attention.h"
+#include "../gated_convolution.h"
+#include "../log_cpb.h"
+#include "../sliding_window.h"
+
+namespace bioattn_mm {
+namespace {
+
+Gradients aggregated_attention_backward(
+    const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp,
+    const Tensor& rounding) {
+  return to_gradients(aggregated_attention_backward_cuda(grad_output, inputs, output, logsumexp, rounding));
+}
+
+// The kernels of aggregated attention give and take the logsumexp with the shape of its queries.
+RoundedForward cosine_attention_forward(const CosineInputs& inputs, bool for_backward) {
+  const auto [output, logsumexp, rounding] = cosine_attention_forward_cuda(inputs, for_backward);
+  return {output, logsumexp.view({logsumexp.numel()}), rounding};
+}
+
+CosineGradients cosine_attention_backward(
+    const Tensor& grad_output, const CosineInputs& inputs, const Tensor& output, const Tensor& logsumexp,
+    const Tensor& rounding) {
+  const Tensor shaped = logsumexp.contiguous().view(inputs.query.sizes().slice(0, 4));
+  return cosine_attention_backward_cuda(grad_output, inputs, output, shaped, rounding);
+}
+
+// Compute capabilities, such as "8.0 9.0+PTX".
+std::string cuda_architectures() { return BIOATTN_CUDA_ARCHITECTURES; }
+
+STABLE_TORCH_LIBRARY_FRAGMENT(bioattn_mm, library) { library.def("cuda_architectures() -> str"); }
+
+STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CompositeExplicitAutograd, library) {
+  library.impl("cuda_architectures", boxed<cuda_architectures>);
+}
+
+STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CUDA, library) {
+  library.impl("aggregated_attention", boxed<checked<check_aggregated_attention, aggregated_attention_forward_cuda>>);
+  library.impl(
+      "aggregated_attention_backward",
+      boxed<checked<check_aggregated_attention_backward, aggregated_attention_backward>>);
+  library.impl("cosine_attention", boxed<checked<check_cosine_attention, cosine_attention_forward>>);
+  library.impl(
+      "cosine_attention_backward", boxed<checked<check_cosine_attention_backward, cosine_attention_backward>>);
+  library.impl("gated_convolution", boxed<checked<check_gated_convolution, gated_convolution_forward_cuda>>);
+  library.impl(
+      "gated_convolution_backward",
+      boxed<checked<check_gated_convolution_backward, gated_convolution_backward_cuda>>);
+  library.impl("log_cpb_table", boxed<checked<check_log_cpb_table, log_cpb_table_forward_cuda>>);
+  library.impl("log_cpb_table_backward", boxed<checked<check_log_cpb_table_backward, log_cpb_table_backward_cuda>>);
+  SlidingWindow<window_products_cuda, window_sums_cuda>::add_to(library);
+}
+
+}  // namespace
+}  // namespace bioattn_mm

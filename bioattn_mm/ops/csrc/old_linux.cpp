@@ -1,0 +1,14 @@
+// What the headers of a new C++ library take from its binary, which an old one lacks: see old_linux.h.
+
+#include <new>
+
+#if defined(__linux__)
+// Whether the process has one thread; 0 says that it may have more.
+extern "C" char __libc_single_threaded;
+char __libc_single_threaded = 0;
+
+namespace std {
+void __throw_bad_array_new_length();
+void __throw_bad_array_new_length() { throw bad_array_new_length(); }
+}  // namespace std
+#endif

@@ -1,0 +1,73 @@
+// The operators as PyTorch knows them, in C++ so that an exported model finds them in a process without Python. Names
+// say what the rest of the package needs to know: `X_backward` takes the gradient of the first result of X, and then
+// arguments and results of X; its results have the names of the arguments that they are the gradients of. So
+// bioattn_mm/ops/registration.py connects the two.
+
+#include <torch/csrc/stable/library.h>
+
+#include <string>
+
+namespace {
+
+const std::string kAttention =
+    "Tensor query, Tensor key, Tensor value, Tensor pooled_key, Tensor pooled_value, Tensor window_bias, "
+    "Tensor pooled_bias, Tensor pooled_bias_rows, Tensor token_weights";
+const std::string kCosine =
+    "Tensor query, Tensor key_value, Tensor pooled_key_value, Tensor scale, Tensor query_embedding, "
+    "Tensor window_bias, Tensor pooled_bias, Tensor pooled_bias_rows, Tensor pooled_bias_columns, Tensor tokens, "
+    "Tensor token_bias";
+const std::string kPeripheral =
+    "Tensor query, Tensor key, Tensor value, Tensor plane, Tensor scale, Tensor shift, Tensor conv_weight, "
+    "Tensor conv_bias, Tensor norm_weight, Tensor norm_bias, float eps";
+const std::string kLogCPB =
+    "Tensor vertical, Tensor horizontal, Tensor hidden_weight, Tensor hidden_bias, Tensor weight";
+const std::string kRounded = "Tensor output, Tensor logsumexp, Tensor rounding";
+
+STABLE_TORCH_LIBRARY(bioattn_mm, library) {
+  const auto define = [&](const std::string& schema) { library.def(schema.c_str()); };
+  define("aggregated_attention(" + kAttention + ", bool for_backward) -> (" + kRounded + ")");
+  define(
+      "aggregated_attention_backward(Tensor grad_output, " + kAttention + ", " + kRounded +
+      ") -> (Tensor query, Tensor key, Tensor value, Tensor pooled_key, Tensor pooled_value, Tensor window_bias, "
+      "Tensor pooled_bias, Tensor token_weights)");
+  define("cosine_attention(" + kCosine + ", bool for_backward) -> (" + kRounded + ")");
+  define(
+      "cosine_attention_backward(Tensor grad_output, " + kCosine + ", " + kRounded +
+      ") -> (Tensor query, Tensor key_value, Tensor pooled_key_value, Tensor scale, Tensor query_embedding, "
+      "Tensor window_bias, Tensor pooled_bias, Tensor tokens, Tensor token_bias)");
+  define("gated_convolution(Tensor x, Tensor? x_bias, Tensor weight, Tensor bias) -> Tensor output");
+  define(
+      "gated_convolution_backward(Tensor grad_output, Tensor x, Tensor? x_bias, Tensor weight, Tensor bias) -> "
+      "(Tensor x, Tensor x_bias, Tensor weight, Tensor bias)");
+  define("gelu_pool(Tensor x, SymInt height, SymInt width) -> Tensor output");
+  define("gelu_pool_backward(Tensor grad_output, Tensor x) -> Tensor x");
+  define("log_cpb_table(" + kLogCPB + ", Tensor bias) -> Tensor table");
+  define(
+      "log_cpb_table_backward(Tensor grad_table, " + kLogCPB +
+      ") -> (Tensor hidden_weight, Tensor hidden_bias, Tensor weight, Tensor bias)");
+  define("peripheral_attention(" + kPeripheral + ") -> (Tensor output, Tensor logsumexp)");
+  define(
+      "peripheral_attention_backward(Tensor grad_output, " + kPeripheral +
+      ", Tensor logsumexp) -> (Tensor query, Tensor key, Tensor value, Tensor plane, Tensor scale, Tensor shift, "
+      "Tensor conv_weight, Tensor conv_bias, Tensor norm_weight, Tensor norm_bias)");
+  define(
+      "relative_bias_attention(Tensor query, Tensor key, Tensor value, Tensor bias, float scale) -> "
+      "(Tensor output, Tensor logsumexp)");
+  define(
+      "relative_bias_attention_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor bias, "
+      "Tensor output, Tensor logsumexp, float scale) -> (Tensor query, Tensor key, Tensor value, Tensor bias)");
+  define("sliding_window_qk(Tensor query, Tensor key, Tensor bias) -> Tensor logits");
+  define(
+      "sliding_window_qk_backward(Tensor grad_logits, Tensor query, Tensor key) -> "
+      "(Tensor query, Tensor key, Tensor bias)");
+  define("sliding_window_av(Tensor weights, Tensor value) -> Tensor output");
+  define(
+      "sliding_window_av_backward(Tensor grad_output, Tensor weights, Tensor value) -> (Tensor weights, Tensor "
+      "value)");
+  define("version() -> str");
+  define("cpu_capability() -> str");
+  define("cpu_capabilities() -> str[]");
+  define("set_cpu_capability(str name) -> ()");
+}
+
+}  // namespace

@@ -1,0 +1,229 @@
+// Tensors of PyTorch's stable ABI, with the names that they have in ATen, and what else the kernels use of PyTorch.
+//
+// Nothing here includes a header of ATen or c10: the library runs with every torch from 2.10 on, whatever the one
+// that it was compiled with.
+#pragma once
+
+#include "old_linux.h"
+
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+#include <torch/headeronly/util/BFloat16.h>
+#include <torch/headeronly/util/Half.h>
+
+#include <array>
+#include <cstdint>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace bioattn_mm {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Device;
+using Span = torch::headeronly::IntHeaderOnlyArrayRef;  // of integers, such as sizes
+
+constexpr ScalarType kHalf = ScalarType::Half, kBFloat16 = ScalarType::BFloat16, kFloat = ScalarType::Float;
+constexpr ScalarType kDouble = ScalarType::Double, kInt = ScalarType::Int, kLong = ScalarType::Long;
+constexpr ScalarType kBool = ScalarType::Bool;
+
+template <typename T>
+constexpr ScalarType scalar_type_of = c10::CppTypeToScalarType<T>::value;
+
+inline bool is_half_precision(ScalarType dtype) { return dtype == kHalf || dtype == kBFloat16; }
+
+// The quotient of positive integers, rounded up.
+template <typename Integer>
+constexpr Integer divide_up(Integer value, Integer divisor) {
+  return (value + divisor - 1) / divisor;
+}
+
+template <typename... Parts>
+std::string text_of(const Parts&... parts) {
+  std::ostringstream text;
+  (text << ... << parts);
+  return text.str();
+}
+
+// The sizes as PyTorch prints them: [2, 3].
+inline std::string text_of_sizes(Span sizes) {
+  std::string text = "[";
+  for (size_t axis = 0; axis < sizes.size(); ++axis) text += (axis ? ", " : "") + std::to_string(sizes[axis]);
+  return text + "]";
+}
+
+inline std::string text_of_device(const Device& device) {
+  const std::string name = device.is_cpu() ? "cpu" : device.is_cuda() ? "cuda"
+                                                                      : "another device";
+  return device.has_index() ? name + ":" + std::to_string(device.index()) : name;
+}
+
+// Raises an error with a message, which Python sees as a ValueError.
+template <typename... Parts>
+void check_value(bool condition, const Parts&... parts) {
+  if (!condition) throw std::invalid_argument(text_of(parts...));
+}
+
+// The same with an IndexError.
+template <typename... Parts>
+void check_index(bool condition, const Parts&... parts) {
+  if (!condition) throw std::out_of_range(text_of(parts...));
+}
+
+// What a new tensor needs.
+struct Options {
+  Options dtype(ScalarType other) const { return {other, device}; }
+
+  ScalarType scalar_type;
+  Device device;
+};
+
+inline Options on_cpu(ScalarType dtype) { return {dtype, Device(torch::headeronly::kCPU)}; }
+
+// A tensor, which may be undefined.
+class Tensor : public torch::stable::Tensor {
+ public:
+  Tensor() = default;
+  Tensor(torch::stable::Tensor tensor) : torch::stable::Tensor(std::move(tensor)) {}
+
+  Options options() const { return {scalar_type(), device()}; }
+  int64_t nbytes() const { return numel() * static_cast<int64_t>(element_size()); }
+
+  Tensor contiguous() const { return is_contiguous() ? *this : Tensor(torch::stable::contiguous(*this)); }
+  Tensor to(ScalarType dtype) const {
+    return scalar_type() == dtype ? *this : Tensor(torch::stable::to(*this, dtype));
+  }
+  Tensor clone() const {
+    AtenTensorHandle copy;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_clone(get(), &copy));
+    return torch::stable::Tensor(copy);
+  }
+  void zero_() const { TORCH_ERROR_CODE_CHECK(aoti_torch_zero_(get())); }
+
+  // Views. PyTorch's dispatcher would take several times as long as what this takes.
+  Tensor view(Span sizes) const;  // of a contiguous tensor
+  Tensor flatten(int64_t first = 0, int64_t last = -1) const;
+  Tensor permute(Span axes) const;
+  Tensor transpose(int64_t axis, int64_t other) const;
+  Tensor narrow(int64_t axis, int64_t begin, int64_t length) const;
+  Tensor select(int64_t axis, int64_t index) const;
+
+  Tensor reshape(Span sizes) const { return contiguous().view(sizes); }
+  Tensor flip(Span axes) const;
+  Tensor sum(Span axes) const { return torch::stable::sum(*this, axes); }
+
+ private:
+  // The same memory from another first element on, by other sizes and strides.
+  Tensor alias(Span sizes, Span strides, int64_t offset = 0) const {
+    AtenTensorHandle handle;
+    TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(
+        get(), static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), offset, &handle));
+    return torch::stable::Tensor(handle);
+  }
+};
+
+// The strides of a contiguous tensor.
+inline std::vector<int64_t> contiguous_strides(Span sizes) {
+  std::vector<int64_t> strides(sizes.size());
+  int64_t stride = 1;
+  for (size_t axis = sizes.size(); axis-- > 0; stride *= std::max<int64_t>(sizes[axis], 1)) strides[axis] = stride;
+  return strides;
+}
+
+inline Tensor Tensor::view(Span sizes) const { return alias(sizes, contiguous_strides(sizes)); }
+
+// A copy, if the axes cannot be one without.
+inline Tensor Tensor::flatten(int64_t first, int64_t last) const {
+  return torch::stable::flatten(*this, first, last);
+}
+
+inline Tensor Tensor::permute(Span axes) const {
+  const Span old_sizes = sizes(), old_strides = strides();
+  std::vector<int64_t> new_sizes, new_strides;
+  for (const int64_t axis : axes) new_sizes.push_back(old_sizes[axis]), new_strides.push_back(old_strides[axis]);
+  return alias(new_sizes, new_strides);
+}
+
+inline Tensor Tensor::transpose(int64_t axis, int64_t other) const {
+  std::vector<int64_t> new_sizes = sizes().vec(), new_strides = strides().vec();
+  std::swap(new_sizes[axis], new_sizes[other]), std::swap(new_strides[axis], new_strides[other]);
+  return alias(new_sizes, new_strides);
+}
+
+inline Tensor Tensor::narrow(int64_t axis, int64_t begin, int64_t length) const {
+  std::vector<int64_t> new_sizes = sizes().vec();
+  new_sizes[axis] = length;
+  return alias(new_sizes, strides(), begin * stride(axis));
+}
+
+inline Tensor Tensor::select(int64_t axis, int64_t index) const {
+  std::vector<int64_t> new_sizes = sizes().vec(), new_strides = strides().vec();
+  new_sizes.erase(new_sizes.begin() + axis), new_strides.erase(new_strides.begin() + axis);
+  return alias(new_sizes, new_strides, index * stride(axis));
+}
+
+// An uninitialised contiguous tensor.
+inline Tensor empty(Span sizes, const Options& options) {
+  const std::vector<int64_t> strides = contiguous_strides(sizes);
+  const auto shim = [](auto value) { return torch::stable::detail::to<int32_t>(torch::stable::detail::from(value)); };
+  AtenTensorHandle handle;
+  const auto failed = aoti_torch_empty_strided(
+      static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), shim(options.scalar_type),
+      shim(options.device.type()), options.device.index(), &handle);
+  if (failed)
+    throw std::runtime_error(text_of(
+        "bioattn_mm: out of memory: no room for ", options.scalar_type, text_of_sizes(sizes), " on ",
+        text_of_device(options.device)));
+  return torch::stable::Tensor(handle);
+}
+
+inline Tensor zeros(Span sizes, const Options& options) {
+  Tensor tensor = empty(sizes, options);
+  tensor.zero_();
+  return tensor;
+}
+
+// A contiguous tensor of the shape and dtype of another, which may have other strides.
+inline Tensor empty_like(const Tensor& tensor) { return empty(tensor.sizes(), tensor.options()); }
+inline Tensor zeros_like(const Tensor& tensor) { return zeros(tensor.sizes(), tensor.options()); }
+
+// Calls an operator of PyTorch with one result, by its name and all arguments of its schema.
+template <typename... Arguments>
+Tensor call(const char* name, const char* overload, const Arguments&... arguments) {
+  std::array<StableIValue, sizeof...(Arguments)> stack{torch::stable::detail::from(arguments)...};
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(name, overload, stack.data(), TORCH_ABI_VERSION));
+  return torch::stable::detail::to<torch::stable::Tensor>(stack[0]);
+}
+
+inline Tensor Tensor::flip(Span axes) const {
+  return call("aten::flip", "", static_cast<const torch::stable::Tensor&>(*this), axes);
+}
+
+// The tensor with `widths` more at the begin and the end of its axes, from the last axis on.
+inline Tensor pad(const Tensor& tensor, Span widths, double value = 0) {
+  return torch::stable::pad(tensor, widths, "constant", value);
+}
+
+inline Tensor multiply_by(const Tensor& tensor, double factor) {
+  const torch::stable::Tensor scalar = torch::stable::full({}, factor, kDouble);
+  return call("aten::mul", "Tensor", static_cast<const torch::stable::Tensor&>(tensor), scalar);
+}
+
+// Calls function(begin, end) for ranges of the numbers from `begin` to `end`, in parallel.
+template <typename Function>
+void parallel_for(int64_t begin, int64_t end, int64_t grain, const Function& function) {
+  torch::stable::parallel_for(begin, end, grain, function);
+}
+
+// Calls function(T()) with the type T among Types that a dtype is of.
+template <typename... Types, typename Function>
+void dispatch(ScalarType dtype, const Function& function) {
+  const bool found = ((dtype == scalar_type_of<Types> && (function(Types()), true)) || ...);
+  check_value(found, "no kernel for ", dtype);
+}
+
+}  // namespace bioattn_mm

@@ -1,0 +1,222 @@
+"""What PyTorch has to know about the compiled operators beside their kernels: shapes of results, and gradients.
+
+The schemas are in csrc/schemas.cpp, where names connect an operator with the one of its backward pass. Here is what
+the results of both look like, by which PyTorch traces and compiles without running them.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Shapes = Callable[..., Tensor | tuple[Tensor, ...]]
+
+
+def _full_precision(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _like(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Contiguous tensors of these shapes and dtypes: kernels give no others."""
+    return tuple(tensor.new_empty(tensor.shape) for tensor in tensors)
+
+
+def _rounding(query: Tensor, for_backward: bool) -> Tensor:
+    """What rounding took from an output, which the backward pass needs."""
+    rounds = for_backward and query.dtype in (torch.float16, torch.bfloat16)
+    return query.new_empty(query.shape if rounds else 0)
+
+
+def _aggregated_attention(query: Tensor, *rest: Tensor | bool) -> tuple[Tensor, ...]:
+    logsumexp = query.new_empty(query.shape[:4], dtype=_full_precision(query.dtype))
+    return *_like(query), logsumexp, _rounding(query, rest[-1])
+
+
+def _cosine_attention(query: Tensor, *rest: Tensor | bool) -> tuple[Tensor, ...]:
+    # Each device has an order of its own for the logsumexp: only how many there are is known.
+    logsumexp = query.new_empty(query.shape[:4].numel(), dtype=_full_precision(query.dtype))
+    return *_like(query), logsumexp, _rounding(query, rest[-1])
+
+
+def _relative_bias_attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float
+) -> tuple[Tensor, ...]:
+    return *_like(query), bias.new_empty(query.shape[:4])
+
+
+def _peripheral_attention(
+    query: Tensor, key: Tensor, value: Tensor, plane: Tensor, *rest: Tensor | float
+) -> tuple[Tensor, ...]:
+    return *_like(query), plane.new_empty(query.shape[:3])
+
+
+def _gated_convolution_backward(
+    grad_output: Tensor, x: Tensor, x_bias: Tensor | None, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, ...]:
+    return *_like(x), bias.new_empty(x.shape[3]), *_like(weight, bias)
+
+
+# The results of an operator, and those of its backward pass.
+OPERATORS: dict[str, tuple[Shapes, Shapes]] = dict(
+    aggregated_attention=(
+        _aggregated_attention,
+        lambda grad, *inputs: _like(*inputs[:7], inputs[8]),
+    ),
+    cosine_attention=(
+        _cosine_attention,
+        lambda grad, *inputs: _like(*inputs[:7], *inputs[9:11]),
+    ),
+    gated_convolution=(
+        lambda x, x_bias, weight, bias: x.new_empty(*x.shape[:3], weight.shape[0]),
+        _gated_convolution_backward,
+    ),
+    gelu_pool=(
+        lambda x, height, width: x.new_empty(x.shape[0], height, width, x.shape[3]),
+        lambda grad, x: _like(x)[0],
+    ),
+    log_cpb_table=(
+        lambda vertical, horizontal, hidden_weight, hidden_bias, weight, bias: weight.new_empty(
+            weight.shape[0], vertical.shape[0], horizontal.shape[0]
+        ),
+        lambda grad, vertical, horizontal, hidden_weight, hidden_bias, weight: (
+            *_like(hidden_weight, hidden_bias, weight),
+            weight.new_empty(weight.shape[0]),
+        ),
+    ),
+    peripheral_attention=(
+        _peripheral_attention,
+        lambda grad, *inputs: _like(*inputs[:10]),
+    ),
+    relative_bias_attention=(
+        _relative_bias_attention,
+        lambda grad, *inputs: _like(*inputs[:4]),
+    ),
+    sliding_window_av=(
+        lambda weights, value: _like(value)[0],
+        lambda grad, weights, value: _like(weights, value),
+    ),
+    sliding_window_qk=(
+        lambda query, key, bias: query.new_empty(*query.shape[:4], bias.shape[1]),
+        lambda grad, query, key: (*_like(query, key), query.new_empty(query.shape[3], grad.shape[4])),
+    ),
+)
+
+
+# How many arguments autocast casts to its dtype, from the first on: floating-point tensors except float64. The
+# operators that are not here compute in the dtypes that they get.
+NUM_CAST = dict(
+    aggregated_attention=9,
+    peripheral_attention=3,  # position-based attention keeps its precision
+    relative_bias_attention=3,  # and so does the bias
+    sliding_window_av=2,
+    sliding_window_qk=3,
+)
+# Holds what is registered with it as long as it lives.
+LIBRARY = torch.library.Library('bioattn_mm', 'FRAGMENT')
+
+
+def register_autocast(name: str, device: str) -> None:
+    """What an operator does under autocast. PyTorch's own function casts all arguments, and to one dtype for good."""
+    operator = getattr(torch.ops.bioattn_mm, name).default
+
+    def cast_and_call(*arguments: object) -> Tensor | tuple[Tensor, ...]:
+        dtype = torch.get_autocast_dtype(device)
+        cast = [
+            argument.to(dtype) if argument.is_floating_point() and argument.dtype != torch.float64 else argument
+            for argument in arguments[: NUM_CAST[name]]
+        ]
+        with torch.autocast(device, enabled=False):
+            return operator(*cast, *arguments[NUM_CAST[name] :])
+
+    LIBRARY.impl(name, cast_and_call, f'Autocast{device.upper()}')
+
+
+# For each operator, what `differentiable` calls.
+FUNCTIONS: dict[str, type[torch.autograd.Function]] = {}
+
+
+def differentiable(name: str, *arguments: Tensor | float | None) -> Tensor | tuple[Tensor, ...]:
+    """Call an operator of `OPERATORS` that autocast leaves alone.
+
+    In eager training this takes half of the time that PyTorch takes to find the operator's gradient by itself, where
+    it asks for the schema in each call.
+    """
+    if torch.compiler.is_compiling() or not needs_backward(*arguments):
+        return getattr(torch.ops.bioattn_mm, name).default(*arguments)
+    return FUNCTIONS[name].apply(*arguments)
+
+
+def needs_backward(*arguments: object) -> bool:
+    """Whether there will be a backward pass."""
+    if not torch.is_grad_enabled():
+        return False
+    return any(isinstance(argument, Tensor) and argument.requires_grad for argument in arguments)
+
+
+def register(name: str) -> None:
+    """Register shapes and gradients of an operator, and those of the operator of its backward pass."""
+    shapes, shapes_of_backward = OPERATORS[name]
+    torch.library.register_fake(f'bioattn_mm::{name}', shapes)
+    torch.library.register_fake(f'bioattn_mm::{name}_backward', shapes_of_backward)
+
+    operator = getattr(torch.ops.bioattn_mm, name).default
+    backward_operator = getattr(torch.ops.bioattn_mm, f'{name}_backward').default
+    schema, schema_of_backward = operator._schema, backward_operator._schema
+    arguments = [argument.name for argument in schema.arguments]
+    names = arguments + [result.name for result in schema.returns]
+    # Where the arguments of the backward pass, the first of which is a gradient, are among those of the operator and
+    # its results; of those that are no tensors also where they are among themselves.
+    tensors, others = [], []
+    for place, argument in enumerate(schema_of_backward.arguments[1:], 1):
+        found = names.index(argument.name)
+        tensors.append(found) if 'Tensor' in str(argument.type) else others.append((place, found))
+    # Where the gradients of the arguments are among the results of the backward pass.
+    names_of_gradients = [result.name for result in schema_of_backward.returns]
+    gradients = [names_of_gradients.index(name) if name in names_of_gradients else None for name in arguments]
+
+    def save(ctx, inputs: tuple, output: Tensor | tuple[Tensor, ...]) -> None:
+        values = (*inputs, *output) if isinstance(output, tuple) else (*inputs, output)
+        ctx.save_for_backward(*[values[place] for place in tensors])
+        ctx.others = [(place, values[found]) for place, found in others]
+        ctx.mark_non_differentiable(*values[len(inputs) + 1 :])
+        ctx.set_materialize_grads(False)
+
+    def backward(ctx, grad_output: Tensor, *_: None) -> tuple[Tensor | None, ...]:
+        if grad_output is None:  # of zeros
+            return (None,) * len(gradients)
+        values = [grad_output, *ctx.saved_tensors]
+        for place, value in ctx.others:
+            values.insert(place, value)
+        found = backward_operator(*values)
+        if isinstance(found, Tensor):
+            found = (found,)
+        return tuple(
+            [
+                found[place] if needed and place is not None else None
+                for place, needed in zip(gradients, ctx.needs_input_grad)
+            ]
+        )
+
+    def forward(ctx, *inputs: object) -> Tensor | tuple[Tensor, ...]:
+        output = operator(*inputs)
+        save(ctx, inputs, output)
+        return output
+
+    methods = dict(forward=staticmethod(forward), backward=staticmethod(backward))
+    FUNCTIONS[name] = type(name, (torch.autograd.Function,), methods)
+
+    def backward_again(ctx, *_: Tensor) -> None:
+        # PyTorch would warn, and take the second derivative for zero.
+        raise RuntimeError(f'derivative for bioattn_mm::{name}_backward is not implemented: {name} has no second one')
+
+    torch.library.register_autograd(f'bioattn_mm::{name}', backward, setup_context=save)
+    torch.library.register_autograd(f'bioattn_mm::{name}_backward', backward_again)
+
+
+def register_all() -> None:
+    """Register what the loaded library lacks."""
+    for name in OPERATORS:
+        register(name)
+    for name in NUM_CAST:
+        for device in ('cpu', 'cuda'):
+            register_autocast(name, device)

@@ -1,0 +1,7 @@
+# DeiT-Tiny+ on ImageNet-1k: the baseline (ConViT, table 1, Ti+).
+# Weights: random.
+_base_ = '../convit-tiny-plus_8xb64_in1k.py'
+model = dict(
+    backbone=dict(arch=dict(_delete_=True, embed_dims=256, num_layers=12, num_heads=4), local_up_to_layer=0),
+    head=dict(in_channels=256),
+)

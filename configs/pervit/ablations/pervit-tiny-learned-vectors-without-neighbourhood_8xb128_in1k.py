@@ -1,0 +1,4 @@
+# PerViT-Tiny whose Phi_p is an MLP of each distance of learned vectors, Lrn + ML, on ImageNet-1k (PerViT, table 5).
+# Weights: random.
+_base_ = './pervit-tiny-without-neighbourhood_8xb128_in1k.py'
+model = dict(backbone=dict(distance_embedding=dict(type='bioattn_mm.VectorDistance')))

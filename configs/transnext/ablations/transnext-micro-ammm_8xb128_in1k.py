@@ -1,0 +1,5 @@
+# TransNeXt-Micro with multi-head self-attention to all tokens in stages 2 to 4 on ImageNet-1k (TransNeXt, table 9,
+# A-M-M-M).
+# Weights: random.
+_base_ = './transnext-micro-aamm_8xb128_in1k.py'
+model = dict(backbone=dict(arch=dict(sr_ratios=(8, 1, 1, 1))))

@@ -1,0 +1,101 @@
+"""What tests need that not every machine has: whether it is there, and the reason why a test without it is skipped.
+
+`needs('onnx', 'GPU')` marks a test or a parameter, `module_needs` a file whose imports need it. The mark `extra` is
+added to every test that needs a package of `make setup EXTRA=...`: `make test-extra` runs these.
+"""
+
+import ctypes
+import os
+import shutil
+import sys
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from packaging.requirements import Requirement
+
+from bioattn_mm.cli.installed import EXTRAS as EXTRAS_OF_PACKAGE
+from bioattn_mm.engine.amp import cpu_has_bfloat16
+from bioattn_mm.ops.backends import CUDA_ARCHITECTURES, LIBRARY_IS_LOADED
+
+# The extras of `make setup` by the names under which their packages are imported.
+EXTRAS = {name: extra for name, extra in EXTRAS_OF_PACKAGE.items() if extra in ('deploy', 'demo', 'log')}
+EXTRAS.update(openvino='deploy', playwright='demo')
+ONNXRUNTIME_WEB = Path(__file__).parents[1] / 'runtime' / 'node_modules'
+
+
+def has_chromium() -> bool:
+    """Whether there is a browser, and Playwright to drive it."""
+    if find_spec('playwright') is None:
+        return False
+    from bioattn_mm.page.browser import find_chromium
+
+    return find_chromium() is not None
+
+
+# By the name of what is needed: whether it is there, and the reason of the skip. Other names are those of packages.
+MACHINE = {
+    'mallinfo2': (
+        lambda: sys.platform == 'linux' and hasattr(ctypes.CDLL(None), 'mallinfo2'),
+        'the C library is not that of GNU, or older than 2.33',
+    ),
+    'GPU': (torch.cuda.is_available, 'there is no GPU'),
+    'no GPU': (lambda: not torch.cuda.is_available(), 'there is a GPU'),
+    'operators': (lambda: LIBRARY_IS_LOADED, 'the compiled operators were not built'),
+    'CUDA operators': (
+        lambda: torch.cuda.is_available() and bool(CUDA_ARCHITECTURES),
+        'there is no GPU, or the operators were not compiled for CUDA',
+    ),
+    'bfloat16': (cpu_has_bfloat16, 'this processor has no instructions of bfloat16'),
+    'compiler': (
+        lambda: shutil.which(os.environ.get('CXX', 'g++')),
+        f'there is no {os.environ.get("CXX", "g++")} to compile with',
+    ),
+    'nvcc': (lambda: shutil.which('nvcc'), 'there is no nvcc'),
+    'onnxruntime-web': (ONNXRUNTIME_WEB.is_dir, 'there is no onnxruntime-web: npm install --prefix runtime'),
+    'Chromium': (has_chromium, 'there is no Chromium: apt-get install chromium'),
+}
+
+
+@cache
+def reason_of_lack(name: str) -> str | None:
+    """Why a test cannot run here; None where what it needs is there.
+
+    Args:
+        name: A key of `MACHINE`, or a package by the name under which it is imported, with a version such as
+            'timm>=1.0.31' where not every one will do.
+    """
+    if name in MACHINE:
+        is_there, reason = MACHINE[name]
+        return None if is_there() else reason
+    package = Requirement(name)
+    if find_spec(package.name) is None:
+        how = f': make setup EXTRA={EXTRAS[package.name]}' if package.name in EXTRAS else ''
+        return f'{package.name} is not installed{how}'
+    if package.specifier and not package.specifier.contains(version(package.name), prereleases=True):
+        return f'{package.name} is {version(package.name)}, and {package.specifier} is needed'
+    return None
+
+
+def needs(*names: str) -> pytest.MarkDecorator:
+    """Mark of a test, or of a parameter, that is skipped where one of the names lacks; see `reason_of_lack`."""
+    return pytest.mark.needs(*names)
+
+
+def module_needs(*names: str) -> pytest.MarkDecorator:
+    """The same for a whole file, before it imports what it needs: `pytestmark = module_needs('onnx')`."""
+    for reason in filter(None, map(reason_of_lack, names)):
+        pytest.skip(reason, allow_module_level=True)
+    return needs(*names)
+
+
+def apply_needs(item: pytest.Item) -> None:
+    """Skip a test that needs what lacks, and mark one that needs an extra."""
+    names = [name for mark in item.iter_markers('needs') for name in mark.args]
+    for reason in filter(None, map(reason_of_lack, names)):
+        item.add_marker(pytest.mark.skip(reason=reason))
+    if EXTRAS.keys() & set(names):
+        item.add_marker('extra')

@@ -1,0 +1,385 @@
+"""Every operator with random arguments, right and wrong ones: it gives the formula's result, or raises an exception.
+
+BIOATTN_MM_FUZZ_CASES is the number of cases of each operator, BIOATTN_MM_FUZZ_SEED the first of their seeds: hours of
+other cases than the few of the test suite, or one that failed. `make test-asan` runs them where reads and writes
+outside of a tensor's memory end the process.
+"""
+
+import inspect
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bioattn_mm.ops.arguments import DTYPES
+from bioattn_mm.ops.check import GRADIENT_FACTOR, OPERATORS, SMALLEST_SCALE, TOLERANCE, Operator
+from tests.ops.conftest import CAPABILITIES, IN_USE, capability, needs_library
+
+CASES = int(os.environ.get('BIOATTN_MM_FUZZ_CASES', 80))
+FIRST_SEED = int(os.environ.get('BIOATTN_MM_FUZZ_SEED', 0))
+
+LENGTHS = (1, 1, 2, 3, 5, 9, 17)
+CHANNELS = (1, 3, 8, 16, 16, 17, 24, 32)
+# What the sizes of an operator's tensors are drawn from, by the names of the arguments that make them.
+SIZES = dict(
+    batch=(0, 1, 1, 2),
+    heads=(1, 2, 3, 5),
+    channels=CHANNELS,
+    window_size=(1, 3, 3, 5),
+    height=LENGTHS,
+    width=LENGTHS,
+    rows=(0, *LENGTHS),
+    columns=(0, *LENGTHS),
+    hidden=(1, 7, 16, 70),
+    grid=LENGTHS,
+    pooled_grid=(0, 1, 1, 2, 3),
+)
+# Of sizes that are drawn, this share is zero where one is not expected.
+SHARE_OF_ZEROS = 0.03
+
+# Arguments beside the tensors.
+OTHERS: dict[str, Callable[[random.Random, list[Tensor]], dict]] = {
+    'gated_convolution': lambda draw, inputs: dict(
+        x_bias=draw.choice([None, torch.randn(inputs[0].shape[-1], dtype=inputs[1].dtype)])
+    ),
+    'gelu_pool': lambda draw, inputs: dict(grid=(draw.choice((*LENGTHS, 0, -2)), draw.choice(LENGTHS))),
+    'peripheral_attention': lambda draw, inputs: dict(eps=draw.choice((1e-5, 1e-2))),
+    'relative_bias_attention': lambda draw, inputs: dict(scale=draw.choice((None, 0.5, 0.0))),
+    'sliding_window_qk': lambda draw, inputs: dict(window_size=draw.choice((None, None, 3, -3, 0))),
+}
+
+
+def draw_sizes(draw: random.Random, operator: Operator) -> dict[str, object]:
+    def length(name: str) -> int:
+        return 0 if draw.random() < SHARE_OF_ZEROS else draw.choice(SIZES[name])
+
+    names = [name for name in inspect.signature(operator.make).parameters if name in SIZES]
+    return {name: (length(name), length(name)) if 'grid' in name else length(name) for name in names}
+
+
+# The same numbers elsewhere in memory.
+
+
+def transposed(draw: random.Random, tensor: Tensor) -> Tensor:
+    axes = draw.sample(range(tensor.dim()), 2) if tensor.dim() > 1 else (0, 0)
+    return tensor.transpose(*axes).contiguous().transpose(*axes) if tensor.dim() else tensor
+
+
+def sliced(draw: random.Random, tensor: Tensor) -> Tensor:
+    axis = draw.randrange(max(tensor.dim(), 1))
+    step = draw.choice((2, 3))
+    return tensor.repeat_interleave(step, axis)[(slice(None),) * axis + (slice(step - 1, None, step),)]
+
+
+def shifted(draw: random.Random, tensor: Tensor) -> Tensor:
+    """With a beginning that no vector is aligned to."""
+    memory = tensor.new_empty(tensor.numel() + 1)
+    memory[1:] = tensor.flatten()
+    return memory[1:].view(tensor.shape)
+
+
+def with_odd_strides(draw: random.Random, tensor: Tensor) -> Tensor:
+    """With a stride of axes of length 1 that leads out of memory."""
+    tensor = tensor.contiguous()
+    strides = [stride if size > 1 else 12345 for size, stride in zip(tensor.shape, tensor.stride())]
+    return tensor.as_strided(tensor.shape, strides) if tensor.numel() else tensor
+
+
+LAYOUTS = (transposed, sliced, shifted, with_odd_strides)
+
+
+# Other numbers, that are as right.
+
+
+def expanded(draw: random.Random, tensor: Tensor) -> Tensor:
+    if not tensor.numel() or not tensor.dim():
+        return tensor
+    axis = draw.randrange(tensor.dim())
+    return tensor.narrow(axis, 0, 1).expand_as(tensor)
+
+
+def overlapping(draw: random.Random, tensor: Tensor) -> Tensor:
+    """With elements that share memory, as those of windows do."""
+    return tensor.contiguous().as_strided(tensor.shape, (1,) * tensor.dim())
+
+
+def with_a_special(draw: random.Random, tensor: Tensor) -> Tensor:
+    if not tensor.numel() or not tensor.is_floating_point():
+        return tensor
+    tensor = tensor.clone(memory_format=torch.contiguous_format)
+    tensor.view(-1)[draw.randrange(tensor.numel())] = draw.choice((float('nan'), float('inf'), -float('inf')))
+    return tensor
+
+
+def zeros(draw: random.Random, tensor: Tensor) -> Tensor:
+    return torch.zeros_like(tensor)
+
+
+# What does not fit.
+
+
+def of_another_shape(draw: random.Random, tensor: Tensor) -> Tensor:
+    if not tensor.dim():
+        return tensor[None]
+    axis = draw.randrange(tensor.dim())
+    size = tensor.shape[axis]
+    return draw.choice(
+        (
+            lambda: tensor.unsqueeze(axis),
+            lambda: tensor.flatten(),
+            lambda: tensor.sum(axis).to(tensor.dtype),
+            lambda: tensor.narrow(axis, 0, 0),
+            lambda: tensor.narrow(axis, 0, min(1, size)),
+            lambda: tensor.narrow(axis, 0, max(0, size - 1)),
+            lambda: torch.cat([tensor, tensor], axis),
+            lambda: tensor.transpose(axis, -1),
+            lambda: tensor.flatten()[:1].view(()) if tensor.numel() else tensor[None],
+        )
+    )()
+
+
+def of_another_dtype(draw: random.Random, tensor: Tensor) -> Tensor:
+    others = (*DTYPES, torch.int64, torch.int32, torch.uint8, torch.bool, torch.complex64)
+    return tensor.to(draw.choice([dtype for dtype in others if dtype != tensor.dtype]))
+
+
+def on_another_device(draw: random.Random, tensor: Tensor) -> Tensor:
+    return tensor.to('meta')
+
+
+def sparse(draw: random.Random, tensor: Tensor) -> Tensor:
+    return tensor.to_sparse()
+
+
+def missing(draw: random.Random, tensor: Tensor) -> None:
+    return None
+
+
+def out_of_range(draw: random.Random, tensor: Tensor) -> Tensor:
+    """Indices of rows or columns that are not there."""
+    if tensor.is_floating_point() or not tensor.numel():
+        return of_another_shape(draw, tensor)
+    tensor = tensor.clone(memory_format=torch.contiguous_format)
+    tensor.view(-1)[draw.randrange(tensor.numel())] = draw.choice((-1, 10**6, 2**62, -(2**62)))
+    return tensor
+
+
+RIGHT = (*LAYOUTS, expanded, overlapping, with_a_special, zeros)
+WRONG = (
+    *(of_another_shape, of_another_shape, of_another_dtype, on_another_device, sparse, missing, out_of_range),
+    # An exception that is raised for one tensor must not hide what another does.
+    *RIGHT,
+)
+
+
+def alter(draw: random.Random, inputs: Sequence, alterations: Sequence[Callable]) -> list:
+    """`inputs`, with some of the tensors altered."""
+    inputs = list(inputs)
+    tensors = [place for place, value in enumerate(inputs) if isinstance(value, Tensor)]
+    for place in draw.sample(tensors, min(len(tensors), draw.choice((0, 1, 1, 1, 2, 3)))):
+        inputs[place] = draw.choice(alterations)(draw, inputs[place])
+    return inputs
+
+
+def draw_capability(draw: random.Random) -> str:
+    """One of the processor's instruction sets, half of the time the one in use."""
+    return draw.choice((IN_USE, draw.choice(CAPABILITIES)))
+
+
+def run(function: Callable[[], list[Tensor]]) -> list[Tensor] | Exception:
+    """What a function returns, or the exception that it raises, which must be one for users."""
+    try:
+        return function()
+    except Exception as error:
+        assert not isinstance(error, (SystemError, AssertionError, ZeroDivisionError)), repr(error)
+        assert str(error) and 'INTERNAL ASSERT' not in str(error), repr(error)
+        assert not isinstance(error, ValueError) or '\n' not in str(error), str(error)
+        return error
+
+
+@dataclass
+class Case:
+    """A call of an operator, and of its backward pass.
+
+    Args:
+        operator: What is called.
+        inputs: Its tensors, or what is given instead.
+        others: Its other arguments.
+        frozen: Places of tensors that need no gradient.
+        layout: How the gradient of the output lies in memory; None for no backward pass.
+        autocast: Autocast's dtype; None for no autocast.
+    """
+
+    operator: Operator
+    inputs: Sequence
+    others: dict
+    frozen: Sequence[int] = ()
+    layout: Callable | None = shifted
+    autocast: torch.dtype | None = None
+
+    def values_and_gradients(self, backend: str | None) -> list[Tensor]:
+        """The output and the gradients."""
+        inputs = [t.detach() if isinstance(t, Tensor) else t for t in self.inputs]
+        constants = {*self.frozen, *self.operator.constants}
+        candidates = [t for place, t in enumerate(inputs) if place not in constants and isinstance(t, Tensor)]
+        leaves = [t.requires_grad_() for t in candidates if t.is_floating_point()]
+        with torch.autocast('cpu', self.autocast, enabled=self.autocast is not None):
+            output = self.operator.run(*inputs, **self.others, backend=backend)
+        if not leaves or self.layout is None:
+            return [output.detach()]
+        gradient = torch.linspace(-1, 1, output.numel(), device=output.device).view(output.shape)
+        gradient = self.layout(random.Random(0), gradient.bfloat16().to(output.dtype))
+        return [output.detach(), *torch.autograd.grad(output, leaves, gradient)]
+
+    def exact(self) -> list[Tensor]:
+        """The formula's in float64."""
+        inputs, others = ([to_double(t) for t in values] for values in (self.inputs, self.others.values()))
+        exact = replace(self, inputs=inputs, others=dict(zip(self.others, others)), autocast=None)
+        return exact.values_and_gradients('reference')
+
+
+def to_double(value: object) -> object:
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def check_alike(got: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
+    """Results have the same shapes, dtypes and devices."""
+    alike, wanted_alike = ([(t.shape, t.dtype, t.device) for t in results] for results in (got, wanted))
+    assert alike == wanted_alike
+
+
+def check_equal(got: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float, numel: int) -> None:
+    """Results are the same to rounding, and infinite or NaN in the same places."""
+    for number, (one, other) in enumerate(zip(got, wanted, strict=True)):
+        if not one.numel():
+            continue
+        # Large ones are infinite in the dtype of the result.
+        one, other = one.double(), other.to(one.dtype).double()
+        assert torch.equal(one.isfinite(), other.isfinite()), f'result {number} is not finite elsewhere'
+        one, other = one.nan_to_num(0, 0, 0), other.nan_to_num(0, 0, 0)
+        # As in `check.compare`: gradients of parameters are sums over the tokens.
+        scale = SMALLEST_SCALE * max(numel / other.numel(), 1) ** 0.5
+        allowed = (GRADIENT_FACTOR if number else 1) * tolerance * max(other.abs().max().item(), scale)
+        difference = (one - other).abs().max().item()
+        assert difference <= allowed, f'result {number} differs by {difference}, more than {allowed}'
+
+
+def is_finite(tensors: Sequence) -> bool:
+    return all(t.isfinite().all() for t in tensors if isinstance(t, Tensor) and t.device.type == 'cpu')
+
+
+def seeds(name: str) -> Iterator[random.Random]:
+    for seed in range(FIRST_SEED, FIRST_SEED + CASES):
+        print(f'{name}, seed {seed}', flush=True)  # the last one is shown with a failure
+        torch.manual_seed(seed)
+        yield random.Random(f'{name} {seed}')
+
+
+def draw_inputs(draw: random.Random, operator: Operator) -> list[Tensor]:
+    while True:
+        try:
+            return operator.inputs(draw_sizes(draw, operator), 'cpu', draw.choice(operator.dtypes['cpu']))
+        except RuntimeError as error:  # no tokens have no table of the offsets between them
+            assert 'negative dimension' in str(error)
+
+
+@needs_library
+@pytest.mark.parametrize('wrong', [False, True], ids=['right', 'wrong'])
+@pytest.mark.parametrize('name', OPERATORS)
+def test_the_formula_or_an_exception(name: str, wrong: bool) -> None:
+    operator = OPERATORS[name]
+    results = 0
+    for draw in seeds(f'{name}, {"wrong" if wrong else "right"}'):
+        inputs = draw_inputs(draw, operator)
+        others = OTHERS.get(name, lambda *_: {})(draw, inputs)
+        case = Case(
+            operator,
+            alter(draw, inputs, WRONG if wrong else RIGHT),
+            others,
+            frozen=[place for place in range(len(inputs)) if draw.random() < 0.2],
+            layout=draw.choice((None, *LAYOUTS, expanded)),
+            autocast=draw.choice((None, None, None, torch.bfloat16, torch.float16)),
+        )
+        backend = draw.choice(('cpu', 'cpu', None))
+        with capability(draw_capability(draw)):
+            got, wanted = (run(partial(case.values_and_gradients, name)) for name in (backend, 'reference'))
+        if isinstance(got, Exception):
+            # Compiled operators take less, but where nobody asks for one, another runs.
+            assert backend == 'cpu' or isinstance(wanted, Exception), repr(got)
+            continue
+        assert not isinstance(wanted, Exception), repr(wanted)
+        results += 1
+        check_alike(got, wanted)
+        if any(t.is_meta for t in got):
+            continue
+        if not is_finite(case.inputs):
+            # Zero times infinity is NaN, or is left out, and so is a softmax over nothing but -inf: the tests of the
+            # operators say where.
+            continue
+        tensors = [t for t in (*got, *case.inputs) if isinstance(t, Tensor)]
+        dtypes = {case.autocast, *(t.dtype for t in tensors)} & set(TOLERANCE)
+        tolerance = 2 * max((TOLERANCE[dtype] for dtype in dtypes), default=0)
+        numel = max(t.numel() for t in tensors)
+        # What runs in PyTorch is as exact as PyTorch is.
+        if not all(torch.equal(one, other) for one, other in zip(got, wanted)):
+            check_equal(got, case.exact(), tolerance, numel)
+    assert results > CASES / 20 or CASES < 20  # else nothing was compared
+
+
+class Calls(TorchDispatchMode):
+    """Keeps the calls of compiled operators, those of backward passes among them: operators and arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # noqa: ANN001
+        if function.namespace == 'bioattn_mm':
+            self.kept.append((function, args))
+        return function(*args, **(kwargs or {}))
+
+
+def call(function: Callable, arguments: Sequence) -> list[Tensor]:
+    """An operator's results, without the third of a forward pass of attention, which is written on CUDA alone."""
+    results = function(*(t.detach() if isinstance(t, Tensor) else t for t in arguments))
+    results = [results] if isinstance(results, Tensor) else list(results)
+    return results[:2] if str(function).endswith('attention.default') else results
+
+
+@needs_library
+@pytest.mark.parametrize('name', OPERATORS)
+def test_what_operators_call_checks_its_arguments_itself(name: str) -> None:
+    operator = OPERATORS[name]
+    raised, called = 0, set()
+    for draw in seeds(name):
+        inputs = draw_inputs(draw, operator)
+        case = Case(operator, inputs, OTHERS.get(name, lambda *_: {})(draw, inputs))
+        with capability(draw_capability(draw)), Calls() as calls:
+            run(partial(case.values_and_gradients, 'cpu'))
+        for function, arguments in calls.kept:
+            called.add(str(function))
+            wanted = run(partial(call, function, arguments))
+            if isinstance(wanted, Exception):
+                continue
+            # The same numbers give the same, however they lie in memory.
+            got = run(partial(call, function, alter(draw, arguments, LAYOUTS)))
+            assert not isinstance(got, Exception), repr(got)
+            check_alike(got, wanted)
+            numel = max(t.numel() for t in arguments if isinstance(t, Tensor))
+            if got[0].numel():  # else nothing was computed for the others
+                check_equal(got, wanted, max(TOLERANCE[t.dtype] for t in got), numel)
+            for _ in range(4):
+                changed = alter(draw, arguments, WRONG)
+                got = run(partial(call, function, changed))
+                raised += isinstance(got, Exception)
+                if isinstance(got, list):
+                    # Tensors without values give the same shapes and dtypes.
+                    without = call(function, [t.to('meta') if isinstance(t, Tensor) else t for t in changed])
+                    check_alike([t.to('meta') for t in got], without)
+    assert raised and len(called) >= 2, (raised, called)

@@ -1,0 +1,121 @@
+"""Every equation, table, figure and footnote that code, configs and pages cite is in the paper that they name."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .contents import PAPERS
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ('bioattn_mm', 'configs', 'docs', 'tools', 'benchmarks')
+SUFFIXES = ('.py', '.md', '.yml', '.h', '.cpp', '.cu', '.cuh')
+NUMBER = r'\d+(?![\d.]*\d)'
+CITATION = re.compile(
+    r'\b(?P<kind>eqs?|equations?|tables?|tabs?|figures?|figs?|footnotes?)\b\.?\s+\(?'
+    rf'(?P<numbers>{NUMBER}(?:\s*(?:,|-|–|to|and|or)\s*{NUMBER})*)',
+    re.IGNORECASE,
+)
+# Sources beside the five, whose numbers are not looked up.
+OTHERS = ('Performer', 'GFNet', 'Deformable DETR', 'NVIDIA', 'Hu et al')
+NAMES = re.compile('|'.join([*PAPERS, *OTHERS]))
+# A file of one system is about its paper, where it names none.
+SYSTEMS = {name.lower(): name for name in PAPERS} | dict(
+    peripheral='PerViT', gpsa='ConViT', gaussian='GAB', reconstruction='VARS'
+)
+
+
+def paragraphs(text: str) -> Iterator[tuple[int, str]]:
+    """Paragraphs of comments, docstrings and pages, with the number of their first line."""
+    lines, first = [], 1
+    for number, line in enumerate([*text.splitlines(), ''], start=1):
+        line = line.strip().lstrip('#').strip()
+        if line:
+            if not lines:
+                first = number
+            lines.append(line)
+        elif lines:
+            yield first, ' '.join(lines)
+            lines = []
+
+
+def numbers_of(text: str) -> list[int]:
+    """'7, 9 to 11 and 14' to [7, 9, 10, 11, 14]."""
+    found = []
+    for first, last in re.findall(rf'({NUMBER})(?:\s*(?:-|–|to)\s*({NUMBER}))?', text):
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def paper_of(paragraph: str, place: int, default: str | None) -> str | None:
+    """The source named last before a place, else next after it, else that of the file."""
+    names = [(match.start(), match[0]) for match in NAMES.finditer(paragraph)]
+    before = [name for start, name in names if start < place]
+    after = [name for start, name in names if start >= place]
+    if default and default not in dict.fromkeys(before + after) and not set(before + after) & set(OTHERS):
+        return default
+    return before[-1] if before else after[0] if after else default
+
+
+def default_of(path: Path) -> str | None:
+    parts = re.split(r'[/_.-]', str(path).lower())
+    return next((paper for word, paper in SYSTEMS.items() if word in parts), None)
+
+
+def citations(path: Path, text: str) -> Iterator[tuple[int, str, str | None, list[int]]]:
+    """Line, kind, paper and numbers of each citation of a file."""
+    for first, paragraph in paragraphs(text):
+        rows = paragraph.split('| |') if path.suffix == '.md' else [paragraph]
+        for row in rows:
+            for match in CITATION.finditer(row):
+                kind = match['kind'].lower()[:3]
+                yield first, kind, paper_of(row, match.start(), default_of(path)), numbers_of(match['numbers'])
+
+
+def is_there(paper: str, kind: str, number: int) -> bool:
+    contents = PAPERS[paper]
+    known = {
+        'eq': range(1, contents.equations + 1),
+        'equ': range(1, contents.equations + 1),
+        'eqs': range(1, contents.equations + 1),
+        'tab': contents.tables,
+        'fig': contents.figures,
+        'foo': range(1, contents.footnotes + 1),
+    }
+    return number in known[kind]
+
+
+def test_of_the_test() -> None:
+    text = 'x (TransNeXt, eq. 20 to 22 and table 7)\n\nTables 1, 3 and 5 of PerViT; see Fig. 99\n\n# subfigures(1, 2)'
+    found = list(citations(Path('x.py'), text))
+    assert found == [
+        (1, 'eq', 'TransNeXt', [20, 21, 22]),
+        (1, 'tab', 'TransNeXt', [7]),
+        (3, 'tab', 'PerViT', [1, 3, 5]),
+        (3, 'fig', 'PerViT', [99]),
+    ]
+    assert is_there('TransNeXt', 'eq', 22) and not is_there('TransNeXt', 'eq', 23)
+    assert not is_there('PerViT', 'fig', 99)
+    assert default_of(Path('configs/vars/README.md')) == 'VARS' and default_of(Path('docs/api.md')) is None
+    (performer,) = citations(Path('x.py'), 'Performer, eq. 4')
+    assert performer[2] == 'Performer'
+
+
+@pytest.mark.parametrize('folder', FOLDERS)
+def test_what_is_cited_is_there(folder: str) -> None:
+    wrong, number = [], 0
+    for path in sorted((ROOT / folder).rglob('*')):
+        if path.suffix not in SUFFIXES or not path.is_file():
+            continue
+        place = path.relative_to(ROOT)
+        for line, kind, paper, cited in citations(place, path.read_text()):
+            number += 1
+            if paper is None:
+                wrong.append(f'{place}:{line}: {kind} {cited} of no paper')
+            elif paper in PAPERS:
+                wrong += [
+                    f'{place}:{line}: {paper} has no {kind} {one}' for one in cited if not is_there(paper, kind, one)
+                ]
+    assert not wrong, '\n'.join(wrong)
+    assert number

@@ -1,0 +1,119 @@
+"""The configs of the papers' rows have the parameters and FLOPs that the papers print, to the last digit."""
+
+import math
+import warnings
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from bioattn_mm.analysis.flops import count_multiply_adds
+from bioattn_mm.analysis.model_stats import default_size
+from bioattn_mm.layers import AggregatedAttention, LogCPB, PixelFocusedAttention
+from bioattn_mm.layers.baseline_attention import RandomFeatures
+from tests.configs.reading import parse
+from tests.needs import needs
+
+from .printed import CONVIT, PERVIT, TRANSNEXT, VARS, WITH_PROJECTIONS
+
+ROWS = [*TRANSNEXT, *PERVIT, *CONVIT, *VARS]
+LAYERS = (nn.Linear, nn.Conv2d)
+NORMS = (nn.LayerNorm, nn.BatchNorm2d)
+
+
+def agrees(value: float, printed: str) -> bool:
+    """Whether a number, rounded or cut off, has the digits of the paper: 28.26 stands there as 28.2."""
+    digits = len(printed.partition('.')[2])
+    cut_off = math.floor(value * 10**digits) / 10**digits
+    return printed in (f'{value:.{digits}f}', f'{cut_off:.{digits}f}')
+
+
+def build(config: Config) -> nn.Module:
+    init_default_scope(config.default_scope)
+    return MODELS.build(deepcopy(config.model))
+
+
+def parameters(model: nn.Module, name: str) -> float:
+    """Millions, as the paper counts: ConViT's without the classifier, some of VARS's with fixed projections."""
+    number = sum(parameter.numel() for parameter in model.parameters())
+    if name.startswith('convit/'):
+        number -= sum(parameter.numel() for parameter in model.head.parameters())
+    if name.removeprefix('vars/') in WITH_PROJECTIONS:
+        number += sum(m.projection.numel() for m in model.modules() if isinstance(m, RandomFeatures))
+    return number / 1e6
+
+
+def billions(network: nn.Module, image: Tensor, name: str) -> float:
+    """Multiply-adds as the paper counts.
+
+    TransNeXt: what fvcore counts of the authors' code, which is all products, both layers of log-CPB, 5 for each
+    number that a norm gives, and 1 for each that is pooled. VARS: all products. The others: layers alone, as modules,
+    without the products of attention.
+    """
+    extra = []
+
+    def of_norm(module: nn.Module, inputs: tuple, output: Tensor) -> None:
+        extra.append(5 * output.numel())
+
+    def of_first_layer(module: LogCPB, inputs: tuple, output: tuple) -> None:
+        table = output[0]  # (heads, R, C)
+        extra.append(2 * 512 * table.shape[1] * table.shape[2])
+
+    def of_pooling(module: AggregatedAttention, inputs: tuple, output: Tensor) -> None:
+        extra.append(output.numel())
+
+    def of_no_tokens(module: PixelFocusedAttention, inputs: tuple, output: Tensor) -> None:
+        extra.append(-output.numel() * module.window_size**2)  # the operator multiplies zeros
+
+    for module in network.modules():
+        if isinstance(module, NORMS):
+            module.register_forward_hook(of_norm)
+        if isinstance(module, AggregatedAttention):
+            module.register_forward_hook(of_pooling)
+        if isinstance(module, PixelFocusedAttention):
+            module.register_forward_hook(of_no_tokens)
+    tables = [module for module in network.modules() if isinstance(module, LogCPB)]
+    for module in tables:  # called by its methods
+        compute = module._table
+        module._table = lambda *grids, module=module, compute=compute: _and(of_first_layer, module, compute(*grids))
+    counts = count_multiply_adds(network, image)
+    if name.startswith('transnext/'):
+        return (counts[''] + sum(extra)) / 1e9
+    layers = [counts.get(name, 0) for name, module in network.named_modules() if isinstance(module, LAYERS)]
+    products = counts[''] if name.startswith('vars/') else sum(layers)
+    return (products + sum(extra)) / 1e9
+
+
+def _and(hook: object, module: nn.Module, table: Tensor) -> Tensor:
+    hook(module, (), (table,))
+    return table
+
+
+def test_digits() -> None:
+    assert agrees(28.26, '28.2') and agrees(28.26, '28.3') and not agrees(28.26, '28.1')
+    assert agrees(0.566, '0.57') and not agrees(0.575, '0.56') and agrees(152.1, '152')
+
+
+@pytest.mark.parametrize(('place', 'name', 'wanted'), [row[:3] for row in ROWS if row[2]])
+def test_parameters(place: str, name: str, wanted: str) -> None:
+    config = parse(Path(f'configs/{name}.py'))
+    with torch.device('meta'):
+        model = build(config)
+    assert agrees(parameters(model, name), wanted), (place, parameters(model, name))
+
+
+@needs('operators')
+@pytest.mark.parametrize(('place', 'name', 'wanted'), [(row[0], row[1], row[3]) for row in ROWS if row[3]])
+def test_flops(place: str, name: str, wanted: str) -> None:
+    config = parse(Path(f'configs/{name}.py'))
+    with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True):
+        warnings.simplefilter('ignore')  # a cache asks tensors without data where their data is
+        model = build(config).eval()
+        measured = billions(model.backbone, torch.zeros(1, 3, *default_size(config)), name)
+        measured += model.head.fc.weight.numel() / 1e9
+    assert agrees(measured, wanted), (place, measured)

@@ -1,0 +1,92 @@
+"""Own data with a random defect: inspect-data and a training name it, and neither ends with a traceback."""
+
+import contextlib
+import gc
+import io
+import os
+import runpy
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mmengine.config import Config
+from mmengine.registry import DATASETS, init_default_scope
+
+from bioattn_mm.cli.config import load_config, read_config
+from bioattn_mm.cli.data_check import check_annotations
+from bioattn_mm.cli.own_data import DataArguments
+from bioattn_mm.cli.reports import Report
+from bioattn_mm.datasets.problem import Problem
+from bioattn_mm.errors import InputError, printable
+
+from ..defects import Case, coco_case, mask_case
+from .running import ROOT
+
+# Of each kind; CONTRIBUTING.md says how to run more.
+NUM_CASES = int(os.environ.get('BIOATTN_NUM_DEFECTS', '160')) // 2
+GROUPS = 8  # so that parallel workers share them
+# What is said of data without a defect begins so.
+USUAL = ('3 classes: ', 'train: ', 'val: ')
+LOADERS = ('train_dataloader', 'val_dataloader')
+KINDS = {'coco': (coco_case, 'mask_rcnn_small.py'), 'label_maps': (mask_case, 'upernet_small.py')}
+
+
+@pytest.fixture(scope='module')
+def inspect_data() -> Iterator[dict]:
+    """The functions of the tool; and mmengine's collections of garbage, one for each dataset, need not look at it."""
+    gc.freeze()
+    yield runpy.run_path(str(ROOT / 'tools/inspect_data.py'), run_name='inspect_data')
+    gc.unfreeze()
+
+
+def inspected(case: Case, config: Config, functions: dict, out: Path) -> list[str]:
+    """What inspect-data says of both splits: its problems, or its error line; and it draws an image of each."""
+    lines = []
+    for key in LOADERS:
+        problems: list[Problem] = []
+        try:
+            data = DataArguments(str(case.folder), problems=problems)
+            changed = load_config(config, data=data, mini=True, dataloaders=(key,))
+            init_default_scope(changed.default_scope)
+            with contextlib.redirect_stdout(io.StringIO()):
+                found = functions['inspect'](changed, key, None, True, problems)
+            functions['draw_samples'](changed, key, key == LOADERS[0], 1, Report(str(out)), found)
+        except (InputError, OSError) as error:
+            return [*lines, str(error)]
+        lines += [printable(f'{problem.kind}: {problem}') for problem in found.problems]
+    return lines
+
+
+def trained(case: Case, config: Config) -> list[str]:
+    """What a training says before its first step, and where it loads each image: notes, or its error line."""
+    lines = []
+    try:
+        config = load_config(config, data=DataArguments(str(case.folder)), mini=True, dataloaders=LOADERS)
+        lines += [line for line in config.own_data if not line.startswith(USUAL) and 'drawn for' not in line]
+        with contextlib.redirect_stdout(io.StringIO()):  # what pycocotools prints
+            lines += check_annotations(config, LOADERS)
+            for key in LOADERS:
+                dataset = DATASETS.build(config[key].dataset)
+                for index in range(len(dataset)):
+                    dataset[index]
+    except (InputError, OSError) as error:
+        lines.append(str(error))
+    return lines
+
+
+@pytest.mark.parametrize('group', range(GROUPS))
+@pytest.mark.parametrize('kind', KINDS)
+def test_a_random_defect_is_named(kind: str, group: int, inspect_data: dict, tmp_path: Path) -> None:
+    write, name = KINDS[kind]
+    config = read_config(str(ROOT / 'tests/tools' / name))
+    for seed in range(group, NUM_CASES, GROUPS):
+        case = write(tmp_path / f'data_{seed}', seed)
+        lines = dict(
+            inspected=inspected(case, config, inspect_data, tmp_path / f'out_{seed}'), trained=trained(case, config)
+        )
+        for (what, said), legal in zip(lines.items(), case.legal):
+            assert all(len(line.splitlines()) == 1 for line in said), (seed, what, said)
+            assert legal or any(name in line for line in said for name in case.names), (seed, what, said)
+        shutil.rmtree(case.folder)
+        shutil.rmtree(tmp_path / f'out_{seed}', ignore_errors=True)
