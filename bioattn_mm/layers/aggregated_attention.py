@@ -183,8 +183,8 @@ class AggregatedAttention(nn.Module):
     def foveal_map(self, x: Tensor, queries: Tensor) -> AttentionMap:
         """What some queries would attend to by content alone in the whole feature map, for analysis.
 
-        TransNeXt, figure 7: a softmax over all tokens, none of them pooled, with the learned temperature and length scaling, and without
-        query embedding and position bias. No output is made of these weights.
+        TransNeXt, figure 7: a softmax over all tokens, none of them pooled, with the learned temperature and length
+        scaling, and without query embedding and position bias. No output is made of these weights.
 
         Args:
             x: (B, H, W, C).

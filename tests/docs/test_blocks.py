@@ -1,8 +1,11 @@
 """Blocks and commands are found as a reader sees them."""
 
+import re
+import subprocess
+
 import pytest
 
-from .blocks import Command, inline_code, read_blocks
+from .blocks import ROOT, Command, inline_code, read_blocks
 
 PAGE = r"""
 # Title
@@ -60,3 +63,13 @@ def test_inline_code() -> None:
         '--a',
         'python tools/x.py --b',
     ]
+
+
+def test_ci_finds_the_commands_of_install() -> None:
+    (line,) = re.findall(r'^install=.*$', (ROOT / '.ci/run').read_text(), re.M)
+    done = subprocess.run(
+        ['bash', '-c', line + '; echo "$install"'], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    install = next(block for block in read_blocks('README.md') if block.name == 'Install')
+    assert done.stdout == install.text
+    assert install.lines()[0].startswith('make setup')

@@ -13,8 +13,8 @@ from ..conftest import NUM_TRAIN
 from .running import ROOT, InProcess, metrics_of_test, run_forked, scalars
 from .small_images import small_training
 
-# Of each system, and of each framework that the other tests of tools leave out: TransNeXt, DINO and mmdet's Mask2Former
-# are in test_real_run.py, Mask R-CNN in test_train_and_test.py. `make test-all` runs the rest.
+# Of each system, and of each framework that the other tests of tools leave out: TransNeXt, DINO and mmdet's
+# Mask2Former are in test_real_run.py, Mask R-CNN in test_train_and_test.py. `make test-all` runs the rest.
 REPRESENTATIVES = (
     'convit/upernet_tiny_ade20k',
     'pervit/upernet_tiny_ade20k',
