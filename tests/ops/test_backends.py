@@ -25,6 +25,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(torch.cuda, 'get_device_properties', lambda device: properties)
         monkeypatch.setattr(backends, 'WHY_NOT_LOADED', None)
         monkeypatch.setattr(backends, 'CUDA_ARCHITECTURES', compiled)
+        monkeypatch.setattr(
+            backends, 'WHY_NOT_ON_CUDA', None if compiled else 'the operators were compiled without CUDA'
+        )
         monkeypatch.setattr(backends, 'CUDA_CAPABILITIES', capabilities_of(compiled))
 
     monkeypatch.delenv('BIOATTN_MM_BACKEND', raising=False)
