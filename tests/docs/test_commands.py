@@ -13,8 +13,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from bioattn_mm.cli import main as bioattn_command
-from bioattn_mm.cli.installed import find_configs
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config.installed import find_configs
 
 from .blocks import ROOT, Block, Command, inline_code, pages, read_blocks
 

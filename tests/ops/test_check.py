@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from bioattn_mm.ops.baselines import flex_aggregated_attention, natten_attention, unfused_attention
 
 from bioattn_mm import ops
 from bioattn_mm.ops import aggregated_attention, check, registration
 from bioattn_mm.ops.__main__ import main
-from bioattn_mm.ops.baselines import flex_aggregated_attention, natten_attention, unfused_attention
-from bioattn_mm.ops.check import OPERATORS
+from bioattn_mm.ops.samples import OPERATORS
 from tests.needs import needs
 from tests.ops.conftest import needs_library
 from tests.ops.test_aggregated_attention import make_arguments
