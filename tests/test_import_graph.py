@@ -18,7 +18,7 @@ MODULES = {
 
 
 def imported_modules(name: str) -> Iterator[str]:
-    """The modules of the package that a module imports, also within functions; those of a package by their own names."""
+    """The modules of the package that a module imports, also within functions."""
     package = name.split('.') if MODULES[name].stem == '__init__' else name.split('.')[:-1]
     for node in ast.walk(ast.parse(MODULES[name].read_text())):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""Every operator with tensors to run it on, which the report of `python -m bioattn_mm.ops --check` and tests share."""
+"""Every operator with tensors to run it on, for the report of `python -m bioattn_mm.ops --check` and the tests."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
-from bioattn_mm.run_config import config as run_config
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config import config as run_config
 from bioattn_mm.run_config.config import read_config, set_bias_mode
 
 
