@@ -4,6 +4,7 @@ The schemas are in csrc/schemas.cpp, where names connect an operator with the on
 the results of both look like, by which PyTorch traces and compiles without running them.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -33,8 +34,9 @@ def _aggregated_attention(query: Tensor, *rest: Tensor | bool) -> tuple[Tensor, 
 
 
 def _cosine_attention(query: Tensor, *rest: Tensor | bool) -> tuple[Tensor, ...]:
-    # Each device has an order of its own for the logsumexp: only how many there are is known.
-    logsumexp = query.new_empty(query.shape[:4].numel(), dtype=_full_precision(query.dtype))
+    # Each device has an order of its own for the logsumexp: only how many there are is known. `Size.numel` would make
+    # an integer of sizes that are left open.
+    logsumexp = query.new_empty(math.prod(query.shape[:4]), dtype=_full_precision(query.dtype))
     return *_like(query), logsumexp, _rounding(query, rest[-1])
 
 

@@ -99,6 +99,7 @@ def test_gradients_are_accumulated() -> None:
 )
 def test_cpus(capabilities: dict, is_known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, 'get_capabilities', lambda: capabilities)
+    monkeypatch.setattr(torch.backends.cpu, 'get_cpu_capability', lambda: 'AVX512')
     if is_known:
         assert autocast_dtype('bfloat16', 'cpu') == torch.bfloat16
         return

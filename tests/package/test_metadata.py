@@ -25,7 +25,7 @@ PROJECT = PYPROJECT['project']
 RUNTIME_PYPROJECT = tomllib.loads((ROOT / 'packaging' / 'runtime' / 'pyproject.toml').read_text())
 RUNTIME = RUNTIME_PYPROJECT['project']
 # What requirements/*.txt install for the development of the package itself.
-DEVELOPMENT = ('build.txt', 'lint.txt', 'test.txt', 'deploy-no-deps.txt')
+DEVELOPMENT = ('build.txt', 'lint.txt', 'test.txt', 'wheel.txt', 'deploy-no-deps.txt')
 # Files whose extra is not pinned: deepspeed compiles for the machine, and is installed by those who want it.
 NOT_PINNED = {'deepspeed'}
 # Packages that are imported under another name.

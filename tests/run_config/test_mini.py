@@ -159,5 +159,5 @@ def test_miniature_with_a_damaged_manifest(tmp_path: Path) -> None:
     for folder in set(MINI_FOLDERS.values()):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / 'miniature.json').write_text('{')
-    with pytest.raises(InputError, match='miniature.json cannot be read: make the miniature again with'):
+    with pytest.raises(InputError, match='miniature.json is damaged, .*: make the miniature again with'):
         ensure_mini_data(str(tmp_path))

@@ -168,11 +168,11 @@ def test_an_interruption_keeps_what_is_there(place: Path, tool: InProcess, monke
     run = Predictor._run
     calls = []
 
-    def run_and_interrupt(predictor: Predictor, images: list[np.ndarray]) -> list:
+    def run_and_interrupt(predictor: Predictor, images: list[np.ndarray], *others: object) -> list:
         calls.append(images)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return run(predictor, images)
+        return run(predictor, images, *others)
 
     monkeypatch.setattr(Predictor, '_run', run_and_interrupt)
     with pytest.raises(SystemExit) as exit_:
@@ -210,7 +210,7 @@ BAD_INPUT = {
     'window for a detector': ([MASK_RCNN, 'detector.pth', 'a', '--slide'], 'slide is for segmentors, and '),
     'bias mode that is none': (
         [UPERNET, 'segmentor.pth', 'a', '--bias-mode', 'none'],
-        "the position bias must be one of extrapolate, interpolate, linear, got 'none'",
+        "the position bias must be one of extrapolate, interpolate, linear, unscaled, got 'none'",
     ),
     'batch size': ([UPERNET, 'segmentor.pth', 'a', '--batch-size', '0'], '--batch-size must be at least 1, got 0'),
     'both': ([UPERNET, 'x.pth', 'a', '--slide', '--whole'], 'argument --whole: not allowed with argument --slide'),

@@ -15,7 +15,6 @@
 
 #include <array>
 #include <cstdint>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -42,11 +41,15 @@ constexpr Integer divide_up(Integer value, Integer divisor) {
   return (value + divisor - 1) / divisor;
 }
 
+// Without a stream: in a library with a C++ library of its own inside, streams write no numbers.
+inline std::string text_of_one(const char* text) { return text; }
+inline std::string text_of_one(const std::string& text) { return text; }
+inline std::string text_of_one(ScalarType dtype) { return torch::headeronly::toString(dtype); }
+inline std::string text_of_one(int64_t number) { return std::to_string(number); }
+
 template <typename... Parts>
 std::string text_of(const Parts&... parts) {
-  std::ostringstream text;
-  (text << ... << parts);
-  return text.str();
+  return (std::string() + ... + text_of_one(parts));
 }
 
 // The sizes as PyTorch prints them: [2, 3].
@@ -204,8 +207,9 @@ inline Tensor Tensor::flip(Span axes) const {
 }
 
 // The tensor with `widths` more at the begin and the end of its axes, from the last axis on.
+// Contiguous; PyTorch would keep channels that are last in memory, or look so in a tensor with axes of length 1.
 inline Tensor pad(const Tensor& tensor, Span widths, double value = 0) {
-  return torch::stable::pad(tensor, widths, "constant", value);
+  return Tensor(torch::stable::pad(tensor, widths, "constant", value)).contiguous();
 }
 
 inline Tensor multiply_by(const Tensor& tensor, double factor) {

@@ -486,7 +486,7 @@ Tensor blocks_of(const Tensor& tokens, const Sizes& s) {
 
 // Tokens as the second factor of a product over themselves: (B, heads, H * W, padded_dims).
 Tensor rows_of(const Tensor& tokens, const Sizes& s) {
-  return pad(tokens, {0, s.padded_dims - s.head_dims}).contiguous();
+  return pad(tokens, {0, s.padded_dims - s.head_dims});
 }
 
 // The numbers of a tensor (B, heads, ...) that belong to one image and head.
