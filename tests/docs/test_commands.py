@@ -160,7 +160,7 @@ def check_pip(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         if option == '-r':
             assert (ROOT / word).is_file(), f'there is no {word}'
         elif '[' in word:
-            requirement = Requirement(re.sub(r'^\./(?=\w)|^\.(?=\[)', 'bioattn_mm', word))
+            requirement = Requirement(re.sub(r'^\./packaging/(?=\w)|^\.(?=\[)', 'bioattn_mm', word))
             project = {'bioattn_mm': PROJECT, 'bioattn_mmruntime': RUNTIME}.get(requirement.name)
             if project is not None:
                 unknown = requirement.extras - set(project['optional-dependencies'])
