@@ -12,7 +12,7 @@ WORK_DIR = work_dirs/$(patsubst configs/%.py,%,$(CONFIG))_mini
 # Mixed precision of the demo, as tools/train.py takes it; AMP= for float32.
 AMP ?= auto
 
-# For the tests, as bioattn_mm/cli/threads.py does for the tools: threads that sleep leave their core to others.
+# For the tests, as bioattn_mm/process_settings.py does for the tools: threads that sleep leave their core to others.
 export OMP_WAIT_POLICY ?= PASSIVE
 
 # Containers often tell Python to keep no compiled modules. Then each process of the tools would compile thousands of

@@ -41,7 +41,7 @@ def main() -> None:
     args = parser.parse_args()
 
     # After PyTorch, so that OpenMP's threads still spin: the machine has nothing else to do.
-    from bioattn_mm.cli.threads import keep_freed_memory
+    from bioattn_mm.process_settings import keep_freed_memory
 
     keep_freed_memory()
     clock = time.process_time if args.cpu_time else time.perf_counter

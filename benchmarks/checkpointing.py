@@ -16,7 +16,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-import bioattn_mm.cli.threads  # noqa: F401
+import bioattn_mm.process_settings  # noqa: F401
 
 import torch
 import torch.multiprocessing as multiprocessing
@@ -26,8 +26,8 @@ from mmengine.dist import barrier
 from mmengine.registry import STRATEGIES, init_default_scope
 from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy
 
-from bioattn_mm.cli.distributed import prepare_process
-from bioattn_mm.cli.model_check import model_of
+from bioattn_mm.run_config.distributed import prepare_process
+from bioattn_mm.run_config.model_check import model_of
 
 PROCESSES = 2
 # What mmengine's FSDP saves: all weights and the optimizer's whole state, gathered in rank 0.

@@ -19,7 +19,7 @@ from mmengine.registry import MODELS, init_default_scope
 from onnxruntime import InferenceSession, SessionOptions
 from torch import Tensor, nn
 
-from bioattn_mm.deploy.export import export
+from bioattn_mm.mmdeploy_rewriters.export import export
 
 ROOT = Path(__file__).parents[1]
 DEPLOY_CONFIG = ROOT / 'configs/deploy/segmentation_onnxruntime_dynamic.py'

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import bioattn_mm.cli.threads  # noqa: F401
+import bioattn_mm.process_settings  # noqa: F401
 
 import cv2
 import numpy as np
@@ -32,10 +32,10 @@ from mmengine.dataset import BaseDataset, pseudo_collate
 from mmengine.registry import DATASETS, DefaultScope
 from torch.utils.data import DataLoader
 
-from bioattn_mm.cli.config import load_config
-from bioattn_mm.cli.pipelines import find_datasets
 from bioattn_mm.datasets.class_names import COCO_CATEGORIES
 from bioattn_mm.datasets.samplers import seed_everything
+from bioattn_mm.run_config.config import load_config
+from bioattn_mm.run_config.pipelines import find_datasets
 
 # Name, config, and milliseconds of a GPU for a step of 2 images in scaling.md; of Mask2Former on COCO's crops of 1024
 # pixels four times those on ADE20K's of 512.

@@ -19,12 +19,12 @@ from importlib.util import find_spec
 from math import ceil
 
 import torch
+from baselines import flex_aggregated_attention, natten_attention, unfused_attention
 from measure import Measurement, make_parser, measure, print_header, print_row, time_text
 from torch import Tensor
 
 from bioattn_mm.ops import AggregatedAttentionInputs, aggregated_attention
 from bioattn_mm.ops.backends import HOW_TO_BUILD, available_backends
-from bioattn_mm.ops.baselines import flex_aggregated_attention, natten_attention, unfused_attention
 
 # (stride of the tokens, heads, stride of the pooled grid in tokens); the fourth stage has no window.
 STAGES = {1: (4, 3, 8), 2: (8, 6, 4), 3: (16, 12, 2)}

@@ -27,7 +27,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from bioattn_mm.analysis.flops import FORMULAS
-from bioattn_mm.cli.mini import ensure_mini_data, make_mini
+from bioattn_mm.run_config.mini import ensure_mini_data, make_mini
 
 CONFIGS = [
     'configs/transnext/mask_rcnn_tiny_coco.py',

@@ -18,8 +18,8 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from bioattn_mm.cli.mini import ensure_mini_data, make_mini
 from bioattn_mm.registry import HOOKS
+from bioattn_mm.run_config.mini import ensure_mini_data, make_mini
 
 LIMIT = 0.02
 

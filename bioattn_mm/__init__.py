@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from . import compat, timm_hook
+from . import compat, renamed, timm_hook
 from .version import __version__
 
 # Where each of these is. They are imported at first use: the backbones take PyTorch, timm and mmengine, which take
@@ -23,6 +23,7 @@ __all__ = [*_LAZY, '__version__']
 # The models of mmdet and mmseg import mmcv.ops: this must come before them.
 compat.install()
 timm_hook.install()
+renamed.install()
 
 
 def __getattr__(name: str) -> object:

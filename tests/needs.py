@@ -17,14 +17,14 @@ import pytest
 import torch
 from packaging.requirements import Requirement
 
-from bioattn_mm.cli.installed import EXTRAS as EXTRAS_OF_PACKAGE
 from bioattn_mm.engine.amp import cpu_has_bfloat16
 from bioattn_mm.ops.backends import CUDA_ARCHITECTURES, LIBRARY_IS_LOADED
+from bioattn_mm.run_config.installed import EXTRAS as EXTRAS_OF_PACKAGE
 
 # The extras of `make setup` by the names under which their packages are imported.
 EXTRAS = {name: extra for name, extra in EXTRAS_OF_PACKAGE.items() if extra in ('deploy', 'demo', 'log')}
 EXTRAS.update(openvino='deploy', playwright='demo')
-ONNXRUNTIME_WEB = Path(__file__).parents[1] / 'runtime' / 'node_modules'
+ONNXRUNTIME_WEB = Path(__file__).parents[1] / 'packaging' / 'runtime' / 'node_modules'
 
 
 def has_chromium() -> bool:
@@ -55,7 +55,10 @@ MACHINE = {
         f'there is no {os.environ.get("CXX", "g++")} to compile with',
     ),
     'nvcc': (lambda: shutil.which('nvcc'), 'there is no nvcc'),
-    'onnxruntime-web': (ONNXRUNTIME_WEB.is_dir, 'there is no onnxruntime-web: npm install --prefix runtime'),
+    'onnxruntime-web': (
+        ONNXRUNTIME_WEB.is_dir,
+        'there is no onnxruntime-web: npm install --prefix packaging/runtime',
+    ),
     'Chromium': (has_chromium, 'there is no Chromium: apt-get install chromium'),
 }
 

@@ -3,16 +3,16 @@
 
 import argparse
 
-import bioattn_mm.cli.threads  # noqa: F401
+import bioattn_mm.process_settings  # noqa: F401
 
 from bioattn_mm.checkpoints import check_fit, first_of, read_checkpoint, weights_of, write_checkpoint
 from bioattn_mm.checkpoints.downstream import convert
 from bioattn_mm.cli.command_line import ToolParser, run_tool
-from bioattn_mm.cli.config import read_config
-from bioattn_mm.cli.model_check import state_dict_of
 from bioattn_mm.errors import InputError
 from bioattn_mm.files import check_new_file
 from bioattn_mm.models import TransNeXt
+from bioattn_mm.run_config.config import read_config
+from bioattn_mm.run_config.model_check import state_dict_of
 
 
 def parse_args() -> argparse.Namespace:

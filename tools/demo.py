@@ -13,7 +13,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-import bioattn_mm.cli.threads  # noqa: F401
+import bioattn_mm.process_settings  # noqa: F401
 
 from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, run_tool
 from bioattn_mm.errors import InputError

@@ -14,23 +14,23 @@ from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import bioattn_mm.cli.threads  # noqa: F401
+import bioattn_mm.process_settings  # noqa: F401
 
 from mmengine.config import Config
 from mmengine.registry import MODELS
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from bioattn_mm.checkpoints import dataset_meta_of, read_checkpoint, weights_for, weights_of
-from bioattn_mm.cli.classes import classes_of, take_classes
 from bioattn_mm.cli.command_line import ToolParser, run_tool
-from bioattn_mm.cli.config import load_config
-from bioattn_mm.cli.installed import find_config
-from bioattn_mm.cli.mini import ensure_mini_data, with_mini_test_data
-from bioattn_mm.cli.model_check import model_of, state_dict_of
-from bioattn_mm.cli.pipelines import name_host_transforms
 from bioattn_mm.cli.reports import print_table
 from bioattn_mm.errors import InputError
 from bioattn_mm.files import check_new
+from bioattn_mm.run_config.classes import classes_of, take_classes
+from bioattn_mm.run_config.config import load_config
+from bioattn_mm.run_config.installed import find_config
+from bioattn_mm.run_config.mini import ensure_mini_data, with_mini_test_data
+from bioattn_mm.run_config.model_check import model_of, state_dict_of
+from bioattn_mm.run_config.pipelines import name_host_transforms
 from bioattn_mm.runtime.arguments import AtLeast, number_to
 
 DIFFERENT = 1
@@ -231,7 +231,8 @@ def export_via_mmdeploy(args: argparse.Namespace) -> None:
     # Not at the top: a missing package ends the tool in one line.
     from mmdeploy.utils import get_backend, get_root_logger
 
-    from bioattn_mm.deploy.export import (
+    from bioattn_mm.export.verification import PYTORCH
+    from bioattn_mm.mmdeploy_rewriters.export import (
         check_kind,
         check_runtime,
         describe,
@@ -242,7 +243,6 @@ def export_via_mmdeploy(args: argparse.Namespace) -> None:
         publish,
         verification_of,
     )
-    from bioattn_mm.export.verification import PYTORCH
 
     get_root_logger().setLevel(logging.ERROR)
     out = check_new(args.out, '--out')

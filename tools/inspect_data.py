@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import bioattn_mm.cli.threads  # noqa: F401
+import bioattn_mm.process_settings  # noqa: F401
 
 import mmcv
 import numpy as np
@@ -29,18 +29,18 @@ from mmengine.registry import DATASETS, VISUALIZERS, init_default_scope
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from bioattn_mm.cli.classes import leaf_dataset_configs
 from bioattn_mm.cli.command_line import ToolParser, run_tool
-from bioattn_mm.cli.config import load_config
-from bioattn_mm.cli.own_data import data_arguments
-from bioattn_mm.cli.own_data.folders import temporary_file
-from bioattn_mm.cli.pipelines import find_dicts, loads_masks
 from bioattn_mm.cli.reports import Report, print_table, write_contact_sheet
 from bioattn_mm.datasets.coco_file import write_loadable
 from bioattn_mm.datasets.inspection import Inspection, inspect_dataset
 from bioattn_mm.datasets.problem import Problem
 from bioattn_mm.datasets.samplers import seed_everything
 from bioattn_mm.errors import InputError, printable
+from bioattn_mm.run_config.classes import leaf_dataset_configs
+from bioattn_mm.run_config.config import load_config
+from bioattn_mm.run_config.own_data import data_arguments
+from bioattn_mm.run_config.own_data.folders import temporary_file
+from bioattn_mm.run_config.pipelines import find_dicts, loads_masks
 
 SAMPLES = 'samples'  # folder of the images that are drawn
 FILES = ('samples.png', 'statistics.png', 'statistics.json', 'classes.csv', 'images.csv', 'problems.csv')

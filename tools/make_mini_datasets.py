@@ -4,7 +4,7 @@
 import argparse
 import json
 
-import bioattn_mm.cli.threads  # noqa: F401
+import bioattn_mm.process_settings  # noqa: F401
 
 from bioattn_mm.cli.command_line import run_tool
 from bioattn_mm.datasets.class_names import IMAGENET_CLASSES

@@ -7,19 +7,19 @@ annotation files, and an index. tools/train.py and tools/test.py read it with --
 
 import argparse
 
-import bioattn_mm.cli.threads  # noqa: F401
+import bioattn_mm.process_settings  # noqa: F401
 
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS, init_default_scope
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bioattn_mm.cli.command_line import ToolParser, run_tool
-from bioattn_mm.cli.config import load_config
-from bioattn_mm.cli.pipelines import find_datasets
-from bioattn_mm.cli.shards import annotation_files, bytes_of, check_scope, data_root_of
 from bioattn_mm.datasets.shards import ShardWriter, write_samples
 from bioattn_mm.errors import InputError
 from bioattn_mm.files import atomic_path, check_new
+from bioattn_mm.run_config.config import load_config
+from bioattn_mm.run_config.pipelines import find_datasets
+from bioattn_mm.run_config.shards import annotation_files, bytes_of, check_scope, data_root_of
 
 SPLITS = ('train', 'val')
 

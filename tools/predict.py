@@ -13,7 +13,7 @@ import argparse
 import sys
 from pathlib import Path
 
-import bioattn_mm.cli.threads  # noqa: F401
+import bioattn_mm.process_settings  # noqa: F401
 
 from bioattn_mm.errors import InputError
 from bioattn_mm.files import check_new

@@ -3,7 +3,7 @@
 
 import argparse
 
-import bioattn_mm.cli.threads  # noqa: F401
+import bioattn_mm.process_settings  # noqa: F401
 
 from bioattn_mm.checkpoints import read_checkpoint, weights_of, write_checkpoint, write_safetensors
 from bioattn_mm.checkpoints.files import SAFETENSORS

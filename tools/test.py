@@ -4,7 +4,7 @@
 import argparse
 from pathlib import Path
 
-import bioattn_mm.cli.threads  # noqa: F401
+import bioattn_mm.process_settings  # noqa: F401
 
 import torch
 from mmengine.config import Config, ConfigDict
@@ -12,20 +12,20 @@ from mmengine.dist import is_main_process
 
 from bioattn_mm.checkpoints import read_checkpoint, weights_for, weights_of
 from bioattn_mm.cli.command_line import ToolParser, run_tool
-from bioattn_mm.cli.config import default_work_dir, load_config
-from bioattn_mm.cli.data_check import check_annotations
-from bioattn_mm.cli.imagenet import TEST_SETS
-from bioattn_mm.cli.model_check import model_of
-from bioattn_mm.cli.own_data import check_classes, data_arguments
-from bioattn_mm.cli.pipelines import load_ground_truth
 from bioattn_mm.cli.reports import write_contact_sheet
-from bioattn_mm.cli.runner import build_runner, failures_in_one_line
 from bioattn_mm.cli.trackers import set_trackers, tracked
 from bioattn_mm.engine.amp import autocast_dtype
 from bioattn_mm.engine.hooks import FinitePredictionsHook
 from bioattn_mm.engine.step_log import NO_METRIC, not_finite
 from bioattn_mm.errors import InputError
 from bioattn_mm.files import check_new
+from bioattn_mm.run_config.config import default_work_dir, load_config
+from bioattn_mm.run_config.data_check import check_annotations
+from bioattn_mm.run_config.imagenet import TEST_SETS
+from bioattn_mm.run_config.model_check import model_of
+from bioattn_mm.run_config.own_data import check_classes, data_arguments
+from bioattn_mm.run_config.pipelines import load_ground_truth
+from bioattn_mm.run_config.runner import build_runner, failures_in_one_line
 
 
 def parse_args() -> argparse.Namespace:

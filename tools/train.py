@@ -5,7 +5,7 @@ import argparse
 import os
 from contextlib import nullcontext
 
-import bioattn_mm.cli.threads  # noqa: F401
+import bioattn_mm.process_settings  # noqa: F401
 from bioattn_mm.cli.restarts import is_restart
 
 import torch
@@ -13,17 +13,8 @@ from mmengine.config import Config
 from mmengine.dist import is_main_process
 
 from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, run_tool
-from bioattn_mm.cli.config import default_work_dir, load_config
-from bioattn_mm.cli.data_check import check_annotations
-from bioattn_mm.cli.distributed import rank_and_size, set_strategy, set_watchdog
 from bioattn_mm.cli.dry_run import dry_run
-from bioattn_mm.cli.fractions import set_fraction
-from bioattn_mm.cli.model_check import check_initial_weights, model_of
-from bioattn_mm.cli.own_data import data_arguments, keep_data_files
-from bioattn_mm.cli.pipelines import name_host_transforms
 from bioattn_mm.cli.readable_log import readable_log
-from bioattn_mm.cli.runner import build_runner, failures_in_one_line
-from bioattn_mm.cli.shards import shuffle_shards
 from bioattn_mm.cli.start import WAIT, check_nothing_there, locked, set_resume, set_start
 from bioattn_mm.cli.trackers import keep_ids, set_trackers, tracked
 from bioattn_mm.engine.amp import autocast_dtype
@@ -31,6 +22,15 @@ from bioattn_mm.engine.checkpoints import latest_checkpoint
 from bioattn_mm.engine.randomness import warn_if_unseeded
 from bioattn_mm.engine.step_log import summarised
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config.config import default_work_dir, load_config
+from bioattn_mm.run_config.data_check import check_annotations
+from bioattn_mm.run_config.distributed import rank_and_size, set_strategy, set_watchdog
+from bioattn_mm.run_config.fractions import set_fraction
+from bioattn_mm.run_config.model_check import check_initial_weights, model_of
+from bioattn_mm.run_config.own_data import data_arguments, keep_data_files
+from bioattn_mm.run_config.pipelines import name_host_transforms
+from bioattn_mm.run_config.runner import build_runner, failures_in_one_line
+from bioattn_mm.run_config.shards import shuffle_shards
 
 # Wrappers of an optimizer that --amp takes.
 WRAPPERS = ('OptimWrapper', 'AmpOptimWrapper', 'bioattn_mm.BFloat16OptimWrapper')

@@ -30,6 +30,22 @@ UNLABELLED = 255
 Objective = Callable[[list[Tensor]], tuple[Tensor, Tensor]]
 
 
+def part_of_range(option: str, text: str) -> float:
+    """The value of a part of the pixel range, such as '4/255'.
+
+    Raises:
+        InputError: It is none; `option` is the option that it was given with.
+    """
+    numerator, _, denominator = text.partition('/')
+    try:
+        value = float(numerator) / float(denominator or 1)
+    except (ValueError, ZeroDivisionError):
+        value = 0.0
+    if not 0 < value <= 1:
+        raise InputError(f'{option} must be a part of the pixel range, such as 4/255 or 0.01, got {text}')
+    return value
+
+
 @dataclass(frozen=True)
 class Attack:
     """Steps along the sign of the gradient of the loss, within a distance of the image; see `fgsm` and `pgd`.

@@ -15,10 +15,10 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from PIL import Image
 
-from ..cli.pipelines import find_datasets
 from ..errors import InputError
 from ..layers.attention_maps import AttentionMap, Recording, whole_attention
 from ..layers.locality import MAX_NUMEL, choose_queries
+from ..run_config.pipelines import find_datasets
 from .images import SUFFIXES, PreparedImage, stride_of
 
 # Label of pixels that count neither as foreground nor as background.

@@ -13,11 +13,10 @@ from mmengine.structures import PixelData
 from torch import Tensor, nn
 
 from ..checkpoints import read_state_dict, weights_for
-from ..cli.command_line import part_of_range
-from ..cli.readable_log import without_initial_values
 from ..datasets.corruption import Corrupt
 from ..errors import InputError
-from .attacks import Attack, attack_batch, fgsm, pgd
+from ..run_config.runner import without_initial_values
+from .attacks import Attack, attack_batch, fgsm, part_of_range, pgd
 from .images import ImageReader, PreparedImage, data_preprocessor_of
 from .models import SEED, TimmBackbone
 from .robustness import insert_corruption

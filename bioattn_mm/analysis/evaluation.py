@@ -11,8 +11,8 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from ..checkpoints import dataset_meta_of, read_checkpoint, weights_for, weights_of
-from ..cli.runner import build_runner
 from ..errors import InputError
+from ..run_config.runner import build_runner
 
 
 @dataclass

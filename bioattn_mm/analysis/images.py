@@ -11,8 +11,8 @@ from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import BaseDataElement
 from torch import Tensor
 
-from ..cli.pipelines import find_datasets, without_annotations
 from ..errors import InputError
+from ..run_config.pipelines import find_datasets, without_annotations
 from ..runtime.inputs import IMAGE_SUFFIXES as SUFFIXES
 
 # Transforms that read the image, of the configs and of mmdet's and mmseg's inference APIs.

@@ -15,9 +15,8 @@ from mmengine.structures import BaseDataElement, InstanceData, PixelData
 from timm.layers import to_2tuple
 from torch import Tensor, nn
 
-from ..cli.readable_log import without_initial_values
-from ..cli.runner import now
 from ..errors import InputError
+from ..run_config.runner import now, without_initial_values
 from .flops import count_multiply_adds
 from .models import SEED
 from .saved_activations import saved_bytes

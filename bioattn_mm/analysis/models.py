@@ -18,15 +18,16 @@ from torch import Tensor, nn
 
 from .. import timm_registry
 from ..checkpoints import load_backbone
-from ..cli.command_line import PRETRAINED, models_to_compare
-from ..cli.config import load_config
-from ..cli.readable_log import without_initial_values
 from ..errors import InputError
 from ..files import unique_name
 from ..models.backbones import Backbone
+from ..run_config.config import load_config
+from ..run_config.runner import without_initial_values
 
 SEED = 0  # of random weights
 RANDOM_WEIGHTS = 'random weights'
+# In place of a checkpoint of one of timm's models: timm's own weights.
+PRETRAINED = 'pretrained'
 # Of models of timm with more stages than five, such as the blocks of a ViT, so many are outputs, evenly spread.
 NUM_OUTPUTS = 4
 # Parts of the names of parameters that tell where tokens are: tables, vectors and small networks of positions.
@@ -61,7 +62,7 @@ def read_sources(args: argparse.Namespace) -> list[Source]:
             no others are named; timm has no such model.
     """
     sources = []
-    for name, checkpoint, is_timm in models_to_compare(args):
+    for name, checkpoint, is_timm in _models_of(args):
         taken = [source.name for source in sources]
         if is_timm:
             sources.append(Source(unique_name(f'{name}.py', taken), timm_config(name), checkpoint))
@@ -71,6 +72,32 @@ def read_sources(args: argparse.Namespace) -> list[Source]:
         config = load_config(name, mini=args.mini, cfg_options=args.cfg_options, dataloaders=dataloaders)
         sources.append(Source(unique_name(name, taken), config, checkpoint))
     return sources
+
+
+def _models_of(args: argparse.Namespace) -> list[tuple[str, str | None, bool]]:
+    """The models that a tool is called with, and those of `--compare` and `--timm`.
+
+    Returns:
+        For each its config or the name of timm's model, its checkpoint or None, and whether it is timm's.
+
+    Raises:
+        InputError: There is none, an option has more than two words, or a tool that takes one model has several.
+    """
+    models = [(args.config, args.checkpoint, False)] if args.config else []
+    for option, kind in (('compare', 'a config'), ('timm', 'the name of a model')):
+        for words in getattr(args, option, ()):
+            if len(words) > 2:
+                raise InputError(
+                    f'--{option} takes {kind} and a checkpoint, got {len(words)} words: {" ".join(words)}'
+                )
+            models.append((*words, None)[:2] + (option == 'timm',))
+    if not models:
+        raise InputError('name a config, or a model of timm with --timm')
+    if len(models) > 1 and not hasattr(args, 'compare'):
+        raise InputError(
+            f'this tool looks into one model, got {len(models)}: {", ".join(name for name, *_ in models)}'
+        )
+    return models
 
 
 def timm_config(name: str) -> Config:

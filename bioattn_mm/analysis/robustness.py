@@ -17,11 +17,11 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 
 from ..checkpoints import fetch
-from ..cli.imagenet import set_test_set
-from ..cli.pipelines import find_datasets
 from ..datasets.imagenet import corruption_folder, mean_corruption_error
 from ..errors import InputError
 from ..files import read_json, write_json
+from ..run_config.imagenet import set_test_set
+from ..run_config.pipelines import find_datasets
 from .attacks import Attack, AttackHook, fgsm, pgd
 from .evaluation import Advance, TrainedModel
 

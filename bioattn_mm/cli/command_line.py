@@ -17,14 +17,12 @@ from mmengine.config import DictAction
 from ..checkpoints import mmengine_reads_all
 from ..checkpoints.unpickling import HOLDS_CODE, code_refused, refused_class, trust_checkpoints
 from ..errors import InputError, printable
+from ..run_config.config_text import configs_formatted_once
+from ..run_config.installed import how_to_install
+from ..run_config.runner import LATE
 from ..runtime.arguments import AtLeast
-from .config_text import configs_formatted_once
-from .installed import how_to_install
 from .restarts import note_refusal
-from .runner import LATE
 
-# In place of a checkpoint of one of timm's models: timm's own weights.
-PRETRAINED = 'pretrained'
 # What `--log` takes (see `trackers`).
 TRACKERS = ('tensorboard', 'wandb', 'mlflow')
 # What may stand for a checkpoint, for the help of the tools.
@@ -129,7 +127,7 @@ class ToolParser(argparse.ArgumentParser):
 
     def add_data(self) -> None:
         """Add the arguments of own data, which `own_data.data_arguments` reads."""
-        from .own_data import LAYOUTS
+        from ..run_config.own_data import LAYOUTS
 
         group = self.add_argument_group('own data', LAYOUTS)
         group.add_argument(
@@ -254,7 +252,7 @@ class ToolParser(argparse.ArgumentParser):
         self.add_argument(name, action=AtLeast, minimum=minimum, **kwargs)
 
     def add_compare(self) -> None:
-        """Add `--compare`, whose values `models_to_compare` reads."""
+        """Add `--compare`, whose values `analysis.models.read_sources` reads."""
         self.add_argument(
             '--compare',
             nargs='+',
@@ -287,7 +285,7 @@ class ToolParser(argparse.ArgumentParser):
         )
 
     def add_backbone_arguments(self, files: str, max_images: int, size: tuple[int, int] | None = None) -> None:
-        """Add the arguments of the tools that run a backbone on images, which `models_to_compare` reads.
+        """Add the arguments of the tools that run a backbone on images, which `analysis.models.read_sources` reads.
 
         Args:
             files: What goes into the folder `--out`.
@@ -308,7 +306,7 @@ class ToolParser(argparse.ArgumentParser):
             default=[],
             metavar=('NAME', 'CHECKPOINT'),
             help='a model of timm in place of a config, such as swin_tiny_patch4_window7_224, with or without a '
-            f"checkpoint; '{PRETRAINED}' stands for timm's own weights",
+            "checkpoint; 'pretrained' stands for timm's own weights",
         )
         self.add_out(files)
         self.add_argument(
@@ -319,48 +317,6 @@ class ToolParser(argparse.ArgumentParser):
         self.add_size(size, 'resize images to this size in pixels, which need not be square')
         self.add_config_options()
         self.add_device()
-
-
-def models_to_compare(args: argparse.Namespace) -> list[tuple[str, str | None, bool]]:
-    """The models that a tool is called with, and those of `--compare` and `--timm`.
-
-    Returns:
-        For each its config or the name of timm's model, its checkpoint or None, and whether it is timm's.
-
-    Raises:
-        InputError: There is none, an option has more than two words, or a tool that takes one model has several.
-    """
-    models = [(args.config, args.checkpoint, False)] if args.config else []
-    for option, kind in (('compare', 'a config'), ('timm', 'the name of a model')):
-        for words in getattr(args, option, ()):
-            if len(words) > 2:
-                raise InputError(
-                    f'--{option} takes {kind} and a checkpoint, got {len(words)} words: {" ".join(words)}'
-                )
-            models.append((*words, None)[:2] + (option == 'timm',))
-    if not models:
-        raise InputError('name a config, or a model of timm with --timm')
-    if len(models) > 1 and not hasattr(args, 'compare'):
-        raise InputError(
-            f'this tool looks into one model, got {len(models)}: {", ".join(name for name, *_ in models)}'
-        )
-    return models
-
-
-def part_of_range(option: str, text: str) -> float:
-    """The value of a part of the pixel range, such as '4/255'.
-
-    Raises:
-        InputError: It is none; `option` is the option that it was given with.
-    """
-    numerator, _, denominator = text.partition('/')
-    try:
-        value = float(numerator) / float(denominator or 1)
-    except (ValueError, ZeroDivisionError):
-        value = 0.0
-    if not 0 < value <= 1:
-        raise InputError(f'{option} must be a part of the pixel range, such as 4/255 or 0.01, got {text}')
-    return value
 
 
 class Device(argparse.Action):

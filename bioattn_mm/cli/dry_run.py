@@ -21,8 +21,8 @@ from ..engine.ema import unwrapped
 from ..engine.step_log import peak_memory
 from ..engine.sync_batch_norm import CPUSyncBatchNorm
 from ..errors import InputError
+from ..run_config.runner import build_runner, failures_in_one_line, now
 from .readable_log import groups_table, optimizer_groups, readable_log
-from .runner import build_runner, failures_in_one_line, now
 
 
 class _Done(Exception):

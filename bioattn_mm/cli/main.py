@@ -8,9 +8,8 @@ import runpy
 import sys
 from pathlib import Path
 
-from . import threads  # noqa: F401  # before PyTorch is loaded
+from ..run_config.installed import FOLDER, how_to_install
 from .command_line import ToolParser
-from .installed import FOLDER, how_to_install
 
 # Commands that are a tool with an option.
 OPTIONS = {'dry-run': ('train', '--dry-run', 'Check a training: build everything, take one step, write nothing.')}

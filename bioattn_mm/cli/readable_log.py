@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from mmengine.hooks import Hook
 from mmengine.logging import MMLogger, print_log
-from mmengine.model import BaseModule
 from mmengine.optim import BaseOptimWrapper
 from mmengine.runner import Runner
 from rich.table import Table
@@ -15,6 +14,7 @@ from torch import nn
 
 from ..engine.ema import unwrapped
 from ..engine.health import table_text
+from ..run_config.runner import without_initial_values
 
 
 @dataclass
@@ -82,18 +82,6 @@ def readable_log(runner: Runner) -> Iterator[None]:
             # FlexibleRunner builds the model only in `train`.
             undo.enter_context(without_initial_values())
         yield
-
-
-@contextmanager
-def without_initial_values() -> Iterator[None]:
-    """Context in which `init_weights` of a model does not log how every parameter was initialised."""
-    # It has no switch, and writes past the logger into its files: the method is replaced in the class.
-    original = BaseModule._dump_init_info
-    BaseModule._dump_init_info = lambda module: None
-    try:
-        yield
-    finally:
-        BaseModule._dump_init_info = original
 
 
 def _is_wanted(record: logging.LogRecord) -> bool:

@@ -12,9 +12,9 @@ from mmengine.config import Config
 from ..engine.checkpoints import SIGNALS
 from ..errors import InputError
 from ..files import read_json, write_json
-from .config import default_work_dir
-from .distributed import rank_and_size
-from .installed import EXTRAS
+from ..run_config.config import default_work_dir
+from ..run_config.distributed import rank_and_size
+from ..run_config.installed import EXTRAS
 
 # In the work dir: by which ids the trackers know the run, for it to go on there after --resume.
 IDS = 'trackers.json'

@@ -17,8 +17,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from ..errors import InputError
+from .checks import MAX_COORDINATE, check_segmentation
 from .problem import Problem
-from .transforms import MAX_COORDINATE, check_segmentation
 
 Id = int | str
 # Text, which can be drawn.

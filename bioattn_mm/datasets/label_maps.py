@@ -11,7 +11,7 @@ from mmseg.datasets.transforms import LoadAnnotations
 from PIL import Image, UnidentifiedImageError
 
 from ..errors import InputError
-from .transforms import IGNORED, WHAT_TO_DO, BadDataError, labels_of_colours, wrong_value
+from .checks import IGNORED, WHAT_TO_DO, BadDataError, labels_of_colours, wrong_value
 
 COLOUR_KIND, VALUE_KIND = 'label map of other colours', 'label out of range'
 

@@ -1,6 +1,6 @@
 """Transforms that give what mmdet's and mmseg's give for the same random draws, in less time.
 
-`cli.pipelines.make_quick` puts them into the training pipelines of every config.
+`run_config.pipelines.make_quick` puts them into the training pipelines of every config.
 """
 
 import cv2

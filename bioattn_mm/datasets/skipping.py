@@ -6,7 +6,8 @@ import torch
 from mmengine.dataset import BaseDataset, Compose
 
 from ..errors import InputError
-from .transforms import WHAT_TO_DO, BadDataError, CheckedLoadAnnotations, CheckedLoadImageFromFile
+from .checks import WHAT_TO_DO, BadDataError
+from .transforms import CheckedLoadAnnotations, CheckedLoadImageFromFile
 
 
 class SkippingPipeline:

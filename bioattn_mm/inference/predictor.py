@@ -23,14 +23,14 @@ from mmseg.apis import MMSegInferencer
 from torch import nn
 
 from ..checkpoints import check_fit, dataset_meta_of, read_checkpoint, weights_of
-from ..cli.classes import take_classes
-from ..cli.config import default_work_dir, load_config
-from ..cli.model_check import state_dict_of
-from ..cli.pipelines import is_panoptic, name_host_transforms, without_annotations
-from ..cli.runner import is_out_of_memory
 from ..engine.amp import autocast_dtype, in_float32
 from ..engine.hooks import check_predictions
 from ..errors import InputError
+from ..run_config.classes import take_classes
+from ..run_config.config import default_work_dir, load_config
+from ..run_config.model_check import state_dict_of
+from ..run_config.pipelines import is_panoptic, name_host_transforms, without_annotations
+from ..run_config.runner import is_out_of_memory
 from ..runtime.drawing import OPACITY, draw, drawn_size, resized_labels, shrunk
 from ..runtime.images import check_array
 from ..runtime.tasks import Segmentation
@@ -89,8 +89,8 @@ class Predictor:
             repository; its classes and palette are taken if it names some. Or an ONNX file that `tools/export.py`
             wrote, which runs in onnxruntime: whole images, one at a time.
         device: Device to compute on, such as 'cpu' or 'cuda:0'. Default: the GPU if there is one, else the CPU.
-        mini: Take the miniature of the config (see `cli.mini.make_mini`), and without a checkpoint the newest one of
-            `tools/train.py CONFIG --mini` or `make demo`.
+        mini: Take the miniature of the config (see `run_config.mini.make_mini`), and without a checkpoint the newest
+            one of `tools/train.py CONFIG --mini` or `make demo`.
         cfg_options: Values that replace those of the config, by dotted key.
         bias_mode: Position bias of TransNeXt: 'extrapolate', 'interpolate' or 'linear'. Default: the config's.
         tta: Multi-scale and flip testing, as the config defines it; of Mask R-CNN the boxes alone.
@@ -282,7 +282,7 @@ class Predictor:
         """Load the exported model, and resize images to its size if it takes one alone."""
         if not Path(self.checkpoint).is_file():
             raise InputError(f'exported model not found: {self.checkpoint}')
-        from ..deploy.exported import default_device, exported_size, load_exported
+        from ..mmdeploy_rewriters.exported import default_device, exported_size, load_exported
 
         # tools/export.py leaves the checkpoint, without what inference does not need, beside the exported file.
         weights = sorted(Path(self.checkpoint).parent.glob('*.pth'))

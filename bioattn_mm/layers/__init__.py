@@ -6,7 +6,7 @@ imported from `.gaussian_window_attention`, because it extends mmpretrain, whose
 
 from ..ops.relative_bias import bias_of_pairs
 from .aggregated_attention import AggregatedAttention, LengthScaledAttention, ScaledCosineQuery
-from .attention_maps import AttentionMap, record_attention
+from .attention_maps import AttentionMap
 from .baseline_attention import GlobalFilter, PerformerAttention, SoftmaxAttention
 from .building import build_layer, one_for_each, replace_by_zeros, takes
 from .channel_mixers import GLU, MLP, SEMLP, DepthwiseMLP, OtherConvGLU
@@ -25,6 +25,7 @@ from .peripheral_variants import (
 from .position_bias import LinearCPB, LogCPBOfBothPaths, NoPositionBias, RelativePositionBias
 from .position_embedding import PositionEmbedding
 from .query_scaling import CosineQueryWithoutEmbedding, DotProductQuery, LearnedScaleQuery, TrainedLengthQuery
+from .recording import record_attention
 from .size_cache import SizeCache
 from .sparse_reconstruction import (
     ConvolutionalSparseReconstruction,

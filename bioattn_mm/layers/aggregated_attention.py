@@ -24,8 +24,9 @@ from ..ops.gelu_pool import average_pool
 from ..ops.portable import is_portable, is_symbol
 from ..registry import MODELS
 from .arguments import check_window, full_precision, head_dims_of
-from .attention_maps import AttentionMap, AttentionMaps, Grid
+from .attention_maps import AttentionMap, AttentionMaps
 from .building import build_layer
+from .grid import Grid
 from .log_cpb import PositionBias, cell_centres
 
 

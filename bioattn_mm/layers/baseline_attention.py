@@ -6,8 +6,9 @@ from torch import Tensor, nn
 
 from ..registry import MODELS
 from .arguments import full_precision, head_dims_of
-from .attention_maps import AttentionMap, AttentionMaps, Grid
+from .attention_maps import AttentionMap, AttentionMaps
 from .fourier import FourierKernels, circular_convolution
+from .grid import Grid
 from .heads import merge_heads, split_heads
 
 

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from ..ops.constants import cached_constant
 from ..ops.portable import is_same_grid
-from .attention_maps import Grid
+from .grid import Grid
 
 
 class FourierKernels(nn.Module):

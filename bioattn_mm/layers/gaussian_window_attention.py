@@ -6,8 +6,9 @@ from mmpretrain.models.utils import ShiftWindowMSA, WindowMSA
 from torch import Tensor
 
 from ..ops.relative_bias import bias_of_queries
-from .attention_maps import AttentionMap, AttentionMaps, Grid, maps_of_product
+from .attention_maps import AttentionMap, AttentionMaps, maps_of_product
 from .gaussian_bias import GaussianBias
+from .grid import Grid
 from .windows import Windows
 
 

@@ -13,7 +13,7 @@ from ..ops.constants import cached_constant
 from ..ops.portable import is_same_grid, is_symbol, size_of_cells
 from ..registry import MODELS
 from .arguments import weight_and_bias
-from .attention_maps import Grid
+from .grid import Grid
 from .size_cache import SizeCache
 
 

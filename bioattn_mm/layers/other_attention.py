@@ -1,7 +1,7 @@
 """Attention of other libraries: the weights are caught where a layer's own forward computes them.
 
 So it does not matter what a layer does to queries, keys and logits before: scaling, norms, position biases, rotary
-embeddings, masks. `attention_maps.record_attention` says which layers take part.
+embeddings, masks. `recording.record_attention` says which layers take part.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .attention_maps import AttentionMap, AttentionMaps, Grid, Recording
+from .attention_maps import AttentionMap, AttentionMaps, Recording
+from .grid import Grid
 from .windows import Windows
 
 SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)

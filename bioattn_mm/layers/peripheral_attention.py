@@ -13,8 +13,9 @@ from ..ops.peripheral_attention import attend, log_phi, query_chunks, without_ma
 from ..ops.portable import hypot, is_exported
 from ..registry import MODELS
 from .arguments import head_dims_of, weight_and_bias
-from .attention_maps import AttentionMap, AttentionMaps, Grid, maps_of_product
+from .attention_maps import AttentionMap, AttentionMaps, maps_of_product
 from .building import build_layer
+from .grid import Grid
 from .heads import merge_heads, split_heads
 from .size_cache import SizeCache
 

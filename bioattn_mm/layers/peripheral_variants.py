@@ -13,8 +13,9 @@ from ..ops.chunked_attention import attention_in_chunks
 from ..ops.peripheral_attention import without_maximum
 from ..registry import MODELS
 from .arguments import full_precision, weight_and_bias
-from .attention_maps import AttentionMaps, Grid
+from .attention_maps import AttentionMaps
 from .baseline_attention import SoftmaxAttention
+from .grid import Grid
 from .heads import split_heads
 from .peripheral_attention import (
     HIDDEN_RATIO,

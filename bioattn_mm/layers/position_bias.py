@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from ..ops import log_cpb_table
 from ..registry import MODELS
 from .arguments import full_precision, weight_and_bias
-from .attention_maps import Grid
+from .grid import Grid
 from .log_cpb import LogCPB, PositionBias, offsets_of_grid
 
 

@@ -11,9 +11,10 @@ from ..errors import InputError
 from ..ops.portable import hypot, is_same_grid
 from ..registry import MODELS
 from .arguments import full_precision, head_dims_of
-from .attention_maps import AttentionMap, AttentionMaps, Grid
+from .attention_maps import AttentionMap, AttentionMaps
 from .baseline_attention import RandomFeatures
 from .fourier import FourierKernels, circular_convolution
+from .grid import Grid
 from .heads import merge_heads, split_heads
 from .resizing import resize_bicubic
 

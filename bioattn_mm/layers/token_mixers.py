@@ -19,8 +19,9 @@ from .aggregated_attention import (
     tokens_of_windows,
 )
 from .arguments import check_window, full_precision, head_dims_of
-from .attention_maps import AttentionMap, AttentionMaps, Grid
+from .attention_maps import AttentionMap, AttentionMaps
 from .building import build_layer, replace_by_zeros
+from .grid import Grid
 from .log_cpb import PositionBias, cell_centres
 from .query_scaling import CosineQueryWithoutEmbedding
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-Grid = tuple[int, int]
+from .grid import Grid
 
 
 @dataclass

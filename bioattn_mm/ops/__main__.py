@@ -23,7 +23,8 @@ from .backends import (
     available_backends,
     why_not_compiled,
 )
-from .check import OPERATORS, check
+from .check import check
+from .samples import OPERATORS
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -16,7 +16,6 @@ from PIL import Image
 from ..analysis.attention_panels import Attention, attention_of, gates_of, named_panels, panels_of
 from ..analysis.images import ImageReader, PreparedImage, shorter_side, stride_of
 from ..analysis.receptive_field import receptive_fields
-from ..cli.runner import now
 from ..engine.amp import in_float32
 from ..errors import InputError
 from ..inference import Predictor
@@ -27,6 +26,7 @@ from ..layers.attention_maps import Recording
 from ..models.backbones import Backbone
 from ..models.backbones.transnext import BIAS_MODES
 from ..registry import MODELS
+from ..run_config.runner import now
 
 # Input sizes to choose from, as multiples of the config's.
 SIZE_FACTORS = (0.5, 0.75, 1, 1.25, 1.5, 2)

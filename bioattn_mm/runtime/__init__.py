@@ -1,6 +1,6 @@
 """Running an exported model: no PyTorch, no mmdet, no mmseg, no config.
 
-The rest of the package is not needed, either: the distribution `bioattn_mm_runtime` installs this room alone.
+The rest of the package is not needed, either: the distribution `bioattn_mm_runtime` installs this subpackage alone.
 """
 
 from .model import Model, Prediction

@@ -17,10 +17,10 @@ from bioattn_mm.analysis.attention_segmentation import (
     read_masks,
     scores,
 )
-from bioattn_mm.cli.config import load_config
 from bioattn_mm.errors import InputError
 from bioattn_mm.layers import record_attention
 from bioattn_mm.registry import MODELS
+from bioattn_mm.run_config.config import load_config
 
 from ..tools.running import InProcess
 from .small_backbones import BACKBONES

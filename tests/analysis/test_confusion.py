@@ -20,8 +20,8 @@ from pycocotools.cocoeval import COCOeval
 from torch import Tensor
 
 from bioattn_mm.analysis.confusion import confused_pairs, count_boxes, count_pixels, measure_classes, normalize
-from bioattn_mm.cli.classes import set_classes
-from bioattn_mm.cli.mini import make_mini
+from bioattn_mm.run_config.classes import set_classes
+from bioattn_mm.run_config.mini import make_mini
 
 from ..own_folders import MASK_CLASSES, write_mask_folder
 from ..tools.running import ROOT, InProcess, metrics_of_test

@@ -15,9 +15,9 @@ from torch.utils.checkpoint import checkpoint
 
 from bioattn_mm.analysis.model_stats import Network, activation_bytes, multiply_adds, num_parameters, random_images
 from bioattn_mm.analysis.saved_activations import saved_bytes
-from bioattn_mm.cli.mini import make_mini
 from bioattn_mm.errors import InputError
 from bioattn_mm.ops import aggregated_attention
+from bioattn_mm.run_config.mini import make_mini
 
 from ..conftest import ROOT
 from ..tools.running import InProcess

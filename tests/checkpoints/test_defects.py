@@ -26,11 +26,11 @@ from bioattn_mm.checkpoints import (
 )
 from bioattn_mm.checkpoints.sharded import write_rest
 from bioattn_mm.checkpoints.unpickling import code_refused
-from bioattn_mm.cli.config_text import configs_formatted_once
-from bioattn_mm.cli.model_check import model_of
-from bioattn_mm.cli.runner import build_runner, failures_in_one_line
 from bioattn_mm.cli.start import set_resume, set_start
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config.config_text import configs_formatted_once
+from bioattn_mm.run_config.model_check import model_of
+from bioattn_mm.run_config.runner import build_runner, failures_in_one_line
 
 from ..engine.toy_run import ToyModel, toy_config
 from ..tools.running import forget_runs

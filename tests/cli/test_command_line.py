@@ -8,10 +8,10 @@ import pytest
 from mmengine.config import Config
 
 from bioattn_mm.cli.command_line import ToolParser, run_tool
-from bioattn_mm.cli.config import default_work_dir, merge_options
-from bioattn_mm.cli.model_check import check_initial_weights, state_dict_of
-from bioattn_mm.cli.runner import LATE
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config.config import default_work_dir, merge_options
+from bioattn_mm.run_config.model_check import check_initial_weights, state_dict_of
+from bioattn_mm.run_config.runner import LATE
 
 from ..tools.running import ROOT
 

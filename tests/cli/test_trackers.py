@@ -13,9 +13,9 @@ from mmengine.config import Config
 from mmengine.logging import MMLogger
 from mmengine.visualization import Visualizer
 
-from bioattn_mm.cli.installed import EXTRAS
 from bioattn_mm.cli.trackers import keep_ids, set_trackers, tracked
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config.installed import EXTRAS
 
 from ..needs import needs
 

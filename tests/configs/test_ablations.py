@@ -11,7 +11,7 @@ import torch
 import yaml
 from mmengine.registry import MODELS, init_default_scope
 
-from bioattn_mm.cli.installed import find_config
+from bioattn_mm.run_config.installed import find_config
 
 from .reading import ABLATIONS, CONFIGS, ROOT, parse
 

@@ -15,7 +15,7 @@ from mmengine.registry import DATASETS, MODELS, init_default_scope
 from PIL import Image
 
 from bioattn_mm.analysis.model_stats import Network, default_size, multiply_adds, random_images
-from bioattn_mm.cli.mini import make_mini
+from bioattn_mm.run_config.mini import make_mini
 
 from .reading import ABLATIONS, CONFIGS, ROOT, parse, shared_model
 

@@ -16,13 +16,13 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 from torch.utils.data import DataLoader
 
-from bioattn_mm.cli.pipelines import name_bad_files
+from bioattn_mm.datasets.checks import BadDataError, check_segmentation, read_run_lengths
 from bioattn_mm.datasets.mini.coco import run_lengths
 from bioattn_mm.datasets.skipping import leaf_datasets
-from bioattn_mm.datasets.transforms import BadDataError, check_segmentation, read_run_lengths
 from bioattn_mm.engine import hooks
 from bioattn_mm.engine.hooks import SkipBadDataHook
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config.pipelines import name_bad_files
 
 from .conftest import NUM_TRAIN
 

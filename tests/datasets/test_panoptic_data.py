@@ -13,9 +13,9 @@ from pycocotools import mask as coco_mask
 
 from bioattn_mm.compat.panoptic import rgb2id
 from bioattn_mm.datasets.ade20k import INSTANCE_CATEGORIES, PANOPTIC_CATEGORIES, STUFF_IDS, THINGS, annotate
+from bioattn_mm.datasets.checks import BadDataError
 from bioattn_mm.datasets.class_names import ADE20K_CLASSES
 from bioattn_mm.datasets.mini.coco import PANOPTIC_CATEGORIES as COCO_PANOPTIC
-from bioattn_mm.datasets.transforms import BadDataError
 
 from ..tools.running import InProcess
 from .conftest import NUM_TRAIN

@@ -14,13 +14,13 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from mmseg.datasets.transforms import PhotoMetricDistortion, RandomCrop
 
-from bioattn_mm.cli.config import load_config
-from bioattn_mm.cli.mini import make_mini
-from bioattn_mm.cli.pipelines import find_datasets, find_dicts
 from bioattn_mm.datasets.masks import BoxedMasks, nearest_sources
 from bioattn_mm.datasets.quick import ChannelsFirst, in_order
 from bioattn_mm.datasets.quick_seg import CountedRandomCrop, TablePhotoMetricDistortion
 from bioattn_mm.datasets.samplers import seed_everything
+from bioattn_mm.run_config.config import load_config
+from bioattn_mm.run_config.mini import make_mini
+from bioattn_mm.run_config.pipelines import find_datasets, find_dicts
 
 CONFIGS = (
     'mask_rcnn_micro_coco',

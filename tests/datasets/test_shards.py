@@ -16,13 +16,13 @@ from mmengine.dataset import BaseDataset, DefaultSampler
 from mmengine.registry import DATA_SAMPLERS, DATASETS, init_default_scope
 from torch.utils.data import DataLoader
 
-from bioattn_mm.cli.config import load_config
-from bioattn_mm.cli.pipelines import find_datasets
-from bioattn_mm.cli.shards import bytes_of, shuffle_shards
 from bioattn_mm.datasets.samplers import SeededInfiniteSampler, seed_everything, seed_samples, skip_batches
 from bioattn_mm.datasets.shard_samplers import InfiniteShardSampler, ShardSampler, shard_order
 from bioattn_mm.datasets.shards import ShardBackend, ShardIndex
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config.config import load_config
+from bioattn_mm.run_config.pipelines import find_datasets
+from bioattn_mm.run_config.shards import bytes_of, shuffle_shards
 
 from ..needs import needs
 from ..tools.running import InProcess

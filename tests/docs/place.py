@@ -22,7 +22,7 @@ from mmengine.config import Config
 from mmseg.datasets import ADE20KDataset
 from PIL import Image
 
-from bioattn_mm.cli.installed import find_config
+from bioattn_mm.run_config.installed import find_config
 
 from .. import parity
 from ..models.test_classifiers import released_file

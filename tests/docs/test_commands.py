@@ -13,8 +13,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from bioattn_mm.cli import main as bioattn_command
-from bioattn_mm.cli.installed import find_configs
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config.installed import find_configs
 
 from .blocks import ROOT, Block, Command, inline_code, pages, read_blocks
 
@@ -160,7 +160,7 @@ def check_pip(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         if option == '-r':
             assert (ROOT / word).is_file(), f'there is no {word}'
         elif '[' in word:
-            requirement = Requirement(re.sub(r'^\./(?=\w)|^\.(?=\[)', 'bioattn_mm', word))
+            requirement = Requirement(re.sub(r'^\./packaging/(?=\w)|^\.(?=\[)', 'bioattn_mm', word))
             project = {'bioattn_mm': PROJECT, 'bioattn_mmruntime': RUNTIME}.get(requirement.name)
             if project is not None:
                 unknown = requirement.extras - set(project['optional-dependencies'])

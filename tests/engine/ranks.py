@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 import bioattn_mm  # noqa: F401  before a process imports mmdet and mmseg, which need mmcv.ops
-from bioattn_mm.cli import config_text
+from bioattn_mm.run_config import config_text
 
 # Processes are forked from one that has imported the libraries and done nothing else.
 CONTEXT = multiprocessing.get_context('forkserver')

@@ -17,11 +17,11 @@ from mmengine.runner import Runner
 
 from bioattn_mm.checkpoints import mmengine_reads_all
 from bioattn_mm.cli.command_line import run_tool
-from bioattn_mm.cli.runner import build_runner, failures_in_one_line
 from bioattn_mm.cli.start import LOCK, locked, set_resume
 from bioattn_mm.engine.checkpoints import SIGNALS, AtomicCheckpointHook
 from bioattn_mm.engine.step_log import StepLogHook, summarised
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config.runner import build_runner, failures_in_one_line
 
 from ..tools.running import forget_runs
 from .toy_run import ToyModel, toy_config

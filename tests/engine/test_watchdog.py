@@ -12,9 +12,9 @@ from mmengine.config import Config
 from mmengine.dist import get_rank
 from torch.distributed import all_reduce
 
-from bioattn_mm.cli.distributed import set_watchdog
 from bioattn_mm.engine.watchdog import EXIT_CODE, WatchdogHook
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config.distributed import set_watchdog
 
 from .ranks import run_ranks
 

@@ -9,9 +9,9 @@ from mmengine.registry import DATASETS, MODELS
 from torch import Tensor, nn
 
 from bioattn_mm.checkpoints import mmengine_reads_all
-from bioattn_mm.cli.distributed import prepare_process, set_strategy
-from bioattn_mm.cli.runner import build_runner
 from bioattn_mm.engine.checkpoints import latest_checkpoint
+from bioattn_mm.run_config.distributed import prepare_process, set_strategy
+from bioattn_mm.run_config.runner import build_runner
 
 ROOT = Path(__file__).parents[2]
 STRATEGY = ROOT / 'configs/_base_/strategies/fsdp.py'

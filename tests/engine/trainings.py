@@ -18,11 +18,11 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from bioattn_mm.checkpoints import mmengine_reads_all, read_checkpoint
-from bioattn_mm.cli.config_text import configs_formatted_once
-from bioattn_mm.cli.distributed import prepare_process, set_strategy
-from bioattn_mm.cli.mini import make_mini
-from bioattn_mm.cli.runner import build_runner
 from bioattn_mm.engine.checkpoints import latest_checkpoint
+from bioattn_mm.run_config.config_text import configs_formatted_once
+from bioattn_mm.run_config.distributed import prepare_process, set_strategy
+from bioattn_mm.run_config.mini import make_mini
+from bioattn_mm.run_config.runner import build_runner
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = dict(upernet='tests/tools/upernet_small.py', mask_rcnn='tests/tools/mask_rcnn_small.py')

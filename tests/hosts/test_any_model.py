@@ -12,7 +12,7 @@ from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
 
-from bioattn_mm.cli.config import read_config
+from bioattn_mm.run_config.config import read_config
 from tests.docs.blocks import Block, read_blocks
 
 CONFIGS = [block for block in read_blocks('docs/any_model.md') if block.language == 'python']

@@ -21,9 +21,9 @@ from PIL import Image, ImageOps
 from pycocotools import mask as coco_mask
 
 from bioattn_mm import Predictor
-from bioattn_mm.cli.classes import default_palette
 from bioattn_mm.errors import InputError
 from bioattn_mm.inference import images as images_module
+from bioattn_mm.run_config.classes import default_palette
 
 from ..tools.random_weights import random_checkpoint
 from ..tools.running import InProcess

@@ -23,12 +23,8 @@ from bioattn_mm.layers import (
     SoftmaxAttention,
     SparseReconstructionAttention,
 )
-from bioattn_mm.layers.attention_maps import (
-    AttentionMap,
-    AttentionMaps,
-    record_attention,
-    whole_attention,
-)
+from bioattn_mm.layers.attention_maps import AttentionMap, AttentionMaps, whole_attention
+from bioattn_mm.layers.recording import record_attention
 from bioattn_mm.registry import MODELS
 
 CHANNELS, HEADS = 12, 3

@@ -12,8 +12,8 @@ from mmengine.registry import init_default_scope
 from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
 
-from bioattn_mm.cli.mini import make_mini
 from bioattn_mm.registry import MODELS
+from bioattn_mm.run_config.mini import make_mini
 from tests.conftest import ROOT
 
 CONFIGS = ['upernet_micro_ade20k', 'mask_rcnn_micro_coco']

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from bioattn_mm.errors import InputError
-from bioattn_mm.layers.attention_maps import record_attention, whole_attention
+from bioattn_mm.layers.attention_maps import whole_attention
+from bioattn_mm.layers.recording import record_attention
 from bioattn_mm.models import TransNeXt
 from bioattn_mm.models.backbones.transnext import _channels_first
 from tests import parity

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from bioattn_mm.ops.__main__ import print_what_was_built
-from bioattn_mm.ops.check import OPERATORS, check
+from bioattn_mm.ops.check import check
+from bioattn_mm.ops.samples import OPERATORS
 from tests.ops.conftest import CAPABILITIES, IN_USE, capability, needs_library
 
 pytestmark = needs_library

@@ -8,13 +8,10 @@ import torch
 import torch.nn.functional as F
 
 from bioattn_mm import ops
-from bioattn_mm.ops import aggregated_attention, check, registration
+from bioattn_mm.ops import check, registration
 from bioattn_mm.ops.__main__ import main
-from bioattn_mm.ops.baselines import flex_aggregated_attention, natten_attention, unfused_attention
-from bioattn_mm.ops.check import OPERATORS
-from tests.needs import needs
+from bioattn_mm.ops.samples import OPERATORS
 from tests.ops.conftest import needs_library
-from tests.ops.test_aggregated_attention import make_arguments
 
 CPU = ['--check', '--device', 'cpu', '--operators']
 
@@ -108,25 +105,3 @@ def test_errors_count_infinity_and_nan() -> None:
     assert check.relative_error(torch.tensor([1.0, 4.0, 0.0]), want) > 1e30
     assert check.relative_error(torch.tensor([1e-7]), torch.zeros(1)) == pytest.approx(1e-6)
     assert check.relative_error(torch.tensor([1.0, float('nan'), float('-inf')]), want) > 1e30
-
-
-@pytest.mark.parametrize('sizes', [dict(), dict(grid=(9, 6), pooled_grid=(3, 2), window_size=5)], ids=str)
-def test_baselines_compute_the_same(sizes: dict) -> None:
-    arguments = list(make_arguments(**sizes, dtype=torch.float32).values())
-    want = aggregated_attention(*arguments, backend='reference')
-    torch.testing.assert_close(unfused_attention(*arguments), want, rtol=1e-5, atol=1e-5)
-    with torch.no_grad():
-        flex = flex_aggregated_attention(*arguments, compiled=False)
-        torch.testing.assert_close(flex(*arguments), want, rtol=1e-5, atol=1e-5)
-
-
-@needs('natten')
-def test_natten_computes_the_same_away_from_the_border_and_without_bias() -> None:
-    arguments = make_arguments(channels=24, grid=(9, 8), pooled_grid=(3, 2), window_size=5, dtype=torch.float32)
-    arguments['window_bias'].zero_()
-    arguments['pooled_bias'].zero_()
-    inputs = list(arguments.values())
-    with torch.no_grad():
-        output = natten_attention(*inputs)(*inputs)
-    want = aggregated_attention(*inputs, backend='reference')
-    torch.testing.assert_close(output[:, 2:-2, 2:-2], want[:, 2:-2, 2:-2], rtol=1e-5, atol=1e-5)

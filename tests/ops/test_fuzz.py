@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bioattn_mm.ops.arguments import DTYPES
-from bioattn_mm.ops.check import GRADIENT_FACTOR, OPERATORS, SMALLEST_SCALE, TOLERANCE, Operator
+from bioattn_mm.ops.check import GRADIENT_FACTOR, SMALLEST_SCALE, TOLERANCE
+from bioattn_mm.ops.samples import OPERATORS, Operator
 from tests.ops.conftest import CAPABILITIES, IN_USE, capability, needs_library
 
 CASES = int(os.environ.get('BIOATTN_MM_FUZZ_CASES', 80))

@@ -60,7 +60,7 @@ images=data/mini/ADEChallengeData2016/images/validation
 ../wheel/bin/bioattn export transnext/upernet_micro_ade20k wheel/iter_2.pth --mini --out exported \
     --deploy-cfg deploy/segmentation_onnxruntime_dynamic > export.log 2>&1 || { tail -30 export.log; exit 1; }
 "$python" -m venv ../runtime
-../runtime/bin/pip install --quiet '../checkout/runtime[openvino]'
+../runtime/bin/pip install --quiet '../checkout/packaging/runtime[openvino]'
 if ../runtime/bin/python -c 'import torch'; then exit 1; fi
 for backend in onnxruntime openvino; do
     ../runtime/bin/bioattn-runtime exported/end2end.onnx $images --backend $backend --out "exported/$backend"

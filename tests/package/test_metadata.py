@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from bioattn_mm.cli.installed import EXTRAS
+from bioattn_mm.run_config.installed import EXTRAS
 
 from ..needs import module_needs
 
@@ -22,7 +22,7 @@ import tomllib  # noqa: E402
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / 'pyproject.toml').read_text())
 PROJECT = PYPROJECT['project']
-RUNTIME_PYPROJECT = tomllib.loads((ROOT / 'runtime' / 'pyproject.toml').read_text())
+RUNTIME_PYPROJECT = tomllib.loads((ROOT / 'packaging' / 'runtime' / 'pyproject.toml').read_text())
 RUNTIME = RUNTIME_PYPROJECT['project']
 # What requirements/*.txt install for the development of the package itself.
 DEVELOPMENT = ('build.txt', 'lint.txt', 'test.txt', 'wheel.txt', 'deploy-no-deps.txt')

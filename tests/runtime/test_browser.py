@@ -1,4 +1,4 @@
-"""runtime/browser.js in headless Chromium: the label map is that of the runtime in Python."""
+"""packaging/runtime/browser.js in headless Chromium: the label map is that of the runtime in Python."""
 
 import functools
 import json
@@ -51,7 +51,7 @@ def address(tmp_path: Path) -> Iterator[str]:
     document = dict(json.loads(path.read_text()), inputs=[dict(minimum=32, multiple=32)])  # 48 x 62 become 64 x 64
     path.write_text(json.dumps(document))
     cv2.imwrite(str(tmp_path / 'image.png'), image_of(48, 62))
-    (tmp_path / 'browser.js').write_text((ROOT / 'runtime/browser.js').read_text())
+    (tmp_path / 'browser.js').write_text((ROOT / 'packaging/runtime/browser.js').read_text())
     (tmp_path / 'node_modules').symlink_to(ONNXRUNTIME_WEB)
     (tmp_path / 'index.html').write_text(PAGE)
     server = ThreadingHTTPServer(('127.0.0.1', 0), functools.partial(Handler, directory=str(tmp_path)))

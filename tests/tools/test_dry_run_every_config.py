@@ -7,7 +7,7 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from bioattn_mm.cli.model_check import model_of
+from bioattn_mm.run_config.model_check import model_of
 
 from .. import parity
 from .running import ROOT, run

@@ -119,8 +119,8 @@ def test_onnx_of_one_size(workplace: Path, checkpoint: Path, tool: InProcess) ->
     session = onnxruntime.InferenceSession(file, providers=['CPUExecutionProvider'])
     image = torch.randn(1, 3, *SIZE)
     (output,) = session.run(['logits'], {'input': image.numpy()})
-    from bioattn_mm.cli.classes import set_classes
-    from bioattn_mm.cli.mini import make_mini
+    from bioattn_mm.run_config.classes import set_classes
+    from bioattn_mm.run_config.mini import make_mini
 
     config = make_mini(Config.fromfile(UPERNET))
     set_classes(config, CLASSES)

@@ -14,8 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from bioattn_mm.analysis.robustness import insert_corruption, summarize
-from bioattn_mm.cli.pipelines import set_crop_size
 from bioattn_mm.datasets.imagenet import ALEXNET_ERRORS, mean_corruption_error, wordnet_labels
+from bioattn_mm.run_config.pipelines import set_crop_size
 
 from .running import ROOT, InProcess, metrics_of_test
 

@@ -5,7 +5,7 @@ import re
 import shlex
 from pathlib import Path
 
-from bioattn_mm.cli.own_data import LAYOUTS
+from bioattn_mm.run_config.own_data import LAYOUTS
 
 from ..own_folders import CLASSES, write_coco_folder, write_images
 from .running import ROOT, InProcess

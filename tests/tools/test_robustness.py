@@ -17,8 +17,8 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
 from bioattn_mm.analysis.robustness import insert_corruption, summarize
-from bioattn_mm.cli.mini import make_mini
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config.mini import make_mini
 
 from ..engine.ranks import reasons, run_ranks
 from .running import ROOT, InProcess, run_forked

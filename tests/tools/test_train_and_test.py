@@ -15,8 +15,8 @@ from mmengine.config import Config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.nn.modules.module import register_module_forward_hook
 
-from bioattn_mm.cli.model_check import state_dict_of
 from bioattn_mm.datasets.mini import majority_baseline
+from bioattn_mm.run_config.model_check import state_dict_of
 
 from ..conftest import NUM_VAL
 from ..needs import needs

@@ -13,7 +13,7 @@ or label maps in a folder (--masks, --split), where 0 is background and 255 does
 
 import argparse
 
-import bioattn_mm.cli.threads  # noqa: F401
+import bioattn_mm.process_settings  # noqa: F401
 
 import mmcv
 import numpy as np

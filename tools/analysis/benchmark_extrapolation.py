@@ -11,7 +11,7 @@ import copy
 import statistics
 import sys
 
-import bioattn_mm.cli.threads  # noqa: F401
+import bioattn_mm.process_settings  # noqa: F401
 
 from matplotlib.figure import Figure
 from mmengine.hooks import Hook
@@ -21,12 +21,12 @@ from rich.progress import Progress
 
 from bioattn_mm.analysis.evaluation import TrainedModel, choose_metric
 from bioattn_mm.cli.command_line import ToolParser, run_tool
-from bioattn_mm.cli.config import load_config, set_bias_mode
-from bioattn_mm.cli.pipelines import set_crop_size
 from bioattn_mm.cli.reports import Report, print_table
-from bioattn_mm.cli.runner import now
 from bioattn_mm.errors import InputError
 from bioattn_mm.models.backbones.transnext import BIAS_MODES
+from bioattn_mm.run_config.config import load_config, set_bias_mode
+from bioattn_mm.run_config.pipelines import set_crop_size
+from bioattn_mm.run_config.runner import now
 
 FILES = ('table.csv', 'plot.png')
 SIZES = (224, 320, 448, 512, 640, 768, 896, 1024)

@@ -13,7 +13,7 @@ Classes that nothing has or is predicted to be are not drawn.
 import argparse
 import sys
 
-import bioattn_mm.cli.threads  # noqa: F401
+import bioattn_mm.process_settings  # noqa: F401
 
 import numpy as np
 from matplotlib.colors import PowerNorm
@@ -32,12 +32,12 @@ from bioattn_mm.analysis.confusion import (
 from bioattn_mm.analysis.evaluation import Advance, TrainedModel
 from bioattn_mm.checkpoints import weights_for
 from bioattn_mm.cli.command_line import ToolParser, run_tool
-from bioattn_mm.cli.config import load_config
-from bioattn_mm.cli.model_check import model_of
-from bioattn_mm.cli.own_data import data_arguments
-from bioattn_mm.cli.pipelines import load_ground_truth
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config.config import load_config
+from bioattn_mm.run_config.model_check import model_of
+from bioattn_mm.run_config.own_data import data_arguments
+from bioattn_mm.run_config.pipelines import load_ground_truth
 from bioattn_mm.runtime.arguments import number_to
 
 FILES = ('confusion_matrix.png', 'confusion_matrix.csv', 'classes.csv', 'pairs.csv', 'confusion_matrix.json')

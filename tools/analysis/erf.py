@@ -15,7 +15,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-import bioattn_mm.cli.threads  # noqa: F401
+import bioattn_mm.process_settings  # noqa: F401
 
 import numpy as np
 from matplotlib.colors import LogNorm

@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-import bioattn_mm.cli.threads  # noqa: F401
+import bioattn_mm.process_settings  # noqa: F401
 
 import numpy as np
 import timm
@@ -34,11 +34,11 @@ from bioattn_mm.analysis.gaussian_fit import draw_ellipses, fit_gaussian
 from bioattn_mm.analysis.models import build_backbone
 from bioattn_mm.checkpoints import check_fit, read_state_dict
 from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, run_tool
-from bioattn_mm.cli.config import read_config
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.errors import InputError
 from bioattn_mm.models import GABSwin, GABViT
 from bioattn_mm.ops.relative_bias import bias_of_queries
+from bioattn_mm.run_config.config import read_config
 
 BACKBONES = (GABViT, GABSwin)
 FILES = ('table.csv', 'table.json', 'centre_patch.png', 'offsets.png', 'slices.png')

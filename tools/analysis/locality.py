@@ -13,7 +13,7 @@ import argparse
 import math
 from pathlib import Path
 
-import bioattn_mm.cli.threads  # noqa: F401
+import bioattn_mm.process_settings  # noqa: F401
 
 import matplotlib
 import numpy as np

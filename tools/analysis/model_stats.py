@@ -25,7 +25,7 @@ import argparse
 import platform
 from collections.abc import Callable
 
-import bioattn_mm.cli.threads  # noqa: F401
+import bioattn_mm.process_settings  # noqa: F401
 
 import torch
 from matplotlib.figure import Figure
@@ -43,10 +43,10 @@ from bioattn_mm.analysis.model_stats import (
     random_images,
 )
 from bioattn_mm.cli.command_line import ToolParser, run_tool
-from bioattn_mm.cli.config import load_config
-from bioattn_mm.cli.installed import find_configs
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.files import unique_name
+from bioattn_mm.run_config.config import load_config
+from bioattn_mm.run_config.installed import find_configs
 
 FILES = ('model_stats.csv', 'model_stats.json', 'model_stats.png')
 MEASURES = ('flops', 'memory', 'throughput')

@@ -12,7 +12,7 @@ import re
 from fnmatch import fnmatchcase
 from itertools import cycle, product
 
-import bioattn_mm.cli.threads  # noqa: F401
+import bioattn_mm.process_settings  # noqa: F401
 
 from matplotlib import color_sequences, colormaps
 from matplotlib.axes import Axes

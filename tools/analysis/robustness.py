@@ -21,7 +21,7 @@ import sys
 from itertools import product
 from pathlib import Path
 
-import bioattn_mm.cli.threads  # noqa: F401
+import bioattn_mm.process_settings  # noqa: F401
 
 import numpy as np
 from imagecorruptions import get_corruption_names
@@ -29,15 +29,16 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from bioattn_mm.analysis.attacks import part_of_range
 from bioattn_mm.analysis.evaluation import TrainedModel, choose_metric
 from bioattn_mm.analysis.robustness import CLEAN, Attacks, Condition, Corruptions, Results, measure, summarize
-from bioattn_mm.cli.command_line import AtLeast, ToolParser, part_of_range, run_tool
-from bioattn_mm.cli.config import load_config
-from bioattn_mm.cli.imagenet import tests_imagenet
+from bioattn_mm.cli.command_line import AtLeast, ToolParser, run_tool
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.datasets.corruption import SEVERITIES
 from bioattn_mm.errors import InputError
 from bioattn_mm.files import unique_name
+from bioattn_mm.run_config.config import load_config
+from bioattn_mm.run_config.imagenet import tests_imagenet
 
 FILES = ('robustness.csv', 'robustness.json', 'robustness.png')
 

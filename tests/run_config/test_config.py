@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
-from bioattn_mm.cli import config as run_config
-from bioattn_mm.cli.config import read_config, set_bias_mode
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config import config as run_config
+from bioattn_mm.run_config.config import read_config, set_bias_mode
 
 
 def load(root, monkeypatch: pytest.MonkeyPatch, name: str, *, options: dict | None = None, **kwargs) -> dict:

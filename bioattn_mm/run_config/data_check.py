@@ -5,7 +5,7 @@ from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS, init_default_scope
 
-from ..datasets.transforms import WHAT_TO_DO
+from ..datasets.checks import WHAT_TO_DO
 from ..errors import InputError, printable
 from .classes import leaf_dataset_configs
 from .pipelines import loads_masks

@@ -10,6 +10,7 @@ import torch
 from mmengine.config import Config
 from mmengine.dist import get_world_size
 from mmengine.hooks import Hook
+from mmengine.model import BaseModule
 from mmengine.registry import RUNNERS
 from mmengine.runner import FlexibleRunner, Runner
 
@@ -20,6 +21,18 @@ def build_runner(config: Config) -> Runner | FlexibleRunner:
     """Build the Runner of a config, of the class that its `runner_type` names, if any."""
     runner_type = RUNNERS.get(config.runner_type) if 'runner_type' in config else Runner
     return runner_type.from_cfg(config)
+
+
+@contextmanager
+def without_initial_values() -> Iterator[None]:
+    """Context in which `init_weights` of a model does not log how every parameter was initialised."""
+    # It has no switch, and writes past the logger into its files: the method is replaced in the class.
+    original = BaseModule._dump_init_info
+    BaseModule._dump_init_info = lambda module: None
+    try:
+        yield
+    finally:
+        BaseModule._dump_init_info = original
 
 
 # Attribute of an exception that has ended a run which had begun: its config is not to blame.

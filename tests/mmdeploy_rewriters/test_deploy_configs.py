@@ -50,7 +50,7 @@ def test_says_what_its_name_says(name: str) -> None:
     assert get_codebase(config).value == ('mmseg' if task == 'segmentation' else 'mmdet')
     assert get_task_type(config).value == ('Segmentation' if task == 'segmentation' else 'ObjectDetection')
     # Without it mmdeploy knows nothing of this package.
-    assert get_codebase_external_module(config) == ['bioattn_mm.deploy']
+    assert get_codebase_external_module(config) == ['bioattn_mm.mmdeploy_rewriters']
     assert ir.type == ('torchscript' if runtime == 'torchscript' else 'onnx')
     if size and size[0].startswith('static'):
         height, width = (int(length) for length in size[0].removeprefix('static-').split('x'))

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ...datasets.checks import IGNORED
 from ...datasets.image_mask import list_of_names
 from ...datasets.label_maps import read_label_map
 from ...datasets.problem import Problem
-from ...datasets.transforms import IGNORED
 from ...errors import InputError
 from ...files import other_spelling
 from ...runtime.inputs import IMAGE_SUFFIXES

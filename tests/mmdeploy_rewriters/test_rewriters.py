@@ -45,7 +45,7 @@ import onnxruntime  # noqa: E402
 from mmdeploy.core import RewriterContext  # noqa: E402
 from mmdeploy.utils import IR  # noqa: E402
 
-import bioattn_mm.deploy  # noqa: E402, F401
+import bioattn_mm.mmdeploy_rewriters  # noqa: E402, F401
 
 ROOT = Path(__file__).parents[2]
 OPSET = 17

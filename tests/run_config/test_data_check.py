@@ -12,12 +12,12 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from PIL import Image
 
-from bioattn_mm.cli.config import load_config
-from bioattn_mm.cli.data_check import check_annotations
-from bioattn_mm.cli.own_data import DataArguments
+from bioattn_mm.datasets.checks import BadDataError
 from bioattn_mm.datasets.coco_file import read_coco_file
-from bioattn_mm.datasets.transforms import BadDataError
 from bioattn_mm.errors import InputError, printable
+from bioattn_mm.run_config.config import load_config
+from bioattn_mm.run_config.data_check import check_annotations
+from bioattn_mm.run_config.own_data import DataArguments
 
 from ..own_folders import write_coco_folder, write_mask_folder
 
@@ -275,6 +275,6 @@ def test_an_error_of_a_worker_is_one_line() -> None:
     message = (
         'Caught BadDataError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  x\n'
     )
-    error = BadDataError(f'{message}bioattn_mm.datasets.transforms.BadDataError: image not found: a\\nb.jpg\n')
+    error = BadDataError(f'{message}bioattn_mm.datasets.checks.BadDataError: image not found: a\\nb.jpg\n')
     assert str(error) == 'image not found: a\\nb.jpg'
     assert str(InputError('a\nb\udce9')) == 'a\\nb\\udce9'

@@ -7,9 +7,9 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 
-from bioattn_mm.cli.classes import default_palette, leaf_dataset_configs, set_classes
-from bioattn_mm.cli.model_check import state_dict_of
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config.classes import default_palette, leaf_dataset_configs, set_classes
+from bioattn_mm.run_config.model_check import state_dict_of
 
 CLASSES = ('bolt', 'nut', 'washer')
 PALETTE = [(255, 0, 0), (0, 255, 0), (0, 0, 255)]

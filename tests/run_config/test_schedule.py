@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
-from bioattn_mm.cli.config import load_config
-from bioattn_mm.cli.own_data import DataArguments
-from bioattn_mm.cli.schedule import set_epochs
+from bioattn_mm.run_config.config import load_config
+from bioattn_mm.run_config.own_data import DataArguments
+from bioattn_mm.run_config.schedule import set_epochs
 
 from ..own_folders import write_coco_folder, write_mask_folder
 

@@ -3,9 +3,9 @@
 import pytest
 from mmengine.config import Config
 
-from bioattn_mm.cli.config import merge_options
-from bioattn_mm.cli.options import check_name, check_options
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config.config import merge_options
+from bioattn_mm.run_config.options import check_name, check_options
 
 from ..tools.running import ROOT
 from ..tools.test_every_config import NAMES

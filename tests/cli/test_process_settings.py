@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bioattn_mm.cli import threads
+from bioattn_mm import process_settings
 
 from ..conftest import ROOT
 from ..needs import needs
@@ -22,14 +22,14 @@ def test_it_is_the_first_import_that_may_load_pytorch(tool: Path) -> None:
     imports = [node for node in ast.parse(tool.read_text()).body if isinstance(node, (ast.Import, ast.ImportFrom))]
     names = [node.names[0].name if isinstance(node, ast.Import) else node.module for node in imports]
     installed = [name for name in names if name.split('.')[0] not in sys.stdlib_module_names]
-    assert installed[0] == 'bioattn_mm.cli.threads'
+    assert installed[0] == 'bioattn_mm.process_settings'
 
 
 # Prints by how many bytes 64 MiB that are in use enlarge what is mapped for single blocks, and by how many the memory
 # that the C library keeps has grown when they are free again.
 BLOCK = """
 import ctypes
-import bioattn_mm.cli.threads, torch
+import bioattn_mm.process_settings, torch
 
 class Memory(ctypes.Structure):
     names = 'arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost'
@@ -47,7 +47,7 @@ print(used.hblkhd - before.hblkhd, memory().fordblks - before.fordblks)
 
 @needs('mallinfo2')
 def test_openmp_and_the_c_library_read_it() -> None:
-    unset = ('OMP_WAIT_POLICY', 'GOMP_SPINCOUNT', *threads.MALLOC_VARIABLES)
+    unset = ('OMP_WAIT_POLICY', 'GOMP_SPINCOUNT', *process_settings.MALLOC_VARIABLES)
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     process = subprocess.run(
         [sys.executable, '-c', BLOCK],
@@ -63,5 +63,5 @@ def test_openmp_and_the_c_library_read_it() -> None:
 
 def test_the_users_value_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('OMP_WAIT_POLICY', 'ACTIVE')
-    reload(threads)
+    reload(process_settings)
     assert os.environ['OMP_WAIT_POLICY'] == 'ACTIVE'

@@ -11,13 +11,13 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from PIL import Image
 
-from bioattn_mm.cli.config import default_work_dir, load_config
-from bioattn_mm.cli.own_data import DataArguments, keep_data_files
-from bioattn_mm.cli.own_data.coco import read_coco
-from bioattn_mm.cli.own_data.masks import read_masks
+from bioattn_mm.datasets.checks import BadDataError, labels_of_colours
 from bioattn_mm.datasets.coco_file import read_coco_file
-from bioattn_mm.datasets.transforms import BadDataError, labels_of_colours
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config.config import default_work_dir, load_config
+from bioattn_mm.run_config.own_data import DataArguments, keep_data_files
+from bioattn_mm.run_config.own_data.coco import read_coco
+from bioattn_mm.run_config.own_data.masks import read_masks
 
 from ..own_folders import CLASSES, MASK_CLASSES, coco, labels, write_coco_folder, write_images, write_mask_folder
 

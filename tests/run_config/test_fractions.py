@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
-from bioattn_mm.cli.fractions import set_fraction
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config.fractions import set_fraction
 
 
 @pytest.fixture

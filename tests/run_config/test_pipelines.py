@@ -6,9 +6,9 @@ import pytest
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 
-from bioattn_mm.cli.pipelines import load_ground_truth, name_bad_files
 from bioattn_mm.datasets.mini import make_mini_datasets
 from bioattn_mm.datasets.transforms import CheckedLoadAnnotations
+from bioattn_mm.run_config.pipelines import load_ground_truth, name_bad_files
 
 MASKS = dict(type='LoadAnnotations', with_bbox=True, with_mask=True, poly2mask=False)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
-from bioattn_mm.cli.mini import MINI_FOLDERS, ensure_mini_data, make_mini
 from bioattn_mm.datasets.mini import make_mini_datasets
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config.mini import MINI_FOLDERS, ensure_mini_data, make_mini
 
 
 @pytest.fixture
@@ -147,7 +147,9 @@ def test_miniature_of_another_version(tmp_path: Path) -> None:
 def test_only_absent_miniatures_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user of an earlier version has two, maybe made with other arguments than these are made with."""
     make_mini_datasets(tmp_path, 2, 1, progress=False, names=('ade20k', 'coco'))
-    monkeypatch.setattr('bioattn_mm.cli.mini.make_mini_datasets', partial(make_mini_datasets, num_train=1, num_val=1))
+    monkeypatch.setattr(
+        'bioattn_mm.run_config.mini.make_mini_datasets', partial(make_mini_datasets, num_train=1, num_val=1)
+    )
     ensure_mini_data(str(tmp_path))
     numbers = {folder: len(list((tmp_path / folder).rglob('*.[jJ]*[gG]'))) for folder in MINI_FOLDERS.values()}
     assert numbers == dict(ADEChallengeData2016=3, coco=3, imagenet=2)

@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .arguments import AggregatedAttentionInputs
-from .sliding_window import sliding_window_av, sliding_window_qk
+from bioattn_mm.ops import AggregatedAttentionInputs, sliding_window_av, sliding_window_qk
 
 
 def unfused_attention(*tensors: Tensor, backend: str | None = None) -> Tensor:

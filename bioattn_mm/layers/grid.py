@@ -1,0 +1,4 @@
+"""Grids of tokens."""
+
+# (height, width) in tokens.
+Grid = tuple[int, int]

@@ -1,0 +1,37 @@
+"""benchmarks/baselines.py: aggregated attention by other means has the same result."""
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+
+from bioattn_mm.ops import aggregated_attention
+from tests.needs import needs
+from tests.ops.test_aggregated_attention import make_arguments
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parents[2] / 'benchmarks')
+    BASELINES = import_module('baselines')
+
+
+@pytest.mark.parametrize('sizes', [dict(), dict(grid=(9, 6), pooled_grid=(3, 2), window_size=5)], ids=str)
+def test_baselines_compute_the_same(sizes: dict) -> None:
+    arguments = list(make_arguments(**sizes, dtype=torch.float32).values())
+    want = aggregated_attention(*arguments, backend='reference')
+    torch.testing.assert_close(BASELINES.unfused_attention(*arguments), want, rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        flex = BASELINES.flex_aggregated_attention(*arguments, compiled=False)
+        torch.testing.assert_close(flex(*arguments), want, rtol=1e-5, atol=1e-5)
+
+
+@needs('natten')
+def test_natten_computes_the_same_away_from_the_border_and_without_bias() -> None:
+    arguments = make_arguments(channels=24, grid=(9, 8), pooled_grid=(3, 2), window_size=5, dtype=torch.float32)
+    arguments['window_bias'].zero_()
+    arguments['pooled_bias'].zero_()
+    inputs = list(arguments.values())
+    with torch.no_grad():
+        output = BASELINES.natten_attention(*inputs)(*inputs)
+    want = aggregated_attention(*inputs, backend='reference')
+    torch.testing.assert_close(output[:, 2:-2, 2:-2], want[:, 2:-2, 2:-2], rtol=1e-5, atol=1e-5)
