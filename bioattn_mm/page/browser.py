@@ -39,7 +39,7 @@ def upload(page: Page, path: Path) -> None:
 def choose(page: Page, dropdown: str, option: str) -> None:
     """Choose the option of a dropdown that contains a text."""
     page.click(f'#{dropdown} input')
-    page.get_by_role('option', name=option).click()
+    page.get_by_role('option', name=option, exact=True).click()
 
 
 def click(page: Page, picture: str, row: float, column: float) -> None:
