@@ -76,7 +76,9 @@ HOOKS = child(
 LOOPS = child(MMENGINE_LOOPS, 'engine.randomness')
 MODEL_WRAPPERS = child(MMENGINE_MODEL_WRAPPERS, 'engine.sync_batch_norm')
 STRATEGIES = child(MMENGINE_STRATEGIES, 'engine.strategies')
-DATASETS = child(MMENGINE_DATASETS, 'datasets.image_mask', 'datasets.fractions', 'datasets.imagenet')
+DATASETS = child(
+    MMENGINE_DATASETS, 'datasets.image_mask', 'datasets.fractions', 'datasets.imagenet', 'datasets.fine_tuning'
+)
 DATA_SAMPLERS = child(MMENGINE_DATA_SAMPLERS, 'datasets.shard_samplers')
 METRICS = child(
     MMENGINE_METRICS,

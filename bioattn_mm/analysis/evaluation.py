@@ -1,6 +1,7 @@
 """Testing one checkpoint under several changes of its config."""
 
 import contextlib
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,11 +9,12 @@ from pathlib import Path
 from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..checkpoints import dataset_meta_of, read_checkpoint, weights_for, weights_of
+from ..checkpoints import check_fit, dataset_meta_of, read_checkpoint, read_state_dict, weights_for, weights_of
 from ..errors import InputError
 from ..run_config.runner import build_runner
+from .models import PRETRAINED, create_timm_model, timm_config
 
 
 @dataclass
@@ -56,7 +58,7 @@ class TrainedModel:
         config.load_from, config.resume = None, False
         config.pop('visualizer', None)  # nothing is drawn, and a second one of its name in a process is warned of
         runner = build_runner(config)
-        runner.model.load_state_dict(weights_for(runner.model, self.checkpoint, self.state_dict))
+        runner.model.load_state_dict(self._weights_for(runner.model))
         for hook in hooks:
             runner.register_hook(hook)
         # COCO's evaluator prints its tables.
@@ -67,6 +69,76 @@ class TrainedModel:
             metrics = runner.test()
         # Some are NumPy scalars, which JSON does not take.
         return {name: float(value) for name, value in metrics.items()}
+
+    def _weights_for(self, model: nn.Module) -> dict[str, Tensor]:
+        """The weights under the names that the model takes."""
+        if hasattr(model, '_add_state_dict_prefix'):  # mmpretrain's TimmClassifier gives and takes timm's names
+            check_fit(self.checkpoint, self.state_dict, model.state_dict(), strict=True)
+            return dict(self.state_dict)
+        return weights_for(model, self.checkpoint, self.state_dict)
+
+
+def beside(config: Config, other: Config) -> Config:
+    """A classifier's config with the images, crops and evaluator of another one.
+
+    Args:
+        config: The one whose images are taken.
+        other: The one whose model and normalisation are taken, also of mmpretrain's own configs.
+
+    Raises:
+        InputError: One of them is no classifier, or they have other numbers of classes.
+    """
+    for each in (config, other):
+        if each.default_scope != 'mmpretrain':
+            raise InputError(
+                f'{each.filename} is no classifier: only classifiers are tested beside others, on the images of the '
+                'first'
+            )
+    numbers = [num_classes_of(each) for each in (config, other)]
+    if None not in numbers and numbers[0] != numbers[1]:
+        raise InputError(
+            f'{other.filename} has {numbers[1]} classes, {config.filename} {numbers[0]}: expected as many in both'
+        )
+    changed = copy.deepcopy(config)
+    changed.model = copy.deepcopy(other.model)
+    if other.get('data_preprocessor'):
+        changed.model.setdefault('data_preprocessor', copy.deepcopy(other.data_preprocessor))
+    return changed
+
+
+def num_classes_of(config: Config) -> int | None:
+    """The number of classes of a classifier's config; None where it does not say it."""
+    return config.model.get('num_classes') or (config.model.get('head') or {}).get('num_classes')
+
+
+def timm_classifier(config: Config, name: str, checkpoint: str, size: int) -> 'TrainedModel':
+    """A classifier of timm, with the images, crops and evaluator of a config.
+
+    Args:
+        config: Config of a classifier.
+        name: Name of the model; may have a tag of weights.
+        checkpoint: File of its weights, or `PRETRAINED`.
+        size: Side of the images in pixels, for models that must know it.
+
+    Raises:
+        InputError: timm has no such model or weights, or the config has another number of classes.
+    """
+    of_timm = timm_config(name)
+    pretrained = checkpoint == PRETRAINED
+    number = num_classes_of(config)
+    number = {} if pretrained or number is None else dict(num_classes=number)
+    model, arguments = create_timm_model(name, pretrained, (size, size), **number)
+    settings = dict(type='TimmClassifier', model_name=name, **{**arguments, 'num_classes': model.num_classes})
+    other = Config(
+        dict(
+            default_scope='mmpretrain',
+            model=dict(settings, data_preprocessor=of_timm.model.data_preprocessor),
+        ),
+        cfg_text=name,
+        filename=name,
+    )
+    weights = model.state_dict() if pretrained else read_state_dict(checkpoint)
+    return TrainedModel(beside(config, other), checkpoint, weights)
 
 
 class Advance(Hook):

@@ -277,22 +277,42 @@ def output_numbers(backbone: nn.Module, number: int) -> list[int]:
     return list(backbone.out_indices) if known else list(range(number))
 
 
-def _timm_backbone(name: str, pretrained: bool, size: tuple[int, int] | None) -> TimmBackbone:
+def create_timm_model(
+    name: str, pretrained: bool, size: tuple[int, int] | None, **settings: object
+) -> tuple[nn.Module, dict]:
     """A model of timm, for images of any size where it can be had.
+
+    Args:
+        name: Its name, see `timm_config`.
+        pretrained: With timm's weights.
+        size: As in `build_backbone`.
+        **settings: More arguments of `timm.create_model`.
+
+    Returns:
+        The model, and the arguments that gave it.
+
+    Raises:
+        InputError: timm has no weights for it.
+    """
+    options = [*ANY_SIZE, *([dict(img_size=size)] if size else []), {}]
+    for option in options:
+        arguments = {**option, **settings}
+        try:
+            return timm.create_model(name, pretrained=pretrained, **arguments), arguments
+        except TypeError:
+            if option == options[-1]:
+                raise
+        except RuntimeError as error:
+            raise InputError(f'timm cannot make {name}: {error}') from error
+
+
+def _timm_backbone(name: str, pretrained: bool, size: tuple[int, int] | None) -> TimmBackbone:
+    """The feature maps of a model of timm.
 
     Raises:
         InputError: timm has no weights for it, or cannot give its feature maps.
     """
-    options = [*ANY_SIZE, *([dict(img_size=size)] if size else []), {}]
-    for arguments in options:
-        try:
-            model = timm.create_model(name, pretrained=pretrained, **arguments)
-            break
-        except TypeError:
-            if arguments == options[-1]:
-                raise
-        except RuntimeError as error:
-            raise InputError(f'timm cannot make {name}: {error}') from error
+    model, _ = create_timm_model(name, pretrained, size)
     if not hasattr(model, 'forward_intermediates'):
         raise InputError(f'timm gives no feature maps of {name}')
     number = len(model.feature_info)

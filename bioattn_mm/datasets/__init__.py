@@ -4,6 +4,7 @@
 - `image_mask`: data set of images and label maps in folders.
 - `corruption`: transform that corrupts images as ImageNet-C does.
 - `imagenet`: ImageNet's other test sets.
+- `fine_tuning`: data sets of classifiers that mmpretrain does not have.
 - `masks`: instance masks of which only the rectangles around the objects are kept.
 - `quick`, `quick_seg`: transforms that give what mmdet's and mmseg's give, in less time.
 - `shards`, `shard_samplers`: data in tar files.

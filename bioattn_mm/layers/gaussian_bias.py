@@ -9,7 +9,7 @@ from .arguments import full_precision
 
 
 class GaussianBias(nn.Module):
-    """Position bias of one attention layer, shared by its heads.
+    """Position bias of one attention layer, shared by its heads or one for each.
 
     Source: Gaussian attention bias (Kim et al., BMVC 2023), eq. 3: `A^2 exp(-(dx^2 + dy^2) / (2 sigma^2))` with the
     offsets dx and dy between query and key in tokens, and two learned scalars, A and sigma. The paper slices the
@@ -21,41 +21,46 @@ class GaussianBias(nn.Module):
     Args:
         sigma: Initial standard deviation, in tokens.
         amplitude: Initial value of A; the logit of a token's attention to itself is raised by A^2.
+        num_heads: Number of heads that have an A and a sigma each, with which the paper's appendix compares; None for
+            one of each, as the paper has chosen (section 4).
 
     Raises:
         InputError: sigma is not positive.
     """
 
-    def __init__(self, sigma: float, amplitude: float = 1.0) -> None:
+    def __init__(self, sigma: float, amplitude: float = 1.0, num_heads: int | None = None) -> None:
         super().__init__()
         if sigma <= 0:
             raise InputError(f'sigma must be positive, got {sigma}')
         # Not scalars, which FSDP2 cannot divide.
-        self.amplitude = nn.Parameter(torch.tensor([float(amplitude)]))
-        self.sigma = nn.Parameter(torch.tensor([float(sigma)]))
+        self.amplitude = nn.Parameter(torch.full((num_heads or 1,), float(amplitude)))
+        self.sigma = nn.Parameter(torch.full((num_heads or 1,), float(sigma)))
+        self.per_head = num_heads is not None
         self.register_load_state_dict_pre_hook(_take_scalars)
 
     def head_parameters(self) -> dict[str, list[float]]:
-        """A (which enters the bias squared) and sigma in tokens; all heads share them."""
-        return dict(gaussian_amplitude=[self.amplitude.item()], gaussian_sigma=[self.sigma.item()])
+        """A (which enters the bias squared) and sigma in tokens, one number each if all heads share them."""
+        return dict(gaussian_amplitude=self.amplitude.tolist(), gaussian_sigma=self.sigma.tolist())
 
     def forward(self, grid: tuple[int, int]) -> Tensor:
-        """Bias of all pairs of tokens of a grid (height, width): float32 or float64 (H * W, H * W)."""
+        """Bias of all pairs of tokens of a grid (height, width): float32 or float64 ([heads,] H * W, H * W)."""
         return bias_of_pairs(self.table(grid), grid)
 
     def table(self, grid: tuple[int, int]) -> Tensor:
-        """Bias of all offsets on a grid (height, width): float32 or float64 (2 H - 1, 2 W - 1)."""
+        """Bias of all offsets on a grid (height, width): float32 or float64 ([heads,] 2 H - 1, 2 W - 1)."""
         amplitude, sigma = full_precision(self.amplitude), full_precision(self.sigma)
+        if self.per_head:
+            amplitude, sigma = amplitude[:, None, None], sigma[:, None]
 
         def gaussian(length: int) -> Tensor:
             offset = torch.arange(1 - length, length, dtype=sigma.dtype, device=sigma.device)
             return torch.exp(-0.5 * (offset / sigma).square())
 
-        return amplitude.square() * gaussian(grid[0])[:, None] * gaussian(grid[1])
+        return amplitude.square() * gaussian(grid[0])[..., None] * gaussian(grid[1])[..., None, :]
 
 
 def _take_scalars(module: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: object) -> None:
     """Load A and sigma also from checkpoints that hold them as scalars."""
     for name in ('amplitude', 'sigma'):
         if (value := state_dict.get(prefix + name)) is not None:
-            state_dict[prefix + name] = value.reshape(1)
+            state_dict[prefix + name] = value.reshape(-1)

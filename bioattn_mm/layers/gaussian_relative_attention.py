@@ -25,13 +25,21 @@ class GaussianRelPosMlp(RelPosMlp):
         num_heads: Number of attention heads.
         sigma: Initial standard deviation of the Gaussian, in patches.
         amplitude: Initial amplitude of the Gaussian.
+        gaussian_per_head: Whether each head has a Gaussian.
         **kwargs: Passed to timm's `RelPosMlp`.
     """
 
-    def __init__(self, num_heads: int, sigma: float, amplitude: float = 1.0, **kwargs: object) -> None:
+    def __init__(
+        self,
+        num_heads: int,
+        sigma: float,
+        amplitude: float = 1.0,
+        gaussian_per_head: bool = False,
+        **kwargs: object,
+    ) -> None:
         # timm stores an index of all pairs of tokens of a grid, which is not used here: 1 x 1 keeps it small.
         super().__init__((1, 1), num_heads, mode='cr', **kwargs)
-        self.gaussian = GaussianBias(sigma, amplitude)
+        self.gaussian = GaussianBias(sigma, amplitude, num_heads if gaussian_per_head else None)
 
     def learned_table(self, grid: tuple[int, int]) -> Tensor:
         """timm's bias of all offsets on a grid (height, width): (heads, 2 H - 1, 2 W - 1)."""
@@ -59,12 +67,21 @@ class GaussianRelPosAttention(RelPosAttention):
         amplitude: Initial amplitude of the Gaussian.
         bias_in_kernel: On a GPU, add the bias inside the attention kernel (PyTorch's flex attention, compiled)
             instead of storing it for all pairs of tokens and heads. On a CPU it is never stored.
+        gaussian_per_head: Whether each head has a Gaussian.
     """
 
     def __init__(
-        self, embed_dims: int, num_heads: int, sigma: float, amplitude: float = 1.0, bias_in_kernel: bool = False
+        self,
+        embed_dims: int,
+        num_heads: int,
+        sigma: float,
+        amplitude: float = 1.0,
+        bias_in_kernel: bool = False,
+        gaussian_per_head: bool = False,
     ) -> None:
-        rel_pos_cls = partial(GaussianRelPosMlp, sigma=sigma, amplitude=amplitude)
+        rel_pos_cls = partial(
+            GaussianRelPosMlp, sigma=sigma, amplitude=amplitude, gaussian_per_head=gaussian_per_head
+        )
         super().__init__(embed_dims, num_heads, rel_pos_cls=rel_pos_cls)
         self.bias_in_kernel = bias_in_kernel
 
@@ -95,7 +112,8 @@ class GaussianRelPosAttention(RelPosAttention):
             bias_of_queries(table, grid, queries).to(content.dtype)
             for table in (self.rel_pos.gaussian.table(grid), self.rel_pos.table(grid))
         )
-        maps = dict(Gaussian=gaussian.softmax(-1)[None, None], **maps_of_product(content, bias))
+        gaussian = gaussian.softmax(-1)[(None,) * (4 - gaussian.dim())]
+        maps = dict(Gaussian=gaussian, **maps_of_product(content, bias))
         return {name: AttentionMap.of_grid(weights, grid) for name, weights in maps.items()}
 
     def head_parameters(self) -> dict[str, list[float]]:

@@ -297,7 +297,7 @@ class ConvolutionalSparseReconstruction(FourierKernels):
 
     Source: VARS (Shi et al., ICML 2022), eq. 10 to 12 with a static dictionary, as in the release: P^T is the
     circular convolution of a channel with a few kernels as large as the grid, and the step length is 1 / L. The
-    reconstruction P u goes through a second circular convolution, BatchNorm and a projection.
+    reconstruction P u goes through a second circular convolution, BatchNorm and a projection, see `with_mixing`.
 
     The kernels of the dictionary are divided by their norm here; the release normalises the parameters after each
     optimizer step instead. L of a channel is the largest eigenvalue, over all frequencies, of the real part of the
@@ -313,6 +313,9 @@ class ConvolutionalSparseReconstruction(FourierKernels):
         sparsity: lambda, the weight of the L1 norm; 3.5 in the release, 0.3 in the paper.
         num_kernels: Number of kernels in the dictionary of each channel; 5 in the release. Shapes have K.
         threshold: 'soft', the exact proximal operator, as in the release, or 'gelu'.
+        with_mixing: Whether there are a projection to values before the reconstruction, and the second convolution
+            and a projection after it, as in the release. Without them the layer has the parameters of GFNet's filter
+            with one kernel, as in table 2 of the paper.
     """
 
     def __init__(
@@ -323,6 +326,7 @@ class ConvolutionalSparseReconstruction(FourierKernels):
         sparsity: float = 3.5,
         num_kernels: int = 5,
         threshold: str = 'soft',
+        with_mixing: bool = True,
     ) -> None:
         super().__init__(grid)
         _check_recurrence(num_steps, 1, sparsity, threshold)
@@ -330,10 +334,11 @@ class ConvolutionalSparseReconstruction(FourierKernels):
         self.sparsity = sparsity
         self.threshold = THRESHOLDS[threshold]
         self.kernel = nn.Parameter(torch.randn(embed_dims, num_kernels, *self.half_spectrum))
-        self.mix_kernel = nn.Parameter(0.02 * torch.randn(embed_dims, *self.half_spectrum))
-        self.v = nn.Linear(embed_dims, embed_dims)
+        mix_kernel = nn.Parameter(0.02 * torch.randn(embed_dims, *self.half_spectrum)) if with_mixing else None
+        self.register_parameter('mix_kernel', mix_kernel)
+        self.v = nn.Linear(embed_dims, embed_dims) if with_mixing else nn.Identity()
         self.norm = nn.BatchNorm2d(embed_dims)
-        self.proj = nn.Linear(embed_dims, embed_dims)
+        self.proj = nn.Linear(embed_dims, embed_dims) if with_mixing else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
@@ -342,7 +347,8 @@ class ConvolutionalSparseReconstruction(FourierKernels):
         with torch.autocast(x.device.type, enabled=False):
             spectrum = self.dictionary(grid, full_precision(value).dtype)
             output = _decode(_last(self.states(spectrum, full_precision(value))), spectrum)
-            output = circular_convolution(output, self._spectrum(self.mix_kernel, grid, output.dtype))
+            if self.mix_kernel is not None:
+                output = circular_convolution(output, self._spectrum(self.mix_kernel, grid, output.dtype))
         output = self.norm(output.to(value.dtype))
         return self.proj(output.permute(0, 2, 3, 1))
 

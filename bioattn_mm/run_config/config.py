@@ -180,13 +180,19 @@ def set_bias_mode(config: Config, mode: str) -> None:
     """Set the position bias of a config's backbone, a TransNeXt (see its `position_bias_settings`).
 
     Raises:
-        InputError: The config has another backbone, or there is no such mode.
+        InputError: The config has another backbone, or token mixers that the mode would replace, or there is no such
+            mode.
     """
     backbone = config.model.get('backbone', {})
     backbone_type = MODELS.get(str(backbone.get('type')))
     if not hasattr(backbone_type, 'position_bias_settings'):
         raise InputError(
             f'--bias-mode is for configs with a bioattn_mm.TransNeXt backbone, this one has {backbone.get("type")}'
+        )
+    if mode == 'unscaled' and backbone.get('token_mixers'):
+        raise InputError(
+            f"'unscaled' takes the length scaling from TransNeXt's own token mixers, {config.filename} has others: "
+            'leave it out'
         )
     settings = {key: backbone[key] for key in ('img_size', 'arch', 'pretrain_size') if key in backbone}
     backbone.update(backbone_type.position_bias_settings(mode, **settings))

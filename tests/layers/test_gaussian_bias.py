@@ -63,6 +63,27 @@ def test_pairs_of_a_table_that_is_not_symmetric(grid: tuple[int, int]) -> None:
     torch.testing.assert_close(bias_of_pairs(table, grid), table[:, row, column])
 
 
+def test_a_gaussian_of_each_head() -> None:
+    """`num_heads` Gaussians are those of as many layers, in the bias and in a ViT's attention."""
+    layer = GaussianBias(2.0, num_heads=2)
+    layer.sigma.data, layer.amplitude.data = torch.tensor([2.0, 0.7]), torch.tensor([1.0, 1.5])
+    wanted = torch.stack([GaussianBias(2.0, 1.0)((3, 4)), GaussianBias(0.7, 1.5)((3, 4))])
+    torch.testing.assert_close(layer((3, 4)), wanted)
+    assert layer.head_parameters()['gaussian_sigma'] == pytest.approx([2.0, 0.7])
+    layer.load_state_dict(layer.state_dict())
+
+    attention = GaussianRelPosAttention(8, 2, sigma=2.0, gaussian_per_head=True).eval()
+    shared = GaussianRelPosAttention(8, 2, sigma=2.0).eval()
+    shared.load_state_dict(
+        {**attention.state_dict(), **shared.rel_pos.gaussian.state_dict(prefix='rel_pos.gaussian.')}
+    )
+    x, queries = torch.randn(1, 3, 4, 8), torch.tensor([5, 0])
+    torch.testing.assert_close(attention(x), shared(x))
+    own, of_all = (module.attention_maps(x, queries)['Gaussian'].weights for module in (attention, shared))
+    assert own.shape[1] == 2
+    torch.testing.assert_close(own, of_all.expand_as(own))
+
+
 def test_sign_of_sigma_and_amplitude_does_not_matter() -> None:
     layer, mirrored = GaussianBias(2.0, 1.5), GaussianBias(2.0, -1.5)
     mirrored.sigma.data.neg_()

@@ -218,6 +218,17 @@ def test_recurrent_states_are_those_of_the_output() -> None:
     torch.testing.assert_close(layer(x), layer.proj(layer.norm(mixed).permute(0, 2, 3, 1)))
 
 
+def test_static_dictionary_alone() -> None:
+    """VARS-S of GFNet in table 2: the normalised reconstruction of the input itself."""
+    layer = layer_of('vars_s', num_kernels=1, with_mixing=False)
+    assert {name for name, _ in layer.named_parameters()} == {'kernel', 'norm.weight', 'norm.bias'}
+    x = torch.randn(2, 4, 6, 8)
+    spectrum = layer.dictionary((4, 6))
+    codes = list(layer.states(spectrum, x.permute(0, 3, 1, 2)))[-1]
+    reconstruction = torch.fft.irfft2((torch.fft.rfft2(codes) * spectrum.conj()).sum(2), s=(4, 6))
+    torch.testing.assert_close(layer(x), layer.norm(reconstruction).permute(0, 2, 3, 1))
+
+
 def test_global_filter_is_a_convolution_of_each_channel() -> None:
     layer = layer_of('global_filter', 3, grid=(4, 5)).double()
     x = torch.randn(2, 4, 5, 3, dtype=torch.float64)

@@ -16,6 +16,7 @@ from bioattn_mm.analysis.flops import count_multiply_adds
 from bioattn_mm.analysis.model_stats import default_size
 from bioattn_mm.layers import AggregatedAttention, LogCPB, PixelFocusedAttention
 from bioattn_mm.layers.baseline_attention import RandomFeatures
+from bioattn_mm.layers.fourier import FourierKernels
 from tests.configs.reading import parse
 from tests.needs import needs
 
@@ -52,8 +53,8 @@ def billions(network: nn.Module, image: Tensor, name: str) -> float:
     """Multiply-adds as the paper counts.
 
     TransNeXt: what fvcore counts of the authors' code, which is all products, both layers of log-CPB, 5 for each
-    number that a norm gives, and 1 for each that is pooled. VARS: all products. The others: layers alone, as modules,
-    without the products of attention.
+    number that a norm gives, and 1 for each that is pooled. VARS: all products but those of Fourier transforms, which
+    fvcore does not count. The others: layers alone, as modules, without the products of attention.
     """
     extra = []
 
@@ -84,9 +85,19 @@ def billions(network: nn.Module, image: Tensor, name: str) -> float:
     counts = count_multiply_adds(network, image)
     if name.startswith('transnext/'):
         return (counts[''] + sum(extra)) / 1e9
-    layers = [counts.get(name, 0) for name, module in network.named_modules() if isinstance(module, LAYERS)]
-    products = counts[''] if name.startswith('vars/') else sum(layers)
+    products = of_layers(network, counts)
+    if name.startswith('vars/'):
+        products = counts['']
+        for place, module in network.named_modules():
+            if isinstance(module, FourierKernels):
+                products -= counts[place] - of_layers(module, counts, f'{place}.')
     return (products + sum(extra)) / 1e9
+
+
+def of_layers(network: nn.Module, counts: dict[str, int], prefix: str = '') -> int:
+    return sum(
+        counts.get(prefix + place, 0) for place, module in network.named_modules() if isinstance(module, LAYERS)
+    )
 
 
 def _and(hook: object, module: nn.Module, table: Tensor) -> Tensor:

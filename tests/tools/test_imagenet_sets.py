@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
@@ -34,6 +35,18 @@ test_pipeline = [
     dict(type='PackInputs'),
 ]
 test_dataloader = dict(num_workers=0, persistent_workers=False, batch_size=4, dataset=dict(pipeline=test_pipeline))
+"""
+BARE = """
+data_preprocessor = dict(num_classes=1000, mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375], to_rgb=True)
+model = dict(
+    type='ImageClassifier',
+    backbone=dict(type='ResNet', depth=18, stem_channels=8, base_channels=8),
+    neck=dict(type='GlobalAveragePooling'),
+    head=dict(type='LinearClsHead', num_classes=1000, in_channels=64),
+)
+default_scope = 'mmpretrain'
+test_dataloader = dict(dataset=dict(type='ImageNet', data_root='nowhere', split='val', pipeline=[]))
+test_evaluator = dict(type='Accuracy', topk=(1, 5))
 """
 WORDNET_IDS = list(wordnet_labels())
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -153,7 +166,7 @@ def test_imagenet_c_as_files(imagenet_c: Path, place: Path, tool: InProcess, tmp
 
 def test_some_of_imagenet_c_and_their_mean(imagenet_c: Path, place: Path, tool: InProcess, tmp_path: Path) -> None:
     """robustness.py on the same files: resumable, and without mCE if not all are there."""
-    write_validation_set(place, 4)
+    write_predicted_set(place, 4)
     tool(
         place, 'analysis/robustness.py', 'small.py', 'small.pth', '--imagenet-c', imagenet_c, '--corruptions',
         'shot_noise', 'snow', '--severities', 1, 2, 3, '--out', tmp_path / 'out',
@@ -186,19 +199,22 @@ def test_classifiers_get_corrupted_crops() -> None:
     assert types == ['LoadImageFromFile', 'ResizeEdge', 'CenterCrop', 'bioattn_mm.Corrupt', 'PackInputs']
 
 
-def write_validation_set(place: Path, count: int) -> None:
+def write_predicted_set(place: Path, count: int) -> None:
     """A validation set of images whose labels are the model's predictions."""
     images = random_images(count, SIDE)
-    predicted = logits(place, centre(images)).argmax(1).tolist()
+    write_validation_set(place, images, logits(place, centre(images)).argmax(1).tolist())
+
+
+def write_validation_set(place: Path, images: np.ndarray, labels: list[int]) -> None:
     for index, image in enumerate(images):
         save(place / f'data/imagenet/val/{index}.png', image)
     (place / 'data/imagenet/meta').mkdir(exist_ok=True)
-    lines = [f'{index}.png {label}\n' for index, label in enumerate(predicted)]
+    lines = [f'{index}.png {label}\n' for index, label in enumerate(labels)]
     (place / 'data/imagenet/meta/val.txt').write_text(''.join(lines))
 
 
 def test_attacks_on_a_classifier(place: Path, tool: InProcess, tmp_path: Path) -> None:
-    write_validation_set(place, 12)
+    write_predicted_set(place, 12)
     call = (
         'analysis/robustness.py', 'small.py', 'small.pth', '--attack', 'fgsm', 'pgd', '--epsilon', '1/255',
         '0.0313725490196', '--steps', 3, '--out', tmp_path / 'out',
@@ -252,19 +268,37 @@ def test_crops_of_an_input_size(size: int, steps: list) -> None:
 
 
 def test_accuracy_against_input_size(place: Path, tool: InProcess, tmp_path: Path) -> None:
-    write_validation_set(place, 4)
+    """One checkpoint with each position bias, and classifiers of mmpretrain and timm beside it."""
+    model = timm.create_model('test_convnext').eval()
+    torch.nn.init.normal_(model.head.fc.weight)  # so that not all images are of one class
+    torch.save(model.state_dict(), place / 'timm.pth')
+    # Images of which 224 / 256 are the crop, and of which the model of timm is right about three in four.
+    images = random_images(4, 256)
+    mean, std = (torch.tensor(model.pretrained_cfg[key]).view(3, 1, 1) for key in ('mean', 'std'))
+    with torch.no_grad():
+        batch = torch.from_numpy(images[:, 16:240, 16:240]).permute(0, 3, 1, 2) / 255
+        labels = model((batch - mean) / std).argmax(1)
+    write_validation_set(place, images, [*labels[:3].tolist(), (int(labels[3]) + 1) % 1000])
+    # mmpretrain's own configs name the normalisation outside of the model.
+    (place / 'bare.py').write_text(BARE)
+    torch.manual_seed(2)
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        torch.save(MODELS.build(Config.fromfile(place / 'bare.py').model).state_dict(), place / 'bare.pth')
     tool(
         place, 'analysis/benchmark_extrapolation.py', 'small.py', 'small.pth', '--sizes', 64, 224,
-        '--modes', 'linear', 'extrapolate', '--out', tmp_path / 'out',
+        '--modes', 'linear', 'extrapolate', 'unscaled', '--compare', 'bare.py', 'bare.pth',
+        '--timm', 'test_convnext', 'timm.pth', '--out', tmp_path / 'out',
     )  # fmt: skip
     with (tmp_path / 'out/table.csv').open() as file:
         rows = list(csv.DictReader(file))
-    assert [(row['bias_mode'], row['size']) for row in rows] == [
-        (mode, size) for mode in ('linear', 'extrapolate') for size in ('64', '224')
+    models = *(('small', mode) for mode in ('linear', 'extrapolate', 'unscaled')), ('bare', ''), ('test_convnext', '')
+    assert [(row['model'], row['bias_mode'], row['size']) for row in rows] == [
+        (*model, size) for model in models for size in ('64', '224')
     ]
     assert {row['metric'] for row in rows} == {'accuracy/top1'}
-    # At the training size the linear mode's pooled grid is the grid of the others.
-    assert rows[1]['value'] == rows[3]['value']
+    # At the training size the linear mode's pooled grid is the grid of the others, and the length that of training.
+    assert rows[1]['value'] == rows[3]['value'] == rows[5]['value']
+    assert rows[-1]['value'] == '75.0'
 
 
 REFUSED = {
@@ -317,7 +351,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(('call', 'message'), REFUSED.values(), ids=REFUSED)
 def test_refuses_in_one_line(call: tuple, message: str, place: Path, tool: InProcess, tmp_path: Path) -> None:
-    write_validation_set(place, 4)
+    write_predicted_set(place, 4)
     options = ('--work-dir', tmp_path) if call[0] == 'test.py' else ()
     line = tool.refused(place, *call, *options)
     assert line.startswith('error: ') and re.search(message, line)

@@ -108,7 +108,7 @@ def test_accuracy_against_input_size(workplace: Path, trained: Path, tool: InPro
     tool(workplace, *arguments)
     with (workplace / 'extrapolation/table.csv').open() as file:
         rows = list(csv.DictReader(file))
-    assert [row['bias_mode'] for row in rows] == ['extrapolate', 'interpolate', 'linear']
+    assert [row['bias_mode'] for row in rows] == ['extrapolate', 'interpolate', 'linear', 'unscaled']
     assert all(float(row['value']) > 0 and float(row['seconds_per_image']) > 0 for row in rows)
     # Another pooled grid gives other predictions.
     assert rows[2]['value'] != rows[0]['value']

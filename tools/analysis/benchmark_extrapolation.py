@@ -3,33 +3,44 @@
 
 Detectors and segmentors: every image is tested whole, resized so that its short side has the size and its aspect
 ratio is kept. Classifiers, as TransNeXt's authors do: below 384 pixels a square at the centre of the image, 224 / 256
-of its short side, and from 384 pixels the whole image, stretched to a square.
+of its short side, and from 384 pixels the whole image, stretched to a square. Beside a classifier, --compare and
+--timm test others on the same images.
 """
 
 import argparse
 import copy
+import functools
 import statistics
 import sys
+from collections.abc import Callable
 
 import bioattn_mm.process_settings  # noqa: F401
 
 from matplotlib.figure import Figure
+from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from rich.console import Console
 from rich.progress import Progress
 
-from bioattn_mm.analysis.evaluation import TrainedModel, choose_metric
+from bioattn_mm.analysis.evaluation import TrainedModel, beside, choose_metric, timm_classifier
+from bioattn_mm.analysis.models import PRETRAINED
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.errors import InputError
-from bioattn_mm.models.backbones.transnext import BIAS_MODES
+from bioattn_mm.files import unique_name
+from bioattn_mm.models.backbones.transnext import TEST_MODES
+from bioattn_mm.registry import MODELS
 from bioattn_mm.run_config.config import load_config, set_bias_mode
 from bioattn_mm.run_config.pipelines import set_crop_size
 from bioattn_mm.run_config.runner import now
 
 FILES = ('table.csv', 'plot.png')
 SIZES = (224, 320, 448, 512, 640, 768, 896, 1024)
+# Those of TransNeXt's table 5.
+CLASSIFICATION_SIZES = (224, 256, 320, 384, 480, 512, 640)
+# A model with a position bias, or None for one without a choice, as a function of the size of the images.
+Entrant = tuple[str, str | None, Callable[[int], TrainedModel]]
 
 
 def parse_args() -> argparse.Namespace:
@@ -37,6 +48,8 @@ def parse_args() -> argparse.Namespace:
         __doc__,
         'analysis/benchmark_extrapolation.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth '
         '--out extrapolation',
+        'analysis/benchmark_extrapolation.py configs/transnext/transnext-tiny_8xb128_in1k.py '
+        'transnext_tiny_224_1k.pth --timm convnext_base.fb_in1k pretrained --out extrapolation',
     )
     parser.add_config()
     parser.add_checkpoint()
@@ -45,15 +58,32 @@ def parse_args() -> argparse.Namespace:
         '--sizes',
         minimum=32,
         nargs='+',
-        default=SIZES,
-        help=f'short sides, of classifiers crops, in pixels (default: {" ".join(map(str, SIZES))})',
+        help=f'short sides in pixels (default: {" ".join(map(str, SIZES))}), of classifiers crops (default: '
+        f'{" ".join(map(str, CLASSIFICATION_SIZES))})',
     )
     parser.add_argument(
         '--modes',
         nargs='+',
-        choices=BIAS_MODES,
-        default=BIAS_MODES,
-        help='position biases (default: all); linear pools to 1/32 of the training size, model.backbone.img_size',
+        choices=TEST_MODES,
+        help='position biases of TransNeXt (default: all); linear pools to 1/32 of the training size, '
+        'model.backbone.img_size; unscaled extrapolates without length scaling',
+    )
+    parser.add_argument(
+        '--compare',
+        nargs=2,
+        action='append',
+        default=[],
+        metavar=('CONFIG', 'CHECKPOINT'),
+        help="another classifier on the same images, also of mmpretrain's own configs; repeat the option for more",
+    )
+    parser.add_argument(
+        '--timm',
+        nargs=2,
+        action='append',
+        default=[],
+        metavar=('NAME', 'CHECKPOINT'),
+        help=f"a classifier of timm on the same images; '{PRETRAINED}' stands for timm's own weights; repeat the "
+        'option for more',
     )
     parser.add_argument('--metric', help="metric of the config's evaluator (default: mIoU, AP of boxes or top-1)")
     parser.add_config_options()
@@ -68,40 +98,85 @@ def main() -> None:
     config = load_config(
         args.config, mini=args.mini, cfg_options=args.cfg_options, dataloaders=('test_dataloader',), tta=True
     )
-    model = TrainedModel.read(config, args.checkpoint)
     config.work_dir = str(report.path('logs'))
+    sizes = args.sizes or (CLASSIFICATION_SIZES if config.default_scope == 'mmpretrain' else SIZES)
+    entrants = read_entrants(args, config)
 
     rows = []
     # On stdout as it is now: during a test it is redirected to a file, for what evaluators print.
     with Progress(console=Console(file=sys.stdout)) as progress:
-        task = progress.add_task('', total=len(args.modes) * len(args.sizes))
-        for mode in args.modes:
-            for size in args.sizes:
-                progress.update(task, description=f'{mode}, {size} pixels')
-                rows.append(measure(model, mode, size, args.metric))
+        task = progress.add_task('', total=len(entrants) * len(sizes))
+        for name, mode, model_at in entrants:
+            for size in sizes:
+                progress.update(task, description=f'{label(name, mode)}, {size} pixels')
+                rows.append(
+                    dict(model=name, bias_mode=mode, **measure(name, mode, model_at(size), size, args.metric))
+                )
                 report.write_csv('table.csv', rows)  # now, so that an interruption loses nothing
                 progress.advance(task)
     report.write_figure('plot.png', draw(rows))
     cells = (
-        (row['bias_mode'], row['size'], f'{row["value"]:.4g}', f'{row["seconds_per_image"]:.3f}') for row in rows
+        (label(row['model'], row['bias_mode']), row['size'], f'{row["value"]:.4g}', f'{row["seconds_per_image"]:.3f}')
+        for row in rows
     )
-    title = f'{rows[0]["metric"]} of {args.checkpoint}'
-    print_table(title, ('position bias', 'size', rows[0]['metric'], 'seconds an image'), cells)
+    print_table(rows[0]['metric'], ('model', 'size', rows[0]['metric'], 'seconds an image'), cells)
     print(report)
 
 
-def measure(model: TrainedModel, mode: str, size: int, metric: str | None) -> dict:
-    """Test a model with one position bias at one size: a row of the table."""
+def read_entrants(args: argparse.Namespace, config: Config) -> list[Entrant]:
+    """The models that are tested, each TransNeXt with all its position biases."""
+    configs, entrants = {unique_name(args.config, []): (config, args.checkpoint)}, []
+    for path, checkpoint in args.compare:
+        other = load_config(path, mini=args.mini)
+        configs[unique_name(path, configs)] = (beside(config, other), checkpoint)
+    for name, (of_model, checkpoint) in configs.items():
+        modes = bias_modes(of_model, args.modes)
+        for mode in modes:
+            if mode:
+                set_bias_mode(copy.deepcopy(of_model), mode)  # so that none is found to be impossible after hours
+        model = TrainedModel.read(of_model, checkpoint)
+        entrants += [(name, mode, lambda size, model=model: model) for mode in modes]
+    for name, checkpoint in args.timm:
+        # Some of timm's models are built for one size.
+        model_at = functools.partial(timm_classifier, config, name, checkpoint)
+        model_at(CLASSIFICATION_SIZES[0])
+        entrants.append((unique_name(f'{name}.py', [entrant[0] for entrant in entrants]), None, model_at))
+    return entrants
+
+
+def bias_modes(config: Config, wanted: list[str] | None) -> list[str | None]:
+    """The position biases that a model is tested with: those that are asked for, else all; of others than TransNeXt
+    the one that it has, None.
+    """
+    backbone = config.model.get('backbone') or {}
+    if not hasattr(MODELS.get(str(backbone.get('type'))), 'position_bias_settings'):
+        return [None]
+    # Other token mixers than TransNeXt's own may have no length scaling.
+    return wanted or [mode for mode in TEST_MODES if mode != 'unscaled' or not backbone.get('token_mixers')]
+
+
+def label(name: str, mode: str | None) -> str:
+    return f'{name}, {mode}' if mode else name
+
+
+def measure(name: str, mode: str | None, model: TrainedModel, size: int, metric: str | None) -> dict:
+    """Test a model with one position bias at one size: the numbers of a row of the table."""
     config = copy.deepcopy(model.config)
-    set_bias_mode(config, mode)
+    if mode:
+        set_bias_mode(config, mode)
     resize = set_crop_size if config.default_scope == 'mmpretrain' else set_size
     resize(config.test_dataloader.dataset.pipeline, size)
-    config.experiment_name = f'{mode}_{size}'
+    config.experiment_name = f'{label(name, mode)}_{size}'.replace('/', '_')
     stopwatch = Stopwatch()
-    metrics = model.test(config, stopwatch)
+    try:
+        metrics = model.test(config, stopwatch)
+    except AssertionError as error:  # of timm's models, some take some sizes alone
+        raise InputError(
+            f'{name} takes no images of {size} pixels: {error}; leave the size or the model out'
+        ) from error
     metric = choose_metric(metrics, metric)
     seconds = statistics.median(stopwatch.seconds)
-    return dict(bias_mode=mode, size=size, metric=metric, value=metrics[metric], seconds_per_image=seconds)
+    return dict(size=size, metric=metric, value=metrics[metric], seconds_per_image=seconds)
 
 
 class Stopwatch(Hook):
@@ -130,16 +205,19 @@ def set_size(pipeline: list[dict], size: int) -> None:
 
 
 def draw(rows: list[dict]) -> Figure:
-    """Draw the metric and the time over the size, with a line for each position bias."""
+    """Draw the metric and the time over the size, with a line for each model and position bias."""
     figure = Figure(figsize=(10, 4), layout='constrained')
     axes = figure.subplots(1, 2)
-    for axis, column, label in zip(axes, ('value', 'seconds_per_image'), (rows[0]['metric'], 'seconds an image')):
-        for mode in dict.fromkeys(row['bias_mode'] for row in rows):
-            points = sorted((row['size'], row[column]) for row in rows if row['bias_mode'] == mode)
-            axis.plot(*zip(*points), marker='o', label=mode)
-        axis.set(xlabel='short side of the image (pixels)', ylabel=label)
+    entrants = list(dict.fromkeys((row['model'], row['bias_mode']) for row in rows))
+    several = len({name for name, _ in entrants}) > 1
+    for axis, column, title in zip(axes, ('value', 'seconds_per_image'), (rows[0]['metric'], 'seconds an image')):
+        for entrant in entrants:
+            points = sorted((row['size'], row[column]) for row in rows if (row['model'], row['bias_mode']) == entrant)
+            name, mode = entrant
+            axis.plot(*zip(*points), marker='o', label=label(name, mode) if several else mode or name)
+        axis.set(xlabel='short side of the image (pixels)', ylabel=title)
         axis.grid(alpha=0.3)
-    axes[0].legend(title='position bias')
+    axes[0].legend(title='model' if several else 'position bias', fontsize=7)
     return figure
 
 

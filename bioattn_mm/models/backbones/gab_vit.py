@@ -27,10 +27,13 @@ class GABBlock(RelPosBlock):
         sigma: float,
         amplitude: float,
         bias_in_kernel: bool,
+        gaussian_per_head: bool,
     ) -> None:
         norm_layer = partial(nn.LayerNorm, eps=1e-6)
         super().__init__(embed_dims, num_heads, init_values=LAYER_SCALE, drop_path=drop_path, norm_layer=norm_layer)
-        self.attn = GaussianRelPosAttention(embed_dims, num_heads, sigma, amplitude, bias_in_kernel)
+        self.attn = GaussianRelPosAttention(
+            embed_dims, num_heads, sigma, amplitude, bias_in_kernel, gaussian_per_head
+        )
 
 
 @MODELS.register_module()
@@ -56,6 +59,8 @@ class GABViT(PlainBackbone):
         with_cp: Recompute each block's activations in the backward pass to save memory.
         bias_in_kernel: On a GPU, compute the position bias inside the attention kernel (PyTorch's flex attention),
             instead of storing it for all pairs of tokens: saves memory at large inputs, compiles at the first.
+        gaussian_per_head: Whether each head of a layer has a Gaussian of its own, or all share one, as the paper has
+            chosen.
         frozen_stages: Blocks up to and including this one are frozen, and the patch embedding with them; -1 freezes
             none.
         init_cfg: `dict(type='Pretrained', checkpoint=FILE)` takes timm's file as it is (the Gaussians, which it
@@ -83,6 +88,7 @@ class GABViT(PlainBackbone):
         drop_path_rate: float = 0.0,
         with_cp: bool = False,
         bias_in_kernel: bool = False,
+        gaussian_per_head: bool = False,
         frozen_stages: int = -1,
         init_cfg: dict | list | None = None,
     ) -> None:
@@ -95,7 +101,7 @@ class GABViT(PlainBackbone):
         self.out_channels = tuple(self.stage_channels[index] for index in self.out_indices)
         self.patch_embed = patch_embedding(embed_dims, PATCH_SIZE)
         self.blocks = nn.ModuleList(
-            GABBlock(embed_dims, num_heads, rate, sigma, amplitude, bias_in_kernel)
+            GABBlock(embed_dims, num_heads, rate, sigma, amplitude, bias_in_kernel, gaussian_per_head)
             for rate in self.drop_path_rates(drop_path_rate)
         )
         self.fc_norm = self.pooled_norm(embed_dims)

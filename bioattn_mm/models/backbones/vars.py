@@ -109,7 +109,8 @@ class VARS(PlainBackbone):
         threshold: 'soft', the proximal operator of the L1 norm, or 'gelu', a smooth version; None for the release's:
             'soft' with 'vars_s', else 'gelu'.
         num_kernels: Kernels of each channel in the dictionary of 'vars_s'; 5 in the release. With 3, RVT-Ti and
-            DeiT-Ti have the paper's numbers of parameters, 9.2 M and 6.8 M.
+            DeiT-Ti have the paper's numbers of parameters, 9.2 M and 6.8 M; with 1 and
+            `attention=dict(type='bioattn_mm.ConvolutionalSparseReconstruction', with_mixing=False)` GFNet-Ti, 7.5 M.
         pretrain_size: Image size of the pre-training, int or (height, width) in pixels: the grid of the static
             dictionaries and of the position embedding.
         out_indices: Blocks (counted from 0) whose outputs are returned; None for the last of each stride with two
