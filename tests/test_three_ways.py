@@ -48,6 +48,7 @@ def test_the_code_runs(page: str, folder: Path) -> None:
     assert names['model'](torch.randn(1, 3, 224, 224)).shape == (1, 10)
     norm = names['backbone'].stages[3].norm.weight
     torch.testing.assert_close(names['model'].backbone.stages[3].norm.weight, norm, rtol=0, atol=0)
+    torch.testing.assert_close(names['again'].head.fc.weight, names['micro'].head.fc.weight)
     # 21 blocks, what comes before them, and the head.
     scales = {group['lr_scale'] for group in names['optimizer'].param_groups}
     assert scales == {0.8**depth for depth in range(23)}

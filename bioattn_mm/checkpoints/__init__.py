@@ -16,6 +16,7 @@ from .files import (
 )
 from .loading import (
     check_fit,
+    convert_channels,
     fit_backbone,
     fit_classifier,
     load_backbone,
@@ -33,6 +34,7 @@ __all__ = [
     'fetch',
     'find_weights_key',
     'first_of',
+    'convert_channels',
     'fit_backbone',
     'fit_classifier',
     'load_backbone',

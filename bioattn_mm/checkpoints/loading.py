@@ -24,6 +24,7 @@ class ReleasedBackbone(Protocol):
     released_head: str
     released_names_of_classifier: Sequence[tuple[str, str | Callable[[re.Match], str]]]
     optional_weights: Sequence[str]
+    first_conv: str
 
 
 @dataclass
@@ -131,6 +132,9 @@ def fit_backbone(backbone: nn.Module, path: str, state_dict: dict[str, Tensor]) 
     """
     own = backbone.state_dict()
     weights, unused = match_backbone(backbone, state_dict, own)
+    first = f'{backbone.first_conv}.weight'
+    if first in weights:
+        weights[first] = convert_channels(path, weights[first], own[first].shape[1])
     kept = [
         name
         for name in own
@@ -139,6 +143,32 @@ def fit_backbone(backbone: nn.Module, path: str, state_dict: dict[str, Tensor]) 
     unknown = [name for name in unused if not name.startswith(CLASSIFIER_PREFIXES)]
     check_fit(path, weights, {name: value for name, value in own.items() if name not in kept}, unknown)
     return Match(weights, unused, kept)
+
+
+def convert_channels(path: str, weight: Tensor, in_channels: int) -> Tensor:
+    """Weights of a model's first convolution for images of another number of channels, as timm converts them.
+
+    Args:
+        path: The file, for the message.
+        weight: (out, channels, height, width).
+        in_channels: Channels of the model's images.
+
+    Returns:
+        Those of three channels summed for one, else repeated in turn and scaled by 3 / in_channels.
+
+    Raises:
+        InputError: They are for neither three channels nor those of the model.
+    """
+    if weight.ndim != 4 or weight.shape[1] == in_channels:
+        return weight
+    if weight.shape[1] != 3:
+        raise InputError(
+            f'{path} is for images of {weight.shape[1]} channels and the model for {in_channels}: weights of 3 '
+            f'channels alone are converted; set in_channels={weight.shape[1]}'
+        )
+    from timm.models import adapt_input_conv
+
+    return adapt_input_conv(in_channels, weight)
 
 
 def fit_classifier(backbone: nn.Module, path: str, checkpoint: dict) -> Match:

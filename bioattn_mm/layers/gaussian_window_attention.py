@@ -2,7 +2,9 @@
 
 import torch
 import torch.nn.functional as F
+from mmcv.cnn.bricks.transformer import PatchEmbed, PatchMerging
 from mmpretrain.models.utils import ShiftWindowMSA, WindowMSA
+from timm.layers import register_notrace_module
 from torch import Tensor
 
 from ..ops.relative_bias import bias_of_queries
@@ -10,6 +12,10 @@ from .attention_maps import AttentionMap, AttentionMaps, maps_of_product
 from .gaussian_bias import GaussianBias
 from .grid import Grid
 from .windows import Windows
+
+# torch.fx does not look into what follows shapes; as timm marks its own modules.
+for _module in (PatchEmbed, PatchMerging, ShiftWindowMSA):
+    register_notrace_module(_module)
 
 
 class GaussianWindowMSA(WindowMSA):

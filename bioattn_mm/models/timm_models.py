@@ -8,12 +8,29 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from timm.models import FeatureInfo, build_model_with_cfg
+from timm.layers import Format, nchw_to, register_notrace_module, to_2tuple
+from timm.models import FeatureDictNet, FeatureInfo, FeatureListNet, build_model_with_cfg, get_pretrained_cfg_value
+from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from ..checkpoints import fit_backbone, weights_of
 from ..errors import InputError
+from ..layers import (
+    GPSA,
+    AggregatedAttention,
+    ConvGLU,
+    ConvolutionalSparseReconstruction,
+    GaussianRelPosAttention,
+    GlobalFilter,
+    LengthScaledAttention,
+    PerformerAttention,
+    PeripheralAttention,
+    PositionEmbedding,
+    SoftmaxAttention,
+    SparseReconstructionAttention,
+)
 from .backbones import VARS, Backbone, ConViT, GABSwin, GABViT, PerViT, TransNeXt
+from .backbones.base import as_map, check_images
 
 # The classes by name, and the arguments with which each is the backbone of a classifier.
 BACKBONES: dict[str, type[Backbone]] = {
@@ -28,32 +45,41 @@ CLASSIFIER_SETTINGS = dict(
     VARS=dict(out_type='avg_featmap'),
 )
 
+# torch.fx does not look into what follows shapes and calls operators; as timm marks its own modules.
+for _module in (
+    AggregatedAttention,
+    ConvGLU,
+    ConvolutionalSparseReconstruction,
+    GaussianRelPosAttention,
+    GlobalFilter,
+    GPSA,
+    LengthScaledAttention,
+    PerformerAttention,
+    PeripheralAttention,
+    PositionEmbedding,
+    SoftmaxAttention,
+    SparseReconstructionAttention,
+):
+    register_notrace_module(_module)
+
 
 class TimmModel(nn.Module):
     """What timm asks of all models.
 
     Args:
         backbone: Any of the backbones.
-        in_chans: Channels of the images, 3.
 
     Attributes:
         feature_info: Channels (`num_chs`), stride (`reduction`) and name (`module`) of what each stage gives.
-
-    Raises:
-        InputError: `in_chans` is not 3.
+        in_chans: Channels of the images.
     """
 
-    def __init__(self, backbone: Backbone, in_chans: int = 3) -> None:
+    def __init__(self, backbone: Backbone) -> None:
         super().__init__()
-        if in_chans != 3:
-            raise InputError(
-                f'{type(backbone).__name__} takes images of 3 channels, got in_chans={in_chans}: repeat a grey image '
-                'three times'
-            )
         self.backbone = backbone
-        stages = 'stages' if hasattr(backbone, 'stages') else 'blocks'
+        self.in_chans = backbone.in_channels
         self.feature_info = [
-            dict(num_chs=channels, reduction=stride, module=f'backbone.{stages}.{index}')
+            dict(num_chs=channels, reduction=stride, module=f'backbone.{_module_of_stage(backbone, index)}')
             for index, (channels, stride) in enumerate(zip(backbone.stage_channels, backbone.stage_strides))
         ]
         self.register_load_state_dict_pre_hook(_fit_checkpoint)
@@ -91,6 +117,20 @@ class TimmModel(nn.Module):
 
         return depth_of
 
+    def set_input_size(self, img_size: int | tuple[int, int]) -> None:
+        """Prepare for training at another image size, where that means something.
+
+        All models take any size as they are. A TransNeXt with `bias_mode='interpolate'` resizes its position bias
+        from this one.
+
+        Args:
+            img_size: Int or (height, width) in pixels.
+        """
+        if hasattr(self.backbone, 'set_img_size'):
+            self.backbone.set_img_size(img_size)
+            # What timm writes into a model's configuration for the hub.
+            self._traits = dict(getattr(self, '_traits', {}), img_size=to_2tuple(img_size))
+
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Compute activations again in the backward pass instead of keeping them."""
         for module in (self.backbone, *getattr(self.backbone, 'stages', ())):
@@ -99,12 +139,12 @@ class TimmModel(nn.Module):
 
 
 class TimmClassifier(TimmModel):
-    """A classifier as timm has them: (B, 3, H, W) to logits, (B, num_classes), for any H, W >= 32.
+    """A classifier as timm has them: (B, in_chans, H, W) to logits, (B, num_classes), for any H, W >= 32.
 
     Args:
         backbone: Name of the class.
         num_classes: Number of classes; 0 for the pooled features.
-        in_chans: Channels of the images, 3.
+        in_chans: Channels of the images.
         global_pool: 'avg', of ConViT 'token'; '' does not pool and needs `num_classes=0`. None pools.
         drop_rate: Dropout before the last layer, in training.
         **settings: Arguments of the backbone, such as `drop_path_rate`, or `bias_mode` of TransNeXt.
@@ -123,7 +163,7 @@ class TimmClassifier(TimmModel):
         **settings,
     ) -> None:
         settings = {**CLASSIFIER_SETTINGS[backbone], 'out_indices': (-1,), **settings}
-        super().__init__(BACKBONES[backbone](**settings), in_chans)
+        super().__init__(BACKBONES[backbone](in_channels=in_chans, **settings))
         self.pooling = 'token' if settings.get('out_type') == 'cls_token' else 'avg'
         self.num_features = self.head_hidden_size = self.backbone.out_channels[-1]
         self.head = nn.Sequential(OrderedDict(drop=nn.Dropout(drop_rate), fc=nn.Identity()))
@@ -150,6 +190,90 @@ class TimmClassifier(TimmModel):
         if self.global_pool:
             x = self.backbone.pool_features(x)
         return self.head.drop(x) if pre_logits else self.head(x)
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | Sequence[int] | None = None,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = 'NCHW',
+        intermediates_only: bool = False,
+        output_dict: bool = False,
+    ) -> list | tuple[Tensor, list] | dict:
+        """What `forward_features` gives, and what stages, in plain backbones blocks, give on the way there.
+
+        Args:
+            x: (B, in_chans, H, W).
+            indices: Stages, negative ones counted from the last; an int for that many of the last, None for all.
+            return_prefix_tokens: With each intermediate its class token, (B, 1, C); (B, 0, C) where it has none.
+            norm: Normalise the intermediates as the last map is: those of the classifier's width, in pyramids that of
+                the last stage. TransNeXt's stages normalise what they give in either case.
+            stop_early: Do not run what comes after the last of `indices`; the features are those of that stage then.
+            output_fmt: 'NCHW', 'NHWC' or 'NLC', of the intermediates.
+            intermediates_only: Leave the features out.
+            output_dict: Return a dict with the keys of timm's ViT.
+
+        Returns:
+            The features and the list of intermediates in the order of the network, each a tensor, with
+            `return_prefix_tokens` (tensor, class token).
+
+        Raises:
+            InputError: There is no such format.
+        """
+        if output_fmt not in ('NCHW', 'NHWC', 'NLC'):
+            raise InputError(f"output_fmt must be 'NCHW', 'NHWC' or 'NLC', got {output_fmt!r}")
+        backbone = self.backbone
+        check_images(x, backbone.in_channels)
+        num_stages = len(_stages(backbone))
+        taken, last = feature_take_indices(num_stages, indices)
+        maps, prefixes = [], []
+        for index, (tokens, grid) in enumerate(backbone.iterate_stages(x)):
+            normed = backbone.norm_of_stage(index)(tokens)
+            if index in taken:
+                shown = tokens
+                if norm:
+                    plain = not hasattr(backbone, 'stages') and tokens.shape[-1] == self.num_features
+                    shown = backbone.norm_of_stage(num_stages - 1)(tokens) if plain else normed
+                map_ = as_map(shown, grid)
+                maps.append(map_ if output_fmt == 'NCHW' else nchw_to(map_, Format(output_fmt)))
+                prefixes.append(_class_token(shown, grid))
+            if stop_early and index == last:
+                break
+        features = normed if getattr(backbone, 'out_type', None) == 'cls_token' else as_map(normed, grid)
+        if output_dict:
+            result = dict(image_intermediates=maps)
+            if return_prefix_tokens:
+                result['image_intermediates_prefix'] = prefixes
+            return result if intermediates_only else {**result, 'image_features': features}
+        if return_prefix_tokens:
+            maps = list(zip(maps, prefixes))
+        return maps if intermediates_only else (features, maps)
+
+    def prune_intermediate_layers(
+        self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Take out what comes after the last of some stages, in plain backbones blocks.
+
+        Args:
+            indices: As in `forward_intermediates`.
+            prune_norm: Also the norm of the last stage.
+            prune_head: Also the classifier's last layer and its pooling, as always where a stage is taken out.
+
+        Returns:
+            The stages, counted from 0.
+        """
+        num_stages = len(_stages(self.backbone))
+        taken, last = feature_take_indices(num_stages, indices)
+        ends = last < num_stages - 1
+        self.backbone.end_with_stage(last, with_norm=not (prune_norm or ends))
+        if ends:
+            self.num_features = self.head_hidden_size = self.feature_info[last]['num_chs']
+            self.pooling = 'avg'
+        if prune_head or ends:
+            self.reset_classifier(0, '')
+        return taken
 
     def get_classifier(self) -> nn.Module:
         """The last layer."""
@@ -188,7 +312,7 @@ class TimmFeatures(TimmModel):
 
     Args:
         backbone: Name of the class.
-        in_chans: Channels of the images, 3.
+        in_chans: Channels of the images.
         out_indices: Stages, in plain backbones blocks, whose maps are returned; negative ones count from the last,
             and an int stands for that many of the last. None for the backbone's default.
         **settings: Arguments of the backbone.
@@ -203,7 +327,7 @@ class TimmFeatures(TimmModel):
             out_indices = range(-out_indices, 0)
         if out_indices is not None:
             settings['out_indices'] = tuple(out_indices)
-        super().__init__(BACKBONES[backbone](**settings), in_chans)
+        super().__init__(BACKBONES[backbone](in_channels=in_chans, **settings))
         self.feature_info = FeatureInfo(self.feature_info, tuple(sorted(self.backbone.out_indices)))
 
     def forward(self, x: Tensor) -> list[Tensor]:
@@ -221,8 +345,14 @@ class TimmFeatures(TimmModel):
 
 
 def create_model(
-    name: str, backbone: str, settings: dict, pretrained: bool = False, features_only: bool = False, **kwargs
-) -> TimmModel:
+    name: str,
+    backbone: str,
+    settings: dict,
+    pretrained: bool = False,
+    features_only: bool = False,
+    feature_cls: str | type | None = None,
+    **kwargs,
+) -> nn.Module:
     """Build one of the models that `timm_registry` names, as `timm.create_model` asks for it.
 
     Args:
@@ -230,21 +360,58 @@ def create_model(
         backbone: Name of the class.
         settings: Arguments of the class that make the model.
         pretrained: Load the weights that the model's `pretrained_cfg` names.
-        features_only: Build a `TimmFeatures` instead of a `TimmClassifier`.
+        features_only: Build what gives maps instead of a `TimmClassifier`.
+        feature_cls: How. None or 'list' for a `TimmFeatures`; of timm's own, all around a classifier, 'getter' calls
+            its `forward_intermediates`, 'hook' and 'fx' catch what the stages, in plain backbones the blocks, give,
+            as it is.
         **kwargs: Arguments of the two, of the backbone, and of timm's `build_model_with_cfg`.
+
+    Raises:
+        InputError: timm's class is for models that are one sequence of modules, which these are not.
     """
-    model = build_model_with_cfg(
-        partial(TimmFeatures if features_only else TimmClassifier, backbone),
-        name,
-        pretrained,
-        pretrained_filter_fn=_fitted,
-        kwargs_filter=('num_classes', 'global_pool', 'drop_rate') if features_only else None,
-        **{**settings, **kwargs},
-    )
+    feature_cfg = kwargs.pop('feature_cfg', None) or {}
+    feature_cls = feature_cls or feature_cfg.pop('feature_cls', None)
+    kwargs = {**settings, **feature_cfg, **kwargs}
+    # The backbone converts weights for other numbers of channels: timm would do it a second time.
+    kwargs['pretrained_cfg_overlay'] = {**(kwargs.get('pretrained_cfg_overlay') or {}), 'first_conv': None}
+    model_cls = partial(TimmClassifier, backbone)
+    if not features_only:
+        options = {}
+    elif feature_cls in (None, 'list'):
+        model_cls = partial(TimmFeatures, backbone)
+        options = dict(kwargs_filter=('num_classes', 'global_pool', 'drop_rate'))
+    elif feature_cls in ('dict', FeatureDictNet, FeatureListNet):
+        raise InputError(f"feature_cls of {name} must be 'list', 'getter', 'hook' or 'fx', got {feature_cls!r}")
+    else:
+        options = dict(features_only=True, feature_cfg=dict(feature_cls=feature_cls))
+        kwargs.setdefault('out_indices', BACKBONES[backbone].default_out_indices(kwargs['arch']))
+    model = build_model_with_cfg(model_cls, name, pretrained, pretrained_filter_fn=_fitted, **options, **kwargs)
+    model.pretrained_cfg['first_conv'] = get_pretrained_cfg_value(name, 'first_conv')
     if features_only:
         for key in ('num_classes', 'classifier'):
             model.pretrained_cfg.pop(key, None)
     return model
+
+
+def _stages(backbone: Backbone) -> nn.ModuleList:
+    """The stages of a backbone that are built, in a plain one its blocks."""
+    return backbone.stages if hasattr(backbone, 'stages') else backbone.blocks
+
+
+def _module_of_stage(backbone: Backbone, stage: int) -> str:
+    """Name of the module whose output is that of a stage."""
+    if not hasattr(backbone, 'stages'):
+        return f'blocks.{stage}'
+    # Swin's stages have what halves the grid for the next one at their end.
+    halves = hasattr(backbone.stages[stage], 'downsample')
+    return f'stages.{stage}' + (f'.blocks.{len(backbone.stages[stage].blocks) - 1}' if halves else '')
+
+
+def _class_token(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+    """What comes before the tokens of a grid: (B, 1, C), or (B, 0, C) if nothing does."""
+    if tokens.dim() == 4:
+        return tokens.new_empty(tokens.shape[0], 0, tokens.shape[-1])
+    return tokens[:, : tokens.shape[1] - grid[0] * grid[1]]
 
 
 def _fit_checkpoint(model: TimmModel, state_dict: dict, prefix: str, *args: object) -> None:

@@ -203,7 +203,6 @@ def test_images_as_the_weights_want_them() -> None:
 @pytest.mark.parametrize(
     ('options', 'message'),
     [
-        (dict(in_chans=1), 'TransNeXt takes images of 3 channels, got in_chans=1: repeat a grey image'),
         (dict(global_pool='max'), "global_pool must be 'avg' or '', got 'max'"),
         (dict(global_pool=''), "global_pool='' needs num_classes=0, got 1000"),
         (dict(features_only=True, out_indices=(4,)), r'out_indices must be stages 0 to 3, got \(4,\)'),

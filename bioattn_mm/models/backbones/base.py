@@ -4,17 +4,19 @@ A new backbone subclasses `PlainBackbone` (one stride) or `HierarchicalBackbone`
 in its own file everything that the rest of the package needs to know of it; see docs/adding_a_backbone.md.
 """
 
+import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
+import torch.fx
 from mmengine.logging import print_log
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 
-from ...checkpoints import fit_classifier, load_backbone
+from ...checkpoints import convert_channels, fit_classifier, load_backbone
 from ...errors import InputError
-from ...layers.attention_maps import AttentionMaps, Recording
+from ...layers.attention_maps import AttentionMaps, Grid, Recording
 from .blocks import run_block
 
 MIN_INPUT_SIZE = 32
@@ -22,6 +24,8 @@ MIN_INPUT_SIZE = 32
 
 class Backbone(BaseModule):
     """Base of the backbones: (B, 3, H, W) to a tuple of feature maps (B, C_i, H_i, W_i), for any H, W >= 32.
+
+    Images have `in_channels` channels, 3 unless something else is said; shapes are written with 3.
 
     Stages are counted from 0; in a plain backbone every block is a stage of its own.
 
@@ -33,6 +37,9 @@ class Backbone(BaseModule):
         init_cfg: `dict(type='Pretrained', checkpoint=FILE)` takes a file of the authors' release, or one of this
             package, as it is; FILE may be a URL, or `hf://OWNER/NAME/FILE` of a Hugging Face repository. Other values
             are mmengine's.
+        in_channels: Channels of the images. Weights for three channels are converted to any other number as timm
+            does: summed for one channel, else repeated in turn and scaled by 3 / in_channels, which keeps the size
+            of the first layer's output.
 
     Attributes:
         arch_settings: Variants by name; a dict given as `arch` must have the same keys.
@@ -71,8 +78,14 @@ class Backbone(BaseModule):
         out_indices: tuple[int, ...],
         frozen_stages: int = -1,
         init_cfg: dict | list | None = None,
+        in_channels: int = 3,
     ) -> None:
         super().__init__(init_cfg=init_cfg)
+        if not isinstance(in_channels, int) or in_channels < 1:
+            raise InputError(
+                f'in_channels must be the number of channels of the images, 1 or more, got {in_channels}'
+            )
+        self.in_channels = in_channels
         stages = tuple(index + num_stages if index < 0 else index for index in out_indices)
         if not stages or not set(stages) <= set(range(num_stages)):
             raise InputError(f'out_indices must be stages 0 to {num_stages - 1}, got {out_indices}')
@@ -110,7 +123,7 @@ class Backbone(BaseModule):
         Raises:
             InputError: The input has another shape or is too small.
         """
-        self.check_input(x)
+        check_images(x, self.in_channels)
         return self.forward_features(x)
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -124,6 +137,40 @@ class Backbone(BaseModule):
     def pool_features(self, x: Tensor) -> Tensor:
         """Pool what `forward_unpooled` returns for a classifier: (B, C)."""
         return x.mean((2, 3))
+
+    def iterate_stages(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
+        """What each stage that is built gives to the next, before any norm of the outputs.
+
+        Args:
+            x: Images, (B, 3, H, W).
+
+        Yields:
+            Tokens, (B, H', W', C), or (B, H' * W', C) with or without a class token before them, and their grid.
+        """
+        raise NotImplementedError
+
+    def end_with_stage(self, last: int, with_norm: bool) -> None:
+        """Take out the stages after one, and make that the only output.
+
+        Args:
+            last: The stage.
+            with_norm: Keep what normalises its output.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def default_out_indices(cls, arch: str | dict) -> tuple[int, ...]:
+        """The `out_indices` of a variant when none are given."""
+        return inspect.signature(cls).parameters['out_indices'].default
+
+    def norm_of_stage(self, stage: int) -> nn.Module:
+        """What normalises the tokens that a stage gives, where they are an output; the identity if nothing does."""
+        raise NotImplementedError
+
+    @property
+    def first_conv(self) -> str:
+        """Name of the convolution that takes the images."""
+        return next(name for name, module in self.named_modules() if isinstance(module, nn.Conv2d))
 
     def block_modules(self) -> list[nn.Module]:
         """The transformer blocks, in the order in which they run; FSDP shards each as a unit."""
@@ -192,7 +239,7 @@ class Backbone(BaseModule):
         """Give the entries of the authors' classifier the names of the `ImageClassifier` that has this backbone.
 
         mmpretrain's `ImageClassifier` calls this, by this name, before it loads a checkpoint. Its head must be a
-        `LinearClsHead`. Checkpoints of an `ImageClassifier` stay as they are.
+        `LinearClsHead`. Checkpoints of an `ImageClassifier` stay as they are, but for the number of channels.
 
         Args:
             state_dict: The checkpoint; changed in place.
@@ -201,7 +248,12 @@ class Backbone(BaseModule):
         Raises:
             InputError: The weights are of another system or variant.
         """
-        if prefix or not state_dict or any(name.startswith('backbone.') for name in state_dict):
+        if prefix or not state_dict:
+            return
+        if any(name.startswith('backbone.') for name in state_dict):
+            first = f'backbone.{self.first_conv}.weight'
+            if first in state_dict:
+                state_dict[first] = convert_channels('the file', state_dict[first], self.in_channels)
             return
         match = fit_classifier(self, 'the file', state_dict)
         own = self.state_dict()
@@ -223,14 +275,15 @@ class Backbone(BaseModule):
                 module.requires_grad_(False)
         return self
 
-    @staticmethod
-    def check_input(x: Tensor) -> None:
-        """Raise an `InputError` unless `x` is (B, 3, H, W) with H, W >= 32."""
-        if x.dim() != 4 or x.shape[1] != 3 or min(x.shape[2:]) < MIN_INPUT_SIZE:
-            raise InputError(
-                f'expected an input of (B, 3, H, W) with H and W of at least {MIN_INPUT_SIZE} pixels, '
-                f'got {tuple(x.shape)}'
-            )
+
+@torch.fx.wrap  # shapes decide what it does
+def check_images(x: Tensor, in_channels: int) -> None:
+    """Raise an `InputError` unless `x` is (B, in_channels, H, W) with H, W >= 32."""
+    if x.dim() != 4 or x.shape[1] != in_channels or min(x.shape[2:]) < MIN_INPUT_SIZE:
+        raise InputError(
+            f'expected an input of (B, {in_channels}, H, W) with H and W of at least {MIN_INPUT_SIZE} pixels, '
+            f'got {tuple(x.shape)}'
+        )
 
 
 class HierarchicalBackbone(Backbone):
@@ -238,6 +291,10 @@ class HierarchicalBackbone(Backbone):
 
     def block_modules(self) -> list[nn.Module]:
         return [block for stage in self.stages for block in stage.blocks]
+
+    def end_with_stage(self, last: int, with_norm: bool) -> None:
+        self.stages = self.stages[: last + 1]
+        self.out_indices, self.out_channels = (last,), (self.stage_channels[last],)
 
     def _depth_of(self, name: str) -> int:
         if not name.startswith('stages.'):
@@ -266,6 +323,7 @@ class PlainBackbone(Backbone):
         init_cfg: As in `Backbone`.
         out_type: What is returned of a block, by mmpretrain's names: 'featmap', its map, (B, C, H, W); for a
             classifier 'avg_featmap', the mean of its tokens, (B, C), or 'cls_token', its class token, (B, C).
+        in_channels: As in `Backbone`.
 
     Attributes:
         out_types: The values of `out_type` that the backbone takes.
@@ -282,8 +340,9 @@ class PlainBackbone(Backbone):
         with_cp: bool = False,
         init_cfg: dict | list | None = None,
         out_type: str = 'featmap',
+        in_channels: int = 3,
     ) -> None:
-        super().__init__(num_layers, out_indices, frozen_stages, init_cfg)
+        super().__init__(num_layers, out_indices, frozen_stages, init_cfg, in_channels)
         if out_type not in self.out_types:
             raise InputError(f'out_type must be one of {", ".join(self.out_types)}, got {out_type!r}')
         self.out_type = out_type
@@ -332,7 +391,7 @@ class PlainBackbone(Backbone):
             The map, (B, C, H', W'), or with `out_type='cls_token'` the tokens, (B, 1 + H' * W', C), the class token
             first.
         """
-        self.check_input(x)
+        check_images(x, self.in_channels)
         return self._run_blocks(x)[-1]
 
     def pool_features(self, x: Tensor) -> Tensor:
@@ -343,18 +402,34 @@ class PlainBackbone(Backbone):
 
     def _run_blocks(self, x: Tensor) -> tuple[Tensor, ...]:
         """Outputs of the blocks `out_indices` before pooling; `norm` is applied to the tokens of the last block."""
+        outputs = []
+        for index, (tokens, grid) in enumerate(self.iterate_stages(x)):
+            if index in self.out_indices:
+                output = self.norm_of_stage(index)(tokens)
+                outputs.append(output if self.out_type == 'cls_token' else as_map(output, grid))
+        return tuple(outputs)
+
+    def iterate_stages(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         x = self.embed(x)
         grid = x.shape[1:3]
-        outputs = []
         for index, block in enumerate(self.blocks):
             x = self.before_block(x, index)
-            if x.dim() == 4:
-                grid = x.shape[1:3]
+            grid = grid_of(x, grid)
             x = self.run_block(block, x)
-            if index in self.out_indices:
-                output = self.norm(x) if index == self.num_layers - 1 else x
-                outputs.append(output if self.out_type == 'cls_token' else _as_map(output, grid))
-        return tuple(outputs)
+            yield x, grid
+
+    def end_with_stage(self, last: int, with_norm: bool) -> None:
+        if last < self.num_built - 1:
+            self.out_type = 'featmap'
+        self.blocks, self.num_built = self.blocks[: last + 1], last + 1
+        self.out_indices, self.out_channels = (last,), (self.stage_channels[last],)
+        if not with_norm:
+            self.norm = nn.Identity()
+        if self.out_type == 'featmap':
+            self.fc_norm = nn.Identity()
+
+    def norm_of_stage(self, stage: int) -> nn.Module:
+        return self.norm if stage == self.num_layers - 1 else nn.Identity()
 
     def embedding_modules(self) -> list[nn.Module]:
         """What comes before the first block, and is frozen with it."""
@@ -373,8 +448,15 @@ class PlainBackbone(Backbone):
         return self.num_built + 1 if module in ('norm', 'fc_norm') else 0
 
 
-def _as_map(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Tokens, (B, H, W, C), or (B, 1 + H * W, C) with the class token first, to a map, (B, C, H, W)."""
+@torch.fx.wrap  # shapes decide what it does
+def grid_of(tokens: Tensor, grid: Grid) -> Grid:
+    """The grid of tokens, (B, H, W, C); of flat ones, (B, N, C), what it was before."""
+    return tokens.shape[1:3] if tokens.dim() == 4 else grid
+
+
+@torch.fx.wrap  # shapes decide what it does
+def as_map(tokens: Tensor, grid: Grid) -> Tensor:
+    """Tokens, (B, H, W, C), or (B, H * W, C) without or with a class token first, to a map, (B, C, H, W)."""
     if tokens.dim() == 3:
-        tokens = tokens[:, 1:].unflatten(1, grid)
+        tokens = tokens[:, tokens.shape[1] - grid[0] * grid[1] :].unflatten(1, grid)
     return tokens.permute(0, 3, 1, 2).contiguous()

@@ -38,12 +38,20 @@ def run_block(block: nn.Module, x: Tensor, with_cp: bool) -> Tensor:
     return block(x)
 
 
-def patch_embedding(embed_dims: int, patch_size: int) -> PatchEmbed:
+def patch_embedding(embed_dims: int, patch_size: int, in_channels: int = 3) -> PatchEmbed:
     """timm's patch embedding, (B, 3, H, W) to (B, H', W', C).
 
     The image is padded at the bottom and right to whole patches.
     """
-    return PatchEmbed(None, patch_size, embed_dim=embed_dims, flatten=False, output_fmt='NHWC', dynamic_img_pad=True)
+    return PatchEmbed(
+        None,
+        patch_size,
+        in_channels,
+        embed_dim=embed_dims,
+        flatten=False,
+        output_fmt='NHWC',
+        dynamic_img_pad=True,
+    )
 
 
 def pad_to_patches(x: Tensor, patch_size: int) -> Tensor:

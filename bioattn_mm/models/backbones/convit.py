@@ -42,6 +42,7 @@ class ConViT(PlainBackbone):
         with_cp: Recompute each block's activations in the backward pass to save memory.
         frozen_stages: Blocks up to and including this one are frozen, and the patch embedding with them; -1 freezes
             none.
+        in_channels: Channels of the images; weights for three are converted as timm does, see `Backbone`.
         init_cfg: `dict(type='Pretrained', checkpoint=FILE)` takes a file of the authors' release, or timm's, as it
             is.
 
@@ -74,11 +75,12 @@ class ConViT(PlainBackbone):
         drop_path_rate: float = 0.0,
         with_cp: bool = False,
         frozen_stages: int = -1,
+        in_channels: int = 3,
         init_cfg: dict | list | None = None,
     ) -> None:
         settings = self.parse_arch(arch)
         embed_dims, num_layers, num_heads = (settings[key] for key in ('embed_dims', 'num_layers', 'num_heads'))
-        super().__init__(num_layers, out_indices, frozen_stages, with_cp, init_cfg, out_type)
+        super().__init__(num_layers, out_indices, frozen_stages, with_cp, init_cfg, out_type, in_channels)
         if not 0 <= local_up_to_layer <= num_layers:
             raise InputError(f'local_up_to_layer must be 0 to {num_layers}, got {local_up_to_layer}')
         if out_type == 'cls_token' and min(self.out_indices) < local_up_to_layer:
@@ -90,7 +92,7 @@ class ConViT(PlainBackbone):
         self.out_channels = tuple(self.stage_channels[index] for index in self.out_indices)
         self.local_up_to_layer = local_up_to_layer
 
-        self.patch_embed = patch_embedding(embed_dims, PATCH_SIZE)
+        self.patch_embed = patch_embedding(embed_dims, PATCH_SIZE, in_channels)
         self.pos_embed = PositionEmbedding(embed_dims, tuple(size // PATCH_SIZE for size in to_2tuple(pretrain_size)))
         token_mixers = one_for_each('token_mixers', token_mixers or {}, dict, local_up_to_layer)
 
@@ -127,6 +129,11 @@ class ConViT(PlainBackbone):
         if index != self.local_up_to_layer:
             return x
         return torch.cat((self.cls_token.expand(x.shape[0], -1, -1), x.flatten(1, 2)), dim=1)
+
+    def end_with_stage(self, last: int, with_norm: bool) -> None:
+        super().end_with_stage(last, with_norm)
+        if last < self.local_up_to_layer and hasattr(self, 'cls_token'):
+            del self.cls_token
 
     def embedding_modules(self) -> list[nn.Module]:
         return [self.patch_embed, self.pos_embed]

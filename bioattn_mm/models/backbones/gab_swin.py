@@ -1,16 +1,21 @@
 """Swin Transformer (Liu et al., ICCV 2021) with Gaussian attention bias (Kim et al., BMVC 2023)."""
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
+import torch.fx
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from ...layers.arguments import head_dims_of
-from ...layers.attention_maps import AttentionMaps, Recording
+from ...layers.attention_maps import AttentionMaps, Grid, Recording
 from ...registry import MODELS
-from .base import HierarchicalBackbone
+from .base import HierarchicalBackbone, as_map
 from .blocks import init_linear, run_block
+
+# As where it is defined: torch.fx knows a function by the module that calls it.
+torch.fx.wrap('as_map')
 
 NUM_STAGES = 4
 PATCH_SIZE = 4
@@ -38,6 +43,7 @@ class GABSwin(HierarchicalBackbone):
         with_cp: Recompute each block's activations in the backward pass to save memory.
         frozen_stages: Stages up to and including this one are frozen, and the patch embedding with them; -1 freezes
             none.
+        in_channels: Channels of the images; weights for three are converted as timm does, see `Backbone`.
         init_cfg: `dict(type='Pretrained', checkpoint=FILE)` takes a file of the Swin authors' release, one with the
             names of mmdet, mmseg and mmpretrain, or one of this package, as it is. The Gaussians and the LayerNorms
             of the outputs keep their initial values if the file lacks them, as ImageNet files do.
@@ -83,9 +89,10 @@ class GABSwin(HierarchicalBackbone):
         drop_path_rate: float = 0.0,
         with_cp: bool = False,
         frozen_stages: int = -1,
+        in_channels: int = 3,
         init_cfg: dict | list | None = None,
     ) -> None:
-        super().__init__(NUM_STAGES, out_indices, frozen_stages, init_cfg)
+        super().__init__(NUM_STAGES, out_indices, frozen_stages, init_cfg, in_channels)
         settings = self.parse_arch(arch)
         num_stages = max(self.out_indices) + 1
         embed_dims = [settings['embed_dims'] * 2**stage for stage in range(NUM_STAGES)]
@@ -96,7 +103,7 @@ class GABSwin(HierarchicalBackbone):
 
         sigma = window_size / 2 if sigma is None else sigma
         drop_path_rates = np.linspace(0, drop_path_rate, sum(settings['depths'])).tolist()
-        self.patch_embed = _patch_embed(embed_dims[0])
+        self.patch_embed = _patch_embed(embed_dims[0], in_channels)
         # Stages after the last output are not built: unused parameters break DistributedDataParallel.
         self.stages = nn.ModuleList(
             _stage(
@@ -118,17 +125,30 @@ class GABSwin(HierarchicalBackbone):
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, ...]:
         """Features of the stages `out_indices`, strides 4, 8, 16 and 32 (sizes rounded up)."""
+        return tuple(
+            as_map(self.norm_of_stage(index)(tokens), grid)
+            for index, (tokens, grid) in enumerate(self.iterate_stages(x))
+            if index in self.out_indices
+        )
+
+    def iterate_stages(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         x, grid = self.patch_embed(x)  # (B, N, C), (H', W')
-        outputs = []
-        for index, stage in enumerate(self.stages):
+        for stage in self.stages:
             for block in stage.blocks:
                 x = run_block(partial(block, hw_shape=grid), x, self.with_cp)
-            if index in self.out_indices:
-                output = self.get_submodule(f'norm{index}')(x)
-                outputs.append(output.unflatten(1, grid).permute(0, 3, 1, 2).contiguous())
+            yield x, grid
             if stage.downsample is not None:
                 x, grid = stage.downsample(x, grid)
-        return tuple(outputs)
+
+    def norm_of_stage(self, stage: int) -> nn.Module:
+        return getattr(self, f'norm{stage}', nn.Identity())
+
+    def end_with_stage(self, last: int, with_norm: bool) -> None:
+        super().end_with_stage(last, with_norm)
+        self.stages[last].downsample = None
+        for stage in range(NUM_STAGES):
+            if hasattr(self, f'norm{stage}') and not (stage == last and with_norm):
+                delattr(self, f'norm{stage}')
 
     def stage_modules(self, stage: int) -> list[nn.Module]:
         modules = [self.patch_embed] if stage == 0 else []
@@ -155,12 +175,12 @@ class GABSwin(HierarchicalBackbone):
 # mmpretrain is not imported at the top: it takes seconds, and the other backbones do not need it.
 
 
-def _patch_embed(embed_dims: int) -> nn.Module:
+def _patch_embed(embed_dims: int, in_channels: int) -> nn.Module:
     """mmpretrain's (B, 3, H, W) to tokens, (B, N, C), and their grid."""
     from mmpretrain.models.backbones.swin_transformer import PatchEmbed
 
     norm_cfg = dict(type='LN')
-    return PatchEmbed(embed_dims=embed_dims, kernel_size=PATCH_SIZE, stride=PATCH_SIZE, norm_cfg=norm_cfg)
+    return PatchEmbed(in_channels, embed_dims, kernel_size=PATCH_SIZE, stride=PATCH_SIZE, norm_cfg=norm_cfg)
 
 
 def _stage(attn_cfgs: dict, **kwargs) -> nn.Module:

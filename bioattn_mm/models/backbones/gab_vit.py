@@ -63,6 +63,7 @@ class GABViT(PlainBackbone):
             chosen.
         frozen_stages: Blocks up to and including this one are frozen, and the patch embedding with them; -1 freezes
             none.
+        in_channels: Channels of the images; weights for three are converted as timm does, see `Backbone`.
         init_cfg: `dict(type='Pretrained', checkpoint=FILE)` takes timm's file as it is (the Gaussians, which it
             lacks, keep their initial values), or one of this package.
 
@@ -90,16 +91,17 @@ class GABViT(PlainBackbone):
         bias_in_kernel: bool = False,
         gaussian_per_head: bool = False,
         frozen_stages: int = -1,
+        in_channels: int = 3,
         init_cfg: dict | list | None = None,
     ) -> None:
         settings = self.parse_arch(arch)
         embed_dims, num_heads = settings['embed_dims'], settings['num_heads']
-        super().__init__(settings['num_layers'], out_indices, frozen_stages, with_cp, init_cfg, out_type)
+        super().__init__(settings['num_layers'], out_indices, frozen_stages, with_cp, init_cfg, out_type, in_channels)
         head_dims_of(embed_dims, num_heads)
         num_layers = self.num_layers
         self.stage_channels, self.stage_strides = (embed_dims,) * num_layers, (PATCH_SIZE,) * num_layers
         self.out_channels = tuple(self.stage_channels[index] for index in self.out_indices)
-        self.patch_embed = patch_embedding(embed_dims, PATCH_SIZE)
+        self.patch_embed = patch_embedding(embed_dims, PATCH_SIZE, in_channels)
         self.blocks = nn.ModuleList(
             GABBlock(embed_dims, num_heads, rate, sigma, amplitude, bias_in_kernel, gaussian_per_head)
             for rate in self.drop_path_rates(drop_path_rate)

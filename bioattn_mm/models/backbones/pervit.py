@@ -27,10 +27,11 @@ class ConvStem(nn.Sequential):
     Args:
         embed_dims: Channels of the last two convolutions.
         stem_channels: Channels of the first three.
+        in_channels: Channels of the images.
     """
 
-    def __init__(self, embed_dims: int, stem_channels: Sequence[int]) -> None:
-        channels = (3, *stem_channels, embed_dims)
+    def __init__(self, embed_dims: int, stem_channels: Sequence[int], in_channels: int = 3) -> None:
+        channels = (in_channels, *stem_channels, embed_dims)
         layers = [
             nn.Sequential(
                 nn.Conv2d(before, after, 3, stride=2, padding=1), nn.BatchNorm2d(after), nn.ReLU(inplace=True)
@@ -46,10 +47,11 @@ class PatchStem(nn.Conv2d):
 
     Args:
         embed_dims: Channels of the output.
+        in_channels: Channels of the images.
     """
 
-    def __init__(self, embed_dims: int) -> None:
-        super().__init__(3, embed_dims, STRIDE, stride=STRIDE)
+    def __init__(self, embed_dims: int, in_channels: int = 3) -> None:
+        super().__init__(in_channels, embed_dims, STRIDE, stride=STRIDE)
 
 
 @MODELS.register_module()
@@ -136,6 +138,7 @@ class PerViT(PlainBackbone):
         position_conv: Conditional position encoding (CPE) of each block; by default `ConditionalPosition`.
         pos_embed: Absolute position embedding of the first tokens; by default none.
             `dict(type='bioattn_mm.PositionEmbedding')` is DeiT's, for a pre-training at 224 x 224 pixels.
+        in_channels: Channels of the images; weights for three are converted as timm does, see `Backbone`.
         init_cfg: `dict(type='Pretrained', checkpoint=FILE)` takes a file of the authors' release as it is.
 
     Attributes:
@@ -179,18 +182,24 @@ class PerViT(PlainBackbone):
         stem: dict | None = None,
         position_conv: dict | None = None,
         pos_embed: dict | None = None,
+        in_channels: int = 3,
         init_cfg: dict | list | None = None,
     ) -> None:
         settings = self.parse_arch(arch)
         num_heads, depths = settings['num_heads'], settings['depths']
-        super().__init__(sum(depths), out_indices, frozen_stages, with_cp, init_cfg, out_type)
+        super().__init__(sum(depths), out_indices, frozen_stages, with_cp, init_cfg, out_type, in_channels)
         # Widths before the first block and after each one.
         widths = np.repeat(settings['embed_dims'], depths).tolist()
         widths.append(widths[-1])
         self.stage_channels, self.stage_strides = tuple(widths[1:]), (STRIDE,) * self.num_layers
         self.out_channels = tuple(self.stage_channels[index] for index in self.out_indices)
 
-        first = dict(embed_dims=widths[0], stem_channels=settings['stem_channels'], grid=PRETRAIN_GRID)
+        first = dict(
+            embed_dims=widths[0],
+            stem_channels=settings['stem_channels'],
+            grid=PRETRAIN_GRID,
+            in_channels=in_channels,
+        )
         self.stem = build_layer(stem or dict(type=ConvStem), **first)
         self.pos_embed = build_layer(pos_embed or dict(type=nn.Identity), **first)
         self.distance_embedding = build_layer(distance_embedding or dict(type=DistanceEmbedding), num_heads=num_heads)

@@ -1,10 +1,11 @@
 """TransNeXt: Robust Foveal Visual Perception for Vision Transformers (Shi, CVPR 2024)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+import torch.fx
 from timm.layers import to_2tuple, trunc_normal_
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
@@ -21,6 +22,7 @@ from ...layers import (
     takes,
 )
 from ...layers.aggregated_attention import pooled_grid_of
+from ...layers.attention_maps import Grid
 from ...registry import MODELS
 from .base import HierarchicalBackbone
 from .blocks import Block, init_linear, run_block
@@ -93,6 +95,7 @@ class TransNeXt(HierarchicalBackbone):
         drop_path_rate: Stochastic depth of the last block; it rises linearly from 0.
         with_cp: Recompute each block's activations in the backward pass to save memory.
         frozen_stages: Stages up to and including this one are frozen; -1 freezes none.
+        in_channels: Channels of the images; weights for three are converted as timm does, see `Backbone`.
         init_cfg: `dict(type='Pretrained', checkpoint=FILE)` takes a file of the authors' release as it is.
 
     Attributes:
@@ -136,9 +139,10 @@ class TransNeXt(HierarchicalBackbone):
         drop_path_rate: float = 0.0,
         with_cp: bool = False,
         frozen_stages: int = -1,
+        in_channels: int = 3,
         init_cfg: dict | list | None = None,
     ) -> None:
-        super().__init__(len(STRIDES), out_indices, frozen_stages, init_cfg)
+        super().__init__(len(STRIDES), out_indices, frozen_stages, init_cfg, in_channels)
         settings = self.parse_arch(arch)
         pretrain_size = settings['pretrain_size'] if pretrain_size is None else pretrain_size
         img_size = pretrain_size if img_size is None else img_size
@@ -150,7 +154,6 @@ class TransNeXt(HierarchicalBackbone):
 
         drop_path_rates = np.linspace(0, drop_path_rate, sum(settings['depths'])).tolist()
         self.stages = nn.ModuleList()
-        in_channels = 3
         for stage in range(len(STRIDES)):
             embed_dims, num_heads = settings['embed_dims'][stage], settings['num_heads'][stage]
             depth, sr_ratio = settings['depths'][stage], settings['sr_ratios'][stage]
@@ -189,14 +192,37 @@ class TransNeXt(HierarchicalBackbone):
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, ...]:
         """Features of the stages `out_indices`, strides 4, 8, 16 and 32 (sizes rounded up)."""
-        outputs = []
+        return tuple(
+            _channels_first(tokens.permute(0, 3, 1, 2))
+            for index, (tokens, _) in enumerate(self.iterate_stages(x))
+            if index in self.out_indices
+        )
+
+    def iterate_stages(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         # With the channels last in memory, convolutions give tokens, and take them, without a change of layout.
         x = x.contiguous(memory_format=torch.channels_last)
-        for index, stage in enumerate(self.stages):
+        for stage in self.stages:
             x = stage(x)
-            if index in self.out_indices:
-                outputs.append(_channels_first(x))
-        return tuple(outputs)
+            tokens = x.permute(0, 2, 3, 1)
+            yield tokens, tokens.shape[1:3]
+
+    def norm_of_stage(self, stage: int) -> nn.Module:
+        """The identity: the LayerNorm of a stage is a part of it, and the next stage takes what it gives."""
+        return nn.Identity()
+
+    def set_img_size(self, img_size: int | tuple[int, int]) -> None:
+        """Change `img_size`, the image size that `bias_mode='interpolate'` resizes the position bias from.
+
+        Args:
+            img_size: Int or (height, width) in pixels.
+        """
+        for stage, stride in zip(self.stages, STRIDES):
+            grid = tuple(math.ceil(size / stride) for size in to_2tuple(img_size))
+            for block in stage.blocks:
+                bias = getattr(block.attn, 'position_bias', None)
+                if isinstance(bias, LogCPB):
+                    bias.train_grid = grid
+                    bias.train_pooled_grid = getattr(block.attn, 'pooled_grid', tuple)(grid)
 
     @classmethod
     def position_bias_settings(
@@ -281,6 +307,7 @@ class _ChannelsFirst(torch.autograd.Function):
         return tokens.unflatten(1, (height, width)).permute(0, 3, 1, 2)
 
 
+@torch.fx.wrap  # shapes decide what it does
 def _channels_first(x: Tensor) -> Tensor:
     """`x.contiguous()`, on the CPU with a faster gradient."""
     if x.requires_grad and x.device.type == 'cpu' and not torch.jit.is_tracing():

@@ -120,6 +120,7 @@ class VARS(PlainBackbone):
         drop_path_rate: Stochastic depth of the last block; it rises linearly from 0.
         with_cp: Recompute each block's activations in the backward pass to save memory.
         frozen_stages: Blocks up to and including this one are frozen, and the stem with them; -1 freezes none.
+        in_channels: Channels of the images; weights for three are converted as timm does, see `Backbone`.
         init_cfg: `dict(type='Pretrained', checkpoint=FILE)` takes a file of the authors' release as it is.
 
     Attributes:
@@ -164,14 +165,14 @@ class VARS(PlainBackbone):
         drop_path_rate: float = 0.0,
         with_cp: bool = False,
         frozen_stages: int = -1,
+        in_channels: int = 3,
         init_cfg: dict | list | None = None,
     ) -> None:
         settings = self.parse_arch(arch)
         embed_dims, depths = settings['embed_dims'], settings['depths']
         num_layers = sum(depths)
-        if out_indices is None:
-            out_indices = (depths[0] - 1, num_layers - 1) if len(depths) == 2 else (3, 7, 9, 11)
-        super().__init__(num_layers, out_indices, frozen_stages, with_cp, init_cfg, out_type)
+        out_indices = self.default_out_indices(arch) if out_indices is None else out_indices
+        super().__init__(num_layers, out_indices, frozen_stages, with_cp, init_cfg, out_type, in_channels)
         if isinstance(attention, str):
             if attention not in ATTENTIONS:
                 raise InputError(f'attention must be one of {", ".join(ATTENTIONS)} or a dict, got {attention!r}')
@@ -185,7 +186,7 @@ class VARS(PlainBackbone):
 
         grid = tuple(-(-size // STRIDE) for size in to_2tuple(pretrain_size))
         self.stem = nn.Sequential(
-            nn.Conv2d(3, STEM_CHANNELS, 7, stride=2, padding=2),
+            nn.Conv2d(in_channels, STEM_CHANNELS, 7, stride=2, padding=2),
             nn.BatchNorm2d(STEM_CHANNELS),
             nn.MaxPool2d(3, stride=2, padding=1),
             nn.Conv2d(STEM_CHANNELS, embed_dims[0], 4, stride=4),
@@ -223,6 +224,16 @@ class VARS(PlainBackbone):
 
     def _depth_of(self, name: str) -> int:
         return self.pool_before + 1 if name.startswith('pool.') else super()._depth_of(name)
+
+    def end_with_stage(self, last: int, with_norm: bool) -> None:
+        super().end_with_stage(last, with_norm)
+        if last < self.pool_before and hasattr(self, 'pool'):
+            del self.pool
+
+    @classmethod
+    def default_out_indices(cls, arch: str | dict) -> tuple[int, ...]:
+        depths = cls.parse_arch(arch)['depths']
+        return (depths[0] - 1, sum(depths) - 1) if len(depths) == 2 else (3, 7, 9, 11)
 
     @classmethod
     def parse_arch(cls, arch: str | dict) -> dict:

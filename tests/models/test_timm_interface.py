@@ -1,0 +1,294 @@
+"""What timm asks of a model, and its tools and other libraries call: as `tests/test_models.py` of timm asserts it.
+
+What computes is tried with one name of each attention and host; all sizes, which differ in numbers alone, are built.
+timm's rules about TorchScript are left out.
+"""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import timm
+import torch
+from timm.data import create_transform, resolve_model_data_config
+from timm.layers import create_feature_extractor, get_graph_node_names
+from timm.models import FeatureInfo, get_model_args, get_model_input_config, load_model_config_from_hf, push_to_hf_hub
+from torch import Tensor, nn
+
+import bioattn_mm
+from bioattn_mm.checkpoints import load_backbone
+from bioattn_mm.errors import InputError
+from bioattn_mm.models.timm_models import BACKBONES
+from bioattn_mm.timm_registry import MODELS
+
+from .test_classifiers import SMALL, released_file
+from .test_timm_models import NAMES, every_system, small
+
+every_name = pytest.mark.parametrize(
+    'name',
+    [*NAMES.values(), 'transnext_micro_aaaa', 'vars_d_gfnet_tiny', 'vars_sd_deit_tiny'],
+)
+PYRAMIDS = ('TransNeXt', 'GABSwin')
+
+
+def images(name: str, batch: int = 1, channels: int = 3) -> Tensor:
+    """The smallest square that a model takes, of 48 pixels on."""
+    lowest = timm.models.get_pretrained_cfg(name).min_input_size or (3, 48, 48)
+    return torch.randn(batch, channels, *lowest[1:])
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_configuration_of_every_name(name: str) -> None:
+    with torch.device('meta'):
+        model = timm.create_model(name, num_classes=42, in_chans=5)
+    state_dict, cfg = model.state_dict(), model.default_cfg
+    assert state_dict[cfg['first_conv'] + '.weight'].shape[1] == 5
+    assert state_dict[cfg['classifier'] + '.weight'].shape == (42, model.num_features)
+    assert model.get_classifier().out_features == model.num_classes == 42
+    assert model.head_hidden_size == model.num_features == model.feature_info[-1]['num_chs']
+    assert {info['module'] for info in model.feature_info} <= {name for name, _ in model.named_modules()}
+    stride = model.feature_info[-1]['reduction']
+    data = resolve_model_data_config(model)
+    assert cfg['pool_size'] == tuple(length // stride for length in data['input_size'][1:])
+    assert (data['interpolation'], len(data['mean']), len(data['std'])) == ('bicubic', 3, 3)
+
+
+@every_name
+@torch.no_grad()
+def test_classifier(name: str) -> None:
+    model = timm.create_model(name, num_classes=42).eval()
+    x = images(name)
+    logits = model(x)
+    assert logits.shape == (1, 42)
+    features = model.forward_features(x)
+    assert features.shape[1 if features.dim() == 4 else -1] == model.num_features
+    pooled = model.forward_head(features, pre_logits=True)
+    assert pooled.shape == (1, model.head_hidden_size)
+    model.set_grad_checkpointing()
+    torch.testing.assert_close(model(x), logits)
+    model.reset_classifier(0)
+    assert model.num_classes == 0 and isinstance(model.get_classifier(), nn.Identity)
+    torch.testing.assert_close(model(x), pooled)
+
+
+@every_name
+def test_every_parameter_has_a_gradient(name: str) -> None:
+    model = timm.create_model(name, num_classes=42)
+    model(images(name, batch=2)).mean().backward()
+    assert [n for n, parameter in model.named_parameters() if parameter.grad is None] == []
+
+
+@every_name
+@pytest.mark.parametrize('feature_cls', [None, 'getter', 'hook', 'fx'])
+@torch.no_grad()
+def test_maps_as_feature_info_has_them(name: str, feature_cls: str | None) -> None:
+    model = timm.create_model(name, features_only=True, feature_cls=feature_cls).eval()
+    x = images(name)
+    outputs = model(x)
+    # timm wants three levels of all but plain ViTs; RVT has two strides.
+    assert len(outputs) == len(model.feature_info.channels()) >= (2 if 'rvt' in name else 3)
+    for features, channels, stride in zip(outputs, model.feature_info.channels(), model.feature_info.reduction()):
+        length = math.ceil(x.shape[2] / stride)
+        if feature_cls in (None, 'getter') or name.startswith('transnext'):
+            assert features.shape == (1, channels, length, length)
+        else:  # as the blocks have them, tokens with the channels last
+            assert features.shape[-1] == channels
+            assert features[..., 0].numel() in (length**2, length**2 + 1)
+
+
+@every_name
+@torch.no_grad()
+def test_forward_intermediates(name: str) -> None:
+    model = timm.create_model(name).eval()
+    info = FeatureInfo(model.feature_info, len(model.feature_info))
+    x = images(name)
+    features, intermediates = model.forward_intermediates(x)
+    torch.testing.assert_close(features, model.forward_features(x), rtol=0, atol=0)
+    for map_, channels, stride in zip(intermediates, info.channels(), info.reduction(), strict=True):
+        length = math.ceil(x.shape[2] / stride)
+        assert map_.shape == (1, channels, length, length)
+    model.set_grad_checkpointing()
+    torch.testing.assert_close(model.forward_intermediates(x)[0], features)
+
+
+@every_system
+@torch.no_grad()
+def test_arguments_of_forward_intermediates(name: str) -> None:
+    model = small(name).eval()
+    x = torch.randn(2, 3, 65, 40)
+    features, maps = model.forward_intermediates(x)
+    normed = model.forward_intermediates(x, norm=True, intermediates_only=True)
+    for layout, axes in (('NHWC', (0, 2, 3, 1)), ('NLC', None)):
+        for map_, other in zip(maps, model.forward_intermediates(x, output_fmt=layout)[1], strict=True):
+            torch.testing.assert_close(other, map_.permute(axes) if axes else map_.flatten(2).transpose(1, 2))
+    last = len(maps) - 1
+    (chosen,) = model.forward_intermediates(x, (-2,), intermediates_only=True)
+    torch.testing.assert_close(chosen, maps[-2])
+    assert len(model.forward_intermediates(x, 2)[1]) == 2
+    # The last map normalised is what the classifier pools, and what `features_only` gives.
+    expected = features if features.dim() == 4 else features[:, 1:].transpose(1, 2).reshape(normed[-1].shape)
+    torch.testing.assert_close(normed[-1], expected)
+    backbone = BACKBONES[name](arch=SMALL[name][0]['arch'], out_indices=(last,)).eval()
+    backbone.load_state_dict({n: v for n, v in model.backbone.state_dict().items() if n in backbone.state_dict()})
+    torch.testing.assert_close(backbone(x)[0], normed[-1])
+
+    with_tokens = model.forward_intermediates(x, return_prefix_tokens=True, intermediates_only=True)
+    for index, (map_, token) in enumerate(with_tokens):
+        has_one = name == 'ConViT' and index >= model.backbone.local_up_to_layer
+        assert token.shape == (2, has_one, map_.shape[1])
+    if name == 'ConViT':
+        normed_token = model.forward_intermediates(x, norm=True, return_prefix_tokens=True)[1][-1][1]
+        torch.testing.assert_close(normed_token[:, 0], features[:, 0])
+    result = model.forward_intermediates(x, output_dict=True, return_prefix_tokens=True)
+    assert list(result) == ['image_intermediates', 'image_intermediates_prefix', 'image_features']
+    assert list(model.forward_intermediates(x, output_dict=True, intermediates_only=True)) == ['image_intermediates']
+
+    calls = []
+    for index, stage in enumerate(model.backbone.block_modules()):
+        stage.register_forward_hook(lambda *_, index=index: calls.append(index))
+    shorter, _ = model.forward_intermediates(x, (0,), stop_early=True)
+    assert calls == list(range(len(model.backbone.stages[0].blocks) if name in PYRAMIDS else 1))
+    if name != 'ConViT':  # whose first blocks give a grid of tokens
+        torch.testing.assert_close(shorter, maps[0])
+    with pytest.raises(InputError, match="output_fmt must be 'NCHW', 'NHWC' or 'NLC', got 'NCL'"):
+        model.forward_intermediates(x, output_fmt='NCL')
+    with pytest.raises(InputError, match=r'expected an input of \(B, 3, H, W\)'):
+        model.forward_intermediates(torch.randn(1, 3, 20, 20))
+
+
+@every_system
+@torch.no_grad()
+def test_pruned_to_some_stages(name: str) -> None:
+    model = small(name, num_classes=10).eval()
+    x = torch.randn(1, 3, 65, 40)
+    maps = model.forward_intermediates(x, intermediates_only=True)
+    before = sum(parameter.numel() for parameter in model.parameters())
+    assert model.prune_intermediate_layers((0, 1)) == [0, 1]
+    for map_, expected in zip(model.forward_intermediates(x, intermediates_only=True), maps[:2], strict=True):
+        torch.testing.assert_close(map_, expected)
+    assert sum(parameter.numel() for parameter in model.parameters()) < before
+    torch.testing.assert_close(model(x), maps[1])
+    model.reset_classifier(5, 'avg')
+    assert model(x).shape == (1, 5)
+    model.train()
+    with torch.enable_grad():
+        model(torch.cat((x, x))).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@every_system
+def test_traced_by_fx(name: str) -> None:
+    """The graph holds for other sizes than that of any image before, and trains every parameter."""
+    model = small(name, num_classes=10).eval()
+    _, nodes = get_graph_node_names(model)
+    traced = create_feature_extractor(model, {nodes[-1]: 'logits'}).eval()
+    for size in ((50, 70), (65, 40)):
+        x = torch.randn(1, 3, *size)
+        with torch.no_grad():
+            torch.testing.assert_close(traced(x)['logits'], model(x), rtol=0, atol=0)
+    traced.train()(torch.randn(2, 3, 64, 64))['logits'].mean().backward()
+    assert sum(p.numel() for p in traced.parameters()) == sum(p.numel() for p in model.parameters())
+    assert all(parameter.grad is not None for parameter in traced.parameters())
+
+
+@every_system
+@pytest.mark.parametrize('channels', [1, 4])
+@torch.no_grad()
+def test_other_numbers_of_channels(name: str, channels: int, tmp_path: Path) -> None:
+    """One channel's weights are the sum: a grey image has the logits that it has as RGB. Four are scaled."""
+    torch.save(small(name, num_classes=10).state_dict(), tmp_path / 'rgb.pth')
+    rgb = small(name, num_classes=10, checkpoint_path=str(tmp_path / 'rgb.pth')).eval()
+    model = small(name, num_classes=10, in_chans=channels, checkpoint_path=str(tmp_path / 'rgb.pth')).eval()
+    assert model.get_submodule(model.pretrained_cfg['first_conv']).in_channels == channels == model.in_chans
+    grey = torch.randn(1, 1, 50, 70)
+    if channels == 1:
+        torch.testing.assert_close(model(grey), rgb(grey.expand(-1, 3, -1, -1)))
+    else:
+        weight, three = (m.get_parameter(m.pretrained_cfg['first_conv'] + '.weight') for m in (model, rgb))
+        torch.testing.assert_close(weight, torch.cat((three, three[:, :1]), 1) * 0.75)
+    assert get_model_input_config(model)['input_size'] == (channels, 224, 224)
+    torch.save(model.state_dict(), tmp_path / 'own.pth')
+    small(name, num_classes=10, in_chans=channels, checkpoint_path=str(tmp_path / 'own.pth'))
+    with pytest.raises(InputError, match=rf'for images of {channels} channels and the model for 5: weights of 3'):
+        small(name, num_classes=10, in_chans=5, checkpoint_path=str(tmp_path / 'own.pth'))
+    with pytest.raises(InputError, match=rf'expected an input of \(B, {channels}, H, W\)'):
+        model(torch.randn(1, 3, 64, 64))
+
+
+def test_pretrained_weights_for_one_channel(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    weights = released_file(tmp_path / 'released.pth', 'transnext_micro')
+    source = dict(file=str(tmp_path / 'released.pth'))
+    expected = weights['patch_embed1.proj.weight'].sum(1, keepdim=True)
+    for options in (dict(num_classes=5), dict(num_classes=0), dict(features_only=True)):
+        model = timm.create_model(
+            'transnext_micro', pretrained=True, pretrained_cfg_overlay=source, in_chans=1, **options
+        )
+        weight = model.backbone.stages[0].patch_embed.proj.weight
+        torch.testing.assert_close(weight.detach(), expected)
+    assert 'channel' not in caplog.text
+    backbone = bioattn_mm.TransNeXt(arch='micro', in_channels=1)
+    load_backbone(backbone, source['file'])
+    torch.testing.assert_close(backbone.stages[0].patch_embed.proj.weight, weight)
+    with pytest.raises(InputError, match='in_channels must be the number of channels of the images'):
+        bioattn_mm.TransNeXt(arch='micro', in_channels=0)
+
+
+@torch.no_grad()
+def test_another_image_size() -> None:
+    """The position bias is resized from it; what timm writes of the model says so."""
+    x = torch.randn(1, 3, 96, 64)
+    logits = {}
+    for size in (None, (96, 64)):
+        torch.manual_seed(0)
+        model = small('TransNeXt', num_classes=10, bias_mode='interpolate', img_size=size or 224).eval()
+        if size is None:
+            before = model(x)
+            model.set_input_size((96, 64))
+        logits[size] = model(x)
+        assert get_model_args(model)['img_size'] == (96, 64)
+    assert not torch.allclose(before, logits[None])
+    torch.testing.assert_close(logits[None], logits[96, 64])
+    plain = small('ConViT', num_classes=10)
+    plain.set_input_size(320)  # nothing to do
+    assert 'img_size' not in get_model_args(plain)
+    assert create_transform(**resolve_model_data_config(plain)).transforms[0].size == 256
+
+
+@every_system
+def test_through_the_hub(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`push_to_hf_hub`, with a folder for the hub, and `create_model` from it: the same logits."""
+    hub = tmp_path / 'hub'
+
+    def download(repo_id: str, filename: str, **kwargs: object) -> str:
+        assert repo_id == 'me/mine'
+        return str(hub / filename)
+
+    api = SimpleNamespace(
+        create_repo=lambda repo_id, **kwargs: SimpleNamespace(repo_id=repo_id),
+        file_exists=lambda **kwargs: False,
+        upload_folder=lambda folder_path, **kwargs: shutil.copytree(folder_path, hub),
+    )
+    monkeypatch.setattr('timm.models._hub.HfApi', lambda **kwargs: api)
+    monkeypatch.setattr('timm.models._hub.hf_hub_download', download)
+    model = small(name, num_classes=10, in_chans=4).eval()
+    push_to_hf_hub(model, 'me/mine', model_config=dict(label_names=[f'part {i}' for i in range(10)]))
+    assert {path.name for path in hub.iterdir()} == {
+        'README.md', 'config.json', 'model.safetensors', 'pytorch_model.bin'
+    }  # fmt: skip
+    config, architecture, arguments = load_model_config_from_hf('me/mine')
+    assert architecture == NAMES[name]
+    assert config['num_classes'] == 10 and config['label_names'][3] == 'part 3'
+    assert tuple(config['input_size']) == (4, 224, 224)
+    assert json.dumps(arguments['arch']) == json.dumps(SMALL[name][0]['arch'])
+    x = torch.randn(1, 4, 50, 70)
+    for source in ('hf-hub:me/mine', f'local-dir:{hub}'):
+        again = timm.create_model(source, pretrained=True).eval()
+        torch.testing.assert_close(again(x), model(x), rtol=0, atol=0)
+
+
+def test_feature_classes_of_other_models() -> None:
+    with pytest.raises(InputError, match="of transnext_micro must be 'list', 'getter', 'hook' or 'fx', got 'dict'"):
+        timm.create_model('transnext_micro', features_only=True, feature_cls='dict')
