@@ -59,7 +59,11 @@ def child(parent: Registry, *locations: str, late: dict[str, str] | None = None)
     return registry
 
 
-MODELS = child(MMENGINE_MODELS, 'models', late=dict(CompatibleDINO='models.detectors'))
+MODELS = child(
+    MMENGINE_MODELS,
+    'models',
+    late=dict(CompatibleDINO='models.detectors', TimmBackbone='models.backbones.timm_backbone'),
+)
 HOOKS = child(
     MMENGINE_HOOKS,
     'engine.hooks',

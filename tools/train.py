@@ -4,6 +4,7 @@
 import argparse
 import os
 from contextlib import nullcontext
+from pathlib import Path
 
 import bioattn_mm.process_settings  # noqa: F401
 from bioattn_mm.cli.restarts import is_restart
@@ -43,8 +44,15 @@ def parse_args() -> argparse.Namespace:
         'train.py configs/transnext/upernet_tiny_ade20k.py --dry-run',
         'train.py configs/transnext/upernet_tiny_ade20k.py --resume',
         'train.py configs/transnext/mask_rcnn_tiny_coco.py --data DIR --epochs 20',
+        'train.py mask_rcnn --backbone timm/vit_small_patch14_dinov2 --data DIR --epochs 20',
     )
     parser.add_config()
+    parser.add_argument(
+        '--backbone',
+        metavar='timm/NAME',
+        help="any backbone of timm in place of the config's, with timm's weights; CONFIG may then also be mask_rcnn, "
+        'dino, mask2former, mask2former_instance or upernet',
+    )
     parser.add_data()
     parser.add_integer(
         '--epochs',
@@ -152,13 +160,17 @@ def main() -> None:
         data=data,
         mini=args.mini,
         epochs=args.epochs,
+        backbone=args.backbone,
         cfg_options=args.cfg_options,
         dataloaders=('train_dataloader', 'val_dataloader'),
         shards=args.shards,
         launcher=args.launcher,
     )
     notes = check_annotations(config, ('train_dataloader', 'val_dataloader'), args.skip_bad_data)
-    config.work_dir = args.work_dir or config.get('work_dir') or default_work_dir(config.filename, args.mini, data)
+    place = config.filename
+    if args.backbone:
+        place = f'configs/timm/{Path(args.config).stem}_{args.backbone.rpartition("/")[2]}.py'
+    config.work_dir = args.work_dir or config.get('work_dir') or default_work_dir(place, args.mini, data)
     model = model_of(config)
     if args.load_from:
         config.load_from = args.load_from

@@ -9,6 +9,7 @@ from ..datasets.imagenet import NUM_CLASSES
 from ..datasets.shards import BACKEND
 from ..errors import InputError
 from ..registry import MODELS
+from .backbone import fit_to_backbone, recipe_of, use_backbone
 from .distributed import prepare_process, rank_and_size
 from .imagenet import set_test_set
 from .installed import find_config
@@ -71,6 +72,7 @@ def load_config(
     dataloaders: tuple[str, ...] = (),
     bias_mode: str | None = None,
     tta: bool = False,
+    backbone: str | None = None,
     test_set: str | None = None,
     test_root: str | None = None,
     shards: str | None = None,
@@ -78,7 +80,8 @@ def load_config(
 ) -> Config:
     """Read a config and change it.
 
-    Applied are, in this order, `data`, `mini`, `tta`, `bias_mode`, `test_set`, `cfg_options`, `shards`, `epochs`.
+    Applied are, in this order, `backbone`, `data`, `mini`, `tta`, `bias_mode`, `test_set`, `cfg_options`, `shards`,
+    `epochs`.
 
     Images and annotations are loaded with transforms whose errors name the file (see `name_bad_files`), and training
     images are augmented with quicker ones (see `make_quick`).
@@ -93,6 +96,7 @@ def load_config(
         cfg_options: Values by dotted key, see `merge_options`.
         dataloaders: Keys of the dataloaders whose data must exist, such as 'test_dataloader'.
         bias_mode: One of TransNeXt's `BIAS_MODES`.
+        backbone: 'timm/NAME' in place of the config's backbone (see `use_backbone`).
         tta: Merge the config's `tta_overrides`: values that differ in multi-scale and flip testing.
         test_set: Name of one of ImageNet's test sets, see `set_test_set`.
         test_root: Folder of its images (default: below data).
@@ -103,7 +107,11 @@ def load_config(
         InputError: The config cannot be run, an option is misspelt or has a value that none can have (see `options`),
             it lacks what an argument asks for, its data do not exist, or the machine does not fit the launcher.
     """
+    if backbone:
+        path = recipe_of(str(path))
     config = copy.deepcopy(path) if isinstance(path, Config) else read_config(str(path))
+    if backbone:
+        use_backbone(config, backbone)
     name_bad_files(config)
     make_quick(config)
     if test_set and (mini or data):
@@ -135,6 +143,7 @@ def load_config(
         check_name(config, key)
     expect_weights(config, cfg_options)
     merge_options(config, cfg_options)
+    fit_to_backbone(config)
     check_options(config, 'train_dataloader' in dataloaders)
     if shards:
         use_shards(config, shards, dataloaders)

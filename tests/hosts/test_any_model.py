@@ -12,7 +12,7 @@ from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
 
-from bioattn_mm.run_config.config import read_config
+from bioattn_mm.run_config.config import load_config
 from tests.docs.blocks import Block, read_blocks
 
 CONFIGS = [block for block in read_blocks('docs/any_model.md') if block.language == 'python']
@@ -20,7 +20,13 @@ CONFIGS = [block for block in read_blocks('docs/any_model.md') if block.language
 CHANNELS = {'48': '24', '96': '48', '192': '72', '384': '96'}
 NARROW = 'arch=dict(embed_dims=(24, 48, 72, 96), num_heads=(1, 2, 3, 4), depths=(1, 1, 1, 1))'
 # The others are in `make test-all`.
-REPRESENTATIVES = ('rtmdet.py', 'faster_rcnn_convit.py', 'segformer.py', 'semantic_fpn.py')
+REPRESENTATIVES = (
+    'rtmdet.py',
+    'faster_rcnn_convit.py',
+    'cascade_rcnn_dinov2.py',
+    'pspnet_convnext.py',
+    'semantic_fpn.py',
+)
 
 
 def test_page_has_five_of_each_library() -> None:
@@ -43,7 +49,7 @@ def test_learns_and_predicts(block: Block, tmp_path: Path) -> None:
         text = re.sub(r'(?<=in_channels=)(\d+|\[[\d, ]+\])', lambda m: narrowed(m[0]), text)
         text = text.replace("arch='micro'", NARROW)
     (tmp_path / block.file).write_text(text)
-    config = read_config(str(tmp_path / block.file))
+    config = load_config(str(tmp_path / block.file))
     init_default_scope(config.default_scope)
     model = revert_sync_batchnorm(MODELS.build(config.model))
     assert type(model.backbone).__module__.startswith('bioattn_mm.')

@@ -1,0 +1,137 @@
+"""A backbone of timm in a config: `--backbone timm/NAME`, and the channels of what comes after it."""
+
+import torch
+from mmengine.config import Config
+from torch import nn
+
+from ..errors import InputError
+from ..registry import MODELS
+
+# What may be named in place of a config, with a backbone.
+RECIPES = dict(
+    mask_rcnn='mask_rcnn_coco',
+    dino='dino_coco',
+    mask2former='mask2former_ade20k',
+    mask2former_instance='mask2former_coco',
+    upernet='upernet_ade20k',
+)
+PREFIX = 'timm/'
+PYRAMID = 'bioattn_mm.SimpleFeaturePyramid'
+# Strides of the first output of necks, which every next one doubles.
+FIRST_STRIDE = dict(FPN=4, ChannelMapper=8)
+STRIDES = (4, 8, 16, 32)
+# Of the pyramid where a head reads the backbone's maps itself.
+OUT_CHANNELS = 256
+HEADS = ('decode_head', 'auxiliary_head', 'panoptic_head')
+
+
+def recipe_of(name: str) -> str:
+    """Path of the config that one of `RECIPES` stands for; others stay as they are."""
+    return f'_base_/recipes/{RECIPES[name]}' if name in RECIPES else name
+
+
+def use_backbone(config: Config, name: str) -> None:
+    """Give a config a backbone of timm, with timm's weights.
+
+    With it come the mean and standard deviation of the images that the weights want, and no weight decay of what timm
+    does not decay.
+
+    Args:
+        config: Changed in place.
+        name: 'timm/NAME', as timm names the model.
+
+    Raises:
+        InputError: There is no such backbone, or it cannot be the model's.
+    """
+    model_name = name.removeprefix(PREFIX)
+    if model_name == name:
+        raise InputError(f'--backbone takes {PREFIX}NAME, with a name of timm.list_models(), got {name}')
+    weights = dict(type='Pretrained', checkpoint=f'timm://{model_name}')
+    config.model.backbone = dict(type='bioattn_mm.TimmBackbone', model_name=model_name, init_cfg=weights)
+    config.model.pop('pretrained', None)
+    backbone = fit_to_backbone(config)
+    from timm.models import get_pretrained_cfg
+
+    known = get_pretrained_cfg(model_name)
+    if known is not None and 'mean' in config.model.get('data_preprocessor', {}):
+        config.model.data_preprocessor.update(
+            mean=[255 * value for value in known.mean], std=[255 * value for value in known.std]
+        )
+    rules = config.optim_wrapper.get('paramwise_cfg') or {}
+    own = sorted(backbone.no_weight_decay & {parameter for parameter, _ in backbone.named_parameters()})
+    keys = {**rules.get('custom_keys', {}), **{f'backbone.{parameter}': dict(decay_mult=0.0) for parameter in own}}
+    config.optim_wrapper.paramwise_cfg = dict(flat_decay_mult=0.0) | rules | dict(custom_keys=keys)
+    config.optim_wrapper.constructor = 'bioattn_mm.CombinedRulesConstructor'
+
+
+def fit_to_backbone(config: Config) -> nn.Module | None:
+    """Set what a config with a `TimmBackbone` says of its maps: which they are, their channels, a pyramid if plain.
+
+    Args:
+        config: Changed in place, if it has that backbone.
+
+    Returns:
+        The backbone, on the meta device; None for another one.
+
+    Raises:
+        InputError: The backbone has no maps of the strides that the model wants.
+    """
+    model = config.model
+    backbone = model.get('backbone') or {}
+    if str(backbone.get('type')).rpartition('.')[2] != 'TimmBackbone':
+        return None
+
+    def build(**options) -> nn.Module:
+        backbone.update(options)
+        with torch.device('meta'):
+            return MODELS.build({**backbone, 'init_cfg': None})
+
+    built = build()
+    neck = model.get('neck')
+    kind = str((neck or {}).get('type')).rpartition('.')[2]
+    if config.get('default_scope') == 'mmpretrain':
+        built = build(out_indices=[-1])
+        model.head.in_channels = built.out_channels[-1]
+        return built
+    if built.is_plain and (neck is None or kind in FIRST_STRIDE):
+        (stride, *_) = built.out_strides
+        if neck is None:
+            strides, channels, out_channels = STRIDES, list(built.out_channels), OUT_CHANNELS
+        else:
+            strides = [FIRST_STRIDE[kind] * 2**level for level in range(neck.num_outs)]
+            built = build(out_indices=[-1])
+            channels, out_channels = built.out_channels[-1], neck.out_channels
+        model.neck = dict(
+            type=PYRAMID,
+            in_channels=channels,
+            out_channels=out_channels,
+            stride=stride,
+            scales=[stride / wanted for wanted in strides],
+        )
+        if neck is None:
+            _set_heads(model, [out_channels] * len(strides))
+        return built
+    if not built.is_plain and backbone.get('out_indices') is None:
+        wanted = STRIDES[1:] if kind == 'ChannelMapper' else STRIDES
+        missing = [stride for stride in wanted if stride not in built.out_strides]
+        if missing:
+            raise InputError(
+                f"timm's {backbone.model_name} has maps of strides {', '.join(map(str, built.out_strides))}, and the "
+                f'model wants {", ".join(map(str, wanted))}: choose another backbone, or set its out_indices'
+            )
+        built = build(out_indices=[built.out_indices[built.out_strides.index(stride)] for stride in wanted])
+    if neck is None:
+        _set_heads(model, list(built.out_channels))
+    else:
+        from_last = kind == 'SimpleFeaturePyramid' and isinstance(neck.get('in_channels'), int)
+        neck.in_channels = built.out_channels[-1] if from_last else list(built.out_channels)
+    return built
+
+
+def _set_heads(model: dict, channels: list[int]) -> None:
+    """Set `in_channels` of the heads that read the maps of these channels."""
+    for key in HEADS:
+        heads = model.get(key) or []
+        for head in heads if isinstance(heads, list) else [heads]:
+            index = head.get('in_index', list(range(len(channels))) if 'Mask2Former' in head['type'] else -1)
+            head['in_channels'] = channels[index] if isinstance(index, int) else [channels[i] for i in index]
