@@ -2,7 +2,7 @@
 # Weights: the authors' classifier of 224 x 224, fetched when training starts.
 _base_ = './transnext-small_8xb128_in1k-384px.py'
 model = dict(
-    backbone=dict(arch='base', img_size=384, drop_path_rate=0.8),
+    backbone=dict(arch='base', drop_path_rate=0.8),
     head=dict(in_channels=768),
     init_cfg=dict(
         checkpoint='https://huggingface.co/DaiShiResearch/transnext-base-224-1k/resolve/main/transnext_base_224_1k.pth'
