@@ -1,7 +1,7 @@
 """Attention as a segmentation: how well the tokens that get most of it are those of the objects.
 
 As in section 4.3 and table 4 of VARS (Shi et al., ICML 2022): the map of a whole image is stretched to 0 to 1,
-thresholded, and compared with a mask.
+thresholded, and compared with a mask. Table 5 compares it with where people look.
 """
 
 from collections.abc import Iterator
@@ -28,6 +28,9 @@ LOAD_MASKS = dict(
     mmseg=[dict(type='LoadAnnotations')],
     mmdet=[dict(type='LoadImageFromFile'), dict(type='LoadAnnotations', with_bbox=True, with_mask=True)],
 )
+# End of the names of MIT1003's images of the points that people fixated, which are bright above a half.
+FIXATIONS = '_fixPts.jpg'
+BRIGHT = 127
 # Name of a class that is no object.
 BACKGROUND = 'background'
 
@@ -124,6 +127,50 @@ def scores(chosen: np.ndarray, sample: Sample) -> dict[str, float]:
         for part in (chosen & ~sample.foreground, ~chosen & sample.foreground)
     )
     return dict(jaccard=ious[0], miou=float(np.mean(ious)), fp=fp, fn=fn)
+
+
+def scanpath_saliency(values: np.ndarray, fixated: np.ndarray) -> float:
+    """Normalised scanpath saliency (Peters et al., Vision Research 2005), table 5 of VARS.
+
+    Args:
+        values: How much attention each pixel gets, (H, W).
+        fixated: Pixels that people looked at, bool (H, W).
+
+    Returns:
+        The mean at these pixels of the map, normalised to a mean of 0 and a standard deviation of 1: 0 for a map that
+        has nothing to do with them. NaN for a constant map.
+    """
+    values = values.astype(np.float64)
+    deviation = values.std()
+    return float((values[fixated].mean() - values.mean()) / deviation) if deviation else float('nan')
+
+
+def read_fixations(folder: str, fixations: str, limit: int) -> Iterator[Sample]:
+    """Images of a folder with the pixels that people looked at as `foreground`, in the layout of MIT1003.
+
+    Args:
+        folder: Folder of the images, `ALLSTIMULI` there.
+        fixations: Folder of NAME_fixPts.jpg for each image, `ALLFIXATIONMAPS` there.
+        limit: Maximum number of images.
+
+    Raises:
+        InputError: A folder has no images, or an image has no fixations of its size.
+    """
+    images = sorted(file for file in Path(folder).iterdir() if file.suffix.lower() in SUFFIXES)[:limit]
+    if not images:
+        raise InputError(f'no images in {folder}: expected files that end in {", ".join(SUFFIXES)}')
+    for image in images:
+        path = Path(fixations, image.stem + FIXATIONS)
+        points = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE) if path.is_file() else None
+        if points is None:
+            raise InputError(f'no fixations of {image}: expected the image {path}')
+        with Image.open(image) as file:
+            size = file.size
+        if points.shape[::-1] != size:
+            raise InputError(
+                f'{path} has {points.shape[1]} x {points.shape[0]} pixels: expected {size[0]} x {size[1]}'
+            )
+        yield Sample(image, points > BRIGHT, np.ones_like(points, bool))
 
 
 def read_masks(folder: str, masks: str, limit: int, split: str | None = None) -> Iterator[Sample]:

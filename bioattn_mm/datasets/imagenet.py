@@ -121,6 +121,31 @@ class ImageNetC(ImageNetFolders):
                 yield corruption_folder(self.data_root, corruption, severity)
 
 
+@DATASETS.register_module()
+def imagenet_first_classes(number: int, **kwargs: object) -> BaseDataset:
+    """Build mmpretrain's `ImageNet` with the images of its first classes alone, as in ConViT's figure 8.
+
+    Args:
+        number: How many classes: those of the labels 0 to number - 1, in the order of the WordNet ids.
+        **kwargs: Arguments of `ImageNet`.
+
+    Raises:
+        InputError: There are no images of these classes.
+    """
+    from mmpretrain.datasets import ImageNet
+
+    dataset = ImageNet(**kwargs)
+    dataset.full_init()
+    chosen = np.flatnonzero(dataset.get_gt_labels() < number).tolist()
+    if not chosen:
+        raise InputError(
+            f'none of the {len(dataset):,} images of {dataset.data_root} is of the first {number} classes'
+        )
+    dataset.get_subset_(chosen)
+    dataset._metainfo['classes'] = tuple(dataset.metainfo['classes'][:number])
+    return dataset
+
+
 def find_images(folder: Path) -> list[tuple[str, int]]:
     """Paths and labels of the images in the folders of classes, see `ImageNetFolders`."""
     labels = {path.name: label_of(path) for path in sorted(folder.iterdir()) if path.is_dir()}

@@ -34,9 +34,12 @@ HOW_TO_GET = dict(
     'https://cocodataset.org/#download, unpack them into data/coco, and the two archives in its annotations there',
     CocoDataset='download the 2017 train and val images and annotations from https://cocodataset.org/#download '
     'and unpack them into data/coco',
-    ImageNet='download ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar from https://image-net.org/download.php, '
-    'which asks you to register, and unpack them into data/imagenet/train and data/imagenet/val, each image into the '
-    'folder of its class (data/imagenet/train/n01440764/n01440764_18.JPEG)',
+    **dict.fromkeys(
+        ('ImageNet', 'imagenet_first_classes'),
+        'download ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar from https://image-net.org/download.php, which '
+        'asks you to register, and unpack them into data/imagenet/train and data/imagenet/val, each image into the '
+        'folder of its class (data/imagenet/train/n01440764/n01440764_18.JPEG)',
+    ),
     ImageNetV2='download imagenetv2-matched-frequency.tar.gz of https://huggingface.co/datasets/vaishaal/ImageNetV2 '
     'and unpack it into data, or name its folder with --test-root',
     ImageNetA='download https://people.eecs.berkeley.edu/~hendrycks/imagenet-a.tar and unpack it into data, or name '
@@ -266,7 +269,7 @@ def check_data(config: Config, dataloaders: tuple[str, ...]) -> None:
                 if name in MINI_FOLDERS:
                     how += '; or use generated miniature data instead: --mini'
                 raise InputError(f'no data for {name} at {path} (looked for from {Path.cwd()}); {how}')
-        if dataset['type'] == 'ImageNet':
+        if dataset['type'] in ('ImageNet', 'bioattn_mm.imagenet_first_classes'):
             check_classes_are_known(dataset, root)
 
 

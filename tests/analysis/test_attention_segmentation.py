@@ -14,7 +14,9 @@ from bioattn_mm.analysis.attention_segmentation import (
     above_threshold,
     attention_received,
     read_dataset,
+    read_fixations,
     read_masks,
+    scanpath_saliency,
     scores,
 )
 from bioattn_mm.errors import InputError
@@ -138,6 +140,44 @@ def test_tool_on_folders(images: Path, masks: Path, tmp_path: Path, tool: InProc
     assert f'{100 * share:.1f}' in printed and 'attention above 0.3' in printed
 
 
+def test_scanpath_saliency() -> None:
+    """Means of the standardised map at the fixated pixels, whatever its offset and scale."""
+    values = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 9.0]])  # mean 4, variance 40 / 6
+    fixated = np.zeros((2, 3), bool)
+    fixated[1, 1:] = True
+    wanted = ((5 - 4) + (9 - 4)) / 2 / (40 / 6) ** 0.5
+    assert scanpath_saliency(values, fixated) == pytest.approx(wanted)
+    assert scanpath_saliency(10 + 3 * values, fixated) == pytest.approx(wanted)
+    assert scanpath_saliency(values, np.ones((2, 3), bool)) == pytest.approx(0)
+    assert np.isnan(scanpath_saliency(np.ones((2, 3)), fixated))
+
+
+def test_eye_fixations_in_the_layout_of_mit1003(images: Path, tmp_path: Path, tool: InProcess) -> None:
+    folder = tmp_path / 'ALLFIXATIONMAPS'
+    folder.mkdir()
+    for image in images.glob('*.png'):
+        points = np.zeros((40, 60), np.uint8)
+        points[8:16, 16:24] = 255  # a block of JPEG, which is exact
+        cv2.imwrite(str(folder / f'{image.stem}_fixPts.jpg'), points)
+    samples = list(read_fixations(str(images), str(folder), 2))
+    assert len(samples) == 2 and all(sample.foreground.sum() == 64 and sample.foreground[8, 16] for sample in samples)
+
+    config = write_config(tmp_path, 'VARS')
+    options = ('--images', images, '--fixations', folder, '--max-images', 2, '--size', 64, 96, *ON_CPU)
+    printed = tool(tmp_path, TOOL, config, *options, '--layer', -1, '--out', 'out')
+    rows = read_csv(tmp_path / 'out' / 'attention_segmentation.csv')
+    assert [row['head'] for row in rows][:2] == ['mean', '0'] and all(-5 < float(row['nss']) < 5 for row in rows)
+    assert 'normalised scanpath saliency' in printed and f'{float(rows[0]["nss"]):.3f}' in printed
+    check_drawing(tmp_path / 'out' / 'attention_segmentation.png')
+
+    cv2.imwrite(str(folder / f'{samples[0].image.stem}_fixPts.jpg'), points[:8])
+    with pytest.raises(InputError, match='has 60 x 8 pixels: expected 60 x 40'):
+        next(read_fixations(str(images), str(folder), 1))
+    (folder / f'{samples[0].image.stem}_fixPts.jpg').unlink()
+    with pytest.raises(InputError, match='no fixations of .*: expected the image .*_fixPts.jpg'):
+        next(read_fixations(str(images), str(folder), 1))
+
+
 def test_label_maps_of_pascal_voc(images: Path, tmp_path: Path) -> None:
     """Palettes, whose index 255, a border in a light colour, does not count, and a list of names."""
     first, second = sorted(images.glob('*.png'))[:2]
@@ -163,7 +203,11 @@ def test_label_maps_of_pascal_voc(images: Path, tmp_path: Path) -> None:
     [
         (('--threshold', 1), '--threshold must be at least 0 and below 1, got 1'),
         (('--split', 'names.txt'), '--split chooses from --images, which is not there'),
-        (('--masks', 'masks'), '--images and --masks go together, and without --classes'),
+        (('--masks', 'masks'), '--images goes together with --masks or --fixations, and without --classes'),
+        (
+            ('--images', 'data', '--masks', 'masks', '--fixations', 'x'),
+            '--masks and --fixations are two measurements: leave one out',
+        ),
         (('--layer', 3, '--images', 'data', '--masks', 'masks'), '--layer must be -3 to 2 in this model, got 3'),
         (
             ('--images', 'data', '--masks', 'absent'),

@@ -69,6 +69,21 @@ def test_configs_read_the_published_layout(name: str, tmp_path: Path) -> None:
         assert len(dataset.metainfo['classes']) == config.model.head.num_classes
 
 
+def test_first_classes_of_imagenet(tmp_path: Path) -> None:
+    for name in ('a', 'b', 'c'):
+        draw(tmp_path / f'train/{name}.jpg')
+    (tmp_path / 'meta').mkdir()
+    (tmp_path / 'meta/train.txt').write_text('a.jpg 99\nb.jpg 100\nc.jpg 0\n')
+    config = Config.fromfile(ROOT / 'configs/convit/convit-small_8xb128_in100.py')
+    init_default_scope(config.default_scope)
+    settings = {**config.train_dataloader.dataset, 'data_root': str(tmp_path), 'pipeline': []}
+    dataset = DATASETS.build(settings)
+    assert dataset.get_gt_labels().tolist() == [99, 0] and len(dataset.metainfo['classes']) == 100
+    (tmp_path / 'meta/train.txt').write_text('b.jpg 100\n')
+    with pytest.raises(InputError, match='none of the 1 images of .* is of the first 100 classes'):
+        DATASETS.build(settings)
+
+
 def test_breeds_of_dogs(tmp_path: Path) -> None:
     dogs(tmp_path)
     assert StanfordDogs(str(tmp_path)).metainfo['classes'] == ('Shih-Tzu', 'African_dog')

@@ -68,6 +68,16 @@ def test_local_up_to_layer() -> None:
     assert [output.shape for output in backbone(torch.randn(1, 3, 32, 48))] == [(1, 8, 2, 3)] * 4
 
 
+def test_without_position_embedding() -> None:
+    """The same as with an embedding of zeros."""
+    backbone = ConViT(SMALL, pos_embed=False).eval()
+    other = ConViT(SMALL).eval()
+    other.load_state_dict({**backbone.state_dict(), 'pos_embed.weight': torch.zeros_like(other.pos_embed.weight)})
+    x = torch.randn(1, 3, 33, 48)
+    for own, wanted in zip(backbone(x), other(x), strict=True):
+        torch.testing.assert_close(own, wanted)
+
+
 def test_without_gpsa_the_class_token_comes_first() -> None:
     """Table 3, row e: DeiT."""
     deit = dict(local_up_to_layer=0, out_indices=(3, 11))

@@ -9,6 +9,9 @@ head of the layer, as in DINO (Caron et al., 2021). What taking everything for f
 
 Masks are those of a config's validation images, of a segmentor or a detector (--classes chooses what is foreground),
 or label maps in a folder (--masks, --split), where 0 is background and 255 does not count.
+
+With --fixations, in the layout of MIT1003, the maps are compared with where people look instead, by normalised
+scanpath saliency (VARS, table 5).
 """
 
 import argparse
@@ -26,7 +29,9 @@ from bioattn_mm.analysis.attention_segmentation import (
     above_threshold,
     attention_received,
     read_dataset,
+    read_fixations,
     read_masks,
+    scanpath_saliency,
     scores,
     to_file,
 )
@@ -42,6 +47,7 @@ from bioattn_mm.runtime.arguments import number_to
 FILES = ('attention_segmentation.csv', 'attention_segmentation.json', 'attention_segmentation.png')
 MEAN, EVERYTHING = 'mean', 'everything'
 MEASURES = dict(jaccard='Jaccard', miou='mIoU', fp='FP', fn='FN')
+SALIENCY = dict(nss='NSS')
 # Images in the drawing.
 NUM_DRAWN = 4
 
@@ -53,6 +59,8 @@ def parse_args() -> argparse.Namespace:
         '--compare configs/transnext/upernet_micro_ade20k.py transnext.pth --classes person car --out segmentation',
         'analysis/attention_segmentation.py --timm deit_tiny_patch16_224 pretrained --images VOC/JPEGImages '
         '--masks VOC/SegmentationClass --split VOC/ImageSets/Segmentation/val.txt --size 224 224 --out segmentation',
+        'analysis/attention_segmentation.py configs/vars/rvt-tiny-vars-d_8xb128_in1k.py vars.pth '
+        '--images MIT1003/ALLSTIMULI --fixations MIT1003/ALLFIXATIONMAPS --max-images 1003 --out saliency',
     )
     parser.add_argument(
         '--layer',
@@ -76,6 +84,9 @@ def parse_args() -> argparse.Namespace:
         help="names of the config's classes that are foreground (default: all but 'background')",
     )
     parser.add_argument('--masks', metavar='DIR', help='folder of label maps, PNG, named as the images of --images')
+    parser.add_argument(
+        '--fixations', metavar='DIR', help='folder of NAME_fixPts.jpg for each image of --images, as MIT1003 has it'
+    )
     parser.add_argument('--split', metavar='FILE', help='names of the images of --images that count, one a line')
     parser.add_integer(
         '--queries',
@@ -94,19 +105,27 @@ def main() -> None:
     args = parse_args()
     if not 0 <= args.threshold < 1:
         raise InputError(f'--threshold must be at least 0 and below 1, got {args.threshold:g}')
-    if bool(args.images) != bool(args.masks) or args.masks and args.classes:
-        raise InputError('--images and --masks go together, and without --classes')
+    if bool(args.images) != bool(args.masks or args.fixations) or args.images and args.classes:
+        raise InputError('--images goes together with --masks or --fixations, and without --classes')
+    if args.masks and args.fixations:
+        raise InputError('--masks and --fixations are two measurements: leave one out')
     if args.split and not args.masks:
         raise InputError('--split chooses from --images, which is not there')
     report = Report(args.out, *FILES)
     sources = read_sources(args)
-    if args.masks:
+    if args.fixations:
+        samples = list(read_fixations(args.images, args.fixations, args.max_images))
+    elif args.masks:
         samples = list(read_masks(args.images, args.masks, args.max_images, args.split))
     else:
         samples = list(read_dataset(sources[0].config, args.classes, args.max_images))
     samples = [sample for sample in samples if (sample.foreground & sample.labelled).any()]
     if not samples:
-        raise InputError('no image has foreground: choose other --classes, or more images with --max-images')
+        raise InputError(
+            'no image has foreground or fixations: choose other --classes, or more images with --max-images'
+        )
+    measures = SALIENCY if args.fixations else MEASURES
+    best = next(iter(measures))
 
     weights, rows, drawn = {}, [], []
     for source in sources:
@@ -123,7 +142,11 @@ def main() -> None:
                 maps = {MEAN: received.mean(0), **dict(enumerate(received))}
                 for head, values in maps.items():
                     chosen = to_file(above_threshold(values, args.threshold).astype(np.uint8), image, values.shape)
-                    of_image = scores(chosen.astype(bool), sample)
+                    if args.fixations:
+                        pixels = to_file(values, image, values.shape)
+                        of_image = dict(nss=scanpath_saliency(pixels, sample.foreground))
+                    else:
+                        of_image = scores(chosen.astype(bool), sample)
                     found.setdefault((layer, recordings[layer].name, head), []).append(of_image)
                     if head == MEAN and number < NUM_DRAWN:
                         map_ = to_file(values, image, values.shape)
@@ -132,13 +155,20 @@ def main() -> None:
             dict(model=source.name, layer=layer, name=name, head=head, **means(of_images))
             for (layer, name, head), of_images in found.items()
         ]
-    everything = means([scores(np.ones_like(sample.foreground), sample) for sample in samples])
+    everything = {}
+    if not args.fixations:
+        everything = means([scores(np.ones_like(sample.foreground), sample) for sample in samples])
 
     report.write_csv(FILES[0], rows)
     document = dict(weights=weights, images=len(samples), threshold=args.threshold, everything=everything, heads=rows)
     report.write_json(FILES[1], document)
-    report.write_figure(FILES[2], draw(samples[:NUM_DRAWN], best_layers(drawn, rows)))
-    print_rows(rows, everything, f'{len(samples)} images, attention above {args.threshold:g}')
+    report.write_figure(FILES[2], draw(samples[:NUM_DRAWN], best_layers(drawn, rows, best), measures))
+    title = f'{len(samples)} images'
+    if args.fixations:
+        cells = [(row['model'], row['layer'], f'{row["nss"]:.3f}') for row in rows if row['head'] == MEAN]
+        print_table(f'{title}, normalised scanpath saliency', ('model', 'layer', *measures.values()), cells)
+    else:
+        print_rows(rows, everything, f'{title}, attention above {args.threshold:g}')
     print(report)
 
 
@@ -155,20 +185,24 @@ def means(of_images: list[dict[str, float]]) -> dict[str, float]:
     return {key: float(np.nanmean([values[key] for values in of_images])) for key in of_images[0]}
 
 
-def best_layers(drawn: list[tuple], rows: list[dict]) -> dict[str, list[tuple]]:
-    """What is to be drawn of each model: the maps of the layer whose mean map has the highest Jaccard index."""
+def best_layers(drawn: list[tuple], rows: list[dict], measure: str) -> dict[str, list[tuple]]:
+    """What is to be drawn of each model: the maps of the layer whose mean map is the best by a measure."""
     best = {}
     for row in rows:
-        if row['head'] == MEAN and row['jaccard'] > best.get(row['model'], (-1.0, 0))[0]:
-            best[row['model']] = row['jaccard'], row['layer']
+        if row['head'] == MEAN and row[measure] > best.get(row['model'], (-np.inf, 0))[0]:
+            best[row['model']] = row[measure], row['layer']
     return {
         f'{model}, layer {layer}': [entry for entry in drawn if entry[:2] == (model, layer)]
         for model, (_, layer) in best.items()
     }
 
 
-def draw(samples: list[Sample], models: dict[str, list[tuple]]) -> Figure:
-    """Draw a line for each image: its mask, and the maps of the models with the outline of what they choose."""
+def draw(samples: list[Sample], models: dict[str, list[tuple]], measures: dict[str, str]) -> Figure:
+    """Draw a line for each image: its mask, and the maps of the models with the outline of what they choose.
+
+    Of fixations (`measures` is `SALIENCY`) the points, and the maps alone.
+    """
+    measure, name_of_measure = next(iter(measures.items()))
     columns = 1 + len(models)
     figure = Figure(figsize=(2.6 * columns, 2.3 * len(samples)), layout='constrained')
     axes = figure.subplots(len(samples), columns, squeeze=False)
@@ -176,14 +210,18 @@ def draw(samples: list[Sample], models: dict[str, list[tuple]]) -> Figure:
         picture = mmcv.imread(str(sample.image), channel_order='rgb')
         axis = axes[number, 0]
         axis.imshow(picture)
-        outline(axis, sample.foreground)
-        axis.set_title('image and mask, in pixels', fontsize=7)
+        if measures is SALIENCY:
+            axis.scatter(*np.nonzero(sample.foreground)[::-1], s=2, color='red')
+        else:
+            outline(axis, sample.foreground)
+        axis.set_title(f'image and {"fixations" if measures is SALIENCY else "mask"}, in pixels', fontsize=7)
         axis.tick_params(labelsize=6)
         for axis, (name, entries) in zip(axes[number, 1:], models.items()):
             _, _, _, values, chosen, of_image = entries[number]
             axis.imshow(draw_heat(picture, (values - values.min()) / (np.ptp(values) or 1)))
-            outline(axis, chosen)
-            axis.set_title(f'{name}\nJaccard {of_image["jaccard"]:.2f}', fontsize=7)
+            if measures is MEASURES:
+                outline(axis, chosen)
+            axis.set_title(f'{name}\n{name_of_measure} {of_image[measure]:.2f}', fontsize=7)
             axis.set(xticks=[], yticks=[])
     return figure
 

@@ -36,6 +36,7 @@ class ConViT(PlainBackbone):
         token_mixers: Settings of the attention of these blocks, to vary it: a dict for all of them, or one for each.
             `type` is a class or its name in the registry, `GPSA` by default. It gets, as far as it has these
             arguments, `embed_dims`, `num_heads` and `locality_strength`.
+        pos_embed: Whether there is an absolute position embedding, which GPSA does not need.
         out_type: 'featmap' for maps, (B, C, H, W), or, for a classifier, 'cls_token' for the class token, (B, C), as
             the release classifies, or 'avg_featmap' for the mean of the other tokens, (B, C).
         drop_path_rate: Stochastic depth of the last block; it rises linearly from 0.
@@ -71,6 +72,7 @@ class ConViT(PlainBackbone):
         local_up_to_layer: int = 10,
         locality_strength: float | None = 1.0,
         token_mixers: dict | Sequence[dict] | None = None,
+        pos_embed: bool = True,
         out_type: str = 'featmap',
         drop_path_rate: float = 0.0,
         with_cp: bool = False,
@@ -93,7 +95,8 @@ class ConViT(PlainBackbone):
         self.local_up_to_layer = local_up_to_layer
 
         self.patch_embed = patch_embedding(embed_dims, PATCH_SIZE, in_channels)
-        self.pos_embed = PositionEmbedding(embed_dims, tuple(size // PATCH_SIZE for size in to_2tuple(pretrain_size)))
+        grid = tuple(size // PATCH_SIZE for size in to_2tuple(pretrain_size))
+        self.pos_embed = PositionEmbedding(embed_dims, grid) if pos_embed else nn.Identity()
         token_mixers = one_for_each('token_mixers', token_mixers or {}, dict, local_up_to_layer)
 
         def attention(index: int) -> nn.Module:
