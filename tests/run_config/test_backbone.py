@@ -50,6 +50,7 @@ def test_learns(framework: str, name: str) -> None:
     config = load_config(framework, backbone=f'timm/{name}', cfg_options={**BACKBONES[name], **OPTIONS[framework]})
     init_default_scope(config.default_scope)
     model = revert_sync_batchnorm(MODELS.build(config.model)).train()
+    model.init_weights()  # else DINO's embedding of levels is what memory held
     if config.default_scope == 'mmdet':
         inputs = demo_mm_inputs(2, [[3, 72, 104]] * 2, num_items=[3, 2], num_classes=80, with_mask=True)
     else:
