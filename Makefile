@@ -66,11 +66,11 @@ $(READY): $(wildcard requirements/*.txt) setup.py pyproject.toml $(shell find bi
 # With nvcc, for CUDA too. auditwheel checks that it runs on any Linux from 2018 on, and says so in its name.
 CUDA_HOME ?= /usr/local/cuda
 wheel: $(VENV)/.ready-wheel
-	rm -rf build/wheel
+	rm -rf build/wheel dist/bioattn_mm-*.whl
 	FORCE_CUDA=$(if $(wildcard $(CUDA_HOME)/bin/nvcc),1,0) CUDA_HOME=$(CUDA_HOME) \
 		$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
-	PATH="$(BIN):$$PATH" $(BIN)/auditwheel repair --plat manylinux_2_28_x86_64 --exclude 'libtorch*.so' \
-		--wheel-dir dist build/wheel/*.whl
+	PATH="$(BIN):$$PATH" $(BIN)/auditwheel repair --plat manylinux_2_28_x86_64 --only-plat \
+		--exclude 'libtorch*.so' --wheel-dir dist build/wheel/*.whl
 
 # Compiling needs torch alone, not the environment of `make setup`.
 $(VENV)/.ready-wheel: requirements/wheel.txt requirements/build.txt
