@@ -37,7 +37,8 @@ help:
 	@echo 'make test-docs   every command of README.md and docs/, made short (half an hour)'
 	@echo 'make dry-run-all   the first training step of every config at full size (hours on a CPU)'
 	@echo 'make test-package   installs wheel and sdist into empty environments, trains and predicts there'
-	@echo 'make test-bounds    the wheel in the lowest, the newest and other releases of torch and Python; ARM (hours)'
+	@echo 'make test-bounds    the wheel in the lowest, the newest and other releases of torch, with each Python (hours); the'
+	@echo "             operators' tests in the newest Python of each torch, --check and trainings in all; compiling for ARM"
 	@echo 'make test-capabilities   the tests of the CPU operators with each instruction set below the one in use'
 	@echo 'make test-asan      the tests of the operators under AddressSanitizer, compiled into build/asan'
 	@echo 'make gallery   the pictures of docs/gallery.md and docs/systems, by the commands there (about 15 minutes)'
@@ -66,11 +67,11 @@ $(READY): $(wildcard requirements/*.txt) setup.py pyproject.toml $(shell find bi
 # With nvcc, for CUDA too. auditwheel checks that it runs on any Linux from 2018 on, and says so in its name.
 CUDA_HOME ?= /usr/local/cuda
 wheel: $(VENV)/.ready-wheel
-	rm -rf build/wheel
+	rm -rf build/wheel dist/bioattn_mm-*.whl
 	FORCE_CUDA=$(if $(wildcard $(CUDA_HOME)/bin/nvcc),1,0) CUDA_HOME=$(CUDA_HOME) \
 		$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
-	PATH="$(BIN):$$PATH" $(BIN)/auditwheel repair --plat manylinux_2_28_x86_64 --exclude 'libtorch*.so' \
-		--wheel-dir dist build/wheel/*.whl
+	PATH="$(BIN):$$PATH" $(BIN)/auditwheel repair --plat manylinux_2_28_x86_64 --only-plat \
+		--exclude 'libtorch*.so' --wheel-dir dist build/wheel/*.whl
 
 # Compiling needs torch alone, not the environment of `make setup`.
 $(VENV)/.ready-wheel: requirements/wheel.txt requirements/build.txt
@@ -131,8 +132,8 @@ test-docs: setup $(VENV)/.ready-deploy
 test-package: setup $(VENV)/.ready-deploy
 	tests/package/check.sh $(BIN)/python
 
-# Those of pyenv, or else on the path. BOUNDS_PYTHONS=... for others.
-BOUNDS_PYTHONS ?= $(foreach minor,10 11 12 13 14,$(firstword \
+# Those of pyenv, or else on the path, the newest first. BOUNDS_PYTHONS=... for others.
+BOUNDS_PYTHONS ?= $(foreach minor,14 13 12 11 10,$(firstword \
 	$(wildcard $(HOME)/.pyenv/versions/3.$(minor).*/bin/python) $(shell command -v python3.$(minor))))
 
 test-bounds: wheel

@@ -44,6 +44,7 @@ MACHINE = {
     ),
     'GPU': (torch.cuda.is_available, 'there is no GPU'),
     'no GPU': (lambda: not torch.cuda.is_available(), 'there is a GPU'),
+    'torch for CUDA': (lambda: torch.version.cuda is not None, 'this torch is built for the CPU alone'),
     'operators': (lambda: LIBRARY_IS_LOADED, 'the compiled operators were not built'),
     'CUDA operators': (
         lambda: torch.cuda.is_available() and bool(CUDA_ARCHITECTURES),

@@ -95,6 +95,7 @@ def test_arguments_that_the_kernels_do_not_take(gpu, monkeypatch: pytest.MonkeyP
         choose_backend(GPU, None)
 
 
+@needs('torch for CUDA')  # also for fake tensors of a GPU
 @pytest.mark.parametrize(
     ('sizes', 'dtype', 'reason'),
     [
