@@ -132,7 +132,7 @@ def fit_backbone(backbone: nn.Module, path: str, state_dict: dict[str, Tensor]) 
     """
     own = backbone.state_dict()
     weights, unused = match_backbone(backbone, state_dict, own)
-    first = f'{backbone.first_conv}.weight'
+    first = f'{getattr(backbone, "first_conv", None)}.weight'  # backbones of other libraries do not name it
     if first in weights:
         weights[first] = convert_channels(path, weights[first], own[first].shape[1])
     kept = [
