@@ -127,6 +127,7 @@ def units(backbone: type[nn.Module]) -> None:
     model = FSDP2Strategy()._wrap_model(model)
     names = [name for name, module in model.named_modules() if isinstance(module, FSDPModule)]
     Path(f'units{get_rank()}.txt').write_text(' '.join(names))
+    torch.distributed.barrier()  # else one may end while the other still connects
 
 
 @pytest.mark.parametrize(('backbone', 'expected'), [(ToyBackbone, ' backbone.1 backbone.2'), (nn.Sequential, '')])

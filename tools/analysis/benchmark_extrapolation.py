@@ -98,9 +98,9 @@ def main() -> None:
     config = load_config(
         args.config, mini=args.mini, cfg_options=args.cfg_options, dataloaders=('test_dataloader',), tta=True
     )
-    config.work_dir = str(report.path('logs'))
     sizes = args.sizes or (CLASSIFICATION_SIZES if config.default_scope == 'mmpretrain' else SIZES)
     entrants = read_entrants(args, config)
+    logs = str(report.path('logs'))
 
     rows = []
     # On stdout as it is now: during a test it is redirected to a file, for what evaluators print.
@@ -109,9 +109,8 @@ def main() -> None:
         for name, mode, model_at in entrants:
             for size in sizes:
                 progress.update(task, description=f'{label(name, mode)}, {size} pixels')
-                rows.append(
-                    dict(model=name, bias_mode=mode, **measure(name, mode, model_at(size), size, args.metric))
-                )
+                measured = measure(name, mode, model_at(size), size, args.metric, logs)
+                rows.append(dict(model=name, bias_mode=mode, **measured))
                 report.write_csv('table.csv', rows)  # now, so that an interruption loses nothing
                 progress.advance(task)
     report.write_figure('plot.png', draw(rows))
@@ -159,9 +158,10 @@ def label(name: str, mode: str | None) -> str:
     return f'{name}, {mode}' if mode else name
 
 
-def measure(name: str, mode: str | None, model: TrainedModel, size: int, metric: str | None) -> dict:
+def measure(name: str, mode: str | None, model: TrainedModel, size: int, metric: str | None, work_dir: str) -> dict:
     """Test a model with one position bias at one size: the numbers of a row of the table."""
     config = copy.deepcopy(model.config)
+    config.work_dir = work_dir
     if mode:
         set_bias_mode(config, mode)
     resize = set_crop_size if config.default_scope == 'mmpretrain' else set_size
