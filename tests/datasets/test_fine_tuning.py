@@ -74,7 +74,7 @@ def test_first_classes_of_imagenet(tmp_path: Path) -> None:
         draw(tmp_path / f'train/{name}.jpg')
     (tmp_path / 'meta').mkdir()
     (tmp_path / 'meta/train.txt').write_text('a.jpg 99\nb.jpg 100\nc.jpg 0\n')
-    config = Config.fromfile(ROOT / 'configs/convit/convit-small_8xb128_in100.py')
+    config = Config.fromfile(ROOT / 'configs/convit/ablations/convit-small_8xb128_in100.py')
     init_default_scope(config.default_scope)
     settings = {**config.train_dataloader.dataset, 'data_root': str(tmp_path), 'pipeline': []}
     dataset = DATASETS.build(settings)
