@@ -33,9 +33,11 @@ def test_varies_a_backbone_and_nothing_else(name: str) -> None:
     base = Path(normpath(path.parent / base))
     config, inherited = parse(path).to_dict(), parse(base).to_dict()
     varied, own = config['model'].pop('backbone'), inherited['model'].pop('backbone', None)
-    assert varied != own
+    # The same backbone has other data: the first classes of ImageNet, of ConViT's figure 8.
+    has_other_data = config['train_dataloader'] != inherited['train_dataloader']
+    assert varied != own or has_other_data
     # Another host, as DeiT of PerViT's table 2, has a recipe of its own, and a head of its width.
-    if base.parent.name != 'recipes':
+    if base.parent.name != 'recipes' and not has_other_data:
         assert base in CONFIGS or base in ABLATIONS
         for settings in (config, inherited):
             settings['model'].get('head', {}).pop('in_channels', None)

@@ -1,4 +1,4 @@
-# ConViT-Small on the first 100 classes of ImageNet-1k (ConViT, figure 8). The figure varies `locality_strength` and
+# ConViT-Small on the first 100 classes of ImageNet-1k (ConViT, fig. 8). The figure varies `locality_strength` and
 # `local_up_to_layer`, the number of GPSA layers, of the backbone.
 # Weights: random.
 _base_ = '../convit-small_8xb128_in1k.py'
