@@ -24,7 +24,7 @@ JOBS ?= 2
 THREADS ?= $(shell n=$$(( $$(nproc) / $(JOBS) )); echo $$(( n > 0 ? n : 1 )))
 PYTEST = OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup wheel demo test test-extra test-all test-docs test-package test-bounds test-capabilities test-asan dry-run-all gallery docs lint clean
+.PHONY: help setup wheel demo test test-extra test-all test-docs test-package test-bounds test-capabilities test-asan test-arm dry-run-all gallery docs lint clean
 
 help:
 	@echo 'make setup   environment in .venv (a few minutes the first time); EXTRA=deploy adds what tools/export.py needs,'
@@ -41,6 +41,7 @@ help:
 	@echo "             operators' tests in the newest Python of each torch, --check and trainings in all; compiling for ARM"
 	@echo 'make test-capabilities   the tests of the CPU operators with each instruction set below the one in use'
 	@echo 'make test-asan      the tests of the operators under AddressSanitizer, compiled into build/asan'
+	@echo 'make test-arm       the tests of the operators on 64-bit ARM in an emulator, compiled into build/arm'
 	@echo 'make gallery   the pictures of docs/gallery.md and docs/systems, by the commands there (about 15 minutes)'
 	@echo 'make docs    the documentation site, into site/; broken links and references fail'
 	@echo 'make lint    style checks'
@@ -153,6 +154,10 @@ test-capabilities: setup
 # BIOATTN_MM_FUZZ_CASES=10000 for hours of random calls.
 test-asan: setup
 	tests/ops/asan.sh $(BIN)/python $(PYTEST_ARGS)
+
+# Needs packages of Debian or Ubuntu that the script names.
+test-arm: setup
+	tests/ops/arm.sh $(BIN)/python $(PYTEST_ARGS)
 
 # One after the other: at full size some take most of the memory of a small machine.
 dry-run-all: setup

@@ -6,12 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=$(realpath --no-symlinks "${1:?name a Python that has torch}")
-mkdir -p build/asan
-rm -rf build/asan/bioattn_mm build/asan/tests
-# The times of files are kept, so that only what changed is compiled again.
-git ls-files -z --cached --others --exclude-standard |
-    while IFS= read -r -d '' file; do [ ! -e "$file" ] || printf '%s\0' "$file"; done |
-    tar --create --null --files-from - | tar --extract --directory build/asan
+tests/ops/copy_checkout.sh build/asan
 cd build/asan
 # What comes last on the command line counts; the flags of setup.py would leave no lines to name.
 cat > c++ <<'SCRIPT'
