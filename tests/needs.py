@@ -55,7 +55,6 @@ MACHINE = {
         lambda: shutil.which(os.environ.get('CXX', 'g++')),
         f'there is no {os.environ.get("CXX", "g++")} to compile with',
     ),
-    'nvcc': (lambda: shutil.which('nvcc'), 'there is no nvcc'),
     'onnxruntime-web': (
         ONNXRUNTIME_WEB.is_dir,
         'there is no onnxruntime-web: npm install --prefix packaging/runtime',
