@@ -2,7 +2,6 @@
 
 import ctypes
 
-import torch
 import torchvision
 from torch import Tensor
 

@@ -76,8 +76,8 @@ def roi_align_backward(
         grad_output: (K, C, aligned_height, aligned_width).
         rois: As in the forward, (K, 5).
         grad_input: (B, C, H, W); added to.
-        argmax_y, argmax_x, aligned_height, aligned_width, spatial_scale, sampling_ratio, pool_mode, aligned: As in the
-            forward.
+        argmax_y, argmax_x: Of the maximum; not used.
+        aligned_height, aligned_width, spatial_scale, sampling_ratio, pool_mode, aligned: As in the forward.
     """
     grad = upcast_half(grad_output)
     grad_input += torch.ops.torchvision._roi_align_backward(

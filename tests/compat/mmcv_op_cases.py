@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from itertools import product
 
-import mmcv
 import mmcv.ops
 import torch
 from torch import Tensor

@@ -41,8 +41,8 @@ def compiled_results(tmp_path_factory) -> dict[str, dict[str, Tensor]]:
     fitting = [wheel for wheel in wheels if parse_wheel_filename(wheel.name)[3].intersection(sys_tags())]
     if not fitting:
         pytest.skip(
-            'no wheel of onedl-mmcv with compiled ops for this Python in ../shared/wheels; to make it: MMCV_WITH_OPS=1 '
-            'pip wheel --no-deps --no-build-isolation --no-binary onedl-mmcv --wheel-dir ../shared/wheels '
+            'no wheel of onedl-mmcv with compiled ops for this Python in ../shared/wheels; to make it: '
+            'MMCV_WITH_OPS=1 pip wheel --no-deps --no-build-isolation --no-binary onedl-mmcv --wheel-dir ../shared/wheels '
             f'onedl-mmcv=={mmcv.__version__}'
         )
 
