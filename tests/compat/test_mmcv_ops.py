@@ -42,8 +42,8 @@ def compiled_results(tmp_path_factory) -> dict[str, dict[str, Tensor]]:
     if not fitting:
         pytest.skip(
             'no wheel of onedl-mmcv with compiled ops for this Python in ../shared/wheels; to make it: '
-            'MMCV_WITH_OPS=1 pip wheel --no-deps --no-build-isolation --no-binary onedl-mmcv --wheel-dir ../shared/wheels '
-            f'onedl-mmcv=={mmcv.__version__}'
+            'MMCV_WITH_OPS=1 pip wheel --no-deps --no-build-isolation --no-binary onedl-mmcv '
+            f'--wheel-dir ../shared/wheels onedl-mmcv=={mmcv.__version__}'
         )
 
     folder = tmp_path_factory.mktemp('mmcv_with_ops')

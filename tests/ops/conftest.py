@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bioattn_mm.ops.backends import LIBRARY_IS_LOADED
 
@@ -50,6 +51,19 @@ def check_any_number_of_threads(run: Callable[[], list[torch.Tensor]]) -> None:
         assert all(torch.equal(one, other) for one, other in zip(results[0], others, strict=True))
 
 
+class Calls(TorchDispatchMode):
+    """Keeps the calls of compiled operators, those of backward passes among them: operators and arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # noqa: ANN001
+        if function.namespace == 'bioattn_mm':
+            self.kept.append((function, args))
+        return function(*args, **(kwargs or {}))
+
+
 def check_storage(output: torch.Tensor, exact: torch.Tensor, backend: str) -> None:
     """Half precision is a format of storage: the only rounding is that of the output.
 
@@ -58,20 +72,6 @@ def check_storage(output: torch.Tensor, exact: torch.Tensor, backend: str) -> No
     bfloat16 = output.dtype == torch.bfloat16
     atol = 2**-8 * exact.abs().max().item() if bfloat16 and backend == 'cpu' else 1e-5
     torch.testing.assert_close(output, exact.to(output.dtype), rtol=0.016 if bfloat16 else 1e-3, atol=atol)
-
-
-def check_compiles_and_exports(operator: Callable[..., torch.Tensor], arguments: dict[str, torch.Tensor]) -> None:
-    """An operator goes into one graph of `torch.compile` and into `torch.export`, with the same output."""
-
-    class Module(torch.nn.Module):
-        def forward(self, **arguments: torch.Tensor) -> torch.Tensor:
-            return operator(**arguments)
-
-    want = operator(**arguments)
-    compiled = torch.compile(Module(), fullgraph=True, backend='aot_eager')
-    torch.testing.assert_close(compiled(**arguments), want)
-    exported = torch.export.export(Module(), (), arguments)
-    torch.testing.assert_close(exported.module()(**arguments), want)
 
 
 @pytest.fixture(params=['reference', pytest.param('cpu', marks=needs_library)])

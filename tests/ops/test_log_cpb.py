@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bioattn_mm.layers import LogCPB
 from bioattn_mm.ops import log_cpb, log_cpb_table
+from bioattn_mm.ops.samples import make_log_cpb_table
 from tests.ops.conftest import needs_cuda, needs_library
 from tests.ops.cuda_on_cpu import CSRC, HERE, CUDAOnCPU, barriers_in
 
@@ -75,12 +76,8 @@ def operator(request: pytest.FixtureRequest) -> Operator:
     return run
 
 
-def make_arguments(
-    rows: int = 5, columns: int = 37, hidden: int = 10, heads: int = 3, dtype: torch.dtype = torch.float64
-) -> list[torch.Tensor]:
-    coordinates = [torch.linspace(-1.6, 1.4, length, dtype=dtype) for length in (rows, columns)]
-    shapes = ((hidden, 2), (hidden,), (heads, hidden), (heads,))
-    return [*coordinates, *(torch.randn(shape, dtype=dtype) for shape in shapes)]
+def make_arguments(dtype: torch.dtype = torch.float64, **sizes: int) -> list[torch.Tensor]:
+    return [tensor.to(dtype) for tensor in make_log_cpb_table(**dict(rows=5, columns=37, hidden=10) | sizes)]
 
 
 def written_out(
@@ -134,13 +131,6 @@ def test_empty(empty: str, operator: Operator) -> None:
     arguments = make_arguments(**{empty: 0})
     wanted = values_and_gradients(written_out, arguments)
     torch.testing.assert_close(values_and_gradients(operator, arguments), wanted)
-
-
-def test_gradients_are_those_of_finite_differences(backend: str) -> None:
-    coordinates, parameters = make_arguments()[:2], [tensor.requires_grad_() for tensor in make_arguments()[2:]]
-    assert torch.autograd.gradcheck(
-        lambda *tensors: log_cpb_table(*coordinates, *tensors, backend=backend), parameters
-    )
 
 
 def test_float32_agrees_over_many_hidden_units(operator: Operator) -> None:
@@ -237,17 +227,3 @@ def test_every_barrier_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
             pytest.raises(RuntimeError, match='without a barrier|uninitialised'),
         ):
             values_and_gradients(OnCPU.apply, arguments)
-
-
-@needs_library
-def test_operator_is_registered_as_torch_expects() -> None:
-    arguments = make_arguments(dtype=torch.float32)
-    inputs = [*arguments[:2], *(tensor.requires_grad_() for tensor in arguments[2:])]
-    torch.library.opcheck(torch.ops.bioattn_mm.log_cpb_table.default, inputs)
-
-
-@needs_cuda
-def test_operator_is_registered_as_torch_expects_on_a_gpu() -> None:
-    arguments = [tensor.cuda() for tensor in make_arguments(dtype=torch.float32)]
-    inputs = [*arguments[:2], *(tensor.requires_grad_() for tensor in arguments[2:])]
-    torch.library.opcheck(torch.ops.bioattn_mm.log_cpb_table.default, inputs)
