@@ -1,5 +1,6 @@
 """What the operator tests share."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bioattn_mm.ops.backends import LIBRARY_IS_LOADED
 
 from ..needs import needs
+from .cuda_on_cpu import CUDAOnCPU
 
 needs_library, needs_cuda = needs('operators'), needs('CUDA operators')
 # The instruction set that the CPU operators use, and all up to it, the simplest first. Those above are not for tests:
@@ -72,6 +74,13 @@ def check_storage(output: torch.Tensor, exact: torch.Tensor, backend: str) -> No
     bfloat16 = output.dtype == torch.bfloat16
     atol = 2**-8 * exact.abs().max().item() if bfloat16 and backend == 'cpu' else 1e-5
     torch.testing.assert_close(output, exact.to(output.dtype), rtol=0.016 if bfloat16 else 1e-3, atol=atol)
+
+
+@pytest.fixture(scope='session')
+def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
+    """The CUDA kernels for compute capability 8.0 and later, on the CPU; parallel workers compile them once."""
+    folder = tmp_path_factory.getbasetemp()
+    return CUDAOnCPU('kernels_on_cpu', (folder.parent if 'PYTEST_XDIST_WORKER' in os.environ else folder) / 'kernels')
 
 
 @pytest.fixture(params=['reference', pytest.param('cpu', marks=needs_library)])

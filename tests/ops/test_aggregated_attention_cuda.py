@@ -15,7 +15,7 @@ from bioattn_mm.ops import CosineAttentionInputs, aggregated_attention, cosine_a
 from bioattn_mm.ops.reference import aggregated_attention_reference
 from tests.needs import needs
 from tests.ops.conftest import needs_cuda
-from tests.ops.cuda_on_cpu import CSRC, HERE, CUDAOnCPU, barriers_in
+from tests.ops.cuda_on_cpu import CSRC, CUDAOnCPU, barriers_in
 from tests.ops.inputs import FLOATING, aggregated_attention_inputs, cosine_attention_inputs
 
 Kernels = tuple[Callable[..., torch.Tensor], str]
@@ -41,17 +41,9 @@ class OnCPU(torch.autograd.Function):
 
 
 @pytest.fixture(scope='session')
-def tensor_cores(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
-    """The kernels for compute capability 8.0 and later, on the CPU."""
-    folder = tmp_path_factory.mktemp('tensor_cores')
-    return CUDAOnCPU('tensor_cores_on_cpu', [*SOURCES, COSINE_SOURCE, HERE / 'aggregated_attention.cpp'], folder)
-
-
-@pytest.fixture(scope='session')
 def turing(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
     """The kernels for compute capability 7.5, on the CPU: tensor cores for float16 alone, and ordinary copies."""
-    sources = [*SOURCES, COSINE_SOURCE, HERE / 'aggregated_attention.cpp']
-    return CUDAOnCPU('turing_on_cpu', sources, tmp_path_factory.mktemp('turing'), capability=750)
+    return CUDAOnCPU('turing_on_cpu', tmp_path_factory.mktemp('turing'), capability=750)
 
 
 def on_cpu(emulation: CUDAOnCPU, name: str = 'aggregated_attention') -> Kernels:
@@ -61,7 +53,7 @@ def on_cpu(emulation: CUDAOnCPU, name: str = 'aggregated_attention') -> Kernels:
 
 @pytest.fixture(
     params=[
-        'tensor cores on cpu',
+        'cuda on cpu',
         # By default test_cuda_on_cpu.py tests the functions that are different in it.
         pytest.param('turing on cpu', marks=pytest.mark.every_kernel),
         pytest.param('cuda', marks=needs_cuda),
@@ -71,7 +63,7 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
     """The operator, and the device it runs on."""
     if request.param == 'cuda':
         return lambda *inputs: aggregated_attention(*inputs, backend='cuda'), 'cuda'
-    return on_cpu(request.getfixturevalue(request.param.removesuffix(' on cpu').replace(' ', '_')))
+    return on_cpu(request.getfixturevalue('turing' if 'turing' in request.param else 'cuda_on_cpu'))
 
 
 def to_device(arguments: dict[str, torch.Tensor], device: str) -> list[torch.Tensor]:
@@ -273,9 +265,9 @@ def test_keys_and_values_of_one_tensor(kernels: Kernels, dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize('row', [-1, 4, 2**40])
-def test_rows_outside_of_the_bias(tensor_cores: CUDAOnCPU, row: int) -> None:
+def test_rows_outside_of_the_bias(cuda_on_cpu: CUDAOnCPU, row: int) -> None:
     # Only in the emulation: on a GPU an assertion in a kernel ends the process's use of it.
-    operator, _ = on_cpu(tensor_cores)
+    operator, _ = on_cpu(cuda_on_cpu)
     arguments = aggregated_attention_inputs(dtype=torch.float32)
     arguments['pooled_bias_rows'][3, 1] = row
     with pytest.raises(RuntimeError, match='pooled_bias_rows has a row that pooled_bias has not'):
@@ -292,14 +284,14 @@ def test_several_chunks_in_a_split(kernels: Kernels) -> None:
 
 
 @pytest.mark.every_kernel
-def test_every_barrier_is_needed(tensor_cores: CUDAOnCPU) -> None:
-    kernels = on_cpu(tensor_cores)
+def test_every_barrier_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
+    kernels = on_cpu(cuda_on_cpu)
     sizes = [SIZES[1] | dict(grid=(9, 10)), SEVERAL_CHUNKS]
     places = barriers_in(*SOURCES)
     assert len(places) >= 11
     missed = []
     for place in places:
-        with tensor_cores.without_barrier(place):
+        with cuda_on_cpu.without_barrier(place):
             for each in sizes:
                 arguments = aggregated_attention_inputs(**each, dtype=torch.float32)
                 try:
@@ -312,15 +304,15 @@ def test_every_barrier_is_needed(tensor_cores: CUDAOnCPU) -> None:
     assert not missed
 
 
-def test_every_instruction(tensor_cores: CUDAOnCPU) -> None:
-    kernels = on_cpu(tensor_cores)
+def test_every_instruction(cuda_on_cpu: CUDAOnCPU) -> None:
+    kernels = on_cpu(cuda_on_cpu)
     for dtype, tolerance in TOLERANCE.items():
         arguments = aggregated_attention_inputs(batch=1, channels=24, dtype=dtype)
         check_against_the_reference(kernels, arguments, tolerance)
     source = (CSRC / 'cuda' / 'device.cuh').read_text()
     instructions = set(re.findall(r'"((?:mma|ldmatrix|cp|ex2|rcp|cvt)\.[\w.]+)', source))
     assert len([name for name in instructions if name.startswith('mma')]) == 5
-    assert set(tensor_cores.operators.executed_instructions()) == instructions
+    assert set(cuda_on_cpu.operators.executed_instructions()) == instructions
 
 
 @pytest.mark.parametrize(
@@ -352,7 +344,7 @@ def cosine_kernels(request: pytest.FixtureRequest) -> Kernels:
     """Cosine attention, and the device it runs on."""
     if request.param == 'cuda':
         return partial(cosine_attention, backend='cuda'), 'cuda'
-    return on_cpu(request.getfixturevalue('tensor_cores'), 'cosine_attention')
+    return on_cpu(request.getfixturevalue('cuda_on_cpu'), 'cosine_attention')
 
 
 def check_cosine_attention(kernels: Kernels, inputs: CosineAttentionInputs, tolerance: float) -> None:
@@ -417,22 +409,22 @@ def test_cosine_attention_repeats_itself(cosine_kernels: Kernels) -> None:
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
-def test_columns_outside_of_the_bias(tensor_cores: CUDAOnCPU) -> None:
+def test_columns_outside_of_the_bias(cuda_on_cpu: CUDAOnCPU) -> None:
     inputs = cosine_attention_inputs(dtype=torch.float32)
     inputs.pooled_bias_columns[3, 1] = 13
     with pytest.raises(RuntimeError, match='pooled_bias_columns must be columns of pooled_bias'):
-        tensor_cores.operators.cosine_attention_forward(list(inputs), False)
+        cuda_on_cpu.operators.cosine_attention_forward(list(inputs), False)
 
 
 @pytest.mark.every_kernel
-def test_every_barrier_of_cosine_attention_is_needed(tensor_cores: CUDAOnCPU) -> None:
-    operator, _ = on_cpu(tensor_cores, 'cosine_attention')
+def test_every_barrier_of_cosine_attention_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
+    operator, _ = on_cpu(cuda_on_cpu, 'cosine_attention')
     inputs = list(cosine_attention_inputs(batch=1, grid=(17, 31), heads=1, channels=24, dtype=torch.float32))
     places = barriers_in(COSINE_SOURCE)
     assert len(places) == 4
     for place in places:
         with (
-            tensor_cores.without_barrier(place),
+            cuda_on_cpu.without_barrier(place),
             pytest.raises(RuntimeError, match='without a barrier|uninitialised'),
         ):
             values_and_gradients(operator, inputs)

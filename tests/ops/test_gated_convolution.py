@@ -10,7 +10,7 @@ from torch.autograd.function import FunctionCtx
 from bioattn_mm.layers import ConvGLU
 from bioattn_mm.ops import backends, gated_convolution, gated_convolution_reference
 from tests.ops.conftest import needs_cuda, needs_library
-from tests.ops.cuda_on_cpu import CSRC, HERE, CUDAOnCPU, barriers_in
+from tests.ops.cuda_on_cpu import CSRC, CUDAOnCPU, barriers_in
 
 KERNELS = CSRC / 'cuda' / 'gated_convolution_cuda.cu'
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
@@ -30,19 +30,13 @@ class OnCPU(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.has_x_bias = x_bias is not None
         ctx.save_for_backward(x, x_bias, weight, bias)
-        return torch.ops.gated_convolution_on_cpu.gated_convolution(*ctx.to_save)
+        return torch.ops.kernels_on_cpu.gated_convolution(*ctx.to_save)
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        backward = torch.ops.gated_convolution_on_cpu.gated_convolution_backward
+        backward = torch.ops.kernels_on_cpu.gated_convolution_backward
         x, x_bias, weight, bias = backward(grad, *ctx.saved_tensors)
         return (x, weight, bias, x_bias) if ctx.has_x_bias else (x, weight, bias)
-
-
-@pytest.fixture(scope='module')
-def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
-    sources = [KERNELS, HERE / 'gated_convolution.cpp']
-    return CUDAOnCPU('gated_convolution_on_cpu', sources, tmp_path_factory.mktemp('gated_convolution'))
 
 
 ON_CPU = pytest.param('cpu', marks=needs_library)

@@ -13,7 +13,7 @@ from bioattn_mm.layers import LogCPB
 from bioattn_mm.ops import log_cpb, log_cpb_table
 from bioattn_mm.ops.samples import make_log_cpb_table
 from tests.ops.conftest import needs_cuda, needs_library
-from tests.ops.cuda_on_cpu import CSRC, HERE, CUDAOnCPU, barriers_in
+from tests.ops.cuda_on_cpu import CSRC, CUDAOnCPU, barriers_in
 
 KERNELS = CSRC / 'cuda' / 'log_cpb_cuda.cu'
 Operator = Callable[..., torch.Tensor]
@@ -25,11 +25,11 @@ class OnCPU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, *inputs: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(*inputs[:5])
-        return torch.ops.log_cpb_on_cpu.log_cpb_table(*inputs)
+        return torch.ops.kernels_on_cpu.log_cpb_table(*inputs)
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return None, None, *torch.ops.log_cpb_on_cpu.log_cpb_table_backward(grad, *ctx.saved_tensors)
+        return None, None, *torch.ops.kernels_on_cpu.log_cpb_table_backward(grad, *ctx.saved_tensors)
 
 
 class OperatorCounter(TorchDispatchMode):
@@ -50,11 +50,6 @@ class OperatorCounter(TorchDispatchMode):
         if not func.is_view and func.name() not in self.WITHOUT_LAUNCH:
             self.operators[func.name()] += 1
         return func(*args, **(kwargs or {}))
-
-
-@pytest.fixture(scope='module')
-def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
-    return CUDAOnCPU('log_cpb_on_cpu', [KERNELS, HERE / 'log_cpb.cpp'], tmp_path_factory.mktemp('log_cpb'))
 
 
 @pytest.fixture(

@@ -10,7 +10,6 @@ from torch.autograd.function import FunctionCtx
 
 from bioattn_mm.ops import aggregated_attention, sliding_window_av, sliding_window_qk
 from tests.ops.conftest import needs_cuda, needs_library
-from tests.ops.cuda_on_cpu import CSRC, HERE, CUDAOnCPU
 
 QK = ('query', 'key', 'bias')
 AV = ('weights', 'value')
@@ -31,11 +30,11 @@ class QKOnCPU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, *inputs: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(*inputs[:2])
-        return torch.ops.sliding_window_on_cpu.sliding_window_qk(*inputs)
+        return torch.ops.kernels_on_cpu.sliding_window_qk(*inputs)
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.ops.sliding_window_on_cpu.sliding_window_qk_backward(grad, *ctx.saved_tensors)
+        return torch.ops.kernels_on_cpu.sliding_window_qk_backward(grad, *ctx.saved_tensors)
 
 
 class AVOnCPU(torch.autograd.Function):
@@ -44,17 +43,11 @@ class AVOnCPU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, *inputs: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(*inputs)
-        return torch.ops.sliding_window_on_cpu.sliding_window_av(*inputs)
+        return torch.ops.kernels_on_cpu.sliding_window_av(*inputs)
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.ops.sliding_window_on_cpu.sliding_window_av_backward(grad, *ctx.saved_tensors)
-
-
-@pytest.fixture(scope='session')
-def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
-    sources = [CSRC / 'cuda' / 'sliding_window_cuda.cu', HERE / 'sliding_window.cpp']
-    return CUDAOnCPU('sliding_window_on_cpu', sources, tmp_path_factory.mktemp('sliding_window'))
+        return torch.ops.kernels_on_cpu.sliding_window_av_backward(grad, *ctx.saved_tensors)
 
 
 @pytest.fixture(

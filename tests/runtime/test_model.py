@@ -28,10 +28,7 @@ from bioattn_mm.runtime.tasks import detections, resize_maps  # noqa: E402
 
 from ..tools.running import ROOT, InProcess  # noqa: E402
 from .comparison import image_of  # noqa: E402
-from .small_models import CLASSES, MEAN, STD, segmentor, weights  # noqa: E402
-
-SLIDE = dict(mode='slide', crop_size=[32, 40], stride=[21, 27], align_corners=False)
-WHOLE = dict(mode='whole', align_corners=False)
+from .small_models import CLASSES, MEAN, SLIDE, STD, WHOLE, segmentor, weights  # noqa: E402  # noqa: E402
 
 
 def mmsegs_logits(image: np.ndarray, settings: dict) -> np.ndarray:
