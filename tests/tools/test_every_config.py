@@ -19,7 +19,7 @@ from .small_images import small_training
 REPRESENTATIVES = (
     'convit/upernet_tiny_ade20k',
     'pervit/upernet_tiny_ade20k',
-    'gab/upernet_swin_small_ade20k',
+    'gab/upernet_vit_small_ade20k',
     'vars/mask2former_rvt_tiny_vars_sd_ade20k',
     'transnext/transnext-micro_8xb128_in1k',
 )
