@@ -13,7 +13,6 @@ from torch.overrides import TorchFunctionMode
 
 from ..errors import InputError
 
-
 # The methods that initial weights are drawn with, which change nothing but values.
 INITIALISE = {'add_', 'clamp_', 'div_', 'erfinv_', 'fill_', 'mul_', 'normal_', 'sub_', 'uniform_', 'zero_'}
 
