@@ -106,7 +106,7 @@ def parse_args() -> argparse.Namespace:
         '--hang-timeout',
         type=seconds,
         metavar='SECONDS',
-        help='of several processes: end if one waits as long for another, so that tools/dist_train.sh starts all again; '
+        help='of several processes: end if one waits as long for another, so that tools/dist_train.sh starts again; '
         "the config's env_cfg.dist_cfg.timeout (default: what the config says, 2400 in those of the package)",
     )
     parser.add_argument('--seed', type=seed, help="seed of all random numbers (default: the config's, else drawn)")
@@ -152,7 +152,7 @@ def parse_args() -> argparse.Namespace:
 @run_tool
 def main() -> None:
     args = parse_args()
-    # Without an error at the first bad entry, they are left out and counted.
+    # Bad entries are left out and counted where --skip-bad-data asks for it; else the first one is an error.
     data = data_arguments(args, problems=[] if args.skip_bad_data else None)
     options = dict(args.cfg_options or {})
     if args.hang_timeout is not None:

@@ -301,7 +301,7 @@ class TimmClassifier(TimmModel):
         self.head.fc = fc.train(self.training)
 
     def fit_checkpoint(self, state_dict: dict) -> None:
-        # As mmpretrain's ImageClassifier, whose names the weights have here, calls it.
+        # The weights have the names of mmpretrain's ImageClassifier, which calls the filter so, too.
         self.backbone._checkpoint_filter(state_dict, '')
 
 

@@ -5,8 +5,7 @@ in its own file everything that the rest of the package needs to know of it; see
 """
 
 import inspect
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import torch.fx
@@ -14,7 +13,7 @@ from mmengine.logging import print_log
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 
-from ...checkpoints import convert_channels, fit_classifier, load_backbone
+from ...checkpoints import Release, convert_channels, fit_classifier, load_backbone
 from ...errors import InputError
 from ...layers.attention_maps import AttentionMaps, Grid, Recording
 from .blocks import run_block
@@ -44,14 +43,7 @@ class Backbone(BaseModule):
     Attributes:
         arch_settings: Variants by name; a dict given as `arch` must have the same keys.
         arch_defaults: Values of more keys, which variants and dicts may leave out.
-        released_names: Pairs of a regular expression and its replacement that turn the names in the authors' released
-            files into the names here, applied in order. Names of this package must pass unchanged.
-        released_values: Functions that turn values of the released files into the values here, by a regular
-            expression that matches the name in the file.
-        released_head: Name of the classifier's last layer in the released files.
-        released_names_of_classifier: As `released_names`, and applied before them, where a released file is loaded
-            into a whole classifier: for parts of it that the backbones of dense models do not take.
-        optional_weights: Regular expressions of parameters and buffers that a checkpoint may lack.
+        release: How the files that the authors released differ from the backbone's own state dict.
         no_weight_decay: Parts of names of parameters that are not decayed, besides biases and norms.
         stage_channels: Channels of the output of each stage, of all that the network has.
         stage_strides: Strides of these outputs, in pixels.
@@ -61,11 +53,7 @@ class Backbone(BaseModule):
 
     arch_settings: dict[str, dict]
     arch_defaults: dict[str, object] = {}
-    released_names: tuple[tuple[str, str | Callable[[re.Match], str]], ...] = ()
-    released_values: dict[str, Callable[[Tensor], Tensor]] = {}
-    released_head: str = 'head'
-    released_names_of_classifier: tuple[tuple[str, str | Callable[[re.Match], str]], ...] = ()
-    optional_weights: tuple[str, ...] = ()
+    release: Release = Release()
     no_weight_decay: tuple[str, ...] = ()
     stage_channels: tuple[int, ...]
     stage_strides: tuple[int, ...]

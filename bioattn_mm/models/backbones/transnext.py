@@ -10,6 +10,7 @@ from timm.layers import to_2tuple, trunc_normal_
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
+from ...checkpoints import Release
 from ...errors import InputError
 from ...layers import (
     AggregatedAttention,
@@ -111,16 +112,18 @@ class TransNeXt(HierarchicalBackbone):
     arch_settings['micro-aaaa'] = dict(**arch_settings['micro'], sr_ratios=(16, 8, 4, 2), pretrain_size=256)
     # The pooled grid of stages 1-3 is 1/32 of the image; stage 4 has that size itself.
     arch_defaults = dict(sr_ratios=(8, 4, 2, 1), pretrain_size=224)
-    released_names = (
-        (r'^patch_embed(\d)\.', lambda m: f'stages.{int(m[1]) - 1}.patch_embed.'),
-        (r'^block(\d)\.(\d+)\.', lambda m: f'stages.{int(m[1]) - 1}.blocks.{m[2]}.'),
-        (r'^norm(\d)\.', lambda m: f'stages.{int(m[1]) - 1}.norm.'),
-        (r'\.attn\.(temperature|query_embedding)$', r'.attn.scale.\1'),
-        (r'\.attn\.relative_pos_bias_local$', '.attn.window_bias'),
-        (r'\.attn\.cpb_fc', '.attn.position_bias.fc'),
-        (r'\.attn\.sr\.', '.attn.pool_proj.'),
-        (r'\.attn\.norm\.', '.attn.pool_norm.'),
-        (r'\.dwconv\.dwconv\.', '.dwconv.'),
+    release = Release(
+        names=(
+            (r'^patch_embed(\d)\.', lambda m: f'stages.{int(m[1]) - 1}.patch_embed.'),
+            (r'^block(\d)\.(\d+)\.', lambda m: f'stages.{int(m[1]) - 1}.blocks.{m[2]}.'),
+            (r'^norm(\d)\.', lambda m: f'stages.{int(m[1]) - 1}.norm.'),
+            (r'\.attn\.(temperature|query_embedding)$', r'.attn.scale.\1'),
+            (r'\.attn\.relative_pos_bias_local$', '.attn.window_bias'),
+            (r'\.attn\.cpb_fc', '.attn.position_bias.fc'),
+            (r'\.attn\.sr\.', '.attn.pool_proj.'),
+            (r'\.attn\.norm\.', '.attn.pool_norm.'),
+            (r'\.dwconv\.dwconv\.', '.dwconv.'),
+        )
     )
     no_weight_decay = ('attn.scale', 'window_bias', 'position_bias')
 
@@ -199,7 +202,7 @@ class TransNeXt(HierarchicalBackbone):
         )
 
     def iterate_stages(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
-        # With the channels last in memory, convolutions give tokens, and take them, without a change of layout.
+        # Channels that are last in memory let convolutions give and take tokens without a change of layout.
         x = x.contiguous(memory_format=torch.channels_last)
         for stage in self.stages:
             x = stage(x)
