@@ -1,4 +1,4 @@
-"""`--log` of the tools: mmengine's visualization backends of TensorBoard, Weights & Biases and MLflow, by their names."""
+"""`--log` of the tools: mmengine's visualization backends of TensorBoard, Weights & Biases and MLflow by name."""
 
 import os
 from collections.abc import Sequence

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ...checkpoints import Release, convert_channels, fit_classifier, load_backbone
 from ...errors import InputError
+from ...layers import layout
 from ...layers.attention_maps import AttentionMaps, Grid, Recording
 from .blocks import run_block
 
@@ -394,7 +395,7 @@ class PlainBackbone(Backbone):
         for index, (tokens, grid) in enumerate(self.iterate_stages(x)):
             if index in self.out_indices:
                 output = self.norm_of_stage(index)(tokens)
-                outputs.append(output if self.out_type == 'cls_token' else as_map(output, grid))
+                outputs.append(output if self.out_type == 'cls_token' else layout.as_map(output, grid))
         return tuple(outputs)
 
     def iterate_stages(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
@@ -440,11 +441,3 @@ class PlainBackbone(Backbone):
 def grid_of(tokens: Tensor, grid: Grid) -> Grid:
     """The grid of tokens, (B, H, W, C); of flat ones, (B, N, C), what it was before."""
     return tokens.shape[1:3] if tokens.dim() == 4 else grid
-
-
-@torch.fx.wrap  # shapes decide what it does
-def as_map(tokens: Tensor, grid: Grid) -> Tensor:
-    """Tokens, (B, H, W, C), or (B, H * W, C) without or with a class token first, to a map, (B, C, H, W)."""
-    if tokens.dim() == 3:
-        tokens = tokens[:, tokens.shape[1] - grid[0] * grid[1] :].unflatten(1, grid)
-    return tokens.permute(0, 3, 1, 2).contiguous()

@@ -4,19 +4,16 @@ from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
-import torch.fx
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from ...checkpoints import Release
+from ...layers import layout
 from ...layers.arguments import head_dims_of
 from ...layers.attention_maps import AttentionMaps, Grid, Recording
 from ...registry import MODELS
-from .base import HierarchicalBackbone, as_map
+from .base import HierarchicalBackbone
 from .blocks import init_linear, run_block
-
-# torch.fx knows a function by the module that calls it, so it is wrapped here as where it is defined.
-torch.fx.wrap('as_map')
 
 NUM_STAGES = 4
 PATCH_SIZE = 4
@@ -129,7 +126,7 @@ class GABSwin(HierarchicalBackbone):
     def forward_features(self, x: Tensor) -> tuple[Tensor, ...]:
         """Features of the stages `out_indices`, strides 4, 8, 16 and 32 (sizes rounded up)."""
         return tuple(
-            as_map(self.norm_of_stage(index)(tokens), grid)
+            layout.as_map(self.norm_of_stage(index)(tokens), grid)
             for index, (tokens, grid) in enumerate(self.iterate_stages(x))
             if index in self.out_indices
         )
