@@ -4,6 +4,7 @@ import contextlib
 import copy
 import functools
 import math
+import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,9 +37,13 @@ from ..runtime.images import check_array
 from ..runtime.tasks import Segmentation
 from .images import free_memory, read_image
 from .label_maps import can_predict_labels, predict_labels
+from .rasters import Raster, blocks, is_raster
 from .run_lengths import decode_mask, encode_masks
+from .tiles import Tiling, merge
 
 EXPORTED_SUFFIX = '.onnx'
+# Side of the blocks in which a segmentor takes an image that is larger than memory.
+BLOCK = 2048
 
 
 @dataclass
@@ -47,13 +52,14 @@ class Prediction:
 
     Attributes:
         source: The path or the array that was given.
-        image: The image as the model's pipeline loaded it, BGR, uint8 (H, W, 3); None if it could not be read.
+        image: The image as the model's pipeline loaded it, BGR, uint8 (H, W, 3), or what reads windows of a large
+            file; None if it could not be read.
         sample: mmdet's or mmseg's data sample; None after an error.
         error: Why there is no prediction; None if there is one.
     """
 
     source: object
-    image: np.ndarray | None = None
+    image: np.ndarray | Raster | None = None
     sample: BaseDataElement | None = None
     error: InputError | None = None
 
@@ -99,6 +105,9 @@ class Predictor:
         mode: Of segmentors: 'slide' moves a window over the image, 'whole' takes it at once. Default: the config's.
         run_lengths: Of Mask R-CNN and its kin: make masks of detections with at least this score alone, and give them
             as a list of COCO's run lengths, which take little memory of large images. Default: arrays, of all.
+        tiling: Of detectors: predict on overlapping tiles of each image and on the whole of it, and merge what is
+            found (see `tiles.merge`); for small objects in large images. Masks are run lengths. Default: the
+            whole image alone.
 
     Attributes:
         config (Config): The config after all changes.
@@ -108,6 +117,7 @@ class Predictor:
         classes (tuple[str, ...]): Names of the classes in the order of their indices.
         palette (list[tuple[int, int, int]]): R, G and B of each class.
         device (torch.device): Where the model is.
+        on_tile (Callable | None): Called with the number of tiles that are done and of all, for each image.
 
     Raises:
         InputError: The config or the checkpoint cannot be used, or an argument does not go with them. The message is
@@ -127,6 +137,7 @@ class Predictor:
         amp: str | None = None,
         mode: str | None = None,
         run_lengths: float | None = None,
+        tiling: Tiling | None = None,
     ) -> None:
         self.config = load_config(config, mini=mini, cfg_options=cfg_options, bias_mode=bias_mode, tta=tta)
         self.task = _task_of(self.config)
@@ -141,6 +152,13 @@ class Predictor:
                 raise InputError(f'an exported model is as it was exported: {", ".join(given)} needs the checkpoint')
         if mode is not None:
             _set_mode(self.config, mode)
+        if tiling is not None and self.task != 'detection':
+            raise InputError(
+                f'tiles are for detectors of boxes and masks, {self.config.filename} is none: of segmentors slide a '
+                'window'
+            )
+        self.tiling = tiling
+        self.on_tile: Callable[[int, int], None] | None = None
         name_host_transforms(self.config)  # the inferencers find the loading transforms by their names
         init_default_scope(self.config.default_scope)
 
@@ -149,9 +167,9 @@ class Predictor:
         else:
             self.device = torch.device(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
             self.model = self._load_model()
-        self._encodes_masks = run_lengths is not None
+        self._encodes_masks = run_lengths is not None or tiling is not None
         if self._encodes_masks:
-            encode_masks(self.model, run_lengths)
+            encode_masks(self.model, run_lengths or 0.0)
         self.amp = autocast_dtype(amp, self.device) if amp else None
         self.model.dataset_meta = dict(classes=self.classes, palette=self.palette)
 
@@ -163,6 +181,7 @@ class Predictor:
             model.dataset_meta = self.model.dataset_meta
         self._num_views = _num_views(steps) if tta else 1
         self._predicts_labels = not tta and can_predict_labels(self.model)
+        self._slides = self.task == 'segmentation' and self.config.model.get('test_cfg', {}).get('mode') == 'slide'
         self._load = TRANSFORMS.build(_loading_step(self.config, steps))
         self._inferencer = _build_inferencer(self.config, model, self.device)
 
@@ -210,8 +229,16 @@ class Predictor:
             The prediction for each image, in their order. An image that cannot be read or predicted on has an `error`
             instead, and the others go on.
         """
+        if self.tiling is not None:
+            yield from self._iterate_tiled(images, batch_size)
+            return
         batch = []
         for source in images:
+            if self._slides and is_raster(source):
+                yield from self._predict(batch, return_logits)
+                batch = []
+                yield self._label_raster(source)
+                continue
             try:
                 image = check_array(source) if isinstance(source, np.ndarray) else read_image(source, self._load)
                 largest_batch = int(min(batch_size, self._number_that_fits(image, return_logits)))
@@ -228,6 +255,69 @@ class Predictor:
                 yield from self._predict(batch, return_logits)
                 batch = []
         yield from self._predict(batch, return_logits)
+
+    def _iterate_tiled(self, images: Iterable[str | Path | np.ndarray], batch_size: int) -> Iterator[Prediction]:
+        """What `iterate` gives, by tiles."""
+        for source in images:
+            try:
+                if is_raster(source):
+                    image = Raster(source)
+                else:
+                    image = check_array(source) if isinstance(source, np.ndarray) else read_image(source, self._load)
+                yield Prediction(source, image, self._detect_in_tiles(source, image, batch_size))
+            except InputError as error:
+                yield Prediction(source, error=error)
+
+    def _label_raster(self, source: str | Path) -> Prediction:
+        """Predict the label map of a file that is larger than memory, block by block; the map lies in a file, too."""
+        try:
+            raster = Raster(source)
+            height, width = raster.shape[:2]
+            margin = max(self.config.model.test_cfg.crop_size)
+            # The file is gone with the last array that shows it.
+            with tempfile.TemporaryFile() as file:
+                dtype = np.uint8 if len(self.classes) <= 256 else np.uint16
+                labels = np.memmap(file, dtype, 'w+', shape=(height, width))
+            parts = list(blocks(height, width, BLOCK, margin))
+            for number, (own, outer, inner) in enumerate(parts, 1):
+                (sample,) = self._run([raster[outer]], False)
+                labels[own] = sample.pred_sem_seg.data[0][inner].cpu().numpy()
+                if self.on_tile is not None:
+                    self.on_tile(number, len(parts))
+        except InputError as error:
+            return Prediction(source, error=error)
+        sample.set_metainfo(dict(img_path=str(source), ori_shape=(height, width)))
+        sample = type(sample)(metainfo=sample.metainfo)
+        sample.pred_sem_seg = PixelData(data=torch.from_numpy(labels)[None])
+        return Prediction(source, raster, sample)
+
+    def _detect_in_tiles(self, source: object, image: np.ndarray | Raster, batch_size: int) -> BaseDataElement:
+        """Predict on the tiles of an image and on the whole of it, and merge the detections.
+
+        Raises:
+            InputError: There is not enough memory.
+        """
+        height, width = image.shape[:2]
+        windows, everything = self.tiling.windows(height, width), (slice(0, height), slice(0, width))
+        windows = windows if windows == [everything] else [*windows, everything]
+        whole = image.reduced if isinstance(image, Raster) else image
+        # The masks of the whole image take most.
+        self._number_that_fits(whole, False)
+        samples = []
+        # The last one has a size of its own.
+        for batch in [*_batches(windows[:-1], batch_size), windows[-1:]]:
+            is_whole = len(samples) == len(windows) - 1
+            crops = [whole] if is_whole else [np.ascontiguousarray(image[window]) for window in batch]
+            samples += [sample.cpu() for sample in self._run(crops, False)]
+            if self.on_tile is not None:
+                self.on_tile(len(samples), len(windows))
+        sample = samples[-1]
+        parts = [sample.pred_instances for sample in samples]
+        sample.pred_instances = merge(parts, windows, [sample.ori_shape for sample in samples], (height, width))
+        sample.set_metainfo(dict(ori_shape=(height, width)))
+        if not isinstance(source, np.ndarray):
+            sample.set_metainfo(dict(img_path=str(source)))
+        return sample
 
     def draw(
         self,
@@ -247,11 +337,13 @@ class Predictor:
         Returns:
             BGR, uint8 (H, W, 3), smaller for images of more than `runtime.drawing.MAX_PIXELS`.
         """
+        if isinstance(image, Raster):
+            image = image.reduced
         image = image if isinstance(image, np.ndarray) else read_image(image, self._load)
         sample = sample.cpu()
         if self.task == 'segmentation':
             # Not by mmseg, which sorts the pixels of a class in a list to find a place for its name.
-            labels = Segmentation(sample.pred_sem_seg.data[0].numpy())
+            labels = Segmentation(resized_labels(sample.pred_sem_seg.data[0].numpy(), image.shape[:2]))
             return draw(image, labels, self.classes, self.palette, opacity)
         size = drawn_size(image)
         image, sample = shrunk(image, size), _of_size(sample, size)
@@ -459,6 +551,11 @@ def _loading_step(config: Config, steps: list[dict]) -> dict:
     return dict(step)
 
 
+def _batches(items: Sequence, size: int) -> Iterator[Sequence]:
+    """The items in order, so many at a time."""
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
 def _num_views(steps: list[dict]) -> int:
     """Number of scaled and flipped views of an image that a pipeline of multi-scale testing makes."""
     return math.prod(
@@ -487,8 +584,10 @@ def _of_size(sample: BaseDataElement, size: tuple[int, int]) -> BaseDataElement:
         height, width = sample.ori_shape[:2]
         objects.bboxes = objects.bboxes * objects.bboxes.new_tensor((size[1] / width, size[0] / height) * 2)
     if 'masks' in objects:
-        masks = (decode_mask(mask) if isinstance(mask, dict) else mask.numpy() for mask in objects.masks)
-        masks = [resized_labels(mask, size) for mask in masks]
+        masks = [
+            decode_mask(mask, size) if isinstance(mask, dict) else resized_labels(mask.numpy(), size)
+            for mask in objects.masks
+        ]
         objects.masks = torch.from_numpy(np.array(masks, bool).reshape(-1, *size))
     return drawn
 

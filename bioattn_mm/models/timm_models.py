@@ -5,7 +5,7 @@ a `LinearClsHead`, `backbone.*` and `head.fc.*`: a checkpoint of one is a checkp
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from timm.layers import Format, nchw_to, register_notrace_module, to_2tuple
@@ -28,9 +28,10 @@ from ..layers import (
     PositionEmbedding,
     SoftmaxAttention,
     SparseReconstructionAttention,
+    layout,
 )
 from .backbones import VARS, Backbone, ConViT, GABSwin, GABViT, PerViT, TransNeXt
-from .backbones.base import as_map, check_images
+from .backbones.base import check_images
 
 # The classes by name, and the arguments with which each is the backbone of a classifier.
 BACKBONES: dict[str, type[Backbone]] = {
@@ -236,12 +237,12 @@ class TimmClassifier(TimmModel):
                 if norm:
                     plain = not hasattr(backbone, 'stages') and tokens.shape[-1] == self.num_features
                     shown = backbone.norm_of_stage(num_stages - 1)(tokens) if plain else normed
-                map_ = as_map(shown, grid)
+                map_ = layout.as_map(shown, grid)
                 maps.append(map_ if output_fmt == 'NCHW' else nchw_to(map_, Format(output_fmt)))
                 prefixes.append(_class_token(shown, grid))
             if stop_early and index == last:
                 break
-        features = normed if getattr(backbone, 'out_type', None) == 'cls_token' else as_map(normed, grid)
+        features = normed if getattr(backbone, 'out_type', None) == 'cls_token' else layout.as_map(normed, grid)
         if output_dict:
             result = dict(image_intermediates=maps)
             if return_prefix_tokens:
@@ -301,7 +302,7 @@ class TimmClassifier(TimmModel):
         self.head.fc = fc.train(self.training)
 
     def fit_checkpoint(self, state_dict: dict) -> None:
-        # As mmpretrain's ImageClassifier, whose names the weights have here, calls it.
+        # The weights have the names of mmpretrain's ImageClassifier, which calls the filter so, too.
         self.backbone._checkpoint_filter(state_dict, '')
 
 
@@ -329,6 +330,19 @@ class TimmFeatures(TimmModel):
             settings['out_indices'] = tuple(out_indices)
         super().__init__(BACKBONES[backbone](in_channels=in_chans, **settings))
         self.feature_info = FeatureInfo(self.feature_info, tuple(sorted(self.backbone.out_indices)))
+
+    @property
+    def return_layers(self) -> dict[str, int]:
+        """The stages whose maps are returned, by the names of their modules.
+
+        As in timm's `FeatureListNet`, it can be set: transformers asks so for hidden states beside the maps.
+        """
+        return {self.feature_info.info[index]['module']: index for index in self.backbone.out_indices}
+
+    @return_layers.setter
+    def return_layers(self, names: Collection[str]) -> None:
+        modules = [info['module'] for info in self.feature_info.info]
+        self.backbone.out_indices = tuple(index for index, module in enumerate(modules) if module in names)
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """(B, 3, H, W) to the maps, those of the stages `out_indices`, in their order in the network."""
@@ -402,9 +416,9 @@ def _module_of_stage(backbone: Backbone, stage: int) -> str:
     """Name of the module whose output is that of a stage."""
     if not hasattr(backbone, 'stages'):
         return f'blocks.{stage}'
-    # Swin's stages have what halves the grid for the next one at their end.
-    halves = hasattr(backbone.stages[stage], 'downsample')
-    return f'stages.{stage}' + (f'.blocks.{len(backbone.stages[stage].blocks) - 1}' if halves else '')
+    # Stages after the last output may not be built. Swin's have what halves the grid for the next one at their end.
+    built = backbone.stages[stage : stage + 1]
+    return f'stages.{stage}' + ''.join(f'.blocks.{len(s.blocks) - 1}' for s in built if hasattr(s, 'downsample'))
 
 
 def _class_token(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
