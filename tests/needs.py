@@ -65,7 +65,7 @@ MACHINE = {
     'bfloat16': (cpu_has_bfloat16, 'this processor has no instructions of bfloat16'),
     'bfloat16 in OpenVINO': (
         openvino_has_bfloat16,
-        'OpenVINO does not compute in bfloat16: the processor has no instructions, or ONEDNN_MAX_CPU_ISA is below them',
+        'OpenVINO does not compute in bfloat16: the processor does not, or ONEDNN_MAX_CPU_ISA keeps it from that',
     ),
     'compiler': (
         lambda: shutil.which(os.environ.get('CXX', 'g++')),
