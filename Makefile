@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CONFIG ?= configs/transnext/upernet_tiny_ade20k.py
 # What else `make setup` installs, such as 'deploy demo': deploy for tools/export.py, demo for tools/demo.py, log for
-# --log wandb and --log mlflow.
+# --log wandb and --log mlflow, evaluation for COCO's metrics in C++.
 EXTRA ?=
 WORK_DIR = work_dirs/$(patsubst configs/%.py,%,$(CONFIG))_mini
 # Mixed precision of the demo, as tools/train.py takes it; AMP= for float32.
@@ -29,7 +29,7 @@ PYTEST = OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist lo
 help:
 	@echo 'make setup   environment in .venv (a few minutes the first time); EXTRA=deploy adds what tools/export.py needs,'
 	@echo '             EXTRA=demo what tools/demo.py and its tests need, EXTRA=log what --log wandb and mlflow need;'
-	@echo "             EXTRA='deploy demo log' all of it"
+	@echo "             EXTRA=evaluation COCO's metrics in C++; EXTRA='deploy demo log evaluation' all of it"
 	@echo 'make wheel   the wheel for every Python and torch, into dist/; with CUDA operators where nvcc is'
 	@echo 'make demo    train and test $(CONFIG) on miniature data; CONFIG=... for another'
 	@echo 'make test    the test suite; make test-all trains and tests every config, too (hours)'
@@ -90,6 +90,10 @@ $(VENV)/.ready-demo: $(READY)
 	$(BIN)/pip install -r requirements/demo.txt
 	@touch $@
 
+$(VENV)/.ready-evaluation: $(READY)
+	$(BIN)/pip install -r requirements/evaluation.txt
+	@touch $@
+
 $(VENV)/.ready-log: $(READY)
 	$(BIN)/pip install -r requirements/log.txt
 	@touch $@
@@ -121,7 +125,7 @@ demo: setup
 test: setup
 	$(PYTEST) $(PYTEST_ARGS)
 
-test-extra: setup $(VENV)/.ready-deploy $(VENV)/.ready-demo $(VENV)/.ready-log
+test-extra: setup $(VENV)/.ready-deploy $(VENV)/.ready-demo $(VENV)/.ready-log $(VENV)/.ready-evaluation
 	$(PYTEST) -m 'extra and not every_config' $(PYTEST_ARGS)
 
 test-all: setup
