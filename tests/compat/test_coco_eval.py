@@ -12,7 +12,6 @@ from pycocotools.cocoeval import COCOeval
 from bioattn_mm.datasets.coco_file import Annotation, Category, CocoFile, ImageEntry
 from tests.needs import needs
 
-
 NUM_IMAGES, SIZE, CLASSES = 12, 220, ('bolt', 'nut', 'washer')
 
 
@@ -43,10 +42,9 @@ def test_the_numbers_are_those_of_pycocotools(tmp_path: Path, monkeypatch: pytes
         boxes, labels = objects(rng, image % 5)  # also none
         for box, label, mask in zip(boxes, labels, masks_of(boxes)):
             runs = coco_mask.encode(np.asfortranarray(mask, np.uint8))
-            entry = Annotation(
-                image, int(label) + 1, (*box[:2].tolist(), *(box[2:] - box[:2]).tolist()), len(content.annotations) + 1,
-                float(mask.sum()), int(rng.random() < 0.15),
-            )  # fmt: skip
+            box = (*box[:2].tolist(), *(box[2:] - box[:2]).tolist())
+            entry = Annotation(image, int(label) + 1, box, len(content.annotations) + 1, float(mask.sum()))
+            entry.iscrowd = int(rng.random() < 0.15)
             segmentation = dict(size=[SIZE, SIZE], counts=runs['counts'].decode())
             entry.segmentation = msgspec.Raw(msgspec.json.encode(segmentation))
             content.annotations.append(entry)

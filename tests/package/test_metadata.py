@@ -100,7 +100,17 @@ def test_every_package_that_is_imported_is_asked_for() -> None:
     asked = {requirement.name for requirements in extras().values() for requirement in requirements}
     # mmengine and torchvision bring the first four; mmdeploy is installed by hand, playwright for tests; NATTEN is a
     # baseline where it is installed.
-    asked |= {'matplotlib', 'PIL', 'yaml', 'yapf', 'mmdeploy', 'playwright', 'natten', 'bioattn_mm', *sys.stdlib_module_names}
+    asked |= {
+        'matplotlib',
+        'PIL',
+        'yaml',
+        'yapf',
+        'mmdeploy',
+        'playwright',
+        'natten',
+        'bioattn_mm',
+        *sys.stdlib_module_names,
+    }
     for file in (*ROOT.glob('bioattn_mm/**/*.py'), *ROOT.glob('tools/**/*.py')):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
