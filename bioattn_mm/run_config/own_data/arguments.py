@@ -25,7 +25,7 @@ for each, in shares of the image's width and height:
 
 Or in Pascal VOC's, in VOCdevkit/VOC2012 or DIR, with masks in SegmentationObject:
 
-  DIR/JPEGImages, DIR/Annotations/*.xml    the splits in DIR/ImageSets/Main (of masks: Segmentation), train.txt and so on
+  DIR/JPEGImages, DIR/Annotations/*.xml    the splits in DIR/ImageSets/Main (of masks: Segmentation)
   DIR/train/*.jpg, DIR/train/*.xml         and valid, test in place of train (Roboflow)
 
 For a segmentor, images of any type and label maps (PNG) of the same name; the folder of the label maps is named

@@ -118,7 +118,7 @@ def _find_mask_folders(source: Path) -> dict[str, MaskSource]:
         if not _files(each.masks, (MASK_SUFFIX,)) and _files(each.masks, ('.txt',)):
             raise InputError(
                 f"{each.masks} has text files, as YOLO's format of objects, and no label maps: a segmentor learns "
-                f'these (*{MASK_SUFFIX}); take a config of a detector, such as configs/transnext/mask_rcnn_tiny_coco.py'
+                f'these (*{MASK_SUFFIX}); take a detector, such as configs/transnext/mask_rcnn_tiny_coco.py'
             )
     return found
 
