@@ -331,7 +331,7 @@ BAD = {
         'voc', lambda folder: put('classes.txt', 'bolt\nnut')(folder),
         r"xml: line \d: 'washer' is no class, expected bolt, nut",
     ),
-    'object without name': ('voc', edit(XML, ('<name>', '<n>'), ('</name>', '</n>')), "2.xml: line 3: the name of an "),
+    'object without name': ('voc', edit(XML, ('<name>', '<n>'), ('</name>', '</n>')), "xml: line 3: the name of "),
     'box without corner': ('voc', edit(XML, ('<xmin>', '<x>'), ('</xmin>', '</x>')), r'xml: line 3: \S+: no xmin'),
     'box of text': ('voc', edit(XML, ('<ymax>', '<ymax>a')), r"xml: line 3: \S+: ymax is 'a\d+', expected a number"),
     'missing image': (

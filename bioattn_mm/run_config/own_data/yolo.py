@@ -64,7 +64,7 @@ def find_yolo(source: Path) -> dict[str, Source]:
                 tried = ', '.join(dict.fromkeys(str(path) for path in _places(data, entry)))
                 problem = f'{data.path} names {entry} as {split}, which is not there: looked for {tried}'
             else:
-                places.append(place.absolute())
+                places.append(place)
         if problem and split != 'test':  # which many exports name and do not have
             raise InputError(problem)
         if not problem and places:
@@ -184,6 +184,8 @@ def _read(data: DataFile, places: list[Path], _: object = None) -> Content:
     for place in places:
         listed, absent = ([*images_below(place)], []) if place.is_dir() else _listed(place)
         images, faults = images + listed, faults + absent
+    if any(image.is_absolute() for image in images):  # then all, to have a folder in common
+        images = [image.absolute() for image in images]
     images = list(dict.fromkeys(images))
     if not images and not faults:
         raise InputError(
