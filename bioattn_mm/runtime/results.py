@@ -83,6 +83,12 @@ class Files:
         overlay = self._add(prediction, name, dict(file_name=str(prediction.source)))
         write_png(self.path(f'overlays/{name}.png'), Image.fromarray(overlay[..., ::-1]))
 
+    def add_detected(self, path: str, size: tuple[int, int], result: Detections) -> None:
+        """Write the detections for an image file of a size (height, width), without overlay."""
+        entry = dict(id=len(self.images) + 1, file_name=path, width=size[1], height=size[0])
+        self.add_detections(self._name_of(path), entry, result)
+        self.images.append(entry)
+
     def add_video(self, video: Video) -> 'VideoFile':
         """Write the predictions for the frames of a video: a context, to which they are given one by one."""
         return VideoFile(self, self._name_of(video.name if video.is_camera else str(video.source)), video)

@@ -115,7 +115,8 @@ def _find_mask_folders(source: Path) -> dict[str, MaskSource]:
             'train/masks, images and masks, and for other names of these folders; see docs/own_data.md'
         )
     for each in found.values():
-        if not _files(each.masks, (MASK_SUFFIX,)) and _files(each.masks, ('.txt',)):
+        has_maps, has_text = (any(each.masks.rglob(f'*{suffix}')) for suffix in (MASK_SUFFIX, '.txt'))
+        if has_text and not has_maps:
             raise InputError(
                 f"{each.masks} has text files, as YOLO's format of objects, and no label maps: a segmentor learns "
                 f'these (*{MASK_SUFFIX}); take a detector, such as configs/transnext/mask_rcnn_tiny_coco.py'
