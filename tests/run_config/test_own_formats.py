@@ -378,6 +378,12 @@ def test_label_maps_of_objects_that_cannot_be_used(folders: dict[str, Path]) -> 
     )
 
 
+def test_labels_without_names_are_no_format(folders: dict[str, Path]) -> None:
+    """As in the folder of COCO that YOLO's programs download."""
+    shutil.copytree(folders['yolo'] / 'labels', folders['coco'] / 'labels')
+    assert contents(read(folders['coco'])).keys() == {'train', 'val'}
+
+
 def test_one_of_two_formats_is_named(folders: dict[str, Path]) -> None:
     folder = folders['yolo']
     names = write_images(folder / 'images', range(4))

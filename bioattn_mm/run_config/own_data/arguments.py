@@ -48,7 +48,7 @@ class DataArguments:
     """What the command line says of own data (see `ToolParser.add_data`).
 
     Attributes:
-        data: Folder, or JSON file of COCO's format; its layouts are those of `LAYOUTS`.
+        data: Folder, JSON file of COCO's format or YAML file of YOLO's; the layouts are those of `LAYOUTS`.
         train_data: The training images alone, in place of those of `data`.
         val_data: The validation images alone, in place of those of `data`.
         reduce_zero_label: Whether 0 in a label map does not count, and class i is i + 1.

@@ -14,7 +14,7 @@ from .arguments import DataArguments
 from .folders import SPLITS, VAL_SEED, OwnData, draw_val, notes_of_sources, sources_of, split_of, temporary_file
 from .sources import Content, Source
 from .voc import find_voc
-from .yolo import find_yolo
+from .yolo import find_labels, find_yolo
 
 # Other files that the real COCO has beside its instances.
 OTHER_COCO_FILES = ('captions', 'person_keypoints', 'panoptic', 'stuff', 'image_info')
@@ -88,7 +88,16 @@ def _find_sources(source: Path, with_mask: bool, unused: list[str]) -> dict[str,
     found = {"YOLO's": find_yolo(source), "VOC's": find_voc(source, with_mask)}
     found = {name: sources for name, sources in found.items() if sources}
     if not found:
-        return _coco_sources(_find_coco_files(source, unused))
+        try:
+            return _coco_sources(_find_coco_files(source, unused))
+        except InputError:
+            labels = find_labels(source) if source.is_dir() else None
+            if labels is None:
+                raise
+        raise InputError(
+            f"{source} has labels in YOLO's format, such as {labels}, and no names of classes: expected a data.yaml "
+            'with names, train and val, or classes.txt, one name a line'
+        )
     try:
         paths = _find_coco_files(source, []) if source.is_dir() else {}
     except InputError:

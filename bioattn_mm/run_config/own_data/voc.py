@@ -17,7 +17,7 @@ from pycocotools import mask as coco_mask
 from ...datasets.coco_file import Annotation, Category, CocoFile
 from ...datasets.problem import Problem
 from ...errors import InputError
-from ...runtime.voc import voc_palette
+from ...runtime.voc import BORDER, voc_palette
 from .class_files import classes_named_in
 from .folders import SPLITS, images_below
 from .sources import Content, Source, image_entry
@@ -124,7 +124,7 @@ def _read(folder: Folder, listed: SplitList | None, classes: tuple[str, ...] | N
             file.faults.append(listed.absent(stem, path))
             continue
         annotated = folder.read(path)
-        image = images.get(stem, folder.images / annotated.file_name)
+        image = images.get(stem, folder.images / Path(annotated.file_name).name)
         objects = _read_objects(folder.maps / f'{stem}.png') if folder.maps else None
         if not image.is_file() and listed:
             file.faults.append(listed.absent(stem, folder.images / f'{stem}.jpg'))
@@ -182,7 +182,7 @@ def _add_objects(
         )
         if objects is not None:
             mask = objects == number
-            if not mask.any():
+            if number >= BORDER or not mask.any():
                 detail = f'line {box.line}: its label map has no pixel of the value {number}'
                 content.left_out.append(Problem('object without pixels', str(path), detail))
                 continue

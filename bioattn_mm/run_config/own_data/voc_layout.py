@@ -61,8 +61,6 @@ def find_lists(root: Path, kind: str) -> dict[str, SplitList]:
         path = next((folder / f'{name}.txt' for name in names if (folder / f'{name}.txt').is_file()), None)
         if path is not None:
             found[split] = SplitList(path, _stems(path))
-    if 'train' not in found:
-        return {}
     return found
 
 

@@ -96,14 +96,8 @@ def _data_file(source: Path) -> DataFile | None:
     if found:
         return found[0]
     # As Label Studio exports: the names alone.
-    label = next((path for place in ('labels', '*/labels') for path in folder.glob(f'{place}/**/*.txt')), None)
-    if label is None:
+    if find_labels(folder) is None or not (folder / CLASSES_FILE).is_file():
         return None
-    if not (folder / CLASSES_FILE).is_file():
-        raise InputError(
-            f"{folder} has labels in YOLO's format, such as {label}, and no names of classes: expected a data.yaml "
-            f'with names, train and val, or {CLASSES_FILE}, one name a line'
-        )
     data = DataFile(folder / CLASSES_FILE, classes_and_colours([folder])[0])
     for split, words in SPLITS.items():
         names = [name for word in words for name in (f'images/{word}', f'{word}/images') if (folder / name).is_dir()]
@@ -111,6 +105,11 @@ def _data_file(source: Path) -> DataFile | None:
             data.entries[split] = names[:1]
     data.entries = data.entries or dict(train=['images'])
     return data
+
+
+def find_labels(folder: Path) -> Path | None:
+    """A text file in a folder of labels; None without."""
+    return next((path for place in ('labels', '*/labels') for path in folder.glob(f'{place}/**/*.txt')), None)
 
 
 def _read_yaml(path: Path) -> DataFile | None:
