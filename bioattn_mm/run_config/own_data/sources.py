@@ -20,7 +20,7 @@ class Content:
     Attributes:
         file: Its images and objects.
         images: Folder of the images; None: it is to be looked for.
-        left_out: Files that are not used and that no one may miss, such as a label file without image.
+        left_out: What is not used without being wrong in itself, such as a label file without image.
         notes: What was done, one line each.
     """
 
