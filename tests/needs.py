@@ -26,6 +26,7 @@ EXTRAS = {
     name: extra for name, extra in EXTRAS_OF_PACKAGE.items() if extra in ('deploy', 'demo', 'evaluation', 'log')
 }
 EXTRAS.update(openvino='deploy', playwright='demo')
+EXTRAS.update(dict.fromkeys(('accelerate', 'lightning', 'segmentation_models_pytorch', 'transformers'), 'bridges'))
 ONNXRUNTIME_WEB = Path(__file__).parents[1] / 'packaging' / 'runtime' / 'node_modules'
 
 
