@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CONFIG ?= configs/transnext/upernet_tiny_ade20k.py
 # What else `make setup` installs, such as 'deploy demo': deploy for tools/export.py, demo for tools/demo.py, log for
-# --log wandb and --log mlflow, bridges for the libraries of docs/other_libraries.md.
+# --log wandb and --log mlflow, evaluation for COCO's metrics in C++, bridges for the libraries of
+# docs/other_libraries.md.
 EXTRA ?=
 WORK_DIR = work_dirs/$(patsubst configs/%.py,%,$(CONFIG))_mini
 # Mixed precision of the demo, as tools/train.py takes it; AMP= for float32.
@@ -30,7 +31,7 @@ help:
 	@echo 'make setup   environment in .venv (a few minutes the first time); EXTRA=deploy adds what tools/export.py needs,'
 	@echo '             EXTRA=demo what tools/demo.py and its tests need, EXTRA=log what --log wandb and mlflow need,'
 	@echo '             EXTRA=bridges transformers, segmentation-models-pytorch, Lightning and Accelerate;'
-	@echo "             EXTRA='deploy demo log bridges' all of it"
+	@echo "             EXTRA=evaluation COCO's metrics in C++; EXTRA='deploy demo log evaluation bridges' all of it"
 	@echo 'make wheel   the wheel for every Python and torch, into dist/; with CUDA operators where nvcc is'
 	@echo 'make demo    train and test $(CONFIG) on miniature data; CONFIG=... for another'
 	@echo 'make test    the test suite; make test-all trains and tests every config, too (hours)'
@@ -91,6 +92,10 @@ $(VENV)/.ready-demo: $(READY)
 	$(BIN)/pip install -r requirements/demo.txt
 	@touch $@
 
+$(VENV)/.ready-evaluation: $(READY)
+	$(BIN)/pip install -r requirements/evaluation.txt
+	@touch $@
+
 $(VENV)/.ready-log: $(READY)
 	$(BIN)/pip install -r requirements/log.txt
 	@touch $@
@@ -126,7 +131,7 @@ demo: setup
 test: setup
 	$(PYTEST) $(PYTEST_ARGS)
 
-test-extra: setup $(VENV)/.ready-deploy $(VENV)/.ready-demo $(VENV)/.ready-log $(VENV)/.ready-bridges
+test-extra: setup $(VENV)/.ready-deploy $(VENV)/.ready-demo $(VENV)/.ready-log $(VENV)/.ready-evaluation $(VENV)/.ready-bridges
 	$(PYTEST) -m 'extra and not every_config' $(PYTEST_ARGS)
 
 test-all: setup

@@ -90,3 +90,64 @@ def write_mask_folder(folder: Path, seeds: range) -> Path:
         Image.fromarray(labels(seed)).save(folder / f'masks/part_{seed:03d}.png')
     (folder / 'classes.txt').write_text('\n'.join(MASK_CLASSES) + '\n')
     return folder
+
+
+def yolo_labels(seed: int) -> str:
+    """The label file of an image in YOLO's format, with polygons."""
+    image, objects = draw(seed)
+    sides = image.shape[1::-1]
+    return ''.join(
+        f'{label} {" ".join(f"{value:.9g}" for value in (points / sides).ravel())}\n' for label, points in objects
+    )
+
+
+def write_yolo_folder(folder: Path, **splits: range) -> Path:
+    """A folder with `data.yaml`, `images/SPLIT` and `labels/SPLIT`; images without objects have no labels."""
+    for split, seeds in splits.items():
+        write_images(folder / f'images/{split}', seeds)
+        (folder / f'labels/{split}').mkdir(parents=True)
+        for seed in seeds:
+            (folder / f'labels/{split}/part_{seed:03d}.txt').write_text(yolo_labels(seed))
+    lines = [f'{split}: images/{split}' for split in splits] + [f'names: [{", ".join(CLASSES)}]']
+    (folder / 'data.yaml').write_text('\n'.join(lines) + '\n')
+    return folder
+
+
+def voc_xml(seed: int) -> str:
+    """The XML file of an image in Pascal VOC's format: each object from its second line on."""
+    image, objects = draw(seed)
+    lines = ['<annotation>', f'<size><width>{image.shape[1]}</width><height>{image.shape[0]}</height></size>']
+    for label, points in objects:
+        (left, top), (right, bottom) = points.min(0) + 1, points.max(0)  # VOC counts from 1
+        lines += [
+            f'<object><name>{CLASSES[label]}</name><difficult>0</difficult><bndbox>',
+            f'<xmin>{left}</xmin><ymin>{top}</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax>',
+            '</bndbox></object>',
+        ]
+    return '\n'.join([*lines, '</annotation>', ''])
+
+
+def write_voc_folder(folder: Path, **splits: range) -> Path:
+    """A folder with `JPEGImages`, `Annotations`, `ImageSets/Main` and label maps of objects and classes."""
+    for name in (
+        'Annotations',
+        'ImageSets/Main',
+        'ImageSets/Segmentation',
+        'SegmentationObject',
+        'SegmentationClass',
+    ):
+        (folder / name).mkdir(parents=True)
+    for split, seeds in splits.items():
+        names = [Path(name).stem for name in write_images(folder / 'JPEGImages', seeds)]
+        for kind in ('Main', 'Segmentation'):
+            (folder / f'ImageSets/{kind}/{split}.txt').write_text('\n'.join(names) + '\n')
+        for seed, name in zip(seeds, names):
+            (folder / f'Annotations/{name}.xml').write_text(voc_xml(seed))
+            image, objects = draw(seed)
+            numbers, classes = np.zeros((2, *image.shape[:2]), np.uint8)
+            for number, (label, points) in enumerate(objects, 1):
+                cv2.fillPoly(numbers, [points], number)
+                cv2.fillPoly(classes, [points], label + 1)
+            for kind, values in (('Object', numbers), ('Class', classes)):
+                Image.fromarray(values).save(folder / f'Segmentation{kind}/{name}.png')
+    return folder

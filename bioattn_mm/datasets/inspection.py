@@ -15,18 +15,16 @@ import numpy as np
 from mmdet.datasets import CocoDataset, CocoPanopticDataset
 from mmengine.dataset import BaseDataset
 from mmseg.datasets import BaseSegDataset
-from PIL import Image
 
 from ..errors import InputError
 from ..files import other_spelling
 from .coco_file import file_problems, labels_of, mask_problem, read_coco_file
+from .image_size import read_size
 from .label_maps import count_labels, read_label_map
 from .problem import Problem
 
 # Pixels by which a box may reach over the border: annotation tools round.
 TOLERANCE = 1.0
-# Orientations in EXIF that swap width and height when an image is loaded.
-ORIENTATION, SWAPPING = 0x0112, (5, 6, 7, 8)
 NUM_THREADS = 8  # which read files
 Track = Callable[[Iterable, str, int], Iterator]
 
@@ -218,23 +216,6 @@ def _inspect_label_maps(
 
 # ----------------------------------------------------------------------------
 # Files
-
-
-def read_size(path: str, decode: bool) -> tuple[int, int]:
-    """Width and height of an image in pixels as it is loaded, turned as its EXIF says.
-
-    Args:
-        path: The file.
-        decode: Whether to decode the image, which takes longer and finds damage beyond the header.
-
-    Raises:
-        Exception: It cannot be read.
-    """
-    with Image.open(path) as image:
-        if decode:
-            image.load()
-        turned = image.getexif().get(ORIENTATION) in SWAPPING
-        return image.size[::-1] if turned else image.size
 
 
 def _check_files(

@@ -36,7 +36,7 @@ class Results(results.Files):
         sample = prediction.sample.cpu()
         if self.predictor.task == 'detection':
             sample.pred_instances = self._keep(sample)
-            self.add_annotations(entry, results.coco_annotations(detections_of(sample)))
+            self.add_detections(name, entry, detections_of(sample))
         elif self.predictor.task == 'panoptic':
             segments = sample.pred_panoptic_seg.sem_seg
             segments[~torch.isin(segments % INSTANCE_OFFSET, torch.tensor(self.kept))] = len(self.categories)

@@ -29,6 +29,7 @@ EXTRAS = dict(
     onnxscript='deploy',
     onnxslim='deploy',
     openvino='runtime',
+    faster_coco_eval='evaluation',
     gradio='demo',
     deepspeed='deepspeed',
     tensorboard='tensorboard',

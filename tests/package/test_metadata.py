@@ -24,6 +24,7 @@ NOT_PINNED = {'deepspeed'}
 # Packages that are imported under another name.
 DISTRIBUTIONS = dict(
     cv2='opencv-python-headless',
+    faster_coco_eval='faster-coco-eval',
     grpc='grpcio',
     mlflow='mlflow-skinny',
     imagecorruptions='imagecorruptions-imaug',
@@ -82,9 +83,19 @@ def test_missing_packages_are_blamed_on_an_extra_that_has_them() -> None:
 
 def test_every_package_that_is_imported_is_asked_for() -> None:
     asked = {requirement.name for requirements in extras().values() for requirement in requirements}
-    # mmengine and torchvision bring the first three; mmdeploy is installed by hand, playwright for tests; NATTEN is a
+    # mmengine and torchvision bring the first four; mmdeploy is installed by hand, playwright for tests; NATTEN is a
     # baseline where it is installed.
-    asked |= {'matplotlib', 'PIL', 'yapf', 'mmdeploy', 'playwright', 'natten', 'bioattn_mm', *sys.stdlib_module_names}
+    asked |= {
+        'matplotlib',
+        'PIL',
+        'yaml',
+        'yapf',
+        'mmdeploy',
+        'playwright',
+        'natten',
+        'bioattn_mm',
+        *sys.stdlib_module_names,
+    }
     for file in (*ROOT.glob('bioattn_mm/**/*.py'), *ROOT.glob('tools/**/*.py')):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import InputError
+from ...runtime.inputs import IMAGE_SUFFIXES
 from .arguments import DataArguments
 
 # The words for each split in names of files and folders.
@@ -94,6 +95,12 @@ def temporary_file(name: str) -> Path:
 def is_temporary(path: Path) -> bool:
     """Whether `temporary_file` gave a path."""
     return path.is_relative_to(_temporary_folder())
+
+
+def images_below(folder: Path) -> list[Path]:
+    """The images in a folder and its subfolders."""
+    paths = (path for path in folder.rglob('*') if path.suffix.lower() in IMAGE_SUFFIXES)
+    return sorted(path for path in paths if not path.name.startswith('.'))
 
 
 def split_of(path: Path) -> str:
