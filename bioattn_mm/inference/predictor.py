@@ -23,14 +23,22 @@ from mmseg.apis import MMSegInferencer
 from torch import nn
 
 from ..checkpoints import check_fit, dataset_meta_of, read_checkpoint, weights_of
+from ..datasets.transforms import LoadChannelsFromFile
 from ..engine.amp import autocast_dtype, in_float32
 from ..engine.hooks import check_predictions
 from ..errors import InputError
 from ..run_config.classes import take_classes
 from ..run_config.config import default_work_dir, load_config
 from ..run_config.model_check import state_dict_of
-from ..run_config.pipelines import is_panoptic, name_host_transforms, without_annotations
+from ..run_config.pipelines import (
+    image_kind,
+    is_panoptic,
+    name_host_loading,
+    name_host_transforms,
+    without_annotations,
+)
 from ..run_config.runner import is_out_of_memory
+from ..runtime.channels import as_input, shown
 from ..runtime.drawing import OPACITY, draw, drawn_size, resized_labels, shrunk
 from ..runtime.images import check_array
 from ..runtime.tasks import Segmentation
@@ -47,7 +55,8 @@ class Prediction:
 
     Attributes:
         source: The path or the array that was given.
-        image: The image as the model's pipeline loaded it, BGR, uint8 (H, W, 3); None if it could not be read.
+        image: The image as the model's pipeline loaded it, BGR, uint8 (H, W, 3), or of the predictor's `kind`; None
+            if it could not be read.
         sample: mmdet's or mmseg's data sample; None after an error.
         error: Why there is no prediction; None if there is one.
     """
@@ -63,6 +72,8 @@ class Predictor:
 
     The predictions are those of `tools/test.py`; boxes, masks and label maps have the size and the coordinates of the
     image as a viewer shows it, turned as its EXIF data say. Arrays are BGR, as OpenCV reads them, going in and out.
+    Images of a model for others than RGB in 8 bits (`kind`) have its channels, in the order of the files, and its
+    dtype, and what is drawn shows three of them.
 
     Examples:
         >>> import bioattn_mm
@@ -108,6 +119,7 @@ class Predictor:
         classes (tuple[str, ...]): Names of the classes in the order of their indices.
         palette (list[tuple[int, int, int]]): R, G and B of each class.
         device (torch.device): Where the model is.
+        kind (ImageKind | None): Channels and dtype of the model's images; None: RGB in 8 bits.
 
     Raises:
         InputError: The config or the checkpoint cannot be used, or an argument does not go with them. The message is
@@ -141,7 +153,9 @@ class Predictor:
                 raise InputError(f'an exported model is as it was exported: {", ".join(given)} needs the checkpoint')
         if mode is not None:
             _set_mode(self.config, mode)
+        self.kind = image_kind(self.config)
         name_host_transforms(self.config)  # the inferencers find the loading transforms by their names
+        name_host_loading(self.config)
         init_default_scope(self.config.default_scope)
 
         if is_exported:
@@ -163,7 +177,11 @@ class Predictor:
             model.dataset_meta = self.model.dataset_meta
         self._num_views = _num_views(steps) if tta else 1
         self._predicts_labels = not tta and can_predict_labels(self.model)
-        self._load = TRANSFORMS.build(_loading_step(self.config, steps))
+        self._load = (
+            LoadChannelsFromFile(**vars(self.kind))
+            if self.kind
+            else TRANSFORMS.build(_loading_step(self.config, steps))
+        )
         self._inferencer = _build_inferencer(self.config, model, self.device)
 
     def __call__(
@@ -175,7 +193,7 @@ class Predictor:
         """Predict on images.
 
         Args:
-            images: A path or an array (BGR, uint8 (H, W, 3)), or several in a list.
+            images: A path or an array (BGR, uint8 (H, W, 3), or of the model's `kind`), or several in a list.
             batch_size: Number of images that the model takes at once; only neighbours of the same size go together,
                 so that the number does not change what is predicted.
             return_logits: Segmentors: also the logits of every class in every pixel, which take much memory.
@@ -213,7 +231,8 @@ class Predictor:
         batch = []
         for source in images:
             try:
-                image = check_array(source) if isinstance(source, np.ndarray) else read_image(source, self._load)
+                is_array = isinstance(source, np.ndarray)
+                image = check_array(source, self.kind) if is_array else read_image(source, self._load)
                 largest_batch = int(min(batch_size, self._number_that_fits(image, return_logits)))
             except InputError as error:
                 yield from self._predict(batch, return_logits)
@@ -248,6 +267,7 @@ class Predictor:
             BGR, uint8 (H, W, 3), smaller for images of more than `runtime.drawing.MAX_PIXELS`.
         """
         image = image if isinstance(image, np.ndarray) else read_image(image, self._load)
+        image = image if self.kind is None else shown(image)
         sample = sample.cpu()
         if self.task == 'segmentation':
             # Not by mmseg, which sorts the pixels of a class in a list to find a place for its name.
@@ -361,6 +381,7 @@ class Predictor:
             vars(self.model).pop('predict', None)
 
     def _inferred(self, images: list[np.ndarray]) -> list[BaseDataElement]:
+        images = [as_input(image) for image in images]
         # An exported model takes as many images as it was exported for.
         batch_size = 1 if self.checkpoint.endswith(EXPORTED_SUFFIX) else len(images)
         with self.autocast():

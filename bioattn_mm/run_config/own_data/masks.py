@@ -12,7 +12,7 @@ from ...datasets.label_maps import read_label_map
 from ...datasets.problem import Problem
 from ...errors import InputError
 from ...files import other_spelling
-from ...runtime.inputs import IMAGE_SUFFIXES
+from ...runtime.inputs import ARRAY_SUFFIX, IMAGE_SUFFIXES
 from .arguments import DataArguments
 from .folders import SPLITS, VAL_SEED, OwnData, draw_val, notes_of_sources, sources_of, temporary_file
 
@@ -68,6 +68,7 @@ def read_masks(arguments: DataArguments) -> OwnData:
             )
             if rgb:
                 own.datasets[part]['label_colours'] = label_colours
+            own.files[part] = [images / name for name in part_names]
             own.notes.append(f'{part}: {len(part_names)} images of {images}, label maps of {masks}')
         own.notes += [f'{images}: {change}' for change in changes]
     return own
@@ -95,7 +96,8 @@ def _find_mask_folders(source: Path) -> dict[str, tuple[Path, Path]]:
 
 def _pairs(images: Path, masks: Path) -> tuple[list[str], list[Problem]]:
     """The images below a folder that have a label map, and the files that are left out, as they are alone."""
-    names, maps = _files(images, IMAGE_SUFFIXES), _files(masks, (MASK_SUFFIX,))
+    names = _files(images, IMAGE_SUFFIXES) or _files(images, (ARRAY_SUFFIX,))
+    maps = _files(masks, (MASK_SUFFIX,))
     of_maps = set(maps)
     paired = [name for name in names if _map_of(name) in of_maps]
     if not paired:
