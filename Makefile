@@ -29,7 +29,7 @@ PYTEST = OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist lo
 help:
 	@echo 'make setup   environment in .venv (a few minutes the first time); EXTRA=deploy adds what tools/export.py needs,'
 	@echo '             EXTRA=demo what tools/demo.py and its tests need, EXTRA=log what --log wandb and mlflow need;'
-	@echo "             EXTRA='deploy demo log' all of it"
+	@echo "             EXTRA=tiff what TIFF images that are not RGB in 8 bits need; EXTRA='deploy demo log tiff' all of it"
 	@echo 'make wheel   the wheel for every Python and torch, into dist/; with CUDA operators where nvcc is'
 	@echo 'make demo    train and test $(CONFIG) on miniature data; CONFIG=... for another'
 	@echo 'make test    the test suite; make test-all trains and tests every config, too (hours)'

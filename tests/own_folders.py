@@ -1,6 +1,7 @@
 """Folders of own data as users have them: a few images of three classes, drawn here."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -89,4 +90,30 @@ def write_mask_folder(folder: Path, seeds: range) -> Path:
     for seed in seeds:
         Image.fromarray(labels(seed)).save(folder / f'masks/part_{seed:03d}.png')
     (folder / 'classes.txt').write_text('\n'.join(MASK_CLASSES) + '\n')
+    return folder
+
+
+def convert_images(folder: Path, convert: Callable[[np.ndarray], np.ndarray], suffix: str = '.npy') -> Path:
+    """Write the images of a folder of `write_coco_folder` or `write_mask_folder` anew, as arrays or as PNG.
+
+    Args:
+        folder: The folder.
+        convert: From an image, uint8 (H, W, 3) in RGB, to the one that is written, (H, W) or (H, W, channels) with R,
+            G, B and alpha in this order.
+        suffix: '.npy' or '.png'.
+    """
+    for path in sorted((folder / 'images').iterdir()):
+        image = convert(np.asarray(Image.open(path)))
+        path.unlink()
+        if suffix == '.npy':
+            np.save(path.with_suffix(suffix), image)
+        else:
+            bgr = image if image.ndim == 2 else image[..., [2, 1, 0, 3][: image.shape[2]]]
+            cv2.imwrite(str(path.with_suffix(suffix)), bgr)
+    annotations = folder / 'annotations.json'
+    if annotations.is_file():
+        content = json.loads(annotations.read_text())
+        for image in content['images']:
+            image['file_name'] = str(Path(image['file_name']).with_suffix(suffix))
+        annotations.write_text(json.dumps(content))
     return folder

@@ -199,7 +199,7 @@ def _header(shape: Sequence[int], dtype: object, name: object) -> Header:
     if channels > min(height, width, MAX_CHANNELS):
         raise InputError(
             f'{name} has {height} rows, {width} columns and {channels} channels, expected fewer channels than rows '
-            f'and columns, and at most {MAX_CHANNELS}: save arrays as (height, width, channels), TIFF with planarconfig'
+            f'and columns, and at most {MAX_CHANNELS}: save (height, width, channels), in TIFF with planarconfig'
         )
     if dtype.name not in DTYPES:
         raise InputError(f'{name} is of {dtype.name}, expected {", ".join(DTYPES)}: save it in one of these')
@@ -223,15 +223,15 @@ def _tiff_in_8_bits(file: BinaryIO, name: object) -> Header | None:
 
 
 def _tiff_header(file: BinaryIO, name: object) -> Header:
-    with _tiff_pages(file, name) as pages:
+    with _tiff_pages(file, name) as (pages, are_rows):
         first = pages[0]
-        channels = sum(page.samplesperpixel for page in pages)
-        return _header((first.imagelength, first.imagewidth, channels), first.dtype, name)
+        shape = first.imagelength, first.imagewidth, sum(page.samplesperpixel for page in pages)
+        return _header((shape[2], *shape[:2]) if are_rows else shape, first.dtype, name)
 
 
 def _decode_tiff(content: bytes, name: str) -> np.ndarray:
     """The channels of all pages, one after the other."""
-    with _tiff_pages(io.BytesIO(content), name) as pages:
+    with _tiff_pages(io.BytesIO(content), name) as (pages, are_rows):
         parts = []
         for page in pages:
             try:
@@ -245,12 +245,17 @@ def _decode_tiff(content: bytes, name: str) -> np.ndarray:
             # Planes of channels, depth, rows, columns, channels side by side.
             planes = part.reshape(page.shaped)[:, 0]
             parts.append(np.moveaxis(planes, 0, 2).reshape(*planes.shape[1:3], -1))
-        return np.concatenate(parts, axis=2)
+        image = np.concatenate(parts, axis=2)
+        return np.moveaxis(image, 2, 0) if are_rows else image
 
 
 @contextmanager
-def _tiff_pages(file: BinaryIO, name: object) -> Iterator[list]:
+def _tiff_pages(file: BinaryIO, name: object) -> Iterator[tuple[list, bool]]:
     """Context with the pages of a TIFF file that hold channels: not the small copies that viewers draw.
+
+    Yields:
+        The pages, and whether each is a row of the image, (columns, channels): so tifffile writes an array (height,
+        width, channels) of two or more than four channels that it was not told anything about.
 
     Raises:
         InputError: They differ in size or dtype, are volumes, or tifffile is not installed.
@@ -275,4 +280,8 @@ def _tiff_pages(file: BinaryIO, name: object) -> Iterator[list]:
             raise InputError(f'{name} has pages of {" and ".join(dtypes[:2])}: expected one dtype')
         if not pages or any(page.imagedepth > 1 for page in pages):
             raise InputError(f'{name} holds volumes or nothing: expected images in two dimensions')
-        yield pages
+        (width, height), number = sizes[0], len(pages)
+        yield (
+            pages,
+            tiff.is_shaped and tiff.series[0].shape == (number, height, width) and width < min(number, height),
+        )

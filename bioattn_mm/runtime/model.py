@@ -192,7 +192,7 @@ class Model:
         return self._backend.input_name
 
     def inputs_of(self, image: np.ndarray) -> np.ndarray:
-        """What the model computes on for an image, float32 (1, channels, H, W); of sliding windows, the middle one."""
+        """What the model computes on, float32 (1, channels, H, W): if it slides a window, the middle one."""
         prepared = prepare(image, self._steps, self._fixed_size if self.mode != 'slide' else None).inputs
         if self.mode == 'slide':
             window = self._fixed_size or self._settings['crop_size']

@@ -29,9 +29,9 @@ CHUNK = 2**20  # pixels that are summed at a time
 RGB_ONLY = {
     'AdjustGamma', 'Albu', 'AutoAugment', 'AutoContrast', 'BioMedicalGaussianBlur', 'Brightness', 'CachedMixUp',
     'CachedMosaic', 'CLAHE', 'Color', 'ColorJitter', 'ColorTransform', 'Contrast', 'Corrupt', 'Corruption',
-    'Equalize', 'Invert', 'Lighting', 'MixUp', 'Mosaic', 'PhotoMetricDistortion', 'Posterize', 'RandAugment', 'RandomGrayscale',
-    'RandomMosaic', 'RGB2Gray', 'Sharpness', 'Solarize', 'SolarizeAdd', 'TablePhotoMetricDistortion',
-    'YOLOXHSVRandomAug',
+    'Equalize', 'Invert', 'Lighting', 'MixUp', 'Mosaic', 'PhotoMetricDistortion', 'Posterize', 'RandAugment',
+    'RandomGrayscale', 'RandomMosaic', 'RGB2Gray', 'Sharpness', 'Solarize', 'SolarizeAdd',
+    'TablePhotoMetricDistortion', 'YOLOXHSVRandomAug',
 }  # fmt: skip
 
 
