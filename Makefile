@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CONFIG ?= configs/transnext/upernet_tiny_ade20k.py
 # What else `make setup` installs, such as 'deploy demo': deploy for tools/export.py, demo for tools/demo.py, log for
-# --log wandb and --log mlflow.
+# --log wandb and --log mlflow, tiff for TIFF images that are not RGB in 8 bits.
 EXTRA ?=
 WORK_DIR = work_dirs/$(patsubst configs/%.py,%,$(CONFIG))_mini
 # Mixed precision of the demo, as tools/train.py takes it; AMP= for float32.
@@ -94,6 +94,10 @@ $(VENV)/.ready-log: $(READY)
 	$(BIN)/pip install -r requirements/log.txt
 	@touch $@
 
+$(VENV)/.ready-tiff: $(READY)
+	$(BIN)/pip install -r requirements/tiff.txt
+	@touch $@
+
 $(VENV)/.ready-docs: $(READY)
 	$(BIN)/pip install -r requirements/docs.txt
 	@touch $@
@@ -121,7 +125,7 @@ demo: setup
 test: setup
 	$(PYTEST) $(PYTEST_ARGS)
 
-test-extra: setup $(VENV)/.ready-deploy $(VENV)/.ready-demo $(VENV)/.ready-log
+test-extra: setup $(VENV)/.ready-deploy $(VENV)/.ready-demo $(VENV)/.ready-log $(VENV)/.ready-tiff
 	$(PYTEST) -m 'extra and not every_config' $(PYTEST_ARGS)
 
 test-all: setup

@@ -93,23 +93,18 @@ def write_mask_folder(folder: Path, seeds: range) -> Path:
     return folder
 
 
-def convert_images(folder: Path, convert: Callable[[np.ndarray], np.ndarray], suffix: str = '.npy') -> Path:
-    """Write the images of a folder of `write_coco_folder` or `write_mask_folder` anew, as arrays or as PNG.
+def convert_images(folder: Path, write: Callable[[Path, np.ndarray], None], suffix: str = '.npy') -> Path:
+    """Write the images of a folder of `write_coco_folder` or `write_mask_folder` anew.
 
     Args:
         folder: The folder.
-        convert: From an image, uint8 (H, W, 3) in RGB, to the one that is written, (H, W) or (H, W, channels) with R,
-            G, B and alpha in this order.
-        suffix: '.npy' or '.png'.
+        write: Writes a file of an image, uint8 (H, W, 3) in RGB.
+        suffix: Of the files.
     """
     for path in sorted((folder / 'images').iterdir()):
-        image = convert(np.asarray(Image.open(path)))
+        image = np.asarray(Image.open(path))
         path.unlink()
-        if suffix == '.npy':
-            np.save(path.with_suffix(suffix), image)
-        else:
-            bgr = image if image.ndim == 2 else image[..., [2, 1, 0, 3][: image.shape[2]]]
-            cv2.imwrite(str(path.with_suffix(suffix)), bgr)
+        write(path.with_suffix(suffix), image)
     annotations = folder / 'annotations.json'
     if annotations.is_file():
         content = json.loads(annotations.read_text())

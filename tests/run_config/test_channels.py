@@ -1,9 +1,9 @@
 """Own data that are not RGB in 8 bits: what is found out, and what it changes in a config."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -34,6 +34,18 @@ def floats(image: np.ndarray) -> np.ndarray:
     return np.dstack([image, image[..., :2]]).astype(np.float32) / 255 + 1000
 
 
+def as_array(convert: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path, np.ndarray], None]:
+    return lambda path, image: np.save(path, convert(image))
+
+
+def as_png(convert: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path, np.ndarray], None]:
+    def write(path: Path, image: np.ndarray) -> None:
+        image = convert(image)
+        cv2.imwrite(str(path), image if image.ndim == 2 else image[..., [2, 1, 0, 3][: image.shape[2]]])
+
+    return write
+
+
 def config_of(folder: Path, base: str = SEGMENTOR, **arguments: object) -> Config:
     return load_config(base, data=DataArguments(str(folder), **arguments))
 
@@ -49,7 +61,7 @@ def types_of(config: Config) -> set[str]:
 
 
 def test_a_config_for_channels(tmp_path: Path) -> None:
-    folder = convert_images(write_mask_folder(tmp_path / 'fields', SEEDS), deep)
+    folder = convert_images(write_mask_folder(tmp_path / 'fields', SEEDS), as_array(deep))
     config = config_of(folder)
     pixels = np.concatenate([image.reshape(-1, 4) for image in arrays_of(folder, config)]).astype(np.float64)
     preprocessor = config.model.data_preprocessor
@@ -80,12 +92,12 @@ def test_a_config_for_channels(tmp_path: Path) -> None:
 
     # The config that a training writes keeps what was measured, whatever the images are.
     config.dump(tmp_path / 'dumped.py')
-    other = convert_images(write_mask_folder(tmp_path / 'other', SEEDS[:3]), lambda image: deep(image) + 99)
+    other = convert_images(write_mask_folder(tmp_path / 'other', SEEDS[:3]), as_array(lambda image: deep(image) + 99))
     again = config_of(other, str(tmp_path / 'dumped.py'))
     assert again.model.data_preprocessor == preprocessor
     with pytest.raises(InputError, match='dumped.py is of a model of 4 channels of uint16: name the config'):
         config_of(other, str(tmp_path / 'dumped.py'), as_rgb=True)
-    convert_images(write_mask_folder(tmp_path / 'floats', SEEDS[:3]), floats)
+    convert_images(write_mask_folder(tmp_path / 'floats', SEEDS[:3]), as_array(floats))
     with pytest.raises(InputError, match=r'part_00\d.npy has 5 channels of float32, .*dumped.py takes 4 channels of'):
         config_of(tmp_path / 'floats', str(tmp_path / 'dumped.py'))
 
@@ -136,7 +148,7 @@ def test_what_images_are(name: str, tmp_path: Path) -> None:
     convert, suffix, kind = KINDS[name]
     folder = write_coco_folder(tmp_path / 'parts', SEEDS)
     if convert:
-        convert_images(folder, convert, suffix)
+        convert_images(folder, (as_png if suffix == '.png' else as_array)(convert), suffix)
     config = config_of(folder, DETECTOR)
     assert image_kind(config) == kind
     if kind is None:
@@ -164,7 +176,7 @@ def test_images_of_two_kinds_in_8_bits_stay_what_they_were(tmp_path: Path) -> No
 
 
 def test_images_that_differ(tmp_path: Path) -> None:
-    folder = convert_images(write_mask_folder(tmp_path / 'fields', SEEDS), deep)
+    folder = convert_images(write_mask_folder(tmp_path / 'fields', SEEDS), as_array(deep))
     path = folder / 'images/part_002.npy'
     np.save(path, np.load(path)[..., :3])
     with pytest.raises(
@@ -182,7 +194,7 @@ def test_images_that_differ(tmp_path: Path) -> None:
 
 
 def test_values_that_are_not_finite(tmp_path: Path) -> None:
-    folder = convert_images(write_mask_folder(tmp_path / 'fields', SEEDS), floats)
+    folder = convert_images(write_mask_folder(tmp_path / 'fields', SEEDS), as_array(floats))
     name = Path(config_of(folder).train_dataloader.dataset.ann_file).read_text().split()[0]
     image = np.load(folder / 'images' / name)
     image[5, :3, 2] = np.nan, np.inf, -np.inf
@@ -195,7 +207,7 @@ def test_values_that_are_not_finite(tmp_path: Path) -> None:
 
 
 def test_training_images_are_measured(tmp_path: Path) -> None:
-    folder = convert_images(write_mask_folder(tmp_path / 'fields', SEEDS), deep)
+    folder = convert_images(write_mask_folder(tmp_path / 'fields', SEEDS), as_array(deep))
     with pytest.raises(InputError, match='no training images of 4 channels of uint16 to measure'):
         load_config(SEGMENTOR, data=DataArguments(val_data=str(folder)))
 
@@ -204,15 +216,16 @@ def test_steps_that_opencv_pads_in(tmp_path: Path) -> None:
     base = tmp_path / 'padded.py'
     base.write_text(
         f"_base_ = '{SEGMENTOR}'\npad = dict(type='Pad', size=(64, 64), pad_val=dict(img=(1, 2, 3), seg=255))\n"
-        'train_dataloader = dict(dataset=dict(pipeline=[*_base_.train_pipeline[:2], pad, _base_.train_pipeline[-1]]))\n'
+        'steps = _base_.train_pipeline\n'
+        'train_dataloader = dict(dataset=dict(pipeline=[*steps[:2], pad, steps[-1]]))\n'
     )
-    folder = convert_images(write_mask_folder(tmp_path / 'fields', SEEDS), deep)
+    folder = convert_images(write_mask_folder(tmp_path / 'fields', SEEDS), as_array(deep))
     config = config_of(folder, str(base))
     init_default_scope('mmseg')
     config.train_dataloader.dataset.pipeline[2].size = (160, 150)
     inputs = DATASETS.build(config.train_dataloader.dataset)[0]['inputs']
     assert inputs.shape == (4, 150, 160) and not inputs[:, 120:].any()
-    folder = convert_images(write_mask_folder(tmp_path / 'floats', SEEDS), floats)
+    folder = convert_images(write_mask_folder(tmp_path / 'floats', SEEDS), as_array(floats))
     with pytest.raises(InputError, match='padded.py has a step Pad, and OpenCV pads images of at most 4 channels'):
         config_of(folder, str(base))
 
