@@ -209,7 +209,7 @@ def _header(shape: Sequence[int], dtype: object, name: object) -> Header:
 def _tiff_in_8_bits(file: BinaryIO, name: object) -> Header | None:
     """The header of a TIFF file of a single image in 8 bits that Pillow knows, which needs no tifffile; else None."""
     try:
-        with Image.open(io.BytesIO(file.read())) as image:
+        with Image.open(file) as image:
             bits, samples = (image.tag_v2.get(tag, 1) for tag in (BITS_PER_SAMPLE, SAMPLES_PER_PIXEL))
             is_simple = {*np.atleast_1d(bits)} == {8} and image.n_frames == 1
             channels = 3 if image.mode in CONVERTED else samples
