@@ -19,6 +19,7 @@ EXTRAS = dict(
     mmpretrain='classification',
     imagecorruptions='analysis',
     lmfit='analysis',
+    rasterio='raster',
     aenum='deploy',
     grpc='deploy',
     mmdeploy='deploy',

@@ -117,7 +117,7 @@ def predict_all(
         with Progress(*columns) as progress:
             if images:
                 bar = progress.add_task('images', total=len(images))
-                if getattr(predictor, 'tiling', None) is not None:
+                if hasattr(predictor, 'on_tile'):
                     predictor.on_tile = lambda done, number: progress.update(
                         bar, description=f'images, tile {done} of {number}'
                     )

@@ -148,6 +148,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
         'Operators and backends, 2': NotRun('it takes minutes and nvcc; .ci/run does it where there is one'),
         'Backends': Run(),
     },
+    'docs/other_libraries.md': RunBy('tests/hosts/test_other_libraries.py'),
     'docs/own_data.md': RunBy('tests/tools/test_own_data_page.py'),
     'docs/position_bias.md': {
         'TransNeXt': Run(words={r'(?<=\w.py )CHECKPOINT': 'upernet_tiny.pth'}),

@@ -50,9 +50,11 @@ def test_configuration_of_every_name(name: str) -> None:
     assert model.get_classifier().out_features == model.num_classes == 42
     assert model.head_hidden_size == model.num_features == model.feature_info[-1]['num_chs']
     assert {info['module'] for info in model.feature_info} <= {name for name, _ in model.named_modules()}
-    stride = model.feature_info[-1]['reduction']
+    strides = [info['reduction'] for info in model.feature_info]
+    # segmentation-models-pytorch tells pyramids from the rest by their strides.
+    assert strides == [4, 8, 16, 32] if MODELS[name][0] in PYRAMIDS else {16} <= set(strides) <= {16, 32}
     data = resolve_model_data_config(model)
-    assert cfg['pool_size'] == tuple(length // stride for length in data['input_size'][1:])
+    assert cfg['pool_size'] == tuple(length // strides[-1] for length in data['input_size'][1:])
     assert (data['interpolation'], len(data['mean']), len(data['std'])) == ('bicubic', 3, 3)
 
 

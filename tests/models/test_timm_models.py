@@ -144,6 +144,18 @@ def test_maps_are_those_of_the_backbone(name: str) -> None:
     for feature, stride in zip(maps, model.feature_info.reduction(), strict=True):
         assert feature.shape[2:] == (-(-65 // stride), -(-40 // stride))
     assert small(name, features_only=True, out_indices=1).feature_info.out_indices == (last,)
+    # transformers sets what is returned when it is asked for hidden states, and sets it back.
+    layers = model.return_layers
+    model.return_layers = [info['module'] for info in model.feature_info.info]
+    hidden_states = model(image)
+    assert len(hidden_states) == last + 1
+    model.return_layers = layers
+    for feature, hidden_state, again in zip(maps, (hidden_states[0], hidden_states[-1]), model(image), strict=True):
+        assert torch.equal(hidden_state, feature) and torch.equal(again, feature)
+    # Without the later stages, the modules have the same names.
+    early = small(name, features_only=True, out_indices=(0,))
+    assert early.feature_info.module_name() == model.feature_info.module_name()[:1]
+    assert early.feature_info.module_name()[0] in dict(early.named_modules())
 
 
 @every_system

@@ -86,7 +86,7 @@ def test_what_builds_the_package_is_pinned_and_documented() -> None:
 
 def test_all_holds_every_extra_for_any_machine() -> None:
     (line,) = PROJECT['optional-dependencies']['all']
-    assert Requirement(line).extras == set(extras()) - {'', 'deepspeed', 'docs'}
+    assert Requirement(line).extras == set(extras()) - {'', 'bridges', 'deepspeed', 'docs'}
 
 
 def test_missing_packages_are_blamed_on_an_extra_that_has_them() -> None:
