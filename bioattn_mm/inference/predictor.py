@@ -60,8 +60,8 @@ class Prediction:
 
     Attributes:
         source: The path or the array that was given.
-        image: The image as the model's pipeline loaded it, BGR, uint8 (H, W, 3), or of the predictor's `kind`, or what
-            reads windows of a large file; None if it could not be read.
+        image: The image as the model's pipeline loaded it, BGR, uint8 (H, W, 3), or of the predictor's `kind`, or
+            what reads windows of a large file; None if it could not be read.
         sample: mmdet's or mmseg's data sample; None after an error.
         error: Why there is no prediction; None if there is one.
     """
