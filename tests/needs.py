@@ -23,9 +23,8 @@ from bioattn_mm.ops.backends import CUDA_ARCHITECTURES, LIBRARY_IS_LOADED
 from bioattn_mm.run_config.installed import EXTRAS as EXTRAS_OF_PACKAGE
 
 # The extras of `make setup` by the names under which their packages are imported.
-EXTRAS = {
-    name: extra for name, extra in EXTRAS_OF_PACKAGE.items() if extra in ('deploy', 'demo', 'evaluation', 'log')
-}
+OF_SETUP = ('deploy', 'demo', 'evaluation', 'log', 'tiff')
+EXTRAS = {name: extra for name, extra in EXTRAS_OF_PACKAGE.items() if extra in OF_SETUP}
 EXTRAS.update(openvino='deploy', playwright='demo')
 EXTRAS.update(dict.fromkeys(('accelerate', 'lightning', 'segmentation_models_pytorch', 'transformers'), 'bridges'))
 ONNXRUNTIME_WEB = Path(__file__).parents[1] / 'packaging' / 'runtime' / 'node_modules'

@@ -1,6 +1,7 @@
 """Folders of own data as users have them: a few images of three classes, drawn here."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -150,4 +151,25 @@ def write_voc_folder(folder: Path, **splits: range) -> Path:
                 cv2.fillPoly(classes, [points], label + 1)
             for kind, values in (('Object', numbers), ('Class', classes)):
                 Image.fromarray(values).save(folder / f'Segmentation{kind}/{name}.png')
+    return folder
+
+
+def convert_images(folder: Path, write: Callable[[Path, np.ndarray], None], suffix: str = '.npy') -> Path:
+    """Write the images of a folder of `write_coco_folder` or `write_mask_folder` anew.
+
+    Args:
+        folder: The folder.
+        write: Writes a file of an image, uint8 (H, W, 3) in RGB.
+        suffix: Of the files.
+    """
+    for path in sorted((folder / 'images').iterdir()):
+        image = np.asarray(Image.open(path))
+        path.unlink()
+        write(path.with_suffix(suffix), image)
+    annotations = folder / 'annotations.json'
+    if annotations.is_file():
+        content = json.loads(annotations.read_text())
+        for image in content['images']:
+            image['file_name'] = str(Path(image['file_name']).with_suffix(suffix))
+        annotations.write_text(json.dumps(content))
     return folder

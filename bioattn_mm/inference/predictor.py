@@ -24,14 +24,22 @@ from mmseg.apis import MMSegInferencer
 from torch import nn
 
 from ..checkpoints import check_fit, dataset_meta_of, read_checkpoint, weights_of
+from ..datasets.transforms import LoadChannelsFromFile
 from ..engine.amp import autocast_dtype, in_float32
 from ..engine.hooks import check_predictions
 from ..errors import InputError
 from ..run_config.classes import take_classes
 from ..run_config.config import default_work_dir, load_config
 from ..run_config.model_check import state_dict_of
-from ..run_config.pipelines import is_panoptic, name_host_transforms, without_annotations
+from ..run_config.pipelines import (
+    image_kind,
+    is_panoptic,
+    name_host_loading,
+    name_host_transforms,
+    without_annotations,
+)
 from ..run_config.runner import is_out_of_memory
+from ..runtime.channels import as_input, shown
 from ..runtime.drawing import OPACITY, draw, drawn_size, resized_labels, shrunk
 from ..runtime.images import check_array
 from ..runtime.tasks import Segmentation
@@ -52,8 +60,8 @@ class Prediction:
 
     Attributes:
         source: The path or the array that was given.
-        image: The image as the model's pipeline loaded it, BGR, uint8 (H, W, 3), or what reads windows of a large
-            file; None if it could not be read.
+        image: The image as the model's pipeline loaded it, BGR, uint8 (H, W, 3), or of the predictor's `kind`, or
+            what reads windows of a large file; None if it could not be read.
         sample: mmdet's or mmseg's data sample; None after an error.
         error: Why there is no prediction; None if there is one.
     """
@@ -69,6 +77,8 @@ class Predictor:
 
     The predictions are those of `tools/test.py`; boxes, masks and label maps have the size and the coordinates of the
     image as a viewer shows it, turned as its EXIF data say. Arrays are BGR, as OpenCV reads them, going in and out.
+    Images of a model for others than RGB in 8 bits (`kind`) have its channels, in the order of the files, and its
+    dtype, and what is drawn shows three of them.
 
     Examples:
         >>> import bioattn_mm
@@ -117,6 +127,7 @@ class Predictor:
         classes (tuple[str, ...]): Names of the classes in the order of their indices.
         palette (list[tuple[int, int, int]]): R, G and B of each class.
         device (torch.device): Where the model is.
+        kind (ImageKind | None): Channels and dtype of the model's images; None: RGB in 8 bits.
         on_tile (Callable | None): Called with the number of tiles that are done and of all, for each image.
 
     Raises:
@@ -152,6 +163,7 @@ class Predictor:
                 raise InputError(f'an exported model is as it was exported: {", ".join(given)} needs the checkpoint')
         if mode is not None:
             _set_mode(self.config, mode)
+        self.kind = image_kind(self.config)
         if tiling is not None and self.task != 'detection':
             raise InputError(
                 f'tiles are for detectors of boxes and masks, {self.config.filename} is none: of segmentors slide a '
@@ -160,6 +172,7 @@ class Predictor:
         self.tiling = tiling
         self.on_tile: Callable[[int, int], None] | None = None
         name_host_transforms(self.config)  # the inferencers find the loading transforms by their names
+        name_host_loading(self.config)
         init_default_scope(self.config.default_scope)
 
         if is_exported:
@@ -182,7 +195,11 @@ class Predictor:
         self._num_views = _num_views(steps) if tta else 1
         self._predicts_labels = not tta and can_predict_labels(self.model)
         self._slides = self.task == 'segmentation' and self.config.model.get('test_cfg', {}).get('mode') == 'slide'
-        self._load = TRANSFORMS.build(_loading_step(self.config, steps))
+        self._load = (
+            LoadChannelsFromFile(**vars(self.kind))
+            if self.kind
+            else TRANSFORMS.build(_loading_step(self.config, steps))
+        )
         self._inferencer = _build_inferencer(self.config, model, self.device)
 
     def __call__(
@@ -194,7 +211,7 @@ class Predictor:
         """Predict on images.
 
         Args:
-            images: A path or an array (BGR, uint8 (H, W, 3)), or several in a list.
+            images: A path or an array (BGR, uint8 (H, W, 3), or of the model's `kind`), or several in a list.
             batch_size: Number of images that the model takes at once; only neighbours of the same size go together,
                 so that the number does not change what is predicted.
             return_logits: Segmentors: also the logits of every class in every pixel, which take much memory.
@@ -240,7 +257,7 @@ class Predictor:
                 yield self._label_raster(source)
                 continue
             try:
-                image = check_array(source) if isinstance(source, np.ndarray) else read_image(source, self._load)
+                image = self._read(source)
                 largest_batch = int(min(batch_size, self._number_that_fits(image, return_logits)))
             except InputError as error:
                 yield from self._predict(batch, return_logits)
@@ -261,9 +278,9 @@ class Predictor:
         for source in images:
             try:
                 if is_raster(source):
-                    image = Raster(source)
+                    image = Raster(source, self.kind)
                 else:
-                    image = check_array(source) if isinstance(source, np.ndarray) else read_image(source, self._load)
+                    image = self._read(source)
                 yield Prediction(source, image, self._detect_in_tiles(source, image, batch_size))
             except InputError as error:
                 yield Prediction(source, error=error)
@@ -271,7 +288,7 @@ class Predictor:
     def _label_raster(self, source: str | Path) -> Prediction:
         """Predict the label map of a file that is larger than memory, block by block; the map lies in a file, too."""
         try:
-            raster = Raster(source)
+            raster = Raster(source, self.kind)
             height, width = raster.shape[:2]
             margin = max(self.config.model.test_cfg.crop_size)
             # The file is gone with the last array that shows it.
@@ -340,6 +357,7 @@ class Predictor:
         if isinstance(image, Raster):
             image = image.reduced
         image = image if isinstance(image, np.ndarray) else read_image(image, self._load)
+        image = image if self.kind is None else shown(image)
         sample = sample.cpu()
         if self.task == 'segmentation':
             # Not by mmseg, which sorts the pixels of a class in a list to find a place for its name.
@@ -357,6 +375,10 @@ class Predictor:
     def autocast(self) -> contextlib.AbstractContextManager:
         """Context in which the model computes in mixed precision, if that was asked for."""
         return torch.autocast(self.device.type, self.amp) if self.amp else contextlib.nullcontext()
+
+    def _read(self, source: str | Path | np.ndarray) -> np.ndarray:
+        """The image of a path, or an array that was checked."""
+        return check_array(source, self.kind) if isinstance(source, np.ndarray) else read_image(source, self._load)
 
     def _load_model(self) -> nn.Module:
         """Build the model with the weights and the classes of the checkpoint."""
@@ -453,6 +475,7 @@ class Predictor:
             vars(self.model).pop('predict', None)
 
     def _inferred(self, images: list[np.ndarray]) -> list[BaseDataElement]:
+        images = [as_input(image) for image in images]
         # An exported model takes as many images as it was exported for.
         batch_size = 1 if self.checkpoint.endswith(EXPORTED_SUFFIX) else len(images)
         with self.autocast():

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import InputError
+from ..runtime.channels import ImageKind
 from ..runtime.drawing import MAX_PIXELS
 
 SUFFIXES = ('.tif', '.tiff')
@@ -15,41 +16,48 @@ STRIP = 512
 
 
 class Raster:
-    """A TIFF file of which windows are read, as BGR images.
+    """A TIFF file of which windows are read, as BGR images or with all channels.
 
     Args:
         path: The file, with one or at least three channels of 8 bits.
+        kind: Channels and dtype that it must have instead, which are then all read in the order of the file.
 
     Attributes:
-        shape: (height, width, 3) in pixels.
-        reduced: The whole image with at most `runtime.drawing.MAX_PIXELS` pixels, BGR, uint8 (h, w, 3).
+        shape: (height, width, channels), the first two in pixels.
+        reduced: The whole image with at most `runtime.drawing.MAX_PIXELS` pixels, BGR, uint8 (h, w, 3), or of `kind`.
 
     Raises:
         InputError: The file has other channels.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, kind: ImageKind | None = None) -> None:
         import rasterio
 
+        self._path, self._kind = path, kind
         self._file = rasterio.open(path)
         count, dtypes = self._file.count, set(self._file.dtypes)
-        if count == 2 or dtypes != {'uint8'}:
+        if kind is not None and (count, dtypes) != (kind.channels, {kind.dtype}):
+            raise InputError(f'{path} has {count} channels of {", ".join(sorted(dtypes))}, expected {kind}')
+        if kind is None and (count == 2 or dtypes != {'uint8'}):
             raise InputError(
                 f'{path} has {count} channels of {", ".join(sorted(dtypes))}: by windows, files of one or at least '
                 'three channels of uint8 are read'
             )
-        self.shape = (self._file.height, self._file.width, 3)
         self._bands = [3, 2, 1] if count >= 3 else [1, 1, 1]
+        if kind is not None:
+            self._bands = [*range(1, count + 1)]
+        self.shape = (self._file.height, self._file.width, len(self._bands))
         factor = min(1, (MAX_PIXELS / (self.shape[0] * self.shape[1])) ** 0.5)
         size = [max(1, int(length * factor)) for length in self.shape[:2]]
-        self.reduced = self._image(out_shape=(3, *size), resampling=rasterio.enums.Resampling.average)
+        self.reduced = self._image(out_shape=(len(self._bands), *size), resampling=rasterio.enums.Resampling.average)
 
     def __getitem__(self, window: tuple[slice, slice]) -> np.ndarray:
         rows, columns = window
         return self._image(window=((rows.start, rows.stop), (columns.start, columns.stop)))
 
     def _image(self, **options: object) -> np.ndarray:
-        return np.ascontiguousarray(self._file.read(self._bands, **options).transpose(1, 2, 0))
+        image = np.ascontiguousarray(self._file.read(self._bands, **options).transpose(1, 2, 0))
+        return image if self._kind is None else self._kind.check(image, str(self._path))
 
     def write_labels(
         self, path: Path, labels: np.ndarray, relabel: Callable[[np.ndarray], np.ndarray], palette: list

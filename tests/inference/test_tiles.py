@@ -12,10 +12,11 @@ from pycocotools import mask as coco_mask
 
 from bioattn_mm import Predictor
 from bioattn_mm.errors import InputError
-from bioattn_mm.inference.rasters import blocks
+from bioattn_mm.inference.rasters import Raster, blocks
 from bioattn_mm.inference.results import Results
 from bioattn_mm.inference.run_lengths import decode_mask
 from bioattn_mm.inference.tiles import Tiling, merge, placed
+from bioattn_mm.runtime.channels import ImageKind
 from bioattn_mm.runtime.drawing import resized_labels
 
 from ..needs import needs
@@ -158,6 +159,23 @@ def test_detection_in_a_large_tiff(geotiff: Path, checkpoints: dict[str, str], t
     results = Results(tmp_path / 'out', tiled, score_thr=0.0)
     results.add_image(prediction)
     assert cv2.imread(str(tmp_path / 'out/overlays/field.png')).shape == prediction.image.reduced.shape
+
+
+@needs('rasterio', 'tifffile')
+def test_windows_have_all_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tifffile
+
+    monkeypatch.setattr('bioattn_mm.inference.rasters.MAX_PIXELS', 20 * 20)
+    path, values = tmp_path / 'field.tif', np.random.default_rng(0).integers(0, 65536, (40, 60, 4), dtype=np.uint16)
+    tifffile.imwrite(path, values, planarconfig='contig', photometric='minisblack')
+    raster = Raster(path, ImageKind(4, 'uint16'))
+    window = slice(5, 25), slice(30, 60)
+    assert raster.shape == values.shape and np.array_equal(raster[window], values[window])
+    assert raster.reduced.dtype == np.uint16 and raster.reduced.shape == (16, 24, 4)
+    with pytest.raises(InputError, match='field.tif has 4 channels of uint16, expected 3 channels of uint16'):
+        Raster(path, ImageKind(3, 'uint16'))
+    with pytest.raises(InputError, match='field.tif has 4 channels of uint16: by windows, files of one or at least'):
+        Raster(path)
 
 
 @needs('rasterio')

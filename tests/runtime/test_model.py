@@ -20,6 +20,8 @@ from ..needs import module_needs, needs
 
 pytestmark = module_needs('onnx', 'onnxruntime', 'openvino')
 
+from onnx import helper  # noqa: E402
+
 from bioattn_mm.errors import InputError  # noqa: E402
 from bioattn_mm.runtime import Model  # noqa: E402
 from bioattn_mm.runtime.backends import BACKENDS  # noqa: E402
@@ -28,7 +30,7 @@ from bioattn_mm.runtime.tasks import detections, resize_maps  # noqa: E402
 
 from ..tools.running import ROOT, InProcess  # noqa: E402
 from .comparison import image_of  # noqa: E402
-from .small_models import CLASSES, MEAN, SLIDE, STD, WHOLE, segmentor, weights  # noqa: E402  # noqa: E402
+from .small_models import CLASSES, MEAN, SLIDE, STD, WHOLE, segmentor, weights, write  # noqa: E402
 
 
 def mmsegs_logits(image: np.ndarray, settings: dict) -> np.ndarray:
@@ -73,6 +75,33 @@ def test_results_have_the_size_of_the_image(tmp_path: Path) -> None:
     assert np.abs(result.logits - expected.numpy()).max() < 1e-4
     assert model.draw(image, result).shape == image.shape
     assert (model.draw(image, result) != image).any()
+
+
+def test_images_of_four_channels(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    weight, bias = rng.normal(size=(len(CLASSES), 4, 3, 3)).astype(np.float32), np.zeros(len(CLASSES), np.float32)
+    node = helper.make_node('Conv', ['input', 'weight', 'bias'], ['logits'], pads=[1, 1, 1, 1])
+    shape = ('batch', 4, 'height', 'width')
+    path = write(tmp_path, 'segmentation', [node], dict(weight=weight, bias=bias), shape, ['logits'], WHOLE)
+    mean, std = [30000.0, 200.0, 5.0, 40000.0], [9000.0, 100.0, 2.0, 300.0]
+    document = json.loads((tmp_path / 'pipeline.json').read_text())
+    document['preprocessing'] = [
+        dict(type='read', channels=4, dtype='uint16'),
+        dict(type='normalize', mean=mean, std=std, channels='as read'),
+    ]
+    (tmp_path / 'pipeline.json').write_text(json.dumps(document))
+    model = Model(path)
+
+    image = rng.integers(0, 65536, (40, 52, 4), dtype=np.uint16)
+    np.save(tmp_path / 'image.npy', image)
+    normalised = torch.from_numpy((image - np.array(mean)) / np.array(std)).permute(2, 0, 1)[None]
+    expected = F.conv2d(normalised, torch.from_numpy(weight).double(), padding=1)[0].numpy()
+    for result in model([image, tmp_path / 'image.npy'], return_logits=True):
+        assert np.abs(result.logits - expected).max() < 1e-4 * np.abs(expected).max()
+    drawn = model.draw(image, result, opacity=0)
+    assert drawn.shape == (40, 52, 3) and drawn.dtype == np.uint8 and drawn.std() > 10
+    with pytest.raises(InputError, match='the array has 3 channels of uint8, expected 4 channels of uint16'):
+        model(image_of(48, 61))
 
 
 def test_models_of_one_size(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ class DataArguments:
         val_data: The validation images alone, in place of those of `data`.
         reduce_zero_label: Whether 0 in a label map does not count, and class i is i + 1.
         problems: Where what is wrong is added that would otherwise end the reading: for a list of all.
+        as_rgb: Whether images are read as RGB in 8 bits, whatever channels and depth their files have.
     """
 
     data: str | None = None
@@ -60,6 +61,7 @@ class DataArguments:
     val_data: str | None = None
     reduce_zero_label: bool = False
     problems: list[Problem] | None = None
+    as_rgb: bool = False
 
     @property
     def name(self) -> str:
@@ -69,9 +71,13 @@ class DataArguments:
 
 def data_arguments(args: argparse.Namespace, problems: list[Problem] | None = None) -> DataArguments | None:
     """The arguments of `ToolParser.add_data`; None if there are none. `problems`: see `DataArguments`."""
-    arguments = DataArguments(args.data, args.train_data, args.val_data, args.reduce_zero_label, problems)
+    arguments = DataArguments(
+        args.data, args.train_data, args.val_data, args.reduce_zero_label, problems, args.as_rgb
+    )
     if args.data or args.train_data or args.val_data:
         return arguments
     if args.reduce_zero_label:
         raise InputError('--reduce-zero-label is for own data: name them with --data')
+    if args.as_rgb:
+        raise InputError('--as-rgb is for own data: name them with --data')
     return None

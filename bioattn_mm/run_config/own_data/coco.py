@@ -69,6 +69,7 @@ def read_coco(arguments: DataArguments, with_mask: bool) -> OwnData:
             own.datasets[part] = dict(
                 type='CocoDataset', data_root='', ann_file=str(file), data_prefix=dict(img=str(images))
             )
+            own.files[part] = [images / image.file_name for image in part_content.images]
             own.notes.append(f'{part}: {len(part_content.images)} images of {images}, annotations of {path}')
         own.notes += [f'{path}: {change}' for change in changes]
     return own

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import InputError
-from ...runtime.inputs import IMAGE_SUFFIXES
 from .arguments import DataArguments
 
 # The words for each split in names of files and folders.
@@ -30,12 +29,14 @@ class OwnData:
         palette: R, G and B of each class in 0 to 255; None if the folder says nothing about them.
         datasets: Config of the dataset by split ('train', 'val', 'test'), without pipeline.
         notes: What was found and done, one line each, for the log.
+        files: The images by split.
     """
 
     classes: tuple[str, ...]
     palette: list[tuple[int, int, int]] | None = None
     datasets: dict[str, dict] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    files: dict[str, list[Path]] = field(default_factory=dict)
 
 
 def sources_of(arguments: DataArguments, find: Callable[[Path], dict]) -> dict:
@@ -95,12 +96,6 @@ def temporary_file(name: str) -> Path:
 def is_temporary(path: Path) -> bool:
     """Whether `temporary_file` gave a path."""
     return path.is_relative_to(_temporary_folder())
-
-
-def images_below(folder: Path) -> list[Path]:
-    """The images in a folder and its subfolders."""
-    paths = (path for path in folder.rglob('*') if path.suffix.lower() in IMAGE_SUFFIXES)
-    return sorted(path for path in paths if not path.name.startswith('.'))
 
 
 def split_of(path: Path) -> str:

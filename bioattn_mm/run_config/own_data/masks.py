@@ -12,7 +12,7 @@ from ...datasets.label_maps import read_label_map
 from ...datasets.problem import Problem
 from ...errors import InputError
 from ...files import other_spelling
-from ...runtime.inputs import IMAGE_SUFFIXES
+from ...runtime.inputs import ARRAY_SUFFIX, IMAGE_SUFFIXES
 from .arguments import DataArguments
 from .class_files import IGNORED_NAME, PALETTE_FILES, Colours, classes_and_colours, classes_named_in
 from .folders import SPLITS, VAL_SEED, OwnData, draw_val, notes_of_sources, sources_of, temporary_file
@@ -68,6 +68,7 @@ def read_masks(arguments: DataArguments) -> OwnData:
             )
             if rgb:
                 own.datasets[part]['label_colours'] = label_colours
+            own.files[part] = [images / name for name in part_names]
             own.notes.append(f'{part}: {len(part_names)} images of {images}, label maps of {masks}')
         own.notes += [f'{images}: {change}' for change in changes]
     return own
@@ -141,7 +142,8 @@ def _vocs_own(places: list[Path], roots: list[Path]) -> tuple[tuple[str, ...], C
 def _pairs(source: MaskSource) -> tuple[list[str], list[Problem]]:
     """The images below a folder that have a label map, and the files that are left out, as they are alone."""
     images, masks = source.images, source.masks
-    names, maps = _files(images, IMAGE_SUFFIXES), _files(masks, (MASK_SUFFIX,))
+    names = _files(images, IMAGE_SUFFIXES) or _files(images, (ARRAY_SUFFIX,))
+    maps = _files(masks, (MASK_SUFFIX,))
     absent = []
     if source.listed:
         listed = source.listed

@@ -17,9 +17,10 @@ from pycocotools import mask as coco_mask
 from ...datasets.coco_file import Annotation, Category, CocoFile
 from ...datasets.problem import Problem
 from ...errors import InputError
+from ...runtime.inputs import images_below
 from ...runtime.voc import BORDER, voc_palette
 from .class_files import classes_named_in
-from .folders import SPLITS, images_below
+from .folders import SPLITS
 from .sources import Content, Source, image_entry
 from .voc_layout import OBJECT_MAPS, XML_FOLDERS, SplitList, by_stem, find_lists, find_root, image_folder
 from .voc_xml import Annotated, Box, read_xml
@@ -105,7 +106,9 @@ def find_voc(source: Path, with_mask: bool) -> dict[str, Source]:
 def _has_xml(folder: Path) -> bool:
     """Whether there are XML files of VOC's format beside images."""
     path = next(folder.glob('*.xml'), None) if folder.is_dir() else None
-    return path is not None and b'<annotation' in path.read_bytes()[:1000] and bool(images_below(folder))
+    return (
+        path is not None and b'<annotation' in path.read_bytes()[:1000] and bool(images_below(folder, required=False))
+    )
 
 
 def _read(folder: Folder, listed: SplitList | None, classes: tuple[str, ...] | None) -> Content:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from ...datasets.problem import Problem
 from ...errors import InputError
-from .folders import SPLITS, images_below
+from ...runtime.inputs import images_below
+from .folders import SPLITS
 
 XML_FOLDERS = ('Annotations', 'annotations')
 IMAGE_FOLDERS = ('JPEGImages', 'images')
@@ -85,4 +86,6 @@ def image_folder(root: Path) -> Path:
 
 def by_stem(folder: Path) -> dict[str, Path]:
     """The images below a folder by their path from there without suffix."""
-    return {path.relative_to(folder).with_suffix('').as_posix(): path for path in images_below(folder)}
+    return {
+        path.relative_to(folder).with_suffix('').as_posix(): path for path in images_below(folder, required=False)
+    }

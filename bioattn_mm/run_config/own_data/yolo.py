@@ -15,9 +15,9 @@ from ...datasets.coco_file import Annotation, Category, CocoFile, ImageEntry
 from ...datasets.parallel import run_all
 from ...datasets.problem import Problem
 from ...errors import InputError
-from ...runtime.inputs import IMAGE_SUFFIXES
+from ...runtime.inputs import IMAGE_SUFFIXES, images_below
 from .class_files import CLASSES_FILE, classes_and_colours
-from .folders import SPLITS, images_below
+from .folders import SPLITS
 from .sources import Content, Source, folder_of, image_entry, is_class_name
 
 YAML_SUFFIXES = ('.yaml', '.yml')
@@ -181,7 +181,7 @@ def _read(data: DataFile, places: list[Path], _: object = None) -> Content:
     """Read the images of a split and their labels; their classes are those of the YAML file."""
     images, faults = [], []
     for place in places:
-        listed, absent = ([*images_below(place)], []) if place.is_dir() else _listed(place)
+        listed, absent = (images_below(place, required=False), []) if place.is_dir() else _listed(place)
         images, faults = images + listed, faults + absent
     if any(image.is_absolute() for image in images):  # then all, to have a folder in common
         images = [image.absolute() for image in images]
