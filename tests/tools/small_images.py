@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from .running import ROOT
+
 TRAIN = 'train_dataloader.dataset.pipeline'
 
 
@@ -44,3 +46,4 @@ SMALL = [
     *(f'{split}_dataloader.dataset.pipeline.1.scale=(160,128)' for split in ('val', 'test')),
     *(f'{split}_evaluator.metric=bbox' for split in ('val', 'test')),
 ]
+DETECTOR = str(ROOT / 'tests/tools/mask_rcnn_small.py')
