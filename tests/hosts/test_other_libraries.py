@@ -12,8 +12,7 @@ from timm.models import _registry
 from torch import Tensor, nn
 
 from tests.docs.blocks import read_blocks
-from tests.models.test_classifiers import SMALL
-from tests.models.test_timm_models import NAMES
+from tests.models.classifiers import NAMES, SMALL
 from tests.needs import module_needs
 
 pytestmark = module_needs('accelerate', 'lightning', 'segmentation_models_pytorch', 'transformers')

@@ -24,9 +24,9 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.models.timm_models import BACKBONES
 from bioattn_mm.timm_registry import MODELS
 
-from .test_classifiers import SMALL, released_file
-from .test_timm_models import NAMES, every_system, small
+from .classifiers import NAMES, SMALL, released_file, small
 
+every_system = pytest.mark.parametrize('name', SMALL)
 every_name = pytest.mark.parametrize(
     'name',
     [*NAMES.values(), 'transnext_micro_aaaa', 'vars_d_gfnet_tiny', 'vars_sd_deit_tiny'],

@@ -11,7 +11,6 @@ from mmengine.config import Config
 from mmengine.registry import DefaultScope
 from timm.data import resolve_model_data_config
 from timm.optim import param_groups_layer_decay
-from torch import nn
 
 import bioattn_mm
 from bioattn_mm import timm_hook
@@ -20,17 +19,8 @@ from bioattn_mm.models.timm_models import BACKBONES
 from bioattn_mm.timm_registry import MODELS, OF_CLASS
 from tests import parity
 
-from .test_classifiers import RELEASED, SMALL, classifier, released_file
+from .classifiers import RELEASED, SMALL, classifier, released_file, small
 
-# A name of each class.
-NAMES = {
-    'TransNeXt': 'transnext_micro',
-    'ConViT': 'convit_tiny_bioattn',
-    'PerViT': 'pervit_tiny',
-    'GABViT': 'gab_vit_small',
-    'GABSwin': 'gab_swin_tiny',
-    'VARS': 'vars_s_rvt_tiny',
-}
 # The model and the arguments that have the logits of each vector.
 CREATED = {
     'logits_transnext_micro_224x224': ('transnext_micro', {}),
@@ -41,12 +31,6 @@ CREATED = {
     'logits_vars_rvt_tiny_vars_d_224x224': ('vars_d_rvt_tiny', {}),
 }
 every_system = pytest.mark.parametrize('name', SMALL)
-
-
-def small(name: str, **options) -> nn.Module:
-    """A small model of a class."""
-    pad = dict(pad_small_map=True) if name == 'GABSwin' else {}
-    return timm.create_model(NAMES[name], arch=SMALL[name][0]['arch'], **pad, **options)
 
 
 def test_names_of_every_variant() -> None:

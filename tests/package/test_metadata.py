@@ -4,8 +4,6 @@ import ast
 import re
 import runpy
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -17,13 +15,8 @@ from ..needs import module_needs
 
 pytestmark = module_needs('tomllib')  # of Python 3.11
 
-import tomllib  # noqa: E402
+from .project import PROJECT, PYPROJECT, ROOT, RUNTIME, RUNTIME_PYPROJECT, pins  # noqa: E402
 
-ROOT = Path(__file__).parents[2]
-PYPROJECT = tomllib.loads((ROOT / 'pyproject.toml').read_text())
-PROJECT = PYPROJECT['project']
-RUNTIME_PYPROJECT = tomllib.loads((ROOT / 'packaging' / 'runtime' / 'pyproject.toml').read_text())
-RUNTIME = RUNTIME_PYPROJECT['project']
 # What requirements/*.txt install for the development of the package itself.
 DEVELOPMENT = ('build.txt', 'lint.txt', 'test.txt', 'wheel.txt', 'deploy-no-deps.txt')
 # Files whose extra is not pinned: deepspeed compiles for the machine, and is installed by those who want it.
@@ -47,14 +40,6 @@ def extras() -> dict[str, list[Requirement]]:
     """The requirements of each extra but `all`, and under '' those of the package itself."""
     lines = {'': PROJECT['dependencies'], **PROJECT['optional-dependencies']}
     return {extra: [Requirement(line) for line in lines[extra]] for extra in lines if extra != 'all'}
-
-
-def pins(file: Path) -> Iterator[Requirement]:
-    """The requirements of a file, each with one version."""
-    for line in file.read_text().splitlines():
-        requirement = Requirement(line)
-        assert re.fullmatch(r'==[\w.]+', str(requirement.specifier)), f'{file.name}: {line}'
-        yield requirement
 
 
 def test_requirements_pin_what_the_package_asks_for() -> None:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from ..own_folders import convert_images, write_coco_folder
 from .running import InProcess, metrics_of_test
-from .test_own_data import DETECTOR, SMALL
+from .small_images import DETECTOR, SMALL
 
 FEW = ('train_cfg.max_iters=2', 'train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2')
 
