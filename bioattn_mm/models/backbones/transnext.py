@@ -310,7 +310,8 @@ class _ChannelsFirst(torch.autograd.Function):
 @torch.fx.wrap  # shapes decide what it does
 def _channels_first(x: Tensor) -> Tensor:
     """`x.contiguous()`, on the CPU with a faster gradient."""
-    if x.requires_grad and x.device.type == 'cpu' and not torch.jit.is_tracing():
+    is_traced = torch.jit.is_tracing() or torch.compiler.is_compiling()
+    if x.requires_grad and x.device.type == 'cpu' and not is_traced:
         return _ChannelsFirst.apply(x)
     return x.contiguous()
 

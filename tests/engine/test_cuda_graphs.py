@@ -1,0 +1,216 @@
+"""Backbone and neck as CUDA graphs: everything is as in an eager run."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bioattn_mm.engine.cuda_graphs import FeatureGraphs, check_capturable
+from bioattn_mm.errors import InputError
+from bioattn_mm.models import TransNeXt
+from tests.engine.graphs_on_cpu import graphs_on_cpu  # noqa: F401
+from tests.needs import needs
+
+SMALL = dict(embed_dims=(4, 8, 8, 8), num_heads=(1, 1, 1, 1), depths=(1, 1, 1, 1))
+
+
+@pytest.fixture(params=['cpu', pytest.param('cuda', marks=needs('CUDA operators'))])
+def device(request: pytest.FixtureRequest) -> str:
+    """A GPU, and the CPU with a stand-in for its graphs."""
+    if request.param == 'cpu':
+        request.getfixturevalue('graphs_on_cpu')
+    return request.param
+
+
+class Neck(nn.Module):
+    """Channels of two feature maps to four, with batch normalisation and a parameter that nothing uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Sequential(nn.Conv2d(8, 4, 1), nn.BatchNorm2d(4)) for _ in range(2))
+        self.unused = nn.Parameter(torch.ones(1))
+
+    def forward(self, features: tuple[Tensor, ...]) -> list[Tensor]:
+        return [conv(feature) for conv, feature in zip(self.convs, features)]
+
+
+class Synchronising(nn.Module):
+    """Waits for a number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x.mean().item()
+
+
+class Model(nn.Module):
+    """A model as mmdet and mmseg have them."""
+
+    def __init__(self, device: str = 'cpu', **options) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.backbone = TransNeXt(SMALL, out_indices=(1, 3), drop_path_rate=0.5, **options)
+        self.neck = Neck()
+        self.head = nn.Conv2d(4, 2, 1)
+        self.to(device)
+
+    def extract_feat(self, images: Tensor) -> list[Tensor]:
+        return self.neck(self.backbone(images))
+
+    def loss(self, images: Tensor) -> Tensor:
+        return sum(self.head(feature).float().square().mean() for feature in self.extract_feat(images))
+
+
+def twins(device: str, max_sizes: int = 2, **options) -> tuple[Model, Model]:
+    """The same model eagerly and by graphs."""
+    eager, graphed = Model(device, **options).train(), Model(device, **options).train()
+    graphed.extract_feat = FeatureGraphs(graphed, max_sizes)
+    return eager, graphed
+
+
+def images_of(seed: int, size: tuple[int, int] = (32, 48), device: str = 'cpu') -> Tensor:
+    return torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(seed)).to(device)
+
+
+def train(model: Model, steps: int, device: str, *, accumulate: int = 1, sizes=((32, 48),), dtype=None, set_to_none=True):
+    """Losses of some steps of SGD, seeded as the tools seed each."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.5, momentum=0.9)
+    losses = []
+    for step in range(steps):
+        torch.manual_seed(step)
+        with torch.autocast(device, dtype or torch.bfloat16, enabled=dtype is not None):
+            loss = model.loss(images_of(step, sizes[step % len(sizes)], device)) / accumulate
+        loss.backward()
+        if (step + 1) % accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none)
+        losses.append(loss.item())
+    return losses
+
+
+def check_gradients(eager: Model, graphed: Model) -> None:
+    """Gradients are the same."""
+    gradients, expected = ({n: p.grad for n, p in model.named_parameters()} for model in (graphed, eager))
+    torch.testing.assert_close(gradients, expected)
+
+
+def check_same(eager: Model, graphed: Model) -> None:
+    """Parameters and running statistics are the same."""
+    torch.testing.assert_close(dict(graphed.state_dict()), dict(eager.state_dict()))
+
+
+@pytest.mark.parametrize(
+    'options',
+    [
+        dict(),
+        dict(accumulate=3, sizes=((32, 48), (48, 32))),
+        dict(set_to_none=False),
+        dict(dtype=torch.bfloat16),
+        dict(sizes=((32, 48), (48, 32), (64, 32))),  # one more than there are graphs
+    ],
+    ids=['one size', 'accumulated', 'zeroed gradients', 'bfloat16', 'more sizes than graphs'],
+)
+def test_losses_of_the_eager_run(device: str, options: dict) -> None:
+    eager, graphed = twins(device)
+    steps = 9
+    losses = train(eager, steps, device, **options)
+    assert train(graphed, steps, device, **options) == pytest.approx(losses, rel=1e-5)
+    assert len(set(losses)) == steps
+    check_same(eager, graphed)
+    # The first image of each size is not worth a graph, and there are two graphs.
+    num_sizes = len(options.get('sizes', 'x'))
+    expected = sum(step >= num_sizes and step % num_sizes < 2 for step in range(steps))
+    assert (graphed.extract_feat.num_calls, graphed.extract_feat.num_replays) == (steps, expected)
+
+
+
+def test_evaluation_takes_the_new_weights(device: str) -> None:
+    # A position bias is kept for each size in evaluation, and a graph must not go on with an old one.
+    eager, graphed = twins(device)
+    image = images_of(0, device=device)
+    for model in (eager, graphed):
+        train(model, 3, device)
+        model.eval()
+    for _ in range(2):
+        for _ in range(3):
+            with torch.no_grad():
+                torch.testing.assert_close(graphed.extract_feat(image), eager.extract_feat(image))
+        for model in (eager, graphed):
+            train(model.train(), 1, device)
+            model.eval()
+    assert graphed.extract_feat.num_replays == 2 + 5 + 2  # training, evaluation, training
+
+
+def test_between_forward_and_backward_passes_nothing_is_replayed(device: str) -> None:
+    eager, graphed = twins(device)
+    for model in (eager, graphed):
+        train(model, 2, device)
+        for _ in range(2):  # in the second round there is a graph of evaluation, too
+            torch.manual_seed(0)
+            first = model.loss(images_of(0, device=device))
+            with torch.no_grad():
+                model.extract_feat(images_of(1, device=device))
+            (first + model.loss(images_of(2, device=device))).backward()
+    check_gradients(eager, graphed)
+    replays = graphed.extract_feat.num_replays
+    model.loss(images_of(0, device=device))  # whose gradient nobody asks for
+    model.loss(images_of(0, device=device)).backward()
+    assert graphed.extract_feat.num_replays == replays + 2
+
+
+def test_a_backward_pass_that_comes_too_late_is_refused(device: str) -> None:
+    _, graphed = twins(device)
+    train(graphed, 3, device)
+    loss = graphed.extract_feat(images_of(0, device=device))[0].sum()
+    loss.backward(retain_graph=True)
+    graphed.loss(images_of(1, device=device)).backward()
+    with pytest.raises(RuntimeError, match='has overwritten: run each backward pass before the next forward pass'):
+        loss.backward()
+
+
+def test_frozen_stages(device: str) -> None:
+    eager, graphed = twins(device, frozen_stages=0)
+    assert train(graphed, 4, device) == pytest.approx(train(eager, 4, device), rel=1e-5)
+    assert graphed.extract_feat.num_replays == 3
+    check_same(eager, graphed)
+
+
+def test_eager_passes(device: str) -> None:
+    _, graphed = twins(device)
+    image = images_of(0, device=device)
+    train(graphed, 3, device)
+    replays = graphed.extract_feat.num_replays
+    seen = []
+    handle = graphed.backbone.stages[0].blocks[0].attn.register_forward_hook(lambda *args: seen.append(args))
+    graphed.loss(image).backward()
+    handle.remove()
+    assert len(seen) == 1
+    graphed.loss(image.requires_grad_()).backward()
+    assert image.grad.abs().sum() > 0
+    assert graphed.extract_feat.num_replays == replays
+    graphed.loss(image.detach()).backward()
+    assert graphed.extract_feat.num_replays == replays + 1
+
+
+def test_a_copy_of_the_model_has_graphs_of_its_own(device: str) -> None:
+    _, graphed = twins(device)
+    train(graphed, 3, device)
+    other = copy.deepcopy(graphed)
+    assert other.extract_feat.model is other
+    assert other.extract_feat.num_replays == 0
+    before = copy.deepcopy(other.state_dict())
+    train(graphed, 1, device)
+    torch.testing.assert_close(other.state_dict(), before)
+
+
+def test_what_cannot_be_captured(device: str) -> None:
+    with pytest.raises(InputError, match=r'recomputed \(with_cp=True\), .* leave out one of them'):
+        check_capturable(Model(device, with_cp=True))
+    with pytest.raises(InputError, match='needs a model with a backbone: Linear has none'):
+        check_capturable(nn.Linear(1, 1))
+    with pytest.raises(InputError, match='max_sizes of CUDA graphs must be at least 1, got 0'):
+        FeatureGraphs(nn.Linear(1, 1), 0)
+    _, graphed = twins(device)
+    graphed.neck.convs[0].append(Synchronising())
+    graphed.loss(images_of(0, device=device))
+    with pytest.raises(InputError, match=r'cannot capture backbone and neck for images of \(2, 3, 32, 48\): .*captur'):
+        graphed.loss(images_of(0, device=device))
