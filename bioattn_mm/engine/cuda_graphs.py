@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable
 from functools import cached_property, partial
 
 import torch
+from mmengine.config import Config
 from mmengine.dist import get_world_size
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
@@ -23,10 +24,10 @@ from torch.utils._pytree import tree_leaves
 from ..errors import InputError
 from ..ops.constants import capture_of_constants
 from ..registry import HOOKS
+from .compilation import PARTS
 from .ema import unwrapped
 
 MAX_SIZES = 16
-PARTS = ('backbone', 'neck')
 # Passes before the capture; with DistributedDataParallel PyTorch asks for eleven.
 NUM_WARMUP, NUM_WARMUP_DISTRIBUTED = 3, 11
 
@@ -275,6 +276,21 @@ def require_gpu() -> None:
     """Raise an `InputError` if there is no GPU."""
     if not torch.cuda.is_available():
         raise InputError('--cuda-graphs needs a GPU, and PyTorch finds none: leave it out')
+
+
+def set_cuda_graphs(config: Config, max_sizes: int) -> None:
+    """Run a config with CUDA graphs.
+
+    Args:
+        config: Changed in place.
+        max_sizes: As in `FeatureGraphs`.
+
+    Raises:
+        InputError: There is no GPU.
+    """
+    require_gpu()
+    hook = dict(type='bioattn_mm.CudaGraphsHook', max_sizes=max_sizes)
+    config.custom_hooks = [*config.get('custom_hooks', []), hook]
 
 
 @HOOKS.register_module()
