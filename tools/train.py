@@ -189,6 +189,8 @@ def main() -> None:
     check_initial_weights(config)
     if args.amp:
         set_amp(config, args.amp)
+    if args.strategy and args.cuda_graphs:
+        raise InputError('--cuda-graphs goes with data parallel alone: leave out --strategy')
     if args.strategy:
         set_strategy(config, args.strategy)
     if config.optim_wrapper.get('type') == 'AmpOptimWrapper' and not torch.cuda.is_available():
@@ -197,8 +199,6 @@ def main() -> None:
     if args.compile:
         set_compile(config, args.compile)
     if args.cuda_graphs:
-        if args.strategy:
-            raise InputError('--cuda-graphs goes with data parallel alone: leave out --strategy')
         set_cuda_graphs(config, args.cuda_graphs)
     if args.skip_bad_data:
         set_skip_bad_data(config)

@@ -1,16 +1,26 @@
 """Backbone and neck as CUDA graphs: everything is as in an eager run."""
 
 import copy
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed import HashStore, destroy_process_group, init_process_group
+from torch.nn.parallel import DistributedDataParallel
 
 from bioattn_mm.engine.cuda_graphs import FeatureGraphs, check_capturable
 from bioattn_mm.errors import InputError
 from bioattn_mm.models import TransNeXt
+from tests.conftest import ROOT
 from tests.engine.graphs_on_cpu import graphs_on_cpu  # noqa: F401
+from tests.engine.test_amp import CONFIGS, STEPS
+from tests.engine.test_amp import train as train_by_tool
 from tests.needs import needs
+from tests.tools.running import InProcess
 
 SMALL = dict(embed_dims=(4, 8, 8, 8), num_heads=(1, 1, 1, 1), depths=(1, 1, 1, 1))
 
@@ -35,6 +45,14 @@ class Neck(nn.Module):
         return [conv(feature) for conv, feature in zip(self.convs, features)]
 
 
+@pytest.fixture
+def one_process() -> Iterator[None]:
+    """A process group of this process alone."""
+    init_process_group('gloo', store=HashStore(), rank=0, world_size=1)
+    yield
+    destroy_process_group()
+
+
 class Synchronising(nn.Module):
     """Waits for a number."""
 
@@ -56,7 +74,7 @@ class Model(nn.Module):
     def extract_feat(self, images: Tensor) -> list[Tensor]:
         return self.neck(self.backbone(images))
 
-    def loss(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         return sum(self.head(feature).float().square().mean() for feature in self.extract_feat(images))
 
 
@@ -78,7 +96,7 @@ def train(model: Model, steps: int, device: str, *, accumulate: int = 1, sizes=(
     for step in range(steps):
         torch.manual_seed(step)
         with torch.autocast(device, dtype or torch.bfloat16, enabled=dtype is not None):
-            loss = model.loss(images_of(step, sizes[step % len(sizes)], device)) / accumulate
+            loss = model(images_of(step, sizes[step % len(sizes)], device)) / accumulate
         loss.backward()
         if (step + 1) % accumulate == 0:
             optimizer.step()
@@ -146,14 +164,14 @@ def test_between_forward_and_backward_passes_nothing_is_replayed(device: str) ->
         train(model, 2, device)
         for _ in range(2):  # in the second round there is a graph of evaluation, too
             torch.manual_seed(0)
-            first = model.loss(images_of(0, device=device))
+            first = model(images_of(0, device=device))
             with torch.no_grad():
                 model.extract_feat(images_of(1, device=device))
-            (first + model.loss(images_of(2, device=device))).backward()
+            (first + model(images_of(2, device=device))).backward()
     check_gradients(eager, graphed)
     replays = graphed.extract_feat.num_replays
-    model.loss(images_of(0, device=device))  # whose gradient nobody asks for
-    model.loss(images_of(0, device=device)).backward()
+    model(images_of(0, device=device))  # whose gradient nobody asks for
+    model(images_of(0, device=device)).backward()
     assert graphed.extract_feat.num_replays == replays + 2
 
 
@@ -162,7 +180,7 @@ def test_a_backward_pass_that_comes_too_late_is_refused(device: str) -> None:
     train(graphed, 3, device)
     loss = graphed.extract_feat(images_of(0, device=device))[0].sum()
     loss.backward(retain_graph=True)
-    graphed.loss(images_of(1, device=device)).backward()
+    graphed(images_of(1, device=device)).backward()
     with pytest.raises(RuntimeError, match='has overwritten: run each backward pass before the next forward pass'):
         loss.backward()
 
@@ -181,13 +199,13 @@ def test_eager_passes(device: str) -> None:
     replays = graphed.extract_feat.num_replays
     seen = []
     handle = graphed.backbone.stages[0].blocks[0].attn.register_forward_hook(lambda *args: seen.append(args))
-    graphed.loss(image).backward()
+    graphed(image).backward()
     handle.remove()
     assert len(seen) == 1
-    graphed.loss(image.requires_grad_()).backward()
+    graphed(image.requires_grad_()).backward()
     assert image.grad.abs().sum() > 0
     assert graphed.extract_feat.num_replays == replays
-    graphed.loss(image.detach()).backward()
+    graphed(image.detach()).backward()
     assert graphed.extract_feat.num_replays == replays + 1
 
 
@@ -211,6 +229,56 @@ def test_what_cannot_be_captured(device: str) -> None:
         FeatureGraphs(nn.Linear(1, 1), 0)
     _, graphed = twins(device)
     graphed.neck.convs[0].append(Synchronising())
-    graphed.loss(images_of(0, device=device))
+    graphed(images_of(0, device=device))
     with pytest.raises(InputError, match=r'cannot capture backbone and neck for images of \(2, 3, 32, 48\): .*captur'):
-        graphed.loss(images_of(0, device=device))
+        graphed(images_of(0, device=device))
+
+
+@pytest.mark.usefixtures('one_process')
+def test_distributed_data_parallel(device: str) -> None:
+    # Capturing after wrapping, and accumulating without exchanging gradients.
+    losses = []
+    for model in twins(device):
+        wrapped = DistributedDataParallel(model, find_unused_parameters=True)
+        losses.append(train(wrapped, 4, device))
+        with wrapped.no_sync():
+            wrapped(images_of(0, device=device)).backward()
+        wrapped(images_of(1, device=device)).backward()
+        gradients = [parameter.grad for parameter in model.parameters()]
+        losses.append(gradients)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-5)
+    torch.testing.assert_close(losses[3], losses[1])
+    assert model.extract_feat.num_replays == 3 + 2
+
+
+@pytest.mark.usefixtures('graphs_on_cpu')
+def test_tools(workplace: Path, tool: InProcess) -> None:
+    def losses(work_dir: str, *args: str) -> list[float]:
+        return [line['loss'] for line in train_by_tool(tool, workplace, 'mask_rcnn', work_dir, *args)]
+
+    expected = losses('eager')
+    assert losses('graphs', '--cuda-graphs', '1') == pytest.approx(expected, rel=1e-4)
+    (log,) = (workplace / 'graphs').rglob('*.log')
+    assert 'CUDA graph 1 of training: images of (2, 3, ' in log.read_text()
+    assert re.search(r'CUDA graphs: 2, which ran [1-9]\d*% of \d+ passes', log.read_text())
+
+    # From the checkpoint in the middle, the same steps again.
+    (workplace / 'resumed').mkdir()
+    checkpoint = shutil.copy(workplace / f'graphs/iter_{STEPS // 2}.pth', workplace / 'resumed')
+    again = losses('resumed', '--cuda-graphs', '1', '--resume', checkpoint)
+    assert again == pytest.approx(expected[STEPS // 2 :], rel=1e-4)
+
+    output = tool(workplace, 'test.py', ROOT / CONFIGS['mask_rcnn'], checkpoint, '--mini', '--cuda-graphs')
+    assert 'CUDA graph 1 of evaluation: images of (1, 3, ' in output
+
+
+@needs('no GPU')
+def test_options_without_a_gpu(workplace: Path, tool: InProcess) -> None:
+    config = ROOT / CONFIGS['upernet']
+    expected = 'error: --cuda-graphs needs a GPU, and PyTorch finds none: leave it out'
+    assert tool.refused(workplace, 'train.py', config, '--mini', '--cuda-graphs') == expected
+    strategy = ('--strategy', ROOT / 'configs/_base_/strategies/fsdp.py')
+    line = tool.refused(workplace, 'train.py', config, '--mini', '--cuda-graphs', *strategy)
+    assert line == 'error: --cuda-graphs goes with data parallel alone: leave out --strategy'
+    line = tool.refused(workplace, 'train.py', config, '--mini', '--cuda-graphs', '0')
+    assert line == 'error: --cuda-graphs must be at least 1, got 0'
