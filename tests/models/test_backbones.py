@@ -57,7 +57,7 @@ plain_backbone = pytest.mark.parametrize('name', [name for name, case in CASES.i
 
 def build(name: str, **options) -> nn.Module:
     """The small variant, with every parameter large enough to matter."""
-    backbone = MODELS.build(dict(type=f'bioattn_mm.{name}', arch=CASES[name].arch, **options))
+    backbone = MODELS.build({'type': f'bioattn_mm.{name}', 'arch': CASES[name].arch, **options})
     for parameter_name, parameter in backbone.named_parameters():
         if parameter_name.endswith('gamma'):  # timm's layer scale of 1e-6 hides the blocks of GABViT
             nn.init.uniform_(parameter, 0.5, 1)

@@ -17,11 +17,8 @@ SMALLEST = dict(
     GABViT=dict(out_indices=(0, 1)),
     VARS=dict(out_indices=(0, 1)),
 )
-LONG = ('TransNeXt', 'GABSwin', 'PerViT')
-SIZES = ((64, 96), (96, 160), (80, 48))
-every_backbone = pytest.mark.parametrize(
-    'name', [pytest.param(name, marks=pytest.mark.every_compilation if name in LONG else ()) for name in SMALLEST]
-)
+SIZES = ((64, 96), (96, 160), (128, 72))
+every_backbone = pytest.mark.parametrize('name', SMALLEST)
 
 
 def smallest(name: str) -> nn.Module:
@@ -38,10 +35,9 @@ def step(backbone: nn.Module, compiled: nn.Module, image: Tensor) -> list[Tensor
     return [*outputs, *(parameter.grad for parameter in backbone.parameters())]
 
 
-def check(name: str, backend: str, dynamic: bool) -> None:
+def check(backbone: nn.Module, backend: str, dynamic: bool) -> None:
     """The results of the eager pass, at several sizes if they are left open, from one graph that is made once."""
     torch.compiler.reset()
-    backbone = smallest(name)
     counter = CompileCounterWithBackend(backend)
     compiled = torch.compile(backbone, backend=counter, fullgraph=True, dynamic=dynamic)
     for index, size in enumerate(SIZES if dynamic else SIZES[:1]):
@@ -54,22 +50,33 @@ def check(name: str, backend: str, dynamic: bool) -> None:
     assert counter.frame_count == graphs
 
 
-@every_backbone
-def test_all_sizes(name: str) -> None:
-    check(name, 'aot_eager', dynamic=True)
+class FirstStage(nn.Module):
+    """The first stage of TransNeXt, which has every layer that depends on the size but the attention to all tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stage = smallest('TransNeXt').stages[0]
+
+    def forward(self, x: Tensor) -> tuple[Tensor]:
+        return (self.stage(x),)
+
+
+def test_a_stage_at_all_sizes() -> None:
+    check(FirstStage(), 'eager', dynamic=True)
 
 
 @pytest.mark.every_compilation
-@pytest.mark.parametrize('name', SMALLEST)
-def test_one_size(name: str) -> None:
-    check(name, 'aot_eager', dynamic=False)
+@every_backbone
+@pytest.mark.parametrize('dynamic', [False, True], ids=['one size', 'all sizes'])
+def test_training(name: str, dynamic: bool) -> None:
+    check(smallest(name), 'aot_eager', dynamic)
 
 
 @pytest.mark.every_compilation
 @needs('compiler')
+@every_backbone
 @pytest.mark.parametrize('dynamic', [False, True], ids=['one size', 'all sizes'])
-@pytest.mark.parametrize('name', SMALLEST)
 def test_inductor(name: str, dynamic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # Its own random numbers would drop other paths.
-    monkeypatch.setattr(torch._inductor.config, 'fallback_random', True)
-    check(name, 'inductor', dynamic)
+    monkeypatch.setattr('torch._inductor.config.fallback_random', True)
+    check(smallest(name), 'inductor', dynamic)
