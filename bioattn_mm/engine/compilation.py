@@ -12,8 +12,8 @@ from ..errors import InputError
 from ..registry import HOOKS
 from .ema import unwrapped
 
-# What of a model is compiled, and captured as CUDA graphs. The heads are not: shapes in the losses of detectors depend
-# on the data.
+# What of a model is compiled, and captured as CUDA graphs. The heads are not: shapes in the losses of detectors
+# depend on the data.
 PARTS = ('backbone', 'neck')
 
 
@@ -26,8 +26,8 @@ class CompileHook(Hook):
 
     Args:
         backend: Compiler backend of `torch.compile`.
-        dynamic: Whether the first size is compiled for all sizes at once, as detectors want it. None compiles for that
-            size alone, and at the second one, if there is one, for all.
+        dynamic: Whether the first size is compiled for all sizes at once, as detectors want it. None compiles for
+            that size alone, and at the second one, if there is one, for all.
     """
 
     def __init__(self, backend: str = 'inductor', dynamic: bool | None = None) -> None:

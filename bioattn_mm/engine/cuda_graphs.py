@@ -1,10 +1,10 @@
 """Backbone and neck as CUDA graphs: all their kernels, forward and backward, in one launch each.
 
-The library's mechanism is `torch.cuda.make_graphed_callables`: it warms up, captures forward and backward pass of a
-function of tensors for one size, and gives a function that autograd knows. The other one that PyTorch has,
-`torch.compile(mode='reduce-overhead')`, compiles for minutes before it captures, computes other roundings than the eager
-run, and refuses gradients that are accumulated from one replay to the next. What is added here is what the library leaves to
-its caller: a graph for each input size, and everything that keeps a replay equal to an eager pass.
+PyTorch's `torch.cuda.make_graphed_callables` does it: it warms up, captures forward and backward pass of a function
+of tensors for one size, and gives a function that autograd knows. The other mechanism that PyTorch has,
+`torch.compile(mode='reduce-overhead')`, compiles for minutes before it captures, rounds otherwise than the eager run,
+and does not accumulate gradients over several replays. What is added here is what `make_graphed_callables` leaves to
+its caller: a graph for each input size, and what keeps a replay equal to an eager pass.
 """
 
 import weakref

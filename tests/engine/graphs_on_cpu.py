@@ -1,9 +1,9 @@
 """CUDA graphs on the CPU: what `torch.cuda.make_graphed_callables` calls, over operators that are recorded.
 
-A capture records every operator with its arguments and results; a replay runs the operators again, without the Python
-code that called them, and puts the results where the first ones were in memory. So it keeps the rules of a CUDA graph:
-inputs, activations, outputs and gradients have fixed places, which the next replay overwrites, and a tensor that was read
-from outside is read again from where it was. Random numbers are drawn anew.
+A capture records every operator with its arguments and results; a replay runs the operators again, without the
+Python code that called them, and puts the results where the first ones were in memory. So it keeps the rules of a
+CUDA graph: inputs, activations, outputs and gradients have fixed places, which the next replay overwrites, and a
+tensor that was read from outside is read again from where it was. Random numbers are drawn anew.
 
 As on a GPU, a capture changes nothing of what is outside of it.
 """
@@ -43,7 +43,9 @@ class Capture(TorchDispatchMode):
         self.own: set[int] = set()
         self.outside: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def __torch_dispatch__(self, function: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None) -> object:
+    def __torch_dispatch__(
+        self, function: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
         kwargs = kwargs or {}
         for tensor in tree_leaves((args, kwargs)):
             if isinstance(tensor, Tensor) and id(tensor) not in self.own:

@@ -1,4 +1,4 @@
-"""`torch.compile` of every backbone in training: one graph, for one size or for all, with the eager pass's results."""
+"""`torch.compile` of every backbone in training: one graph for one size or for all, equal to eager passes."""
 
 import pytest
 import torch
@@ -51,7 +51,7 @@ def check(backbone: nn.Module, backend: str, dynamic: bool) -> None:
 
 
 class FirstStage(nn.Module):
-    """The first stage of TransNeXt, which has every layer that depends on the size but the attention to all tokens."""
+    """The first stage of TransNeXt, with every layer that depends on the size but attention to all tokens."""
 
     def __init__(self) -> None:
         super().__init__()

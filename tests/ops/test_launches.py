@@ -1,4 +1,4 @@
-"""What a GPU would have to launch, and would wait for: sizes of chunks there, and benchmarks/launches.py, which counts."""
+"""What a GPU would have to launch: sizes of chunks, counts of benchmarks/launches.py, and that nothing waits."""
 
 import runpy
 from collections.abc import Callable
