@@ -67,6 +67,8 @@ MODELS = child(
 HOOKS = child(
     MMENGINE_HOOKS,
     'engine.hooks',
+    'engine.compilation',
+    'engine.cuda_graphs',
     'engine.checkpoints',
     'engine.randomness',
     'engine.ema',

@@ -15,6 +15,7 @@ from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.reports import write_contact_sheet
 from bioattn_mm.cli.trackers import set_trackers
 from bioattn_mm.engine.amp import autocast_dtype
+from bioattn_mm.engine.cuda_graphs import set_cuda_graphs
 from bioattn_mm.engine.hooks import FinitePredictionsHook
 from bioattn_mm.engine.step_log import NO_METRIC, not_finite
 from bioattn_mm.errors import InputError
@@ -71,6 +72,7 @@ def parse_args() -> argparse.Namespace:
         "which keeps the pooled grid of the training size (default: the config's)",
     )
     parser.add_amp()
+    parser.add_cuda_graphs()
     parser.add_log()
     parser.add_data()
     parser.add_shards()
@@ -140,6 +142,8 @@ def main() -> None:
         autocast_dtype(args.amp, 'cuda' if torch.cuda.is_available() else 'cpu')
         hook = dict(type='bioattn_mm.MixedPrecisionTestHook', dtype=args.amp)
         config.custom_hooks = [*config.get('custom_hooks', []), hook]
+    if args.cuda_graphs:
+        set_cuda_graphs(config, args.cuda_graphs)
 
     set_trackers(config, args.log, 'test')
     if args.log:

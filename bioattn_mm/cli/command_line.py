@@ -202,6 +202,19 @@ class ToolParser(argparse.ArgumentParser):
             'with instructions for it (default: float32)',
         )
 
+    def add_cuda_graphs(self) -> None:
+        """Add `--cuda-graphs`."""
+        self.add_integer(
+            '--cuda-graphs',
+            minimum=1,
+            nargs='?',
+            const=16,
+            metavar='N',
+            help='run backbone and neck as CUDA graphs, which launch all their kernels at once: one for each size of '
+            'images that comes twice, N sizes at most (%(const)s without a value), others without a graph; the '
+            'results are the same; needs a GPU',
+        )
+
     def add_log(self) -> None:
         """Add `--log`."""
         self.add_argument(
