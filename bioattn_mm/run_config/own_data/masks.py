@@ -14,7 +14,7 @@ from ...errors import InputError
 from ...files import other_spelling
 from ...runtime.inputs import IMAGE_SUFFIXES
 from .arguments import DataArguments
-from .folders import SPLITS, VAL_SEED, OwnData, draw_val, notes_of_sources, sources_of, temporary_file
+from .folders import SPLITS, VAL_SEED, OwnData, draw_val, files_below, notes_of_sources, sources_of, temporary_file
 
 IMAGE_FOLDERS = ('images', 'img_dir', 'JPEGImages')
 MASK_FOLDERS = ('masks', 'annotations', 'labels', 'ann_dir', 'SegmentationClass')
@@ -95,7 +95,7 @@ def _find_mask_folders(source: Path) -> dict[str, tuple[Path, Path]]:
 
 def _pairs(images: Path, masks: Path) -> tuple[list[str], list[Problem]]:
     """The images below a folder that have a label map, and the files that are left out, as they are alone."""
-    names, maps = _files(images, IMAGE_SUFFIXES), _files(masks, (MASK_SUFFIX,))
+    names, maps = files_below(images, IMAGE_SUFFIXES), files_below(masks, (MASK_SUFFIX,))
     of_maps = set(maps)
     paired = [name for name in names if _map_of(name) in of_maps]
     if not paired:
@@ -112,19 +112,6 @@ def _pairs(images: Path, masks: Path) -> tuple[list[str], list[Problem]]:
     alone = [name for name in names if _map_of(name) not in of_maps]
     left_out = [Problem(ALONE[0], str(images / name), other_spelling(masks / _map_of(name))) for name in alone]
     return paired, left_out + [Problem(ALONE[1], str(masks / name)) for name in maps if name not in of_paired]
-
-
-def _files(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
-    """The files of some types below a folder, seen from there."""
-    names = sorted(
-        path.relative_to(folder).as_posix()
-        for path in folder.rglob('*')
-        if path.suffix.lower() in suffixes and not path.name.startswith('.')
-    )
-    broken = next((name for name in names if '\n' in name), None)
-    if broken is not None:
-        raise InputError(f'the name of {folder / broken} has a line break: rename the file')
-    return names
 
 
 def _map_of(name: str) -> str:
