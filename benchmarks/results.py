@@ -3,13 +3,14 @@
 
 A row is a model, its data and how it is tested (`results_rows.py`), with a run for each seed. A run unpacks its data
 from the archive, trains with tools/train.py --resume, tests, and writes what it measured as JSON into
-benchmarks/results; a run that is there as finished is not repeated. Several rows may be named, also by patterns such
-as 'cifar10-*': first all runs of the first seed, then those of the next.
+benchmarks/results; a run that is there as finished is not repeated. Of several rows, first all runs of the first seed
+are made, then those of the next.
 """
 
 import argparse
 import csv
 import fnmatch
+import json
 import os
 import resource
 import shlex
@@ -24,7 +25,7 @@ import bioattn_mm.process_settings  # noqa: F401
 
 import torch
 from mmengine.config import Config
-from results_page import read_record, record_path, state_of, write_page
+from results_page import TRAINED, read_record, record_path, state_of, write_page
 from results_rows import BIAS_MODES, CORRUPTION_SEVERITY, DATA, GROUPS, ROWS, SAMPLE_STEP, SIZES, Row, at
 
 from bioattn_mm.analysis.training_log import TrainingLog
@@ -41,7 +42,12 @@ MAX_POINTS = 40  # of a curve of losses
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('rows', nargs='*', metavar='ROW', help="rows by name or pattern, such as 'cifar10-convit-*'")
+    parser.add_argument(
+        'rows',
+        nargs='*',
+        metavar='ROW',
+        help="rows by name, by pattern, such as 'cifar10-*', or all of a section of the page by the name in its command",
+    )
     parser.add_argument('--list', action='store_true', help='print the rows and how far each of their runs has come')
     parser.add_argument('--table', action='store_true', help='write docs/results.md and its pictures from the JSON')
     parser.add_argument('--data', metavar='FOLDER', help='folder of the archives; needed until they are unpacked')
@@ -80,8 +86,9 @@ def main() -> None:
 
 
 def matching(pattern: str) -> list[Row]:
-    """The rows of a name or pattern."""
-    rows = [row for name, row in ROWS.items() if fnmatch.fnmatchcase(name, pattern)]
+    """The rows of a group, or those of a name or pattern."""
+    rows = [row for group in GROUPS if group.name == pattern for row in group.rows]
+    rows = rows or [row for name, row in ROWS.items() if fnmatch.fnmatchcase(name, pattern)]
     if not rows:
         raise InputError(f'no row {pattern!r}: --list prints them')
     return rows
@@ -146,18 +153,18 @@ class Run:
         )
 
     def go(self) -> None:
-        """Train and test, and write the record whenever there is something new."""
-        self.run('training.log', *self.training)
-        self.note_progress()
-        checkpoint = latest_checkpoint(self.place / self.folder)
+        """Train and test, and write the record whenever there is something new; what is in it is not done again."""
+        if state_of(self.record) != TRAINED:
+            self.run('training.log', *self.training)
+            self.note_progress()
         # From the folder that the tools run in, as the paths of the data in the config are.
-        checkpoint = str(self.folder / Path(checkpoint).name)
+        checkpoint = str(self.folder / Path(latest_checkpoint(self.place / self.folder)).name)
         config = str(next((self.place / self.folder).glob('*.py')).relative_to(self.place))
-        metrics = self.test(config, checkpoint)
-        for kind in self.row.tests:
-            sample = self.sample(config)
-            metrics |= self.corruptions(sample, checkpoint) if kind == 'corruptions' else self.sizes(sample, checkpoint)
-        self.write(state='finished', metrics=metrics)
+        for kind in ('test_images', *self.row.tests):
+            if kind not in self.record.get('tested', []):
+                metrics = self.record.get('metrics', {}) | getattr(self, kind)(config, checkpoint)
+                self.write(metrics=metrics, tested=[*self.record.get('tested', []), kind])
+        self.write(state='finished')
 
     def run(self, log: str, *arguments: str) -> None:
         """Run a tool to its end, its output in a file.
@@ -225,15 +232,38 @@ class Run:
         self.record.update(entries)
         write_json(self.path, self.record, indent=None)
 
-    def test(self, config: str, checkpoint: str) -> dict[str, float]:
+    def test_images(self, config: str, checkpoint: str, *options: str) -> dict[str, float]:
         """The metrics of the test set."""
         out = self.folder / 'test'
-        options = [option.format(data=f'data/{self.row.data}') for option in self.row.test_options]
-        options = ['--cfg-options', *options] if options else []
         self.run('test.log', 'test', config, checkpoint, '--work-dir', str(out), *options)
         written = max((self.place / out).glob('*/*.json'), key=lambda path: path.stat().st_mtime)
         metrics = read_json(written, 'test again')
         return {name: round(value, 4) for name, value in metrics.items() if 'time' not in name}
+
+    def official(self, config: str, checkpoint: str) -> dict[str, float]:
+        """What COCO's own packages make of the predictions, written in the official format of results."""
+        out = self.folder / 'official'
+        (self.place / out).mkdir(exist_ok=True)
+        evaluators = Config.fromfile(self.place / config).test_evaluator
+        names = [f'test_evaluator.{index}' for index in range(len(evaluators))]
+        names = names if isinstance(evaluators, list) else ['test_evaluator']
+        self.test_images(config, checkpoint, '--cfg-options', *(f'{name}.outfile_prefix={out}/results' for name in names))
+        found = {}
+        annotations = f'data/{self.row.data}/annotations'
+        for results in sorted((self.place / out).glob('results.*.json')):
+            kind = results.name.split('.')[1]
+            of_kind = 'panoptic' if kind == 'panoptic' else 'instances'
+            command = [str(ROOT / 'benchmarks/official_evaluation.py'), f'{annotations}/{of_kind}_train2017.json']
+            command.append(str(results))
+            if kind == 'panoptic':
+                command += ['--segments', f'{annotations}/panoptic_train2017', f'{out}/results.panoptic']
+            process = subprocess.run(
+                [sys.executable, *command], cwd=self.place, stdout=subprocess.PIPE, text=True, check=False
+            )
+            if process.returncode:
+                raise InputError(f'{self.row.name}: official_evaluation.py failed, see the lines above')
+            found |= {f'official {name}': round(value, 4) for name, value in json.loads(process.stdout).items()}
+        return found
 
     def sample(self, config: str) -> str:
         """Write a config that tests every tenth image of the test set; the tools that test many times take it."""
@@ -250,6 +280,7 @@ class Run:
         """The accuracy under corruptions, and its mean."""
         out = self.folder / 'corruptions'
         severity = str(CORRUPTION_SEVERITY)
+        config = self.sample(config)
         self.run('corruptions.log', 'robustness', config, checkpoint, '--severities', severity, '--out', str(out))
         (found,) = read_json(self.place / out / 'robustness.json', 'test again')['models']
         return {name: round(found[name], 4) for name in ('clean', 'mPC', 'rPC')} | found['corruptions']
@@ -258,11 +289,8 @@ class Run:
         """The accuracy at several sizes, with each of TransNeXt's position biases."""
         out = self.folder / 'sizes'
         shutil.rmtree(self.place / out, ignore_errors=True)  # of a test that was interrupted
-        sizes, modes = map(str, SIZES), BIAS_MODES
-        self.run(
-            'sizes.log', 'benchmark-extrapolation', config, checkpoint, '--sizes', *sizes, '--modes', *modes,
-            '--out', str(out),
-        )  # fmt: skip
+        options = ('--sizes', *map(str, SIZES), '--modes', *BIAS_MODES, '--out', str(out))
+        self.run('sizes.log', 'benchmark-extrapolation', self.sample(config), checkpoint, *options)
         with (self.place / out / 'table.csv').open(encoding='utf-8') as file:
             return {
                 at(int(line['size']), line['bias_mode']): round(float(line['value']), 4) for line in csv.DictReader(file)

@@ -74,9 +74,8 @@ class Row:
         data: A key of `DATA`.
         config: The config, a path from the root of the checkout or a name that `tools/train.py` takes.
         options: More arguments of `tools/train.py`, where {data} stands for the folder of the data.
-        test_options: `--cfg-options` of the test, likewise.
         seeds: Each is a run of its own.
-        tests: Beside the test on the test images: 'corruptions' or 'sizes'.
+        tests: Beside the test on the test images: names of methods of `results.Run`.
     """
 
     name: str
@@ -84,7 +83,6 @@ class Row:
     data: str
     config: str
     options: tuple[str, ...] = ('--data', '{data}')
-    test_options: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (0,)
     tests: tuple[str, ...] = ()
 
@@ -130,7 +128,7 @@ FRACTIONS = {'005': 0.05, '010': 0.1, '030': 0.3, '100': 1.0}
 
 def of_cifar(name: str, model: str, config: str, *options: str, tests: tuple[str, ...] = ()) -> Row:
     config = f'{CONFIGS}/cifar10_{config}.py'
-    return Row(f'cifar10-{name}', model, 'cifar10', config, ('--data', '{data}', *options), (), SEEDS, tests)
+    return Row(f'cifar10-{name}', model, 'cifar10', config, ('--data', '{data}', *options), SEEDS, tests)
 
 
 CONVIT = Group(
@@ -234,5 +232,199 @@ TRANSNEXT = Group(
     ),
 )
 
-GROUPS = (CONVIT, PERVIT, GAB, VARS, TRANSNEXT)
+
+# What every system and its peers are trained as, on data with labels for every pixel or object.
+PEERS = {
+    'swin': ('Swin-T', 'timm/swin_tiny_patch4_window7_224'),
+    'convnext': ('ConvNeXt-T', 'timm/convnext_tiny'),
+    'resnet': ('ResNet-50', 'timm/resnet50'),
+}
+MINI = ('--data', '{data}', '--mini')
+
+
+def of_systems(
+    prefix: str,
+    data: str,
+    configs: dict[str, str],
+    recipe: str,
+    options: tuple[str, ...],
+    seeds: dict[str, tuple[int, ...]] | None = None,
+    **more: object,
+) -> tuple[Row, ...]:
+    """Rows of some systems, by their configs, and of the peers in the same recipe.
+
+    Args:
+        prefix: How the names begin.
+        data: A key of `DATA`.
+        configs: By system.
+        recipe: The config that the peers are put into.
+        options: Of all rows.
+        seeds: By system or peer, if not the first one alone.
+        **more: Other entries of `Row`.
+    """
+    rows = [
+        Row(f'{prefix}-{name}', MODELS[name], data, config, options, seeds=(seeds or {}).get(name, (0,)), **more)
+        for name, config in configs.items()
+    ]
+    rows += [
+        Row(
+            f'{prefix}-{name}', title, data, recipe, ('--backbone', backbone, *options),
+            seeds=(seeds or {}).get(name, (0,)), **more,
+        )
+        for name, (title, backbone) in PEERS.items()
+    ]  # fmt: skip
+    return tuple(rows)
+
+
+MODELS = dict(
+    transnext='TransNeXt-Micro',
+    convit='ConViT-Ti',
+    pervit='PerViT-T',
+    gab='GABViT-S',
+    vars='RVT-Ti with VARS-SD',
+)
+MIOU = {'mIoU': 'mIoU', 'aAcc': 'pixels'}
+OF_CAMVID = 'Reference, also from random weights: FC-DenseNet103, 66.9 % mIoU on the test set.'
+UPERNET = {
+    'transnext': 'transnext/upernet_micro_ade20k',
+    'convit': 'convit/upernet_tiny_ade20k',
+    'pervit': 'pervit/upernet_tiny_ade20k',
+    'gab': 'gab/upernet_vit_small_ade20k',
+    'vars': 'vars/upernet_rvt_tiny_vars_sd_ade20k',
+}
+MASK2FORMER = {
+    'transnext': 'transnext/mask2former_micro_ade20k',
+    'convit': 'convit/mask2former_tiny_ade20k',
+    'pervit': 'pervit/mask2former_tiny_ade20k',
+    'gab': 'gab/mask2former_vit_small_ade20k',
+    'vars': 'vars/mask2former_rvt_tiny_vars_sd_ade20k',
+}
+CAMVID_UPERNET = Group(
+    'camvid-upernet',
+    'CamVid: UperNet',
+    f'367 images, small ones: a quarter of the sizes of the recipe for ADE20K, 12 epochs of 2 images a step. {OF_CAMVID}',
+    MIOU,
+    of_systems(
+        'camvid-upernet', 'camvid', UPERNET, 'upernet', (*MINI, '--epochs', '12'), dict(transnext=SEEDS, swin=SEEDS)
+    ),
+)
+CAMVID_MASK2FORMER = Group(
+    'camvid-mask2former',
+    'CamVid: Mask2Former',
+    f'The same images and epochs. {OF_CAMVID}',
+    MIOU,
+    of_systems('camvid-mask2former', 'camvid', MASK2FORMER, 'mask2former', (*MINI, '--epochs', '12')),
+)
+
+
+def at_full_resolution(crop: int, batch_size: int) -> tuple[str, ...]:
+    """`--cfg-options` of a segmentor for CamVid's 480 x 360 pixels."""
+    resize, crop_step = 'train_dataloader.dataset.pipeline.2', 'train_dataloader.dataset.pipeline.3'
+    return (
+        '--cfg-options',
+        f'train_dataloader.batch_size={batch_size}',
+        f'{resize}.scale=(480,360)',
+        f'{crop_step}.crop_size=({crop},{crop})',
+        f'model.data_preprocessor.size=({crop},{crop})',
+        'val_dataloader.dataset.pipeline.1.scale=(480,360)',
+        'test_dataloader.dataset.pipeline.1.scale=(480,360)',
+    )
+
+
+SCRATCH = ('--data', '{data}', '--from-scratch')
+CAMVID_LONG = Group(
+    'camvid-long',
+    'CamVid: crops at full resolution',
+    f'UperNet, 60 epochs of crops of 192 x 192 pixels, 4 a step, so that thin things can be seen. {OF_CAMVID}',
+    MIOU,
+    tuple(
+        Row(f'camvid-long-{name}', model, 'camvid', config, (*start, *SCRATCH, '--epochs', '60', *at_full_resolution(192, 4)))
+        for name, model, config, start in (
+            ('transnext', MODELS['transnext'], UPERNET['transnext'], ()),
+            ('swin', 'Swin-T', 'upernet', ('--backbone', PEERS['swin'][1])),
+        )
+    ),
+)  # fmt: skip
+CAMVID_FULL = Group(
+    'camvid-full',
+    'CamVid: full size, for a GPU',
+    f'UperNet, 300 epochs of crops of 352 x 352 pixels, 8 a step, in bfloat16. {OF_CAMVID}',
+    MIOU,
+    of_systems(
+        'camvid-full',
+        'camvid',
+        UPERNET,
+        'upernet',
+        (*SCRATCH, '--amp', 'bfloat16', '--epochs', '300', *at_full_resolution(352, 8)),
+        dict(transnext=SEEDS, swin=SEEDS),
+    ),
+)
+AP = {'coco/bbox_mAP': 'AP', 'coco/bbox_mAP_50': 'AP50'}
+BCCD_GROUPS = tuple(
+    Group(
+        f'bccd-{name}',
+        f'BCCD: {title}',
+        f'205 images of blood cells, boxes of 3 classes, a quarter of the sizes of the recipe for COCO, {epochs} epochs of '
+        '2 images a step.',
+        AP,
+        of_systems(f'bccd-{name}', 'bccd', dict(transnext=config), recipe, (*MINI, '--epochs', str(epochs))),
+    )
+    for name, title, config, recipe, epochs in (
+        ('dino', 'DINO', 'transnext/dino_4scale_micro_coco', 'dino', 12),
+        ('faster-rcnn', 'Faster R-CNN', *[f'{CONFIGS}/faster_rcnn_transnext_micro.py'] * 2, 12),
+        ('retinanet', 'RetinaNet', *[f'{CONFIGS}/retinanet_transnext_micro.py'] * 2, 12),
+    )
+)
+
+
+def by_heart(panoptic: bool) -> tuple[str, ...]:
+    """Options that train, validate and test on the 100 images of COCO's training set."""
+    kind = 'panoptic' if panoptic else 'instances'
+    options = ['train_dataloader.dataset.data_root={data}']
+    for name in ('val', 'test'):
+        dataset, evaluator = f'{name}_dataloader.dataset', f'{name}_evaluator'
+        options += [
+            f'{dataset}.data_root={{data}}',
+            f'{dataset}.ann_file=annotations/{kind}_train2017.json',
+            f'{dataset}.data_prefix.img=train2017/',
+        ]
+        instances = f'{{data}}/annotations/instances_train2017.json'
+        if panoptic:
+            options += [
+                f'{dataset}.data_prefix.seg=annotations/panoptic_train2017/',
+                f'{evaluator}.0.ann_file={{data}}/annotations/panoptic_train2017.json',
+                f'{evaluator}.0.seg_prefix={{data}}/annotations/panoptic_train2017',
+                f'{evaluator}.1.ann_file={instances}',
+            ]
+        else:
+            options.append(f'{evaluator}.ann_file={instances}')
+    return ('--mini', '--epochs', '100', '--cfg-options', *options)
+
+
+SEGM = {'coco/segm_mAP': 'AP of masks', 'coco/bbox_mAP': 'AP of boxes'}
+COCO_GROUPS = tuple(
+    Group(
+        f'coco100-{name}',
+        f'COCO, 100 images by heart: {title}',
+        'Trained and tested on the same 100 images, through the annotation files of COCO: crowds, tiny objects, '
+        'categories without objects; 100 epochs of 2 images a step, a quarter of the sizes. The predictions, in the '
+        'official format of results, are evaluated by pycocotools and panopticapi, too, outside of the package.',
+        metrics,
+        of_systems(f'coco100-{name}', 'coco100', dict(transnext=config), recipe, by_heart(panoptic), tests=('official',)),
+    )
+    for name, title, config, recipe, panoptic, metrics in (
+        ('mask-rcnn', 'Mask R-CNN', 'transnext/mask_rcnn_micro_coco', 'mask_rcnn', False, SEGM),
+        ('mask2former', 'Mask2Former, instances', 'transnext/mask2former_micro_coco', 'mask2former_instance', False, SEGM),
+        (
+            'panoptic', 'Mask2Former, panoptic', 'transnext/mask2former_micro_coco_panoptic',
+            'configs/_base_/recipes/mask2former_coco_panoptic.py', True, {'coco_panoptic/PQ': 'PQ', **SEGM},
+        ),
+        ('dino', 'DINO', 'transnext/dino_4scale_micro_coco', 'dino', False, AP),
+    )
+)  # fmt: skip
+
+GROUPS = (
+    CONVIT, PERVIT, GAB, VARS, TRANSNEXT, *BCCD_GROUPS, CAMVID_UPERNET, CAMVID_MASK2FORMER, CAMVID_LONG, CAMVID_FULL,
+    *COCO_GROUPS,
+)  # fmt: skip
 ROWS = {row.name: row for group in GROUPS for row in group.rows}
