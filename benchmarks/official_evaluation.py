@@ -15,8 +15,10 @@ from pathlib import Path
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('annotations', help="COCO's JSON of instances, or of panoptic segmentation")
-    parser.add_argument('results', help='JSON of results: RESULTS.bbox.json, RESULTS.segm.json, RESULTS.panoptic.json')
-    parser.add_argument('--segments', nargs=2, metavar='DIR', help='panoptic: folders of PNGs, of annotations and results')
+    parser.add_argument('results', help='JSON of results, NAME.bbox.json, NAME.segm.json or NAME.panoptic.json')
+    parser.add_argument(
+        '--segments', nargs=2, metavar='DIR', help='panoptic: folders of PNGs, of the annotations and of the results'
+    )
     args = parser.parse_args()
     with contextlib.redirect_stdout(sys.stderr):  # what the two packages print
         found = panoptic_quality(args) if args.segments else average_precision(args.annotations, args.results)
@@ -28,7 +30,7 @@ def average_precision(annotations: str, results: str) -> dict[str, float]:
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
-    kind = 'segm' if 'segmentation' in json.loads(Path(results).read_text())[0] else 'bbox'
+    kind = Path(results).name.split('.')[-2]
     truth = COCO(annotations)
     evaluation = COCOeval(truth, truth.loadRes(results), kind)
     evaluation.evaluate()

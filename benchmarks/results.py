@@ -46,7 +46,7 @@ def parse_args() -> argparse.Namespace:
         'rows',
         nargs='*',
         metavar='ROW',
-        help="rows by name, by pattern, such as 'cifar10-*', or all of a section of the page by the name in its command",
+        help="rows by name or pattern, such as 'cifar10-*', or a section of the page by the name in its command",
     )
     parser.add_argument('--list', action='store_true', help='print the rows and how far each of their runs has come')
     parser.add_argument('--table', action='store_true', help='write docs/results.md and its pictures from the JSON')
@@ -106,8 +106,8 @@ def prepare(name: str, place: Path, archives: str | None) -> None:
     archive = Path(archives or '.', data.archive)
     if not archive.is_file():
         raise InputError(
-            f'{data.title} is needed: name the folder of {data.archive} with --data, an archive of {data.folder or "."} '
-            f'with {data.layout}. From {data.source}'
+            f'no {archive}, an archive of {data.folder or "."} with {data.layout}: name its folder with --data; '
+            f'{data.title} is from {data.source}'
         )
     print(f'unpacking {archive}', flush=True)
     # Named when it is whole, so that an interruption leaves no half of it.
@@ -201,7 +201,8 @@ class Run:
                 self.note_progress()
         if process.returncode:
             lines = path.read_text(encoding='utf-8', errors='replace').strip().splitlines()
-            raise InputError(f'{self.row.name}, seed {self.seed}: {arguments[0]} failed: {lines[-1] if lines else path}')
+            reason = lines[-1] if lines else 'see its log'
+            raise InputError(f'{self.row.name}, seed {self.seed}: {arguments[0]} failed: {reason}')
 
     def note_progress(self) -> None:
         """Write how far the training has come, if it has begun."""
@@ -214,13 +215,9 @@ class Run:
         config = Config.fromfile(configs[0])
         losses, times = log.training['loss'], log.training['time']
         done = max(losses)
-        total = config.train_cfg.get('max_iters')
-        if total is None:
-            per_epoch = min(step for step, epoch in log.epochs.items() if epoch == 2) - 1 if 2 in log.epochs.values() else 0
-            total = config.train_cfg.max_epochs * per_epoch
         self.write(
             iterations=done,
-            of_iterations=total,
+            of_iterations=config.train_cfg.max_iters,
             images_seen=done * config.train_dataloader.batch_size,
             hours=round(sum(times.values()) / 3600, 3),
             curve=[[step, round(value, 3)] for step, value in log.validation.get(self.metric, {}).items()],
@@ -247,7 +244,8 @@ class Run:
         evaluators = Config.fromfile(self.place / config).test_evaluator
         names = [f'test_evaluator.{index}' for index in range(len(evaluators))]
         names = names if isinstance(evaluators, list) else ['test_evaluator']
-        self.test_images(config, checkpoint, '--cfg-options', *(f'{name}.outfile_prefix={out}/results' for name in names))
+        options = [f'{name}.outfile_prefix={out}/results' for name in names]
+        self.test_images(config, checkpoint, '--cfg-options', *options)
         found = {}
         annotations = f'data/{self.row.data}/annotations'
         for results in sorted((self.place / out).glob('results.*.json')):
@@ -292,9 +290,8 @@ class Run:
         options = ('--sizes', *map(str, SIZES), '--modes', *BIAS_MODES, '--out', str(out))
         self.run('sizes.log', 'benchmark-extrapolation', self.sample(config), checkpoint, *options)
         with (self.place / out / 'table.csv').open(encoding='utf-8') as file:
-            return {
-                at(int(line['size']), line['bias_mode']): round(float(line['value']), 4) for line in csv.DictReader(file)
-            }
+            lines = list(csv.DictReader(file))
+        return {at(int(line['size']), line['bias_mode']): round(float(line['value']), 4) for line in lines}
 
 
 def hardware(note: str) -> str:

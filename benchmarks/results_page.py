@@ -40,7 +40,6 @@ makes them longer. They were measured on
 """
 
 
-
 def record_path(row: str, seed: int) -> Path:
     """The file of a run."""
     return RECORDS / f'{row}-seed{seed}.json'
@@ -103,7 +102,8 @@ def section(group: Group, records: Records) -> str:
     lines = [f'## {group.title}', '', group.text, '', f'`{command}`', '']
     if any((row.name, seed) in records for row in group.rows for seed in row.seeds):
         metrics = [name for name in group.metrics if any(values(row, name, records) for row in group.rows)]
-        head = ('row', 'model', 'config', 'images a run', 'hours', *(group.metrics[name] for name in metrics), 'state')
+        labels = [group.metrics[name] for name in metrics]
+        head = ('row', 'model', 'config', 'images a run', 'hours', *labels, 'state')
         lines += [f'| {" | ".join(head)} |', '| --- ' * len(head) + '|']
         lines += [f'| {" | ".join(cells(row, metrics, records))} |' for row in group.rows]
         if curves_of(group, records):
@@ -112,7 +112,7 @@ def section(group: Group, records: Records) -> str:
     else:
         lines += [f'Not run yet: {", ".join(f"`{row.name}`" for row in group.rows)}.']
     if group.claim:
-        lines += ['', f'Claim: {group.claim} Seen, in points of each seed\'s difference:', '']
+        lines += ['', f"Claim: {group.claim} Seen, in points of each seed's difference:", '']
         lines += [f'- {seen(difference, group, records)}' for difference in group.differences]
     return '\n'.join([*lines, ''])
 

@@ -51,7 +51,7 @@ DATA = dict(
         'bccd.tar',
         'BCCD',
         'bccd',
-        '{train,val,test}/*.jpg and annotations/{train,val,test}.json in the format of COCO',
+        '{train,val,test}/*.jpg and annotations/instances_{train,val,test}.json in the format of COCO',
         'https://github.com/Shenggan/BCCD_Dataset; MIT',
     ),
     coco100=Data(
@@ -137,7 +137,7 @@ CONVIT = Group(
     'Trained on 5, 10, 30 and 100 % of the images of each class, 30,000 images a run whatever the part.',
     {TOP1: 'top-1'},
     tuple(
-        of_cifar(f'{name}-{percent}', f'{model}, {100 * part:g} %', name, *(['--fraction', f'{part:g}'] if part < 1 else []))
+        of_cifar(f'{name}-{percent}', f'{model}, {100 * part:g} %', name, '--fraction', f'{part:g}')
         for percent, part in FRACTIONS.items()
         for name, model in (('convit', 'ConViT'), ('deit', 'DeiT'))
     ),
@@ -302,7 +302,7 @@ MASK2FORMER = {
 CAMVID_UPERNET = Group(
     'camvid-upernet',
     'CamVid: UperNet',
-    f'367 images, small ones: a quarter of the sizes of the recipe for ADE20K, 12 epochs of 2 images a step. {OF_CAMVID}',
+    f'367 images, a quarter of the sizes of the recipe for ADE20K, 12 epochs of 2 images a step. {OF_CAMVID}',
     MIOU,
     of_systems(
         'camvid-upernet', 'camvid', UPERNET, 'upernet', (*MINI, '--epochs', '12'), dict(transnext=SEEDS, swin=SEEDS)
@@ -338,7 +338,10 @@ CAMVID_LONG = Group(
     f'UperNet, 60 epochs of crops of 192 x 192 pixels, 4 a step, so that thin things can be seen. {OF_CAMVID}',
     MIOU,
     tuple(
-        Row(f'camvid-long-{name}', model, 'camvid', config, (*start, *SCRATCH, '--epochs', '60', *at_full_resolution(192, 4)))
+        Row(
+            f'camvid-long-{name}', model, 'camvid', config,
+            (*start, *SCRATCH, '--epochs', '60', *at_full_resolution(192, 4)),
+        )
         for name, model, config, start in (
             ('transnext', MODELS['transnext'], UPERNET['transnext'], ()),
             ('swin', 'Swin-T', 'upernet', ('--backbone', PEERS['swin'][1])),
@@ -364,15 +367,15 @@ BCCD_GROUPS = tuple(
     Group(
         f'bccd-{name}',
         f'BCCD: {title}',
-        f'205 images of blood cells, boxes of 3 classes, a quarter of the sizes of the recipe for COCO, {epochs} epochs of '
+        '205 images of blood cells, boxes of 3 classes, a quarter of the sizes of the recipe for COCO, 12 epochs of '
         '2 images a step.',
         AP,
-        of_systems(f'bccd-{name}', 'bccd', dict(transnext=config), recipe, (*MINI, '--epochs', str(epochs))),
+        of_systems(f'bccd-{name}', 'bccd', dict(transnext=config), recipe, (*MINI, '--epochs', '12')),
     )
-    for name, title, config, recipe, epochs in (
-        ('dino', 'DINO', 'transnext/dino_4scale_micro_coco', 'dino', 12),
-        ('faster-rcnn', 'Faster R-CNN', *[f'{CONFIGS}/faster_rcnn_transnext_micro.py'] * 2, 12),
-        ('retinanet', 'RetinaNet', *[f'{CONFIGS}/retinanet_transnext_micro.py'] * 2, 12),
+    for name, title, config, recipe in (
+        ('dino', 'DINO', 'transnext/dino_4scale_micro_coco', 'dino'),
+        ('faster-rcnn', 'Faster R-CNN', *[f'{CONFIGS}/faster_rcnn_transnext_micro.py'] * 2),
+        ('retinanet', 'RetinaNet', *[f'{CONFIGS}/retinanet_transnext_micro.py'] * 2),
     )
 )
 
@@ -388,7 +391,7 @@ def by_heart(panoptic: bool) -> tuple[str, ...]:
             f'{dataset}.ann_file=annotations/{kind}_train2017.json',
             f'{dataset}.data_prefix.img=train2017/',
         ]
-        instances = f'{{data}}/annotations/instances_train2017.json'
+        instances = '{data}/annotations/instances_train2017.json'
         if panoptic:
             options += [
                 f'{dataset}.data_prefix.seg=annotations/panoptic_train2017/',
@@ -410,11 +413,16 @@ COCO_GROUPS = tuple(
         'categories without objects; 100 epochs of 2 images a step, a quarter of the sizes. The predictions, in the '
         'official format of results, are evaluated by pycocotools and panopticapi, too, outside of the package.',
         metrics,
-        of_systems(f'coco100-{name}', 'coco100', dict(transnext=config), recipe, by_heart(panoptic), tests=('official',)),
+        of_systems(
+            f'coco100-{name}', 'coco100', dict(transnext=config), recipe, by_heart(panoptic), tests=('official',)
+        ),
     )
     for name, title, config, recipe, panoptic, metrics in (
         ('mask-rcnn', 'Mask R-CNN', 'transnext/mask_rcnn_micro_coco', 'mask_rcnn', False, SEGM),
-        ('mask2former', 'Mask2Former, instances', 'transnext/mask2former_micro_coco', 'mask2former_instance', False, SEGM),
+        (
+            'mask2former', 'Mask2Former, instances', 'transnext/mask2former_micro_coco', 'mask2former_instance',
+            False, SEGM,
+        ),
         (
             'panoptic', 'Mask2Former, panoptic', 'transnext/mask2former_micro_coco_panoptic',
             'configs/_base_/recipes/mask2former_coco_panoptic.py', True, {'coco_panoptic/PQ': 'PQ', **SEGM},

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from functools import cache
+from importlib.machinery import PathFinder
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -59,6 +60,14 @@ MACHINE = {
     'onnxruntime-web': (
         ONNXRUNTIME_WEB.is_dir,
         'there is no onnxruntime-web: npm install --prefix packaging/runtime',
+    ),
+    'panopticapi': (  # and not what stands in for it
+        lambda: PathFinder.find_spec('panopticapi'),
+        'panopticapi is not installed: pip install git+https://github.com/cocodataset/panopticapi',
+    ),
+    'real data': (
+        lambda: os.environ.get('BIOATTN_REAL_DATA'),
+        'no archives of real data: make test-real DATA=FOLDER',
     ),
     'Chromium': (has_chromium, 'there is no Chromium: apt-get install chromium'),
 }

@@ -65,8 +65,8 @@ def parse_args() -> argparse.Namespace:
     start.add_argument(
         '--from-scratch',
         action='store_true',
-        help="start from random weights in place of the config's, with one learning rate for all parameters: 1e-3, of "
-        'models with queries 2e-4, of classifiers 4e-4',
+        help="start from random weights in place of the config's, with one learning rate for all parameters: 1e-3, "
+        'of models with queries 2e-4, of classifiers 4e-4',
     )
     start.add_argument(
         '--load-from',

@@ -45,14 +45,14 @@ def test_folders_of_splits(tmp_path: Path) -> None:
     write_classes(tmp_path / 'train', *COLOURS)
     write_classes(tmp_path / 'valid', *COLOURS, number=3)
     write_classes(tmp_path / 'test', 'blue jay', 'wren', number=2)
-    for split, folder, numbers in (('train', 'train', (20, 20, 20)), ('val', 'valid', (3, 3, 3)), ('test', 'test', (2, 0, 2))):
+    for split, folder, number in (('train', 'train', 60), ('val', 'valid', 9), ('test', 'test', 4)):
         found = samples(tmp_path, split)
         expected = {
             (str(path), label)
             for label, name in enumerate(COLOURS)
             for path in (tmp_path / folder / name).rglob('*.png')
         }  # fmt: skip
-        assert set(found) == expected and len(found) == sum(numbers)
+        assert set(found) == expected and len(found) == number
     notes = read_class_folders(DataArguments(str(tmp_path))).notes
     assert f'test: 4 images of {tmp_path / "test"}, none of robin' in notes
 
@@ -66,7 +66,7 @@ def test_validation_images_are_a_tenth_of_each_class(tmp_path: Path) -> None:
 
 
 def test_model_and_fraction(tmp_path: Path) -> None:
-    """The head, the labels that are mixed and the metrics have the data's classes; --fraction takes a part of each."""
+    """Head, mixed labels and metrics have the data's classes; --fraction takes a part of each."""
     config = load_config(CONFIG, data=DataArguments(str(write_classes(tmp_path, *COLOURS))), mini=True)
     assert config.model.head.num_classes == config.model.data_preprocessor.num_classes == 3
     assert config.model.head.topk == config.test_evaluator.topk == (1,)
@@ -96,13 +96,15 @@ def test_train_and_test(tool: InProcess, tmp_path: Path) -> None:
     write_classes(tmp_path / 'birds', *COLOURS)
     (tmp_path / 'small.py').write_text(
         f"_base_ = '{CONFIG}'\n"
-        'model = dict(backbone=dict(arch=dict(_delete_=True, embed_dims=32, num_layers=2, num_heads=4), local_up_to_layer=1,'
-        ' out_indices=(1,)), head=dict(in_channels=32))\n'
+        'arch = dict(_delete_=True, embed_dims=32, num_layers=2, num_heads=4)\n'
+        'backbone = dict(arch=arch, local_up_to_layer=1, out_indices=(1,))\n'
+        'model = dict(backbone=backbone, head=dict(in_channels=32))\n'
     )
     options = ('train_cfg.max_iters=25', 'train_cfg.val_interval=25', 'train_dataloader.num_workers=0',
                'train_dataloader.persistent_workers=False', 'val_dataloader.num_workers=0',
                'optim_wrapper.optimizer.lr=0.003', 'param_scheduler=None')  # fmt: skip
-    tool(tmp_path, 'train.py', 'small.py', '--data', 'birds', '--mini', '--work-dir', 'run', '--cfg-options', *options)
-    printed = tool(tmp_path, 'test.py', 'small.py', 'run/iter_25.pth', '--data', 'birds', '--mini', '--cfg-options',
-                   'test_dataloader.num_workers=0')  # fmt: skip
+    data = ('--data', 'birds', '--mini')
+    tool(tmp_path, 'train.py', 'small.py', *data, '--work-dir', 'run', '--cfg-options', *options)
+    options = ('--cfg-options', 'test_dataloader.num_workers=0')
+    printed = tool(tmp_path, 'test.py', 'small.py', 'run/iter_25.pth', *data, *options)
     assert metrics_of_test(tmp_path / 'run/test')['accuracy/top1'] == 100 and 'accuracy/top1 100' in printed

@@ -1,6 +1,6 @@
-# What the rows of CIFAR-10 share: 30,000 images a run, each enlarged from 32 to 128 pixels. A plain backbone then sees
-# patches of 4 x 4 original pixels, 8 x 8 of them. A config adds a backbone of about 0.4 M parameters. The data come by
-# `--data`; a run is as long for every `--fraction` of them.
+# What the rows of CIFAR-10 share: 30,000 images a run, each enlarged from 32 to 128 pixels, so that a plain backbone
+# sees 8 x 8 patches, each of 4 x 4 original pixels. A config adds a backbone of about 0.4 M parameters. The data come
+# by `--data`; a run is as long for every `--fraction` of them.
 _base_ = [
     '../../../configs/_base_/models/classifier.py',
     '../../../configs/_base_/datasets/imagenet_224.py',
