@@ -68,13 +68,18 @@ def main() -> None:
     runs = [(row, seed) for pattern in args.rows for row in matching(pattern) for seed in args.seeds or row.seeds]
     # SIGTERM ends as Ctrl+C does: a training saves, and the record says how far it came.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    failed = False
     for row, seed in sorted(runs, key=lambda run: run[1]):
         if state_of(read_record(row.name, seed)) == 'finished':
             print(f'{row.name}, seed {seed}: finished before, see {record_path(row.name, seed)}')
             continue
         place = Path(args.work_dir).absolute()
         prepare(row.data, place, args.data)
-        Run(row, seed, place, args.note).go()
+        try:
+            Run(row, seed, place, args.note).go()
+        except InputError as error:  # the other rows go on
+            print(f'error: {error}', file=sys.stderr, flush=True)
+            failed = True
     if args.list:
         for row in ROWS.values():
             for seed in row.seeds:
@@ -83,6 +88,8 @@ def main() -> None:
         print(*write_page(ROOT / 'docs'), sep='\n')
     if not (runs or args.list or args.table):
         raise InputError(f'name a row, --list or --table; rows: {", ".join(ROWS)}')
+    if failed:
+        sys.exit(1)
 
 
 def matching(pattern: str) -> list[Row]:
@@ -154,16 +161,16 @@ class Run:
 
     def go(self) -> None:
         """Train and test, and write the record whenever there is something new; what is in it is not done again."""
-        if state_of(self.record) != TRAINED:
+        if state_of(self.record) != TRAINED or latest_checkpoint(self.place / self.folder) is None:
+            self.record.update(metrics={}, tested=[])
             self.run('training.log', *self.training)
-            self.note_progress()
         # From the folder that the tools run in, as the paths of the data in the config are.
         checkpoint = str(self.folder / Path(latest_checkpoint(self.place / self.folder)).name)
         config = str(next((self.place / self.folder).glob('*.py')).relative_to(self.place))
         for kind in ('test_images', *self.row.tests):
-            if kind not in self.record.get('tested', []):
-                metrics = self.record.get('metrics', {}) | getattr(self, kind)(config, checkpoint)
-                self.write(metrics=metrics, tested=[*self.record.get('tested', []), kind])
+            if kind not in self.record['tested']:
+                metrics = self.record['metrics'] | getattr(self, kind)(config, checkpoint)
+                self.write(metrics=metrics, tested=[*self.record['tested'], kind])
         self.write(state='finished')
 
     def run(self, log: str, *arguments: str) -> None:
@@ -236,6 +243,16 @@ class Run:
         written = max((self.place / out).glob('*/*.json'), key=lambda path: path.stat().st_mtime)
         metrics = read_json(written, 'test again')
         return {name: round(value, 4) for name, value in metrics.items() if 'time' not in name}
+
+    def false_detections(self, config: str, checkpoint: str) -> dict[str, float]:
+        """Draw the test images, truth beside prediction, and count objects that are not there or were not found."""
+        drawn, out = self.folder / 'drawn', self.folder / 'confusion'
+        for folder in (drawn, out):
+            shutil.rmtree(self.place / folder, ignore_errors=True)  # of a test that was interrupted
+        self.test_images(config, checkpoint, '--show-dir', str(drawn))
+        self.run('confusion.log', 'confusion-matrix', config, checkpoint, '--out', str(out))
+        classes = read_json(self.place / out / 'confusion_matrix.json', 'test again')['classes']
+        return {name: sum(each[name] for each in classes) for name in ('false_alarms', 'missed')}
 
     def official(self, config: str, checkpoint: str) -> dict[str, float]:
         """What COCO's own packages make of the predictions, written in the official format of results."""
