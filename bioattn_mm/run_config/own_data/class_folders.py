@@ -9,6 +9,8 @@ from ...runtime.inputs import IMAGE_SUFFIXES
 from .arguments import DataArguments
 from .folders import SPLITS, VAL_SEED, OwnData, draw_val, files_below, notes_of_sources, sources_of, temporary_file
 
+Images = dict[str, list[str]]  # by class
+
 
 def read_class_folders(arguments: DataArguments) -> OwnData:
     """Read folders of images whose names are those of the classes.
@@ -29,39 +31,32 @@ def read_class_folders(arguments: DataArguments) -> OwnData:
             raise InputError(f'{where} has no images ({", ".join(IMAGE_SUFFIXES)}): remove the folder, or fill it')
         arguments.problems += [Problem('class without images', str(sources[first] / name)) for name in empty]
     own = OwnData(classes, notes=notes_of_sources(sources))
-    for split, folder in sources.items():
-        unknown = [name for name in images[split] if name not in classes]
+    if 'train' in images and 'val' not in images:
+        images['train'], images['val'] = _without_val(images['train'], sources['train'])
+        sources['val'] = sources['train']
+        own.notes.append(f'a tenth of the images of each class drawn for validation with seed {VAL_SEED}')
+    for split, by_class in images.items():
+        folder = sources[split]
+        unknown = [name for name in by_class if name not in classes]
         if unknown:
             raise InputError(
                 f'{folder / unknown[0]} is of no class of {sources[first]}: expected folders among '
                 f'{", ".join(classes)}'
             )
-        parts = {split: images[split]}
-        if split == 'train' and 'val' not in sources:
-            drawn = {name: draw_val(files, folder / name) for name, files in images[split].items() if len(files) > 1}
-            parts = dict(
-                train={name: [file for file in files if file not in drawn.get(name, ())]
-                       for name, files in images[split].items()},
-                val={name: sorted(files) for name, files in drawn.items()},
-            )  # fmt: skip
-            own.notes.append(f'{folder}: a tenth of each class drawn for validation with seed {VAL_SEED}')
-        for part, by_class in parts.items():
-            samples = [
-                dict(img_path=file, gt_label=label)
-                for label, name in enumerate(classes)
-                for file in by_class.get(name, ())
-            ]
-            if not samples:
-                raise InputError(f'no images for {part} in {folder}: a class needs two at least to leave one out')
-            file = temporary_file(f'{part}.json')
-            file.write_text(json.dumps(dict(metainfo={}, data_list=samples)), encoding='ascii')
-            own.datasets[part] = dict(
-                type='BaseDataset', data_root='', ann_file=str(file), data_prefix=dict(img_path=str(folder))
-            )
-            absent = [name for name in classes if not by_class.get(name)]
-            own.notes.append(
-                f'{part}: {len(samples)} images of {folder}' + (f', none of {", ".join(absent)}' if absent else '')
-            )
+        samples = [
+            dict(img_path=file, gt_label=label)
+            for label, name in enumerate(classes)
+            for file in by_class.get(name, ())
+        ]
+        if not samples:
+            raise InputError(f'no {split} images in {folder}: expected two at least of a class')
+        file = temporary_file(f'{split}.json')
+        file.write_text(json.dumps(dict(metainfo={}, data_list=samples)), encoding='ascii')
+        own.datasets[split] = dict(
+            type='BaseDataset', data_root='', ann_file=str(file), data_prefix=dict(img_path=str(folder))
+        )
+        absent = ', '.join(name for name in classes if not by_class.get(name))
+        own.notes.append(f'{split}: {len(samples)} images of {folder}' + (f', none of {absent}' if absent else ''))
     return own
 
 
@@ -77,13 +72,18 @@ def _find_splits(source: Path) -> dict[str, Path]:
     return found or dict(train=source)
 
 
-def _images_by_class(folder: Path) -> dict[str, list[str]]:
+def _images_by_class(folder: Path) -> Images:
     """The images of each class, seen from the folder, by the class's name in alphabetical order."""
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith('.'))
     if not classes:
         raise InputError(
             f'{folder} has no folders of classes: expected one for each class, with its images, see docs/own_data.md'
         )
-    return {
-        name: [f'{name}/{file}' for file in files_below(folder / name, IMAGE_SUFFIXES)] for name in classes
-    }  # fmt: skip
+    return {name: [f'{name}/{file}' for file in files_below(folder / name, IMAGE_SUFFIXES)] for name in classes}
+
+
+def _without_val(by_class: Images, folder: Path) -> tuple[Images, Images]:
+    """The images to train on, and those to validate on: of a class with a single image none."""
+    val = {name: draw_val(files, folder / name) if len(files) > 1 else set() for name, files in by_class.items()}
+    train = {name: [file for file in files if file not in val[name]] for name, files in by_class.items()}
+    return train, {name: sorted(files) for name, files in val.items()}
