@@ -48,13 +48,13 @@ COUNTS = (
     'tta_model.*.max_per_img',
 )
 
-# Of classifiers, which would need hundreds of epochs to learn through it.
+# Classifiers would need hundreds of epochs to learn through these augmentations, so they are left out.
 STRONG_AUGMENTATION = ('RandAugment', 'RandomErasing')
 
 MAX_ITERS = 200
 WARMUP_ITERS = 20
 BATCH_SIZE = 2
-# Of classifiers, whose images are small: about as many pixels.
+# Images of classifiers are small: so many have about as many pixels.
 CLASSIFICATION_BATCH_SIZE = 16
 # An average of the weights over thousands of iterations would still be the random ones.
 EMA_MOMENTUM = 0.1

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 
 from mmengine.config import Config
 
-# The rates of configs fine-tune pre-trained weights. Decoders with queries take a lower one than others, and so do
+# Random weights need higher rates than the configs', which fine-tune. Decoders with queries take a lower one than others, and so do
 # classifiers, which have hardly anything but the backbone.
 LEARNING_RATE = 1e-3
 CLASSIFICATION_LEARNING_RATE = 4e-4
