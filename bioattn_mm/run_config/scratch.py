@@ -5,8 +5,8 @@ from fnmatch import fnmatchcase
 
 from mmengine.config import Config
 
-# Random weights need higher rates than the configs', which fine-tune. Decoders with queries take a lower one than others, and so do
-# classifiers, which have hardly anything but the backbone.
+# Random weights need higher rates than the configs', which fine-tune. Decoders with queries take a lower one than
+# others, and so do classifiers, which have hardly anything but the backbone.
 LEARNING_RATE = 1e-3
 CLASSIFICATION_LEARNING_RATE = 4e-4
 QUERY_LEARNING_RATE = 2e-4
