@@ -86,7 +86,10 @@ DATA_SAMPLERS = child(MMENGINE_DATA_SAMPLERS, 'datasets.shard_samplers')
 METRICS = child(
     MMENGINE_METRICS,
     late=dict(
-        SubsetAccuracy='engine.metrics', CorruptionError='engine.metrics', CocoPanopticMetric='engine.panoptic'
+        SubsetAccuracy='engine.metrics',
+        CorruptionError='engine.metrics',
+        CocoPanopticMetric='engine.panoptic',
+        ResultFiles='engine.result_files',
     ),
 )
 TRANSFORMS = child(

@@ -148,9 +148,6 @@ def parse_args() -> argparse.Namespace:
         'images as in the whole training (ConViT, table 2)',
     )
     parser.add_log()
-    parser.add_argument(
-        '--tensorboard', dest='log', action='append_const', const='tensorboard', help='the same as --log tensorboard'
-    )
     parser.add_config_options()
     parser.add_launcher()
     return parser.parse_args()

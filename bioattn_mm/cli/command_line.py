@@ -143,6 +143,12 @@ class ToolParser(argparse.ArgumentParser):
             action='store_true',
             help='0 in the label maps does not count, and the value of the first class is 1',
         )
+        group.add_argument(
+            '--as-rgb',
+            action='store_true',
+            help='read all images as RGB in 8 bits: grey ones as three equal channels, without an alpha channel '
+            '(default: PNG, TIFF and .npy files that are not RGB in 8 bits with all their channels and their depth)',
+        )
 
     def add_checkpoint(self) -> None:
         """Add the checkpoint of a whole model."""

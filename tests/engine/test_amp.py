@@ -33,7 +33,7 @@ def train(tool: InProcess, workplace: Path, name: str, work_dir: str, *args: str
     config = ROOT / CONFIGS[name]
     tool(
         workplace, 'train.py', config, '--mini', '--work-dir', work_dir, *args, '--cfg-options',
-        f'train_cfg.max_iters={STEPS}', 'train_cfg.val_interval=1000', 'default_hooks.logger.interval=1',
+        f'train_cfg.max_iters={STEPS}', 'train_cfg.val_begin=1000', 'default_hooks.logger.interval=1',
         f'default_hooks.checkpoint.interval={STEPS // 2}', 'default_hooks.checkpoint.max_keep_ckpts=2',
         'default_hooks.checkpoint.save_best=None',
         # The warm-up would hardly change the weights.

@@ -16,12 +16,12 @@ from bioattn_mm.registry import MODELS
 from bioattn_mm.run_config.mini import make_mini
 from tests.conftest import ROOT
 
-CONFIGS = ['upernet_micro_ade20k', 'mask_rcnn_micro_coco']
+CONFIGS = ['upernet_small', 'mask_rcnn_small']
 
 
 def build(name: str, **backbone: object) -> BaseModel:
     """A model with weights that do not depend on `backbone`, and without dropout."""
-    config = make_mini(Config.fromfile(ROOT / 'configs' / 'transnext' / f'{name}.py'))
+    config = make_mini(Config.fromfile(ROOT / 'tests' / 'tools' / f'{name}.py'))
     init_default_scope(config.default_scope)
     config.model.backbone.update(backbone)
     if 'decode_head' in config.model:

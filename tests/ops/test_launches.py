@@ -6,12 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from bioattn_mm.layers import LogCPB, PeripheralAttention
 from bioattn_mm.layers.log_cpb import _coordinates, _offset_index
 from bioattn_mm.ops import backends, log_cpb, log_cpb_table
 from bioattn_mm.ops.chunks import NUMEL_ON_A_GPU, chunk_numel
+from bioattn_mm.ops.constants import cached_constant
 from bioattn_mm.ops.peripheral_attention import query_chunks
 from tests.ops.conftest import needs_library
 
@@ -68,6 +70,16 @@ def test_cached_constants_are_never_those_of_an_export() -> None:
     arguments = (layer.spaced, 13, 2, 7, x.dtype, x.device)
     assert _coordinates(*arguments) is _coordinates(*arguments)
     torch.testing.assert_close(exported.module()(x), Bias()(x))
+
+
+def test_constants_of_fake_tensors_are_not_kept() -> None:
+    @cached_constant
+    def constant(size: int) -> torch.Tensor:
+        return torch.ones(size)
+
+    with FakeTensorMode():
+        assert isinstance(constant(3), FakeTensor)
+    assert constant(3).tolist() == [1, 1, 1] and constant(3) is constant(3)
 
 
 def test_position_based_attention_is_kept_on_a_gpu_with_compiled_operators(monkeypatch: pytest.MonkeyPatch) -> None:
