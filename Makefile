@@ -25,7 +25,7 @@ JOBS ?= 2
 THREADS ?= $(shell n=$$(( $$(nproc) / $(JOBS) )); echo $$(( n > 0 ? n : 1 )))
 PYTEST = OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup wheel demo test test-extra test-all test-docs test-package test-bounds test-capabilities test-asan test-arm dry-run-all gallery docs lint clean
+.PHONY: help setup wheel demo test test-extra test-all test-docs test-real test-package test-bounds test-capabilities test-asan test-arm dry-run-all gallery docs lint clean
 
 help:
 	@echo 'make setup   environment in .venv (a few minutes the first time); EXTRA=deploy adds what tools/export.py needs,'
@@ -38,6 +38,7 @@ help:
 	@echo 'make test    the test suite; make test-all trains and tests every config, too (hours)'
 	@echo 'make test-extra   of the suite, what needs the packages of an EXTRA, all of which it installs'
 	@echo 'make test-docs   every command of README.md and docs/, made short (half an hour)'
+	@echo 'make test-real DATA=FOLDER   train, test, predict and export on real data, whose archives are in the folder (minutes)'
 	@echo 'make dry-run-all   the first training step of every config at full size (hours on a CPU)'
 	@echo 'make test-package   installs wheel and sdist into empty environments, trains and predicts there'
 	@echo 'make test-bounds    the wheel in the lowest, the newest and other releases of torch, with each Python (hours); the'
@@ -144,6 +145,11 @@ test-all: setup
 
 test-docs: setup $(VENV)/.ready-deploy
 	$(BIN)/python -m pytest -m every_command tests/docs/test_every_command.py $(PYTEST_ARGS)
+
+# The folder of the archives of docs/results.md: make test-real DATA=FOLDER
+test-real: setup $(VENV)/.ready-deploy
+	@test -n '$(DATA)' || { echo 'Name the folder of camvid.tar and bccd.tar: make test-real DATA=FOLDER'; exit 2; }
+	BIOATTN_REAL_DATA='$(abspath $(DATA))' $(BIN)/python -m pytest tests/real $(PYTEST_ARGS)
 
 test-package: setup $(VENV)/.ready-deploy
 	tests/package/check.sh $(BIN)/python

@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 from functools import cache
+from importlib.machinery import PathFinder
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -75,6 +76,14 @@ MACHINE = {
     'onnxruntime-web': (
         ONNXRUNTIME_WEB.is_dir,
         'there is no onnxruntime-web: npm install --prefix packaging/runtime',
+    ),
+    'panopticapi': (  # and not what stands in for it
+        lambda: PathFinder.find_spec('panopticapi'),
+        'panopticapi is not installed: pip install git+https://github.com/cocodataset/panopticapi',
+    ),
+    'real data': (
+        lambda: os.environ.get('BIOATTN_REAL_DATA'),
+        'no archives of real data: make test-real DATA=FOLDER',
     ),
     'Chromium': (has_chromium, 'there is no Chromium: apt-get install chromium'),
 }

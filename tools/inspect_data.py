@@ -258,7 +258,7 @@ def draw_samples(
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         found.add_problem('dataset cannot be loaded', config.filename, reason)
         return []
-    if as_training and length != len(found.files):
+    if as_training and length < len(found.files):  # with --max-images, fewer files were read
         found.notes.append(f'the training sees {length} of {len(found.files)} images (see filter_cfg of the dataset)')
     visualizer = VISUALIZERS.build(dict(config.visualizer, name='inspect_data', vis_backends=None, alpha=OPACITY))
     visualizer.dataset_meta = dataset.metainfo

@@ -62,7 +62,14 @@ def parse_args() -> argparse.Namespace:
         help='times that each training image is seen; the schedule of the config is stretched to that length '
         "(default: the config's schedule)",
     )
-    parser.add_argument(
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument(
+        '--from-scratch',
+        action='store_true',
+        help="start from random weights in place of the config's, with one learning rate for all parameters: 1e-3, "
+        'of models with queries 2e-4, of classifiers 4e-4',
+    )
+    start.add_argument(
         '--load-from',
         metavar='CHECKPOINT',
         help=f'start from this checkpoint of a whole model: {CHECKPOINT_KINDS}; also of one with other classes, '
@@ -161,6 +168,7 @@ def main() -> None:
         data=data,
         mini=args.mini,
         epochs=args.epochs,
+        from_scratch=args.from_scratch,
         backbone=args.backbone,
         cfg_options=options,
         dataloaders=('train_dataloader', 'val_dataloader'),

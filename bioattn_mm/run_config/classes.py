@@ -1,8 +1,10 @@
 """The classes of a config: one call sets them in the heads of its model, its datasets and its metrics."""
 
+import functools
 from collections.abc import Iterator, Sequence
-from colorsys import hsv_to_rgb
 
+import cv2
+import numpy as np
 from mmengine.config import Config, ConfigDict
 from mmengine.fileio import list_from_file
 from mmengine.registry import DATASETS
@@ -121,10 +123,28 @@ def leaf_dataset_configs(node: object) -> Iterator[ConfigDict]:
 def default_palette(num_classes: int) -> list[tuple[int, int, int]]:
     """Colours that are easy to tell apart: for each class R, G and B in 0 to 255.
 
-    The hue advances by the golden ratio, which keeps any number of hues apart; every other colour is darker.
+    Each is as far as possible from those before it, in CIELAB, where distances are about those that people see. The
+    palette of more classes begins with that of fewer. Those of more classes than a thousand repeat.
     """
-    colours = [hsv_to_rgb(index * 0.618034 % 1, 0.75, 0.7 if index % 2 else 0.95) for index in range(num_classes)]
-    return [tuple(round(255 * value) for value in colour) for colour in colours]
+    colours = _spread_colours()
+    return [colours[index % len(colours)] for index in range(num_classes)]
+
+
+@functools.cache
+def _spread_colours() -> tuple[tuple[int, int, int], ...]:
+    """About a thousand colours, each as far as possible from those before it."""
+    levels = np.linspace(0, 255, 12).round()
+    colours = np.stack(np.meshgrid(levels, levels, levels, indexing='ij'), -1).reshape(-1, 3)
+    lab = cv2.cvtColor((colours[None] / 255).astype(np.float32), cv2.COLOR_RGB2LAB)[0]
+    # Lightness is from 0 to 100; greys are left out, as they look like the image below the colour.
+    is_usable = (lab[:, 0] > 25) & (lab[:, 0] < 90) & (np.linalg.norm(lab[:, 1:], axis=1) > 30)
+    colours, lab = colours[is_usable], lab[is_usable]
+    chosen = [int(np.linalg.norm(lab[:, 1:], axis=1).argmax())]
+    distances = np.full(len(lab), np.inf)
+    while len(chosen) < len(lab):
+        distances = np.minimum(distances, np.linalg.norm(lab - lab[chosen[-1]], axis=1))
+        chosen.append(int(distances.argmax()))
+    return tuple(tuple(int(value) for value in colours[index]) for index in chosen)
 
 
 def _set_number(node: object, number: int, old: int | None = None) -> int:

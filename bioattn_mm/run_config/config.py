@@ -18,6 +18,7 @@ from .options import check_name, check_options
 from .own_data import DataArguments, use_own_data
 from .pipelines import find_datasets, make_quick, name_bad_files
 from .schedule import set_epochs
+from .scratch import start_from_scratch
 from .shards import use_shards
 
 HOW_TO_GET = dict(
@@ -71,6 +72,7 @@ def load_config(
     data: DataArguments | None = None,
     mini: bool = False,
     epochs: int | None = None,
+    from_scratch: bool = False,
     cfg_options: dict[str, object] | None = None,
     dataloaders: tuple[str, ...] = (),
     bias_mode: str | None = None,
@@ -83,8 +85,8 @@ def load_config(
 ) -> Config:
     """Read a config and change it.
 
-    Applied are, in this order, `backbone`, `data`, `mini`, `tta`, `bias_mode`, `test_set`, `cfg_options`, `shards`,
-    `epochs`.
+    Applied are, in this order, `backbone`, `data`, `mini`, `from_scratch`, `tta`, `bias_mode`, `test_set`,
+    `cfg_options`, `shards`, `epochs`.
 
     Images and annotations are loaded with transforms whose errors name the file (see `name_bad_files`), and training
     images are augmented with quicker ones (see `make_quick`).
@@ -95,6 +97,7 @@ def load_config(
         data: Own data in place of the config's (see `use_own_data`).
         mini: Make the miniature run of it; without `data`, draw the miniature datasets if data are needed and they
             are not there yet.
+        from_scratch: Train from random weights (see `start_from_scratch`), as a miniature run always does.
         epochs: Length of the training, see `set_epochs`. What `cfg_options` says of the schedule stays.
         cfg_options: Values by dotted key, see `merge_options`.
         dataloaders: Keys of the dataloaders whose data must exist, such as 'test_dataloader'.
@@ -131,6 +134,8 @@ def load_config(
         config = make_mini(config, None if data else MINI_ROOT)
         if dataloaders and not (data or shards):
             ensure_mini_data()
+    if from_scratch:
+        start_from_scratch(config)
     if tta:
         absent = [key for key in ('tta_model', 'tta_pipeline') if not config.get(key)]
         if absent:

@@ -1,7 +1,5 @@
 """The miniature run: any config of the repository on generated data, in minutes on two CPU cores."""
 
-from collections.abc import Callable
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from mmengine.config import Config
@@ -9,6 +7,7 @@ from mmengine.config import Config
 from ..datasets.mini import FOLDERS, is_outdated, make_mini_datasets
 from ..errors import InputError
 from .pipelines import find_datasets
+from .scratch import is_one_of, map_values, start_from_scratch
 
 MINI_ROOT = 'data/mini'
 MINI_FOLDERS = dict(
@@ -48,8 +47,6 @@ COUNTS = (
     'model.test_cfg.max_per_image',
     'tta_model.*.max_per_img',
 )
-QUERY_HEADS = ('decode_head', 'panoptic_head')  # of Mask2Former in mmseg and in mmdet
-RATE_FACTORS = ('optim_wrapper.paramwise_cfg.*.lr_mult', 'optim_wrapper.paramwise_cfg.layer_decay_rate')
 
 # Classifiers would need hundreds of epochs to learn through these augmentations, so they are left out.
 STRONG_AUGMENTATION = ('RandAugment', 'RandomErasing')
@@ -59,11 +56,6 @@ WARMUP_ITERS = 20
 BATCH_SIZE = 2
 # Images of classifiers are small: so many have about as many pixels.
 CLASSIFICATION_BATCH_SIZE = 16
-# Random weights need higher rates than the configs', which fine-tune. Decoders with queries take a lower one, and
-# classifiers, which have hardly anything but the backbone.
-LEARNING_RATE = 1e-3
-CLASSIFICATION_LEARNING_RATE = 4e-4
-QUERY_LEARNING_RATE = 2e-4
 # An average of the weights over thousands of iterations would still be the random ones.
 EMA_MOMENTUM = 0.1
 # DINO learns its boxes last, so its rate stays high for longer.
@@ -94,22 +86,17 @@ def make_mini(config: Config, mini_root: str | None = MINI_ROOT) -> Config:
     def shrink(path: str, value: object) -> object:
         if isinstance(value, str):
             return 'BN' if value == 'SyncBN' else _move(value, roots)
-        if _is_one_of(path, PIXEL_SIZES):
+        if is_one_of(path, PIXEL_SIZES):
             return _divide(value)
-        if _is_one_of(path, COUNTS):
-            return min(value, MAX_COUNT)
-        return 1.0 if _is_one_of(path, RATE_FACTORS) else value
+        return min(value, MAX_COUNT) if is_one_of(path, COUNTS) else value
 
-    config = Config(_map_values(config.to_dict(), shrink), filename=config.filename)
+    config = Config(map_values(config.to_dict(), shrink), filename=config.filename)
     is_classifier = config.default_scope == 'mmpretrain'
     is_dino = 'num_queries' in config.model
     if is_dino:
         config.model.num_queries = min(config.model.num_queries, MAX_DINO_QUERIES)
     config.pop('sync_bn', None)
-    config.model.pop('pretrained', None)
-    config.model.backbone.init_cfg = None
-    if isinstance(config.model.get('init_cfg'), dict) and config.model.init_cfg.get('type') == 'Pretrained':
-        config.model.init_cfg = None
+    start_from_scratch(config)
     if 'drop_path_rate' in config.model.backbone:
         config.model.backbone.drop_path_rate = 0.0
     if 'pad_small_map' in config.model.backbone:  # of Swin's classifiers, whose last map gets smaller than a window
@@ -128,11 +115,6 @@ def make_mini(config: Config, mini_root: str | None = MINI_ROOT) -> Config:
     for dataloader in (config.val_dataloader, config.test_dataloader):
         dataloader.update(num_workers=1, persistent_workers=False)
     config.train_cfg = dict(type='IterBasedTrainLoop', max_iters=MAX_ITERS, val_interval=MAX_ITERS // 2)
-    has_queries = is_dino or any('num_queries' in config.model.get(key, {}) for key in QUERY_HEADS)
-    if 'auto_scale_lr' in config:
-        config.auto_scale_lr.enable = False  # the rate is for this batch
-    rate = CLASSIFICATION_LEARNING_RATE if is_classifier else LEARNING_RATE
-    config.optim_wrapper.optimizer.lr = QUERY_LEARNING_RATE if has_queries else rate
     decay_begin = DINO_DECAY_BEGIN if is_dino else WARMUP_ITERS
     config.param_scheduler = [
         dict(type='LinearLR', start_factor=1e-3, by_epoch=False, begin=0, end=WARMUP_ITERS),
@@ -160,7 +142,7 @@ def with_mini_test_data(config: Config, mini_root: str = MINI_ROOT) -> Config:
     def move(path: str, value: object) -> object:
         return _move(value, roots) if isinstance(value, str) else value
 
-    return Config(_map_values(config.to_dict(), move), filename=config.filename)
+    return Config(map_values(config.to_dict(), move), filename=config.filename)
 
 
 def ensure_mini_data(mini_root: str = MINI_ROOT) -> None:
@@ -189,23 +171,6 @@ def _mini_roots(config: Config, dataloaders: tuple[str, ...], mini_root: str) ->
             raise InputError(f'no miniature of {dataset["type"]}: expected one of {", ".join(MINI_FOLDERS)}')
         roots[dataset['data_root'].rstrip('/')] = f'{mini_root}/{MINI_FOLDERS[dataset["type"]]}'
     return roots
-
-
-def _map_values(node: object, function: Callable[[str, object], object], path: str = '') -> object:
-    """A copy of nested dicts and lists with every value replaced by `function(path, value)`.
-
-    A path is the keys and indices to a value with dots between them, as for `--cfg-options`.
-    """
-    node = function(path, node)
-    if isinstance(node, dict):
-        return {key: _map_values(value, function, f'{path}.{key}' if path else key) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_map_values(value, function, f'{path}.{index}') for index, value in enumerate(node)]
-    return node
-
-
-def _is_one_of(path: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(path, pattern) for pattern in patterns)
 
 
 def _move(path: str, roots: dict[str, str]) -> str:

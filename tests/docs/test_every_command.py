@@ -163,6 +163,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
         'In Python': Run(),
         'A page in the browser': NotRun('it serves until Ctrl-C; tests/page/test_page.py starts it'),
     },
+    'docs/results.md': NotRun('it trains for hours; tests/docs/test_results.py compares the page with its records'),
     **{
         f'docs/systems/{system}.md': {'The idea': Run(), 'The idea, 2': Run(), 'Ablations': Run()}
         for system in ('convit', 'pervit', 'vars')

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
+from scipy.spatial.distance import pdist
+from skimage.color import rgb2lab
 
 from bioattn_mm.errors import InputError
 from bioattn_mm.run_config.classes import default_palette, leaf_dataset_configs, set_classes
@@ -138,9 +140,13 @@ def test_the_datasets_have_the_classes(workplace: Path) -> None:
 
 
 def test_default_palette() -> None:
-    colours = torch.tensor(default_palette(150), dtype=torch.float)
-    assert ((colours >= 0) & (colours <= 255)).all()
-    assert torch.pdist(colours[:20]).min() > 30 and torch.pdist(colours).min() > 0
+    """As scikit-image measures how different colours look: CIE76, where 2.3 is just to be seen."""
+    palette = default_palette(1203)  # LVIS has as many classes
+    colours = rgb2lab(np.array(palette) / 255)
+    for number, least in ((11, 50), (20, 40), (150, 10)):
+        assert palette[:number] == default_palette(number)
+        assert pdist(colours[:number]).min() > least
+    assert {value for colour in palette for value in colour} <= {*range(256)}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from mmengine.config import Config
 
 from bioattn_mm.datasets.mini import make_mini_datasets
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config.config import load_config
 from bioattn_mm.run_config.mini import MINI_FOLDERS, ensure_mini_data, make_mini
 
 
@@ -161,3 +162,19 @@ def test_miniature_with_a_damaged_manifest(tmp_path: Path) -> None:
         (tmp_path / folder / 'miniature.json').write_text('{')
     with pytest.raises(InputError, match='miniature.json is damaged, .*: make the miniature again with'):
         ensure_mini_data(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ('name', 'rate'),
+    [('upernet_tiny_ade20k', 1e-3), ('mask2former_tiny_ade20k', 2e-4), ('transnext-tiny_8xb128_in1k', 4e-4)],
+)
+def test_from_scratch(root: Path, name: str, rate: float) -> None:
+    """One rate for all, also where a config has a slower backbone; sizes and schedule stay."""
+    path = root / f'configs/transnext/{name}.py'
+    config, before = load_config(path, from_scratch=True), load_config(path)
+    assert config.model.backbone.init_cfg is None and config.optim_wrapper.optimizer.lr == rate
+    assert not config.auto_scale_lr.enable
+    factors = [rule.get('lr_mult', 1) for rule in config.optim_wrapper.paramwise_cfg.custom_keys.values()]
+    assert factors and set(factors) == {1}
+    assert config.train_cfg == before.train_cfg and config.param_scheduler == before.param_scheduler
+    assert config.train_dataloader == before.train_dataloader

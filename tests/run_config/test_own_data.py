@@ -468,10 +468,10 @@ def test_a_quick_trial_has_the_sizes_of_the_miniatures_and_the_own_data(tmp_path
     assert not config.auto_scale_lr.enable
 
 
-def test_own_data_of_a_classifier(tmp_path: Path) -> None:
+def test_own_data_of_another_library(tmp_path: Path) -> None:
     path = tmp_path / 'config.py'
-    path.write_text("model = dict()\ndefault_scope = 'mmpretrain'\ntest_dataloader = test_evaluator = dict()\n")
-    with pytest.raises(InputError, match='own data are for detectors and segmentors, .* is a config of mmpretrain'):
+    path.write_text("model = dict()\ndefault_scope = 'mmpose'\ntest_dataloader = test_evaluator = dict()\n")
+    with pytest.raises(InputError, match='own data are for .* and classifiers, .* is a config of mmpose'):
         load_config(str(path), data=DataArguments(str(tmp_path)))
 
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import mmcv
@@ -97,6 +99,24 @@ def test_prediction_is_coco_s_panoptic_format(workplace: Path, trained: Path, to
             assert each['area'] == (segments == segment).sum()
         assert set(np.unique(ids)) - {0} == {each['id'] for each in annotation['segments_info']}
         assert (mmcv.imread(str(trained / out / 'overlays/000000000001.png')).shape[:2]) == ids.shape
+
+
+@needs('panopticapi')
+def test_panopticapi_gives_the_same_quality(workplace: Path, trained: Path, tool: InProcess) -> None:
+    """Predictions in the official format of results, evaluated without this package and OpenMMLab."""
+    results = trained / 'official' / 'results'
+    tool(
+        workplace, 'test.py', CONFIG, CHECKPOINT, '--mini', '--work-dir', 'panoptic/official', '--cfg-options',
+        f'test_evaluator.0.outfile_prefix={results}',
+    )  # fmt: skip
+    annotations = workplace / 'data/mini/coco/annotations'
+    segments = ('--segments', annotations / 'panoptic_val2017', f'{results}.panoptic')
+    script, truth = ROOT / 'benchmarks/official_evaluation.py', annotations / 'panoptic_val2017.json'
+    command = (script, truth, f'{results}.panoptic.json', *segments)
+    process = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
+    found = json.loads(process.stdout)
+    assert found == {'PQ': pytest.approx(metrics_of_test(trained / 'official')['coco_panoptic/PQ'])}
+    assert found['PQ'] > 1
 
 
 @needs('mmdeploy', 'onnx', 'onnxruntime')

@@ -40,6 +40,11 @@ A pixel's value in a label map is the index of its class, 0 for the first, or 25
 are in DIR/classes.txt, one a line. With DIR/palette.txt (or labelmap.txt, label_colors.txt), one R G B NAME a line,
 label maps may also be RGB images; the colours named "ignore" do not count, and classes.txt is not needed. VOC's own
 classes are known.
+
+For a classifier, a folder of images for each class, which has its name:
+
+  DIR/train/CLASS                          and val, test in place of train
+  DIR/CLASS                                training images
 """
 
 

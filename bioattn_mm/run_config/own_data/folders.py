@@ -80,6 +80,19 @@ def draw_val(names: list[str], source: Path) -> set[str]:
     return set(random.Random(VAL_SEED).sample(sorted(names), max(1, round(VAL_FRACTION * len(names)))))
 
 
+def files_below(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
+    """The files of some types below a folder, seen from there."""
+    names = sorted(
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob('*')
+        if path.suffix.lower() in suffixes and not path.name.startswith('.')
+    )
+    broken = next((name for name in names if '\n' in name), None)
+    if broken is not None:
+        raise InputError(f'the name of {folder / broken} has a line break: rename the file')
+    return names
+
+
 @functools.cache
 def _temporary_folder() -> Path:
     """A folder that is removed when the process ends."""

@@ -15,7 +15,7 @@ from ...files import other_spelling
 from ...runtime.inputs import ARRAY_SUFFIX, IMAGE_SUFFIXES
 from .arguments import DataArguments
 from .class_files import IGNORED_NAME, PALETTE_FILES, Colours, classes_and_colours, classes_named_in
-from .folders import SPLITS, VAL_SEED, OwnData, draw_val, notes_of_sources, sources_of, temporary_file
+from .folders import SPLITS, VAL_SEED, OwnData, draw_val, files_below, notes_of_sources, sources_of, temporary_file
 from .voc_layout import CLASS_MAPS, MISSING, SplitList, find_lists, find_root, image_folder
 from .voc_xml import find_names
 
@@ -142,8 +142,8 @@ def _vocs_own(places: list[Path], roots: list[Path]) -> tuple[tuple[str, ...], C
 def _pairs(source: MaskSource) -> tuple[list[str], list[Problem]]:
     """The images below a folder that have a label map, and the files that are left out, as they are alone."""
     images, masks = source.images, source.masks
-    names = _files(images, IMAGE_SUFFIXES) or _files(images, (ARRAY_SUFFIX,))
-    maps = _files(masks, (MASK_SUFFIX,))
+    names = files_below(images, IMAGE_SUFFIXES) or files_below(images, (ARRAY_SUFFIX,))
+    maps = files_below(masks, (MASK_SUFFIX,))
     absent = []
     if source.listed:
         listed = source.listed
@@ -167,19 +167,6 @@ def _pairs(source: MaskSource) -> tuple[list[str], list[Problem]]:
     left_out = [Problem(ALONE[0], str(images / name), other_spelling(masks / _map_of(name))) for name in alone]
     left_out += [Problem(ALONE[1], str(masks / name)) for name in maps if name not in of_paired]
     return paired, left_out + absent
-
-
-def _files(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
-    """The files of some types below a folder, seen from there."""
-    names = sorted(
-        path.relative_to(folder).as_posix()
-        for path in folder.rglob('*')
-        if path.suffix.lower() in suffixes and not path.name.startswith('.')
-    )
-    broken = next((name for name in names if '\n' in name), None)
-    if broken is not None:
-        raise InputError(f'the name of {folder / broken} has a line break: rename the file')
-    return names
 
 
 def _stem(name: str) -> str:

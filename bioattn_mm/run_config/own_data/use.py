@@ -16,10 +16,16 @@ from .folders import OwnData, is_temporary
 # What stays of the config's own datasets.
 KEPT_OF_DATASET = ('pipeline', 'filter_cfg', 'test_mode', 'serialize_data', 'max_refetch')
 DATA_FOLDER = 'data'  # in a work dir
+# Type and arguments of the metric of own data, by the library.
+OWN_EVALUATORS = dict(
+    mmdet=('CocoMetric', dict(metric='bbox')),
+    mmseg=('IoUMetric', dict(iou_metrics=['mIoU'])),
+    mmpretrain=('Accuracy', dict(topk=(1,))),
+)
 
 
 def use_own_data(config: Config, arguments: DataArguments) -> OwnData:
-    """Let a config of a detector or segmentor train, validate and test on own data.
+    """Let a config of a detector, segmentor or classifier train, validate and test on own data.
 
     The folder is only read. What the datasets need beyond it, such as the list of validation images where they are
     drawn at random, is written to a temporary folder, which is removed when the process ends; `keep_data_files` moves
@@ -51,9 +57,14 @@ def use_own_data(config: Config, arguments: DataArguments) -> OwnData:
         from .masks import read_masks
 
         own = read_masks(arguments)
+    elif config.default_scope == 'mmpretrain':
+        from .class_folders import read_class_folders
+
+        own = read_class_folders(arguments)
     else:
         raise InputError(
-            f'own data are for detectors and segmentors, {config.filename} is a config of {config.default_scope}'
+            f'own data are for detectors, segmentors and classifiers, {config.filename} is a config of '
+            f'{config.default_scope}'
         )
     for key, split in zip(DATALOADERS, ('train', 'val', 'test')):
         dataset = own.datasets.get(split) or (own.datasets.get('val') if split == 'test' else None)
@@ -65,7 +76,7 @@ def use_own_data(config: Config, arguments: DataArguments) -> OwnData:
     use_channels(config, own, arguments)
     _set_evaluators(config, own)
     set_classes(config, own.classes, own.palette)
-    if config.get('auto_scale_lr'):
+    if (config.get('auto_scale_lr') or {}).get('base_batch_size'):
         config.auto_scale_lr.enable = True
     number = f'{len(own.classes)} classes: {", ".join(own.classes)}'
     config.own_data = [printable(line) for line in (number, *own.notes)]
@@ -119,17 +130,13 @@ def _with_dataset(node: object, dataset: dict) -> dict:
 
 
 def _set_evaluators(config: Config, own: OwnData) -> None:
-    """Let the evaluators read the data; those of other datasets become those of COCO or of mmseg."""
+    """Let the evaluators read the data; those of other datasets become the ones of `OWN_EVALUATORS`."""
     for key, splits in zip(EVALUATORS, (('val',), ('test', 'val'))):
         dataset = next((own.datasets[split] for split in splits if split in own.datasets), None)
         if dataset is None or not config.get(key):
             continue
         evaluators = config[key] if isinstance(config[key], list) else [config[key]]
-        kind, default = (
-            ('CocoMetric', dict(metric='bbox'))
-            if config.default_scope == 'mmdet'
-            else ('IoUMetric', dict(iou_metrics=['mIoU']))
-        )
+        kind, default = OWN_EVALUATORS[config.default_scope]
         kept = [evaluator for evaluator in evaluators if evaluator['type'].split('.')[-1] == kind]
         if not kept:
             kept = [dict(type=kind, **default)]

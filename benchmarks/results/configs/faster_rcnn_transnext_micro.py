@@ -1,0 +1,19 @@
+# Faster R-CNN of mmdet with TransNeXt-Micro, as in docs/any_model.md, with AdamW: mmdet's SGD is for ResNet.
+_base_ = [
+    'mmdet::_base_/models/faster-rcnn_r50_fpn.py',
+    '../../../configs/_base_/datasets/coco_instance.py',
+    '../../../configs/_base_/schedules/adamw_1x.py',
+    '../../../configs/_base_/runtimes/mmdet.py',
+]
+model = dict(
+    backbone=dict(_delete_=True, type='bioattn_mm.TransNeXt', arch='micro'),
+    neck=dict(in_channels=[48, 96, 192, 384]),
+)
+train_pipeline = [
+    _base_.train_pipeline[0],
+    dict(type='LoadAnnotations', with_bbox=True),
+    *_base_.train_pipeline[2:],
+]
+train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
+val_evaluator = dict(metric='bbox')
+test_evaluator = val_evaluator
