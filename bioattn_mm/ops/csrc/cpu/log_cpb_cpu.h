@@ -214,7 +214,8 @@ template <typename T>
 LogCPBGradients backward(
     const Layers<T>& layers, const Tensor& grad_table, const Tensor& vertical, const Tensor& hidden_weight,
     const Tensor& hidden_bias, const Tensor& weight) {
-  const int64_t blocks = std::min(layers.rows, kRowBlocks), lanes = layers.lanes, size = layers.hidden * 3 * lanes;
+  const int64_t blocks = std::clamp(layers.rows, int64_t(1), kRowBlocks);
+  const int64_t lanes = layers.lanes, size = layers.hidden * 3 * lanes;
   const int64_t* order = layers.order.data();
   const T *grad_data = grad_table.const_data_ptr<T>(), *vertical_data = vertical.const_data_ptr<T>();
   const Tensor unit_sums = empty({layers.groups, blocks, size}, weight.options());
