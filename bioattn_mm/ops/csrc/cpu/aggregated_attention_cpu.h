@@ -27,7 +27,7 @@ struct SizesOf : WindowSizes<int64_t> {
         columns(std::min(round_up(width, kQueries<T>), kTileColumns)),
         column_blocks(divide_up(width, columns)),
         row_blocks(divide_up(height, kTileRows)),
-        halo_columns(round_up(columns + 2 * margin, kQueries<T>)),
+        halo_columns(round_up(columns + 2 * margin, kLanes<T>)),
         padded_width(column_blocks * columns + 2 * margin),
         planes(batch * heads) {}
 
@@ -100,41 +100,49 @@ struct PooledBias {
   bool in_table;
   std::vector<int64_t> starts;  // of each pooled column, for the first query of a row
   const int64_t* index;
-  std::vector<T> data;
+  Buffer<T> data;
 };
 
 // Copies of the pooled keys or values of all images and heads, the columns of the pooled grid one after the other, in
 // the layouts that products read.
 template <typename T, typename Element>
 struct PooledTokens {
+  static constexpr bool kRowsAreTokens = std::is_same_v<Element, T> && !kRowsInBlocks;
+
   explicit PooledTokens(const SizesOf<T>& s)
-      : s(s), row_size(s.padded_channels), block_size(divide_up(s.channels, kNumbers<Element>) * kBlock), size(s.padded_pooled * row_size + 2 * kQueries<T>), tokens(s.planes * size), inverse_norms(s.planes * s.padded_pooled), row_elements(s.planes * size), block_elements(s.planes * s.pooled_blocks * block_size) {}
+      : s(s), row_size(s.padded_channels), block_size(divide_up(s.channels, kNumbers<Element>) * kBlock), size(s.padded_pooled * row_size + 2 * kQueries<T>), tokens(s.planes * size), inverse_norms(s.planes * s.padded_pooled), row_elements(kRowsAreTokens ? 0 : s.planes * size), block_elements(s.planes * s.pooled_blocks * block_size) {}
 
   // Copies the tokens of a plane, as unit vectors if that is wanted.
   template <typename Data>
   void load(const Data& source, int64_t plane, bool unit) {
-    for (int64_t p = 0; p < s.pooled; ++p) {
-      const auto* data = source.at(plane / s.heads, plane % s.heads, p % s.pooled_height, p / s.pooled_height);
-      T* token = tokens.data() + plane * size + p * row_size;
-      for (int64_t c = 0; c < s.channels; ++c) token[c] = static_cast<T>(data[c]);
-      if (!unit) continue;
-      const T inverse = 1 / std::max(std::sqrt(dot(token, token, s.channels)), T(kSmallestNorm));
-      inverse_norms[plane * s.padded_pooled + p] = inverse;
-      for (int64_t c = 0; c < s.channels; ++c) token[c] *= inverse;
-    }
+    const int64_t image = plane / s.heads, head = plane % s.heads, channels = s.channels;
+    T *token = tokens.data() + plane * size, *inverse_norm = inverse_norms.data() + plane * s.padded_pooled;
+    for (int64_t v = 0; v < s.pooled_width; ++v)
+      for (int64_t u = 0; u < s.pooled_height; ++u, token += row_size, ++inverse_norm) {
+        const auto* data = source.at(image, head, u, v);
+        for (int64_t c = 0; c < channels; ++c) token[c] = static_cast<T>(data[c]);
+        if (!unit) continue;
+        *inverse_norm = 1 / std::max(std::sqrt(dot(token, token, channels)), T(kSmallestNorm));
+        for (int64_t c = 0; c < channels; ++c) token[c] *= *inverse_norm;
+      }
     lay_out(PooledLayouts<T, Element>{
-        token(plane, 0), row_elements.data() + plane * size, block_elements.data() + plane * s.pooled_blocks * block_size,
-        s.padded_pooled, s.channels, row_size});
+        tokens.data() + plane * size, row_elements.data() + (kRowsAreTokens ? 0 : plane * size),
+        block_elements.data() + plane * s.pooled_blocks * block_size, s.padded_pooled, s.channels, row_size});
   }
 
   const T* token(int64_t plane, int64_t p) const { return tokens.data() + plane * size + p * row_size; }
-  const Element* rows(int64_t plane) const { return row_elements.data() + plane * size; }
+  const Element* rows(int64_t plane) const {
+    if constexpr (kRowsAreTokens)
+      return token(plane, 0);
+    else
+      return row_elements.data() + plane * size;
+  }
   const Element* blocks(int64_t plane) const { return block_elements.data() + plane * s.pooled_blocks * block_size; }
 
   const SizesOf<T>& s;
   int64_t row_size, block_size, size;
-  std::vector<T> tokens, inverse_norms;
-  std::vector<Element> row_elements, block_elements;
+  Buffer<T> tokens, inverse_norms;
+  Buffer<Element> row_elements, block_elements;
 };
 
 // A row of planes (d, stride) for each row of a window; of the last rows that were loaded.
@@ -155,7 +163,7 @@ struct RowsOfPlanes {
   }
 
   int64_t window, size;
-  std::vector<T> planes, inverse_norms;
+  Buffer<T> planes, inverse_norms;
   std::vector<const T*> rows;
 };
 
@@ -210,7 +218,7 @@ void load_planes(
     }
   }
 #endif
-  for (int64_t c = 0; c < tokens.size; ++c) {
+  for (int64_t c = 0; c < tokens.size && right - left < number; ++c) {
     std::fill(planes + c * number, planes + c * number + left, T(0));
     std::fill(planes + c * number + right, planes + (c + 1) * number, T(0));
   }
@@ -308,7 +316,7 @@ struct Attention {
   const int64_t* bias_rows;
   const T *window_bias, *scale = nullptr, *query_embedding = nullptr, *tokens = nullptr, *token_bias = nullptr;
   PooledTokens<T, Element> keys, values;
-  std::vector<T> log_numbers;
+  Buffer<T> log_numbers;
 };
 
 // The queries of some columns of a row.
@@ -335,7 +343,7 @@ struct QueryPlanes {
 
   const Attention<Data, T, Element>& a;
   int64_t stride;
-  std::vector<T> unit, scaled, inverse_norms, factors, log_lengths;
+  Buffer<T> unit, scaled, inverse_norms, factors, log_lengths;
 };
 
 // Buffers for one tile of rows and columns, and the loops over its groups; each thread has its own.
@@ -394,10 +402,10 @@ struct Tile {
   const Attention<Data, T, Element>& a;
   QueryPlanes<Data, T, Element> queries;
   RowsOfPlanes<T> keys, values;
-  std::vector<T> outside;
+  Buffer<T> outside;
   std::vector<int64_t> bias_places;  // of a row's first query
-  std::vector<T> pooled, window, token_weights, output, logsumexp;
-  std::vector<Element> packed;
+  Buffer<T> pooled, window, token_weights, output, logsumexp;
+  Buffer<Element> packed;
 };
 
 // First of `number` queries of a row in (B, heads, H, W).
@@ -439,7 +447,7 @@ struct ParameterSums {
   // Adds the lanes to the totals, which have the order at the end of `backward`, and starts them anew.
   void add_up() {
     double* total = totals.data();
-    for (std::vector<T>* lanes : {&window_bias, &scale, &embedding, &tokens, &token_bias}) {
+    for (Buffer<T>* lanes : {&window_bias, &scale, &embedding, &tokens, &token_bias}) {
       for (size_t k = 0; k < lanes->size(); k += kQueries<T>) {
         double sum = 0;
         for (int64_t lane = 0; lane < kQueries<T>; ++lane) sum += (*lanes)[k + lane];
@@ -452,7 +460,7 @@ struct ParameterSums {
 
   const SizesOf<T>& s;
   std::vector<double> totals;
-  std::vector<T> embedding, scale, window_bias, tokens, token_bias;
+  Buffer<T> embedding, scale, window_bias, tokens, token_bias;
 };
 
 template <typename Data, typename T, typename Element>
@@ -484,12 +492,12 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
 
   parallel_for(0, s.heads * s.column_blocks, 1, [&](int64_t begin, int64_t end) {
     Tile<Data, T, Element> tile(a);
-    std::vector<T> grad_planes(s.channels * s.columns), grad_window(s.offsets * kQueries<T>);
-    std::vector<T> grad_pooled(tile.pooled), grad_tokens(grad_window);
+    Buffer<T> grad_planes(s.channels * s.columns), grad_window(s.offsets * kQueries<T>);
+    Buffer<T> grad_pooled(tile.pooled), grad_tokens(grad_window);
     constexpr int64_t steps = kSteps<T, Element>;
-    std::vector<Element> key_factors(kGroups * sum_keys * steps), value_factors(key_factors);
-    std::vector<Element> key_rows(kGroups * steps * row_channels), value_rows(key_rows);
-    std::vector<T> some_rows(2 * pooled_size);
+    Buffer<Element> key_factors(kGroups * sum_keys * steps), value_factors(key_factors);
+    Buffer<Element> key_rows(kGroups * steps * row_channels), value_rows(key_rows);
+    Buffer<T> some_rows(2 * pooled_size);
     int64_t groups = 0;  // whose factors are kept
     const auto add_products = [&] {
       add_outer_products(OuterProducts<T, Element>{
@@ -554,7 +562,7 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
   parallel_for(0, tiles, 1, [&](int64_t begin, int64_t end) {
     QueryPlanes<Data, T, Element> loader(a, s.halo_columns);
     RowsOfPlanes<T> queries(s.window, s.channels, s.halo_columns), grad_outputs(queries);
-    std::vector<T> keys(s.channels * kQueries<T>), inverse_norms(kQueries<T>), gradients[2];
+    Buffer<T> keys(s.channels * kQueries<T>), inverse_norms(kQueries<T>), gradients[2];
     gradients[0].resize(keys.size()), gradients[1].resize(keys.size());
     std::vector<const T*> grad_window(s.window), factors(s.window);
     for (int64_t number = begin; number < end; ++number) {
@@ -591,7 +599,7 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
 
   const Tokens<Data> grad_pooled_key(grad.pooled_key), grad_pooled_value(grad.pooled_value);
   parallel_for(0, s.planes, 1, [&](int64_t begin, int64_t end) {
-    std::vector<T> sum[2] = {std::vector<T>(s.channels), std::vector<T>(s.channels)};
+    Buffer<T> sum[2] = {Buffer<T>(s.channels), Buffer<T>(s.channels)};
     for (int64_t plane = begin; plane < end; ++plane)
       for (int64_t p = 0; p < s.pooled; ++p) {
         for (int64_t k = 0; k < 2; ++k) {

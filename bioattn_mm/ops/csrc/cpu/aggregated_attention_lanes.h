@@ -16,8 +16,12 @@ namespace {
 constexpr int64_t kParts = kVectorBytes < 64 ? 2 : 1;
 template <typename T>
 constexpr int64_t kQueries = kParts * kLanes<T>;
+constexpr bool kFewRegisters = kRegisters / kParts < 16;
 // Pooled keys of a block: so many sums for each of the group's registers stay in registers.
-constexpr int64_t kBlock = kRegisters / kParts < 16 ? 6 : 8;
+constexpr int64_t kBlock = kFewRegisters ? 6 : 8;
+// Where registers are few, sums over pooled keys go through the rows once for each block of channels. Then each block has
+// its rows for itself, one after the other: all rows of all channels and the factors do not fit in the first-level cache.
+constexpr bool kRowsInBlocks = kFewRegisters;
 
 // A number for each query of a group.
 template <typename T>
@@ -64,7 +68,7 @@ struct Group {
   const T* outside;                            // (k, lanes), -inf where a column of the window is outside of the image
   const T* pooled_bias;                        // biases of the group's queries, for each pooled key at a place:
   const int64_t* bias_places;                  // (pooled keys)
-  const Element *pooled_key, *pooled_value;    // blocks (d, kBlock) and rows (d padded to kBlock)
+  const Element *pooled_key, *pooled_value;    // blocks (d, kBlock) and rows (d padded to kBlock), see kRowsInBlocks
   const T *window_bias, *tokens, *token_bias;  // (k * k), (d, k * k), (k * k)
   T *pooled, *window_weights, *token_weights;  // (pooled keys, lanes), (k * k, lanes), (k * k, lanes): logits, then weights
   T *output, *logsumexp;                       // (d padded, lanes), (lanes)
@@ -75,7 +79,7 @@ template <typename T, typename Element = T>
 struct GradientGroup : Group<T, Element> {
   int64_t row_channels;                                  // d padded as in OuterProducts
   const T* grad_output;                                  // planes with `query_stride`
-  const Element *pooled_value_blocks, *pooled_key_rows;  // blocks (d, kBlock) and rows (d padded to kBlock)
+  const Element *pooled_value_blocks, *pooled_key_rows;  // the same
   T* grad_pooled_bias;                                   // as `pooled_bias`
   T *grad_pooled, *grad_window, *grad_tokens;            // of the logits, and of the token weights
   T *grad_window_rows, *factor_rows;                     // where grad_window and the weights of the window's values are
@@ -154,30 +158,30 @@ struct UnitGradient {
 // Pooled tokens (pooled keys padded to kBlock, row_size) where products read them.
 template <typename T, typename Element = T>
 struct PooledLayouts {
-  const T* tokens;
-  Element *rows, *blocks;  // rows of `row_size`, and blocks (d, kBlock); pairs are as in Group
+  const T* tokens;         // rows of `row_size`
+  Element *rows, *blocks;  // rows as in Group, unless the tokens are these, and blocks (d, kBlock)
   int64_t padded_keys, channels, row_size;
 };
 
 template <typename T>
 BIOATTN_KERNEL void make_unit(const UnitVectors<T> u) {
-  for (int64_t first = 0; first < u.stride; first += kQueries<T>) {
-    Lanes<T> squares = {};
+  for (int64_t first = 0; first < u.stride; first += kLanes<T>) {
+    Vector<T> squares = {};
     for (int64_t c = 0; c < u.channels; ++c) {
-      const Lanes<T> x = load_lanes(u.tokens + c * u.stride + first);
+      const Vector<T> x = load(u.tokens + c * u.stride + first);
       squares += x * x;
     }
     T* inverse = u.inverse_norms + first;
     store(inverse, squares);
 #pragma omp simd
-    for (int64_t lane = 0; lane < kQueries<T>; ++lane) {
+    for (int64_t lane = 0; lane < kLanes<T>; ++lane) {
       const T norm = std::sqrt(inverse[lane]);
       inverse[lane] = 1 / (norm < T(kSmallestNorm) ? T(kSmallestNorm) : norm);
     }
-    const Lanes<T> factor = load_lanes(inverse);
+    const Vector<T> factor = load(inverse);
     for (int64_t c = 0; c < u.channels; ++c) {
       T* x = u.tokens + c * u.stride + first;
-      store(x, load_lanes(x) * factor);
+      store(x, Vector<T>(load(x) * factor));
     }
   }
 }
@@ -185,9 +189,9 @@ BIOATTN_KERNEL void make_unit(const UnitVectors<T> u) {
 template <typename T>
 BIOATTN_KERNEL void scale_queries(const ScaledQueries<T> q) {
   for (int64_t c = 0; c < q.channels; ++c)
-    for (int64_t first = 0; first < q.stride; first += kQueries<T>) {
+    for (int64_t first = 0; first < q.stride; first += kLanes<T>) {
       const int64_t place = c * q.stride + first;
-      store(q.scaled + place, (load_lanes(q.unit + place) + q.query_embedding[c]) * load_lanes(q.factors + first));
+      store(q.scaled + place, Vector<T>((load(q.unit + place) + q.query_embedding[c]) * load(q.factors + first)));
     }
 }
 
@@ -254,18 +258,55 @@ BIOATTN_INLINE void sum_rows(
     T* sums, int64_t steps, const Element* rows, int64_t channels, const FirstTime& first_time, const Again& again) {
   constexpr int64_t at_once = kBlocksAtOnce<Element>;
   const int64_t padded = (channels + kBlock - 1) / kBlock * kBlock;
+  const int64_t row_size = kRowsInBlocks ? kBlock : padded, to_next = kRowsInBlocks ? steps : 1;
   int64_t first = at_once * kBlock;
   if (first <= padded)
-    sum_blocks<at_once>(sums, steps, rows, padded, first_time);
+    sum_blocks<at_once>(sums, steps, rows, row_size, first_time);
   else
-    sum_blocks<1>(sums, steps, rows, padded, first_time), first = kBlock;
+    sum_blocks<1>(sums, steps, rows, row_size, first_time), first = kBlock;
   for (; first + at_once * kBlock <= padded; first += at_once * kBlock)
-    sum_blocks<at_once>(sums + first * kQueries<T>, steps, rows + first, padded, again);
-  for (; first < padded; first += kBlock) sum_blocks<1>(sums + first * kQueries<T>, steps, rows + first, padded, again);
+    sum_blocks<at_once>(sums + first * kQueries<T>, steps, rows + first * to_next, row_size, again);
+  for (; first < padded; first += kBlock)
+    sum_blocks<1>(sums + first * kQueries<T>, steps, rows + first * to_next, row_size, again);
+}
+
+// Copies kLanes<float> tokens, `token_stride` apart, to planes of their channels, of which there are at least as many;
+// and back. Square blocks are transposed in registers.
+BIOATTN_KERNEL void load_block(const float* tokens, int64_t token_stride, int64_t channels, float* planes, int64_t stride) {
+  constexpr int64_t lanes = kLanes<float>;
+  for (int64_t begin = 0; begin < channels; begin += lanes) {
+    const int64_t first = std::min(begin, channels - lanes);
+    Vector<float> rows[lanes];
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < lanes; ++i) rows[i] = load(tokens + i * token_stride + first);
+    transpose_blocks(rows);
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < lanes; ++i) store(planes + (first + i) * stride, rows[i]);
+  }
+}
+
+BIOATTN_KERNEL void store_block(const float* planes, int64_t stride, int64_t channels, float* tokens, int64_t token_stride) {
+  constexpr int64_t lanes = kLanes<float>;
+  for (int64_t begin = 0; begin < channels; begin += lanes) {
+    const int64_t first = std::min(begin, channels - lanes);
+    Vector<float> rows[lanes];
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < lanes; ++i) rows[i] = load(planes + (first + i) * stride);
+    transpose_blocks(rows);
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < lanes; ++i) store(tokens + i * token_stride + first, rows[i]);
+  }
 }
 
 template <typename T>
 BIOATTN_INLINE void transpose(const T* planes, int64_t stride, int64_t channels, T* rows, int64_t row_channels) {
+  if constexpr (kFewRegisters && std::is_same_v<T, float>) {
+    if (channels >= kLanes<float>) {
+      for (int64_t lane = 0; lane < kQueries<float>; lane += kLanes<float>)
+        store_block(planes + lane, stride, channels, rows + lane * row_channels, row_channels);
+      return;
+    }
+  }
   for (int64_t lane = 0; lane < kQueries<T>; ++lane)
     for (int64_t c = 0; c < channels; ++c) rows[lane * row_channels + c] = planes[c * stride + lane];
 }
@@ -320,10 +361,16 @@ BIOATTN_KERNEL void add_outer_products(const OuterProducts<T> o) {
 
 template <typename T>
 BIOATTN_KERNEL void lay_out(const PooledLayouts<T> l) {
-  std::copy_n(l.tokens, l.padded_keys * l.row_size, l.rows);
-  for (int64_t p = 0; p < l.padded_keys; ++p)
-    for (int64_t c = 0; c < l.channels; ++c)
-      l.blocks[(p / kBlock * l.channels + c) * kBlock + p % kBlock] = l.tokens[p * l.row_size + c];
+  if (kRowsInBlocks) {
+    T* row = l.rows;
+    for (int64_t c = 0; c < l.row_size; c += kBlock)
+      for (int64_t p = 0; p < l.padded_keys; ++p, row += kBlock) std::copy_n(l.tokens + p * l.row_size + c, kBlock, row);
+  }
+  T* target = l.blocks;
+  for (const T* block = l.tokens; block < l.tokens + l.padded_keys * l.row_size; block += kBlock * l.row_size)
+    for (int64_t c = 0; c < l.channels; ++c, target += kBlock)
+#pragma GCC unroll 8
+      for (int64_t k = 0; k < kBlock; ++k) target[k] = block[k * l.row_size + c];
 }
 
 #if BIOATTN_BFLOAT16
@@ -383,34 +430,6 @@ BIOATTN_INLINE Bits written_factors(int64_t step, const Pair* written) {
   return make_pairs(load(written + step * kLanes<float>));
 }
 #endif
-
-// Copies kLanes<float> tokens, `token_stride` apart, to planes of their channels, of which there are at least as many;
-// and back. Square blocks are transposed in registers.
-BIOATTN_KERNEL void load_block(const float* tokens, int64_t token_stride, int64_t channels, float* planes, int64_t stride) {
-  constexpr int64_t lanes = kLanes<float>;
-  for (int64_t begin = 0; begin < channels; begin += lanes) {
-    const int64_t first = std::min(begin, channels - lanes);
-    Vector<float> rows[lanes];
-#pragma GCC unroll 16
-    for (int64_t i = 0; i < lanes; ++i) rows[i] = load(tokens + i * token_stride + first);
-    transpose_blocks(rows);
-#pragma GCC unroll 16
-    for (int64_t i = 0; i < lanes; ++i) store(planes + (first + i) * stride, rows[i]);
-  }
-}
-
-BIOATTN_KERNEL void store_block(const float* planes, int64_t stride, int64_t channels, float* tokens, int64_t token_stride) {
-  constexpr int64_t lanes = kLanes<float>;
-  for (int64_t begin = 0; begin < channels; begin += lanes) {
-    const int64_t first = std::min(begin, channels - lanes);
-    Vector<float> rows[lanes];
-#pragma GCC unroll 16
-    for (int64_t i = 0; i < lanes; ++i) rows[i] = load(planes + (first + i) * stride);
-    transpose_blocks(rows);
-#pragma GCC unroll 16
-    for (int64_t i = 0; i < lanes; ++i) store(tokens + i * token_stride + first, rows[i]);
-  }
-}
 
 #if BIOATTN_BFLOAT16
 // Adds products with kChannels channels of the rows to their sums for the keys of a block.
@@ -638,13 +657,11 @@ BIOATTN_INLINE void compute_token_weights(const Group<T, Element>& g) {
   for (; offset < g.offsets; ++offset) compute_token_weights_of<1>(g, offset);
 }
 
+// The logits of the pooled keys; returns the highest.
 template <typename T, typename Element>
-BIOATTN_KERNEL void attend(const Group<T, Element> g) {
-  if (g.tokens) compute_token_weights(g);
+BIOATTN_INLINE Lanes<T> compute_pooled_logits(const Group<T, Element>& g, const Factors<Element>& query, T* target) {
   Lanes<T> highest = Lanes<T>{} - std::numeric_limits<T>::infinity();
-  const auto query = pack(g.query, g.query_stride, g.channels, g.packed);
   const Element* keys = g.pooled_key;
-  T* target = g.pooled;
   for (int64_t p = 0; p < g.blocks * kBlock; p += kBlock, keys += query.number * kBlock) {
     Lanes<T> products[kBlock];
     multiply_by_block<T>(products, query, keys);
@@ -655,6 +672,14 @@ BIOATTN_KERNEL void attend(const Group<T, Element> g) {
       highest = larger(highest, logit);
     }
   }
+  return highest;
+}
+
+template <typename T, typename Element>
+BIOATTN_KERNEL void attend(const Group<T, Element> g) {
+  if (g.tokens) compute_token_weights(g);
+  const auto query = pack(g.query, g.query_stride, g.channels, g.packed);
+  Lanes<T> highest = compute_pooled_logits(g, query, g.pooled);
   compute_window_logits(g);
   for (int64_t offset = 0; offset < g.offsets; ++offset) {
     const Lanes<T> logit = load_lanes(g.window_weights + offset * kQueries<T>);
@@ -681,6 +706,13 @@ BIOATTN_KERNEL void attend(const Group<T, Element> g) {
   add_window(g.output, g, g.window_weights, g.values);
 }
 
+// sum_rows with written factors, as a function of its own: what its caller holds in registers would take the place of sums.
+template <typename T>
+BIOATTN_KERNEL void sum_rows_of_written(T* sums, int64_t steps, const T* rows, int64_t channels, const T* written) {
+  const auto factors = [&](int64_t step) __attribute__((always_inline)) { return written_factors(step, written); };
+  sum_rows(sums, steps, rows, channels, factors, factors);
+}
+
 template <typename T, typename Element>
 BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> g) {
   if (g.tokens) compute_token_weights(g);
@@ -694,31 +726,51 @@ BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> g) {
     mean += load_lanes(g.window_weights + place) * load_lanes(g.grad_tokens + place);
   const auto query = pack(g.query, g.query_stride, g.channels, g.packed);
   const auto grad_output = pack(g.grad_output, g.query_stride, g.channels, g.packed + query.number * kQueries<T>);
-  const Element *keys = g.pooled_key, *values = g.pooled_value_blocks;
   const int64_t pooled = g.blocks * kBlock, block_size = query.number * kBlock;
-  for (int64_t p = 0; p < pooled; p += kBlock, keys += block_size, values += block_size) {
-    Lanes<T> products[kBlock], gradients[kBlock];
-    multiply_by_block<T>(products, query, keys);
-    multiply_by_block<T>(gradients, grad_output, values);
+  const Element* values = g.pooled_value_blocks;
+  // Weights of the pooled keys and their gradients. Where registers are few, each step has a loop of its own; else all
+  // of a block is done in registers.
+  const T *weights = g.pooled, *gradients = g.grad_pooled;
+  if constexpr (kFewRegisters) {
+    T *of_weights = g.value_factors, *of_gradients = g.key_factors;
+    compute_pooled_logits(g, query, of_weights);
+    sum += exponentiate_lanes(of_weights, pooled, shift, g.packed);
+    T *weight = of_weights, *gradient = of_gradients;
+    for (int64_t p = 0; p < pooled; p += kBlock, values += block_size) {
+      Lanes<T> products[kBlock];
+      multiply_by_block<T>(products, grad_output, values);
 #pragma GCC unroll 8
-    for (int64_t k = 0; k < kBlock; ++k) {
-      const Lanes<T> weight = weight_of(pooled_logit(g, products[k], p + k), shift, g.packed);
-      sum += weight;
-      mean += weight * gradients[k];
-      store(g.pooled + (p + k) * kQueries<T>, weight);
-      store(g.grad_pooled + (p + k) * kQueries<T>, gradients[k]);
+      for (int64_t k = 0; k < kBlock; ++k, weight += kQueries<T>, gradient += kQueries<T>) {
+        mean += load_lanes(weight) * products[k];
+        store(gradient, products[k]);
+      }
     }
+    weights = of_weights, gradients = of_gradients;
+  } else {
+    const Element* keys = g.pooled_key;
+    for (int64_t p = 0; p < pooled; p += kBlock, keys += block_size, values += block_size) {
+      Lanes<T> products[kBlock], products_with_values[kBlock];
+      multiply_by_block<T>(products, query, keys);
+      multiply_by_block<T>(products_with_values, grad_output, values);
 #pragma GCC unroll 8
-    for (int64_t step = 0; step < kBlock / kNumbers<Element>; ++step)
-      factors_of_step(p / kNumbers<Element> + step, g.value_factors, [&](int64_t key) __attribute__((always_inline)) {
-        return load_lanes(g.pooled + key * kQueries<T>);
-      });
+      for (int64_t k = 0; k < kBlock; ++k) {
+        const Lanes<T> weight = weight_of(pooled_logit(g, products[k], p + k), shift, g.packed);
+        sum += weight;
+        mean += weight * products_with_values[k];
+        store(g.pooled + (p + k) * kQueries<T>, weight);
+        store(g.grad_pooled + (p + k) * kQueries<T>, products_with_values[k]);
+      }
+#pragma GCC unroll 8
+      for (int64_t step = 0; step < kBlock / kNumbers<Element>; ++step)
+        factors_of_step(p / kNumbers<Element> + step, g.value_factors, [&](int64_t key) __attribute__((always_inline)) {
+          return load_lanes(g.pooled + key * kQueries<T>);
+        });
+    }
   }
   // 1 but for rounding, which would remain where the gradients of logits cancel; 0 in lanes without a query.
   const Lanes<T> scale = where_less(shift, std::numeric_limits<T>::infinity(), inverse_of(sum));
   mean *= scale;
   const Lanes<T> scaled_mean = mean * scale;
-  const T *weights = g.pooled, *gradients = g.grad_pooled;
   T* grad_bias = g.grad_pooled_bias;
   const int64_t *places = g.bias_places, pooled_keys = g.pooled_keys, steps = pooled / kNumbers<Element>;
   Element* key_factors = g.key_factors;
@@ -728,10 +780,17 @@ BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> g) {
     if (p < pooled_keys) add_to(grad_bias + places[p], gradient);
     return gradient;
   };
-  sum_rows(
-      g.grad_query, steps, g.pooled_key_rows, g.channels,
-      [&](int64_t step) __attribute__((always_inline)) { return factors_of_step(step, key_factors, gradient_of_logit); },
-      [&](int64_t step) __attribute__((always_inline)) { return written_factors(step, key_factors); });
+  const auto factors_at = [&](int64_t step) __attribute__((always_inline)) {
+    return factors_of_step(step, key_factors, gradient_of_logit);
+  };
+  if constexpr (kFewRegisters) {
+    for (int64_t p = 0; p < pooled; ++p) factors_at(p);
+    sum_rows_of_written(g.grad_query, steps, g.pooled_key_rows, g.channels, key_factors);
+  } else {
+    sum_rows(g.grad_query, steps, g.pooled_key_rows, g.channels, factors_at, [&](int64_t step) __attribute__((always_inline)) {
+      return written_factors(step, key_factors);
+    });
+  }
   for (int64_t offset = 0; offset < g.offsets; ++offset) {
     const int64_t place = offset * kQueries<T>;
     const Lanes<T> weight = load_lanes(g.window_weights + place) * scale, grad_token = load_lanes(g.grad_tokens + place);
@@ -782,7 +841,8 @@ BIOATTN_KERNEL void differentiate_query(const QueryGradient<T> q) {
   differentiate_norm(q.gradient, q.unit, q.stride, q.inverse_norms, q.channels);
 }
 
-template <int64_t kChannels, typename T>
+// The gradients of kChannels channels from c on: of the keys, of the values, or of both.
+template <int64_t kChannels, bool kOfKeys, bool kOfValues, typename T>
 BIOATTN_INLINE void gather_gradients_of_channels(const WindowGradients<T>& g, int64_t c) {
   Lanes<T> key[kChannels] = {}, value[kChannels] = {};
   for (int64_t dy = 0; dy < g.window; ++dy) {
@@ -792,25 +852,32 @@ BIOATTN_INLINE void gather_gradients_of_channels(const WindowGradients<T>& g, in
       // In the window of that query, this token has the opposite offset.
       const int64_t place = (g.offsets - 1 - dy * g.window - dx) * g.padded_width + dx;
       const Lanes<T> grad_window = load_lanes(g.grad_window[dy] + place), factor = load_lanes(g.factors[dy] + place);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
       for (int64_t k = 0; k < kChannels; ++k) {
-        key[k] += grad_window * load_lanes(queries + k * g.stride + dx);
-        value[k] += factor * load_lanes(grad_outputs + k * g.stride + dx);
+        if (kOfKeys) key[k] += grad_window * load_lanes(queries + k * g.stride + dx);
+        if (kOfValues) value[k] += factor * load_lanes(grad_outputs + k * g.stride + dx);
       }
     }
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 6
   for (int64_t k = 0; k < kChannels; ++k) {
-    store(g.grad_key + (c + k) * kQueries<T>, key[k]);
-    store(g.grad_value + (c + k) * kQueries<T>, value[k]);
+    if (kOfKeys) store(g.grad_key + (c + k) * kQueries<T>, key[k]);
+    if (kOfValues) store(g.grad_value + (c + k) * kQueries<T>, value[k]);
   }
 }
 
 template <typename T>
 BIOATTN_KERNEL void gather_gradients(const WindowGradients<T> g) {
   int64_t c = 0;
-  for (; c + 4 <= g.channels; c += 4) gather_gradients_of_channels<4>(g, c);
-  for (; c < g.channels; ++c) gather_gradients_of_channels<1>(g, c);
+  if constexpr (kFewRegisters) {
+    for (; c + kBlock <= g.channels; c += kBlock) {
+      gather_gradients_of_channels<kBlock, true, false>(g, c);
+      gather_gradients_of_channels<kBlock, false, true>(g, c);
+    }
+  } else {
+    for (; c + 4 <= g.channels; c += 4) gather_gradients_of_channels<4, true, true>(g, c);
+  }
+  for (; c < g.channels; ++c) gather_gradients_of_channels<1, true, true>(g, c);
 }
 
 template <typename T>

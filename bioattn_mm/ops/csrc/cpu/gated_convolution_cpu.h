@@ -9,13 +9,17 @@ namespace {
 // A tile. At its borders the gradient of the convolution is computed twice, which costs less than to store it.
 constexpr int64_t kRows = 32, kColumns = 32;
 constexpr int64_t kTaps = 9, kCacheLine = 64;
+// Neighbouring cache lines of each token that are computed together, row by row, at most. The tokens of a tile lie in more
+// pages than the processor keeps addresses of, so that a page is looked up anew for each row: once for all of these lines.
+// Instruction sets with more registers keep the one with which they were measured.
+constexpr int64_t kLines = kRegisters < 32 ? 8 : 1;
 // Sums of the backward pass, for the gradients of the convolution's weight and bias and of the bias of gate and features.
 enum { kOfConvolution = kTaps,
        kOfGate,
        kOfFeatures,
        kSums };
 
-// A rectangle of tokens of an image, and the channels from `first` on to before `last`, at most those of a cache line.
+// A rectangle of tokens of an image, and the channels from `first` on to before `last`, at most those of kLines.
 // Pointers are to the image.
 template <typename Data>
 struct Tile {
@@ -215,7 +219,7 @@ struct AllLanes {
   BIOATTN_INLINE LanesOf<Data>* end() { return lanes + number; }
 
   int64_t number;
-  LanesOf<Data> lanes[kCacheLine / sizeof(Data) / kLanes<Number<Data>>];
+  LanesOf<Data> lanes[kLines * kCacheLine / sizeof(Data) / kLanes<Number<Data>>];
 };
 
 template <typename Data>
@@ -273,8 +277,9 @@ void for_tiles(const Tensor& x, const Tile<Data>& all, const Compute& compute) {
   const int64_t rows = divide_up(all.height, kRows), columns = divide_up(all.width, kColumns);
   const int64_t step = kCacheLine / sizeof(Data), groups = divide_up(all.channels, step);
   parallel_for(0, number_of_rectangles(x) * groups, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t number = begin; number < end; ++number) {
-      const int64_t rectangle = number / groups;
+    for (int64_t number = begin, lines; number < end; number += lines) {
+      const int64_t rectangle = number / groups, group = number % groups;
+      lines = std::min({kLines, end - number, groups - group});
       const int64_t tokens = rectangle / columns / rows * all.height * all.width * all.channels;
       Tile<Data> tile = all;
       tile.x += 2 * tokens;
@@ -283,7 +288,7 @@ void for_tiles(const Tensor& x, const Tile<Data>& all, const Compute& compute) {
         tile.grad_x += 2 * tokens, tile.grad_output += tokens, tile.sums += rectangle * kSums * all.channels;
       tile.top = rectangle / columns % rows * kRows, tile.bottom = std::min(tile.top + kRows, all.height);
       tile.left = rectangle % columns * kColumns, tile.right = std::min(tile.left + kColumns, all.width);
-      tile.first = number % groups * step, tile.last = std::min(tile.first + step, all.channels);
+      tile.first = group * step, tile.last = std::min((group + lines) * step, all.channels);
       compute(tile);
     }
   });

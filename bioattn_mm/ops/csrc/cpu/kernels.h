@@ -10,6 +10,25 @@
 
 namespace bioattn_mm::BIOATTN_ISA {
 
+// Memory that begins with a cache line, so that vectors at multiples of their size lie in one line each. That of
+// std::vector begins between two, and every second vector of 32 bytes would lie in two lines and take two loads.
+template <typename T>
+struct CacheLineAllocator {
+  typedef T value_type;
+  static constexpr std::align_val_t kAlignment{64};
+
+  CacheLineAllocator() = default;
+  template <typename Other>
+  CacheLineAllocator(const CacheLineAllocator<Other>&) {}
+
+  T* allocate(size_t number) { return static_cast<T*>(::operator new(number * sizeof(T), kAlignment)); }
+  void deallocate(T* data, size_t) { ::operator delete(data, kAlignment); }
+  bool operator==(const CacheLineAllocator&) const { return true; }
+  bool operator!=(const CacheLineAllocator&) const { return false; }
+};
+template <typename T>
+using Buffer = std::vector<T, CacheLineAllocator<T>>;
+
 // The larger of two numbers; the second where one is NaN.
 template <typename T>
 BIOATTN_INLINE T larger(T x, T y) {

@@ -155,13 +155,15 @@ struct Layers {
     const T *first_layer = hidden_weight.const_data_ptr<T>(), *first_bias = hidden_bias.const_data_ptr<T>();
     const T* second_layer = weight.const_data_ptr<T>();
     const int64_t units = weight.size(1);
-    for (int64_t unit = 0; unit < units; ++unit) {
-      slope[unit] = first_layer[2 * unit + 1];
-      for (int64_t row = 0; row < rows; ++row)
-        offset[row * hidden + unit] = first_bias[unit] + of_rows[row] * first_layer[2 * unit];
+    std::vector<T> row_slope(units);
+    for (int64_t unit = 0; unit < units; ++unit)
+      row_slope[unit] = first_layer[2 * unit], slope[unit] = first_layer[2 * unit + 1];
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t unit = 0; unit < units; ++unit)
+        offset[row * hidden + unit] = first_bias[unit] + of_rows[row] * row_slope[unit];
+    for (int64_t unit = 0; unit < units; ++unit)
       for (int64_t head = 0; head < heads; ++head)
         grouped[(head / lanes * hidden + unit) * lanes + head % lanes] = second_layer[head * units + unit];
-    }
     order.resize(columns);
     std::iota(order.begin(), order.end(), 0);
     // NaN is the largest.
@@ -212,7 +214,8 @@ template <typename T>
 LogCPBGradients backward(
     const Layers<T>& layers, const Tensor& grad_table, const Tensor& vertical, const Tensor& hidden_weight,
     const Tensor& hidden_bias, const Tensor& weight) {
-  const int64_t blocks = std::min(layers.rows, kRowBlocks), lanes = layers.lanes, size = layers.hidden * 3 * lanes;
+  const int64_t blocks = std::clamp(layers.rows, int64_t(1), kRowBlocks);
+  const int64_t lanes = layers.lanes, size = layers.hidden * 3 * lanes;
   const int64_t* order = layers.order.data();
   const T *grad_data = grad_table.const_data_ptr<T>(), *vertical_data = vertical.const_data_ptr<T>();
   const Tensor unit_sums = empty({layers.groups, blocks, size}, weight.options());
@@ -233,6 +236,11 @@ LogCPBGradients backward(
       }
     }
   });
+  // Sums of all blocks, in order, in the place of the first one.
+  for (int64_t group = 0; group < layers.groups; ++group) {
+    T* total = unit_sums_data + group * blocks * size;
+    for (int64_t block = 1; block < blocks; ++block) add_scaled(total, T(1), total + block * size, size);
+  }
   // Of a head and a hidden unit that is active: sums of the gradients, and of these times either coordinate.
   const int64_t units = weight.size(1);
   const T *weights = weight.const_data_ptr<T>(), *first_layer = hidden_weight.const_data_ptr<T>();
@@ -243,10 +251,9 @@ LogCPBGradients backward(
   T* grad_second = std::get<2>(grad).mutable_data_ptr<T>();
   for (int64_t head = 0; head < layers.heads; ++head)
     for (int64_t unit = 0; unit < units; ++unit) {
-      T sum[3] = {};
-      for (int64_t block = 0; block < blocks; ++block)
-        for (int64_t k = 0; k < 3; ++k)
-          sum[k] += unit_sums_data[(head / lanes * blocks + block) * size + (unit * 3 + k) * lanes + head % lanes];
+      T sum[3];
+      for (int64_t k = 0; k < 3; ++k)
+        sum[k] = unit_sums_data[head / lanes * blocks * size + (unit * 3 + k) * lanes + head % lanes];
       const int64_t place = head * units + unit;
       grad_second[place] =
           sum[0] * first_bias[unit] + sum[1] * first_layer[2 * unit] + sum[2] * first_layer[2 * unit + 1];
