@@ -137,8 +137,10 @@ test-package: setup $(VENV)/.ready-deploy
 BOUNDS_PYTHONS ?= $(foreach minor,14 13 12 11 10,$(firstword \
 	$(wildcard $(HOME)/.pyenv/versions/3.$(minor).*/bin/python) $(shell command -v python3.$(minor))))
 
-test-bounds: wheel
-	tests/package/bounds.sh dist/bioattn_mm-*.whl $(BOUNDS_PYTHONS)
+# WHEEL=dist/... for one that is there: what has passed with it is not run again.
+test-bounds: $(if $(WHEEL),$(VENV)/.ready-wheel,wheel)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/package/bounds.py \
+		$(or $(WHEEL),dist/bioattn_mm-*.whl) --pythons $(BOUNDS_PYTHONS) $(BOUNDS_ARGS)
 	tests/package/cross_compile.sh $(BIN)/python
 
 # The variables lower PyTorch, oneDNN and MKL, too; what runs kernels for GPUs on the CPU is left out.

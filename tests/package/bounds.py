@@ -3,12 +3,14 @@
 Makes an environment for each torch and each Python that has it, with the wheel and all its extras. In each it
 
 - runs `python -m bioattn_mm.ops --check`;
-- trains two steps with mmdet, mmseg, mmpretrain and timm, and predicts with what was trained (use_wheel.py).
+- imports mmdet, mmseg and mmpretrain and predicts with a detector and a segmentor, and trains two steps with timm
+  (use_wheel.py).
 
-The operators' tests run in the first Python of each torch, because the libraries know nothing of Python. With the newest
-torch the first Python also exports to ONNX, compares the file in onnxruntime, and runs tests of the page. Nothing is
-pinned there, as README says; with the lowest torch, every package has the lowest version that pyproject.toml names. A
-torch for the CPU may have no torchvision that fits: then there are the operators alone.
+The first Python of each torch also trains what the others predict with, two steps with mmdet, mmseg and mmpretrain, and
+runs the operators' tests, because the libraries know nothing of Python. With the newest torch it also exports to ONNX,
+compares the file in onnxruntime, and runs tests of the page. Nothing is pinned there, as README says; with the lowest
+torch, every package has the lowest version that pyproject.toml names. A torch for the CPU may have no torchvision that
+fits: then there are the operators alone.
 
 uv makes an environment of hard links to a cache that stands beside it, and each is removed after its use: 20 GB on disk
 at most. An environment that passed stands in a table of that wheel in FOLDER, and is not tried again. At the end the
@@ -115,19 +117,14 @@ class Environment:
         tests = used = '-'
         if not self.torch.endswith('+cpu'):
             everything = with_tests and self.torch == 'newest'
-            used = self.run('python', 'tests/package/use_wheel.py', *(['--export'] if everything else []))
-            used = used.splitlines()[-1]
+            export = ['--export'] if everything else []
+            used = self.run('python', 'tests/package/use_wheel.py', '../used', *export).splitlines()[-1]
             if everything:
                 used += f', page ({self.run(*PAGE_TESTS).splitlines()[-1]})'
             if with_tests:
                 tests = self.run(*OPERATORS_TESTS).splitlines()[-1]
         python = self.run('python', '--version').split()[1]
         return [python, versions['torch'], versions['numpy'], cuda.split(';')[0], report.splitlines()[-1], tests, used]
-
-    def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
-        for name in ('data', 'work_dirs', 'used'):
-            shutil.rmtree(self.folder / 'suite' / name, ignore_errors=True)
 
     def make_room(self, *names: str) -> None:
         """Remove packages from the cache, or all of them."""
@@ -174,6 +171,7 @@ def main() -> None:
         lowest = lowest_versions() if torch == 'lowest' else []
         version = next((name.split('==')[1] for name in lowest if name.startswith('torch==')), torch)
         tested = False
+        shutil.rmtree(folder / 'used', ignore_errors=True)
         for python in args.pythons:
             key = f'{torch} with {python}: '
             environment = Environment(folder, python, version, lowest)
@@ -191,7 +189,7 @@ def main() -> None:
                     failed.append(f'torch {torch} with {python}')
                     continue
                 finally:
-                    environment.remove()
+                    shutil.rmtree(environment.path, ignore_errors=True)
                 with table.open('a') as file:
                     print(f'{key}{" | ".join(row)}', file=file)
                 print(' | '.join(row), flush=True)

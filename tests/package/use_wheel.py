@@ -1,4 +1,6 @@
-"""Trains a model of each framework for two steps and predicts with it, in a new folder `used`, for `bounds.py`.
+"""Trains a model of each framework for two steps and predicts with it, for `bounds.py`.
+
+Where FOLDER has weights of such a training already, it only predicts, with the backbone in timm trained all the same.
 
 Each command is that of a user, `bioattn ...`. It runs in a process that is forked from this one, because importing the
 frameworks takes longer than what the commands do.
@@ -7,6 +9,7 @@ frameworks takes longer than what the commands do.
 import argparse
 import multiprocessing
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -77,25 +80,31 @@ def train_timm() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('folder', type=Path, metavar='FOLDER', help='where data and weights are, or will be')
     parser.add_argument('--export', action='store_true', help='to ONNX, too, compared in onnxruntime')
-    export = parser.parse_args().export
-    os.mkdir('used')
-    os.chdir('used')
-    run('make-mini-datasets', '--num-train', '4', '--num-val', '2')
-    for framework, config in CONFIGS.items():
-        run('train', config, '--mini', '--work-dir', framework, '--cfg-options', *TWO_STEPS)
+    args = parser.parse_args()
+    trains = not (args.folder / 'mmpretrain' / 'iter_2.pth').is_file()  # what is trained last
+    if trains:
+        shutil.rmtree(args.folder, ignore_errors=True)
+        args.folder.mkdir()
+    os.chdir(args.folder)
+    if trains:
+        run('make-mini-datasets', '--num-train', '4', '--num-val', '2')
+        for framework, config in CONFIGS.items():
+            run('train', config, '--mini', '--work-dir', framework, '--cfg-options', *TWO_STEPS)
     for framework, images in IMAGES.items():
-        predicted = f'{framework}/predicted'
-        run('predict', CONFIGS[framework], f'{framework}/iter_2.pth', '--mini', '--out', predicted, images)
-        if len(list(Path(predicted, 'overlays').iterdir())) != 2:
+        predicted = Path('predicted', framework)
+        shutil.rmtree(predicted, ignore_errors=True)
+        run('predict', CONFIGS[framework], f'{framework}/iter_2.pth', '--mini', '--out', str(predicted), images)
+        if len(list((predicted / 'overlays').iterdir())) != 2:
             raise SystemExit(f'{predicted} has not the two images')
     train_timm()
-    done = [*CONFIGS, 'timm']
-    if export:
+    done = f'trained {", ".join(CONFIGS)}, timm; predicted' if trains else 'trained timm; predicted'
+    if args.export:
         options = ('--via', 'torch', '--to', 'onnx', '--out', 'exported', '--verify', '--verify-images', '2')
         run('export', CONFIGS['mmseg'], 'mmseg/iter_2.pth', '--mini', *options)
-        done.append('ONNX')
-    print(', '.join(done))
+        done += '; exported'
+    print(done)
 
 
 if __name__ == '__main__':
