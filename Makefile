@@ -37,8 +37,9 @@ help:
 	@echo 'make test-docs   every command of README.md and docs/, made short (half an hour)'
 	@echo 'make dry-run-all   the first training step of every config at full size (hours on a CPU)'
 	@echo 'make test-package   installs wheel and sdist into empty environments, trains and predicts there'
-	@echo 'make test-bounds    the wheel in the lowest, the newest and other releases of torch, with each Python (hours); the'
-	@echo "             operators' tests in the newest Python of each torch, --check and trainings in all; compiling for ARM"
+	@echo 'make test-bounds    the wheel in the lowest, the newest and other releases of torch, with each Python (an hour); the'
+	@echo "             operators' tests and trainings in the newest Python of each torch, --check and predictions in all;"
+	@echo '             compiling for ARM. WHEEL=dist/... goes on with a wheel that is there'
 	@echo 'make test-capabilities   the tests of the CPU operators with each instruction set below the one in use'
 	@echo 'make test-asan      the tests of the operators under AddressSanitizer, compiled into build/asan'
 	@echo 'make test-arm       the tests of the operators on 64-bit ARM in an emulator, compiled into build/arm'

@@ -111,7 +111,8 @@ def cuda_runtime(folders: list[str]) -> str:
     the copy names them. For what the operators call themselves, csrc/old_linux.h does that.
     """
     runtime = next(path for folder in folders if (path := Path(folder) / 'libcudart_static.a').is_file())
-    glibc = subprocess.check_output(['gcc', '-print-file-name=libc.so.6'], text=True).strip()
+    compiler = os.environ.get('CC', 'cc').split()[-1]
+    glibc = subprocess.check_output([compiler, '-print-file-name=libc.so.6'], text=True).strip()
     symbols = subprocess.check_output(['nm', '-D', '--defined-only', glibc], text=True)
     newer, old = set(), {}
     for name, at, version in re.findall(r' (\w+)(@@?)GLIBC_([\d.]+)$', symbols, re.MULTILINE):

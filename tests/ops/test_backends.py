@@ -146,3 +146,15 @@ def test_a_torch_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, 'LIBRARY', backends.Path(__file__))
     with pytest.warns(UserWarning, match=r'need torch 2\.10 or later, and this is torch 2\.9\.1\+cpu'):
         assert backends._load_library()
+
+
+def test_libraries_that_torch_cannot_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ('LIBRARY', 'CUDA_LIBRARY'):
+        monkeypatch.setattr(backends, name, backends.Path(__file__))
+    monkeypatch.setattr(backends, 'WHY_NOT_LOADED', None)
+    with pytest.warns(UserWarning, match=r'do not fit torch 2\..* \(.*\): attention runs in PyTorch, slower; to build'):
+        assert backends._load_library()
+    monkeypatch.setattr(torch.version, 'cuda', '13.0')
+    assert backends._load_cuda_library().startswith('the operators for CUDA do not fit torch 2.')
+    monkeypatch.setattr(torch.version, 'cuda', None)
+    assert backends._load_cuda_library().endswith('is built for the CPU alone')
