@@ -90,8 +90,8 @@ def library(name: str, sources: list, architectures: str = '') -> Extension:
         language='c++',
         include_dirs=[str(CSRC), *include_paths(device)],
         library_dirs=library_paths(device),
-        # CUDA's runtime is a part of the library, so that any driver of its release runs it, whatever torch brings. An
-        # old glibc has functions of the runtime in libraries of their own.
+        # CUDA's runtime is a part of the library, so that any driver of its release runs it, whatever torch brings.
+        # It calls functions that an old glibc has in libraries of their own.
         libraries=['torch_cpu', *(['torch_cuda', *OLD_GLIBC] if architectures else [])],
         extra_objects=[cuda_runtime(library_paths(device))] if architectures else [],
         extra_link_args=['-Wl,--no-as-needed'] if architectures else [],
@@ -107,8 +107,8 @@ def library(name: str, sources: list, architectures: str = '') -> Extension:
 def cuda_runtime(folders: list[str]) -> str:
     """CUDA's static runtime, as a copy that runs with `OLDEST_GLIBC` where this machine's glibc is younger.
 
-    A linker takes the default version of a function, such as dlopen@GLIBC_2.34, though the old ones are there as well;
-    the copy names them. For what the operators call themselves, csrc/old_linux.h does that.
+    A linker takes the default version of a function, such as dlopen@GLIBC_2.34, though the old ones are there as
+    well; the copy names them. For what the operators call themselves, csrc/old_linux.h does that.
     """
     runtime = next(path for folder in folders if (path := Path(folder) / 'libcudart_static.a').is_file())
     compiler = os.environ.get('CC', 'cc').split()[-1]

@@ -152,7 +152,7 @@ def test_libraries_that_torch_cannot_open(monkeypatch: pytest.MonkeyPatch) -> No
     for name in ('LIBRARY', 'CUDA_LIBRARY'):
         monkeypatch.setattr(backends, name, backends.Path(__file__))
     monkeypatch.setattr(backends, 'WHY_NOT_LOADED', None)
-    with pytest.warns(UserWarning, match=r'do not fit torch 2\..* \(.*\): attention runs in PyTorch, slower; to build'):
+    with pytest.warns(UserWarning, match=r'do not fit torch 2\..* \(.*\): attention runs in PyTorch, slower'):
         assert backends._load_library()
     monkeypatch.setattr(torch.version, 'cuda', '13.0')
     assert backends._load_cuda_library().startswith('the operators for CUDA do not fit torch 2.')

@@ -6,15 +6,15 @@ Makes an environment for each torch and each Python that has it, with the wheel 
 - imports mmdet, mmseg and mmpretrain and predicts with a detector and a segmentor, and trains two steps with timm
   (use_wheel.py).
 
-The first Python of each torch also trains what the others predict with, two steps with mmdet, mmseg and mmpretrain, and
-runs the operators' tests, because the libraries know nothing of Python. With the newest torch it also exports to ONNX,
-compares the file in onnxruntime, and runs tests of the page. Nothing is pinned there, as README says; with the lowest
-torch, every package has the lowest version that pyproject.toml names. A torch for the CPU may have no torchvision that
-fits: then there are the operators alone.
+The first Python of each torch also trains what the others predict with, two steps with mmdet, mmseg and mmpretrain,
+and runs the operators' tests, because the libraries know nothing of Python. With the newest torch it also exports to
+ONNX, compares the file in onnxruntime, and runs tests of the page. Nothing is pinned there, as README says; with the
+lowest torch, every package has the lowest version that pyproject.toml names. A torch for the CPU may have no
+torchvision that fits: then there are the operators alone.
 
-uv makes an environment of hard links to a cache that stands beside it, and each is removed after its use: 20 GB on disk
-at most. An environment that passed stands in a table of that wheel in FOLDER, and is not tried again. At the end the
-table is printed; the exit code is 1 if an environment failed.
+uv makes an environment of hard links to a cache that stands beside it, and each is removed after its use: 20 GB on
+disk at most. An environment that passed stands in a table of that wheel in FOLDER, and is not tried again. At the end
+the table is printed; the exit code is 1 if an environment failed.
 """
 
 import argparse
@@ -60,10 +60,11 @@ class Environment:
             'PATH': f'{self.path / "bin"}{os.pathsep}{os.environ["PATH"]}',
             'CC': 'no-compiler',
             'CXX': 'no-compiler',
+            # Environments with the same Python share their compiled modules.
+            'PYTHONPYCACHEPREFIX': str(folder / 'compiled'),
         }
-        self.variables.pop('PYTHONPATH', None)
-        # Each process would compile the modules of all libraries again.
-        self.variables.pop('PYTHONDONTWRITEBYTECODE', None)
+        for name in ('PYTHONPATH', 'PYTHONDONTWRITEBYTECODE'):
+            self.variables.pop(name, None)
 
     def run(self, *command: str) -> str:
         """What a command printed, in the folder of the suite."""
@@ -124,7 +125,8 @@ class Environment:
             if with_tests:
                 tests = self.run(*OPERATORS_TESTS).splitlines()[-1]
         python = self.run('python', '--version').split()[1]
-        return [python, versions['torch'], versions['numpy'], cuda.split(';')[0], report.splitlines()[-1], tests, used]
+        checked = report.splitlines()[-1]
+        return [python, versions['torch'], versions['numpy'], cuda.split(';')[0], checked, tests, used]
 
     def make_room(self, *names: str) -> None:
         """Remove packages from the cache, or all of them."""
@@ -149,7 +151,10 @@ def parse_args() -> argparse.Namespace:
         '--torches', nargs='+', default=TORCHES, metavar='VERSION', help=f'(default: {" ".join(TORCHES)})'
     )
     parser.add_argument(
-        '--folder', type=Path, default=ROOT / 'build' / 'bounds', help='where everything is put (default: build/bounds)'
+        '--folder',
+        type=Path,
+        default=ROOT / 'build' / 'bounds',
+        help='where everything is put (default: build/bounds)',
     )
     return parser.parse_args()
 

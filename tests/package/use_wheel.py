@@ -2,8 +2,8 @@
 
 Where FOLDER has weights of such a training already, it only predicts, with the backbone in timm trained all the same.
 
-Each command is that of a user, `bioattn ...`. It runs in a process that is forked from this one, because importing the
-frameworks takes longer than what the commands do.
+Each command is that of a user, `bioattn ...`. It runs in a process that is forked from this one, because importing
+the frameworks takes longer than what the commands do.
 """
 
 import argparse
@@ -13,8 +13,9 @@ import shutil
 import sys
 from pathlib import Path
 
-import bioattn_mm  # noqa: F401, I001  before mmdet, which looks for mmcv's operators when it is imported
+import bioattn_mm  # noqa: F401  before mmdet, which looks for mmcv's operators when it is imported
 
+# isort: split
 import mmdet.apis  # noqa: F401
 import mmpretrain.apis  # noqa: F401
 import mmseg.apis  # noqa: F401
