@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[1]
 DEPLOY_CONFIG = ROOT / 'configs/deploy/segmentation_onnxruntime_dynamic.py'
 CONFIGS = (
     'transnext/upernet_tiny_ade20k',
-    'convit/upernet_small_ade20k',
-    'pervit/upernet_small_ade20k',
+    'convit/upernet_tiny_ade20k',
+    'pervit/upernet_tiny_ade20k',
     'gab/upernet_vit_small_ade20k',
     'gab/upernet_swin_small_ade20k',
     'vars/upernet_rvt_tiny_vars_sd_ade20k',

@@ -29,7 +29,7 @@ def main() -> None:
         parser.error(f'script not found: {args.script}; searched in {Path.cwd()} and where packages are installed')
 
     sys.argv = [str(script), *args.args]
-    # As `python SCRIPT` does.
+    # `python SCRIPT` puts the folder of the script first, too.
     sys.path.insert(0, str(script.resolve().parent))
     os.environ['BIOATTN_MM_SCRIPT'] = str(script)
     from . import registry  # noqa: F401, here, because it takes seconds that --help need not take

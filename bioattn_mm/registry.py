@@ -74,7 +74,6 @@ HOOKS = child(
     'engine.amp',
     'engine.step_log',
     'engine.trackers',
-    'engine.watchdog',
     late=dict(AttentionStatisticsHook='engine.attention', GatherForValidationHook='engine.strategies'),
 )
 LOOPS = child(MMENGINE_LOOPS, 'engine.randomness')

@@ -8,7 +8,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 _CONFIG = ('classes', 'config', 'fractions', 'imagenet', 'installed', 'mini', 'own_data', 'pipelines', 'runner')
-# With all modules in them.
+# A subpackage stands for all modules in it.
 RENAMED = {
     'bioattn_mm.deploy': 'bioattn_mm.mmdeploy_rewriters',
     'bioattn_mm.cli.threads': 'bioattn_mm.process_settings',

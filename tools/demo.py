@@ -79,7 +79,7 @@ def main() -> None:
     )
     explorer = Explorer(lambda bias_mode: make_predictor(bias_mode=bias_mode))
     title = f'{Path(args.config).stem}, {Path(explorer.predictor.checkpoint).name}'
-    # Without it, `kill` would leave the temporary files behind.
+    # `kill` would else leave the temporary files behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with serving(explorer, title, args.host, args.port, args.max_upload * 2**20, args.allow_host) as url:
         print(f'{title}: {url}  (Ctrl+C ends it)', flush=True)

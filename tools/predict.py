@@ -46,6 +46,23 @@ def parse_args() -> argparse.Namespace:
     add_inputs(parser)
     add_results(parser)
     add_mode(parser, 'as the config says')
+    parser.add_integer(
+        '--tile',
+        minimum=32,
+        nargs='?',
+        const=640,
+        metavar='SIDE',
+        help='detectors: predict on overlapping tiles of SIDE x SIDE pixels (%(const)s without a value) and on the '
+        'whole image, and merge what is found: for small objects in large images',
+    )
+    parser.add_argument(
+        '--tile-overlap',
+        type=float,
+        default=0.2,
+        metavar='PART',
+        help='part of a tile that the next one covers, too: as large as the largest of the small objects (default: '
+        '%(default)s)',
+    )
     parser.add_argument(
         '--tta',
         action='store_true',
@@ -90,6 +107,7 @@ def predict() -> None:
     # Importing mmdet and mmseg takes seconds.
     from bioattn_mm.inference import Predictor
     from bioattn_mm.inference.results import Results
+    from bioattn_mm.inference.tiles import Tiling
 
     images, videos = find_inputs(args.inputs, args.max_frames)
     predictor = Predictor(
@@ -103,6 +121,7 @@ def predict() -> None:
         amp=args.amp,
         mode=args.mode,
         run_lengths=args.score_thr,
+        tiling=None if args.tile is None else Tiling(args.tile, args.tile_overlap),
     )
     command.check_classes(args.classes, predictor.classes)
     folder = Path(args.out) if args.out else command.default_folder(predictor.checkpoint)

@@ -13,7 +13,7 @@ from mmengine.dist import is_main_process
 from bioattn_mm.checkpoints import read_checkpoint, weights_for, weights_of
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.reports import write_contact_sheet
-from bioattn_mm.cli.trackers import set_trackers, tracked
+from bioattn_mm.cli.trackers import set_trackers
 from bioattn_mm.engine.amp import autocast_dtype
 from bioattn_mm.engine.hooks import FinitePredictionsHook
 from bioattn_mm.engine.step_log import NO_METRIC, not_finite
@@ -132,7 +132,7 @@ def main() -> None:
     if args.log:
         config.custom_hooks = [*config.get('custom_hooks', []), dict(type='bioattn_mm.LogTestMetricsHook')]
 
-    with tracked(args.log), failures_in_one_line(config, args.cfg_options) as hook:
+    with failures_in_one_line(config, args.cfg_options) as hook:
         runner = build_runner(config)
         runner.register_hook(hook)
         runner.register_hook(FinitePredictionsHook())

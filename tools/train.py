@@ -17,7 +17,7 @@ from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, run_tool
 from bioattn_mm.cli.dry_run import dry_run
 from bioattn_mm.cli.readable_log import readable_log
 from bioattn_mm.cli.start import WAIT, check_nothing_there, locked, set_resume, set_start
-from bioattn_mm.cli.trackers import keep_ids, set_trackers, tracked
+from bioattn_mm.cli.trackers import set_trackers
 from bioattn_mm.engine.amp import autocast_dtype
 from bioattn_mm.engine.checkpoints import latest_checkpoint
 from bioattn_mm.engine.randomness import warn_if_unseeded
@@ -25,7 +25,7 @@ from bioattn_mm.engine.step_log import summarised
 from bioattn_mm.errors import InputError
 from bioattn_mm.run_config.config import default_work_dir, load_config
 from bioattn_mm.run_config.data_check import check_annotations
-from bioattn_mm.run_config.distributed import rank_and_size, set_strategy, set_watchdog
+from bioattn_mm.run_config.distributed import rank_and_size, set_strategy
 from bioattn_mm.run_config.fractions import set_fraction
 from bioattn_mm.run_config.model_check import check_initial_weights, model_of
 from bioattn_mm.run_config.own_data import data_arguments, keep_data_files
@@ -106,9 +106,8 @@ def parse_args() -> argparse.Namespace:
         '--hang-timeout',
         type=seconds,
         metavar='SECONDS',
-        help='of several processes: after as long without a step of any of them, print which one the others wait for '
-        'and the stacks of all, and end, so that tools/dist_train.sh starts them again; 0: never (default: three '
-        "quarters of the config's env_cfg.dist_cfg.timeout, 1800 in the configs that come with the package)",
+        help='of several processes: end if one waits as long for another, so that tools/dist_train.sh starts again; '
+        "the config's env_cfg.dist_cfg.timeout (default: what the config says, 2400 in those of the package)",
     )
     parser.add_argument('--seed', type=seed, help="seed of all random numbers (default: the config's, else drawn)")
     parser.add_argument(
@@ -153,15 +152,18 @@ def parse_args() -> argparse.Namespace:
 @run_tool
 def main() -> None:
     args = parse_args()
-    # Without an error at the first bad entry, they are left out and counted.
+    # Bad entries are left out and counted where --skip-bad-data asks for it; else the first one is an error.
     data = data_arguments(args, problems=[] if args.skip_bad_data else None)
+    options = dict(args.cfg_options or {})
+    if args.hang_timeout is not None:
+        options['env_cfg.dist_cfg.timeout'] = args.hang_timeout
     config = load_config(
         args.config,
         data=data,
         mini=args.mini,
         epochs=args.epochs,
         backbone=args.backbone,
-        cfg_options=args.cfg_options,
+        cfg_options=options,
         dataloaders=('train_dataloader', 'val_dataloader'),
         shards=args.shards,
         launcher=args.launcher,
@@ -191,7 +193,6 @@ def main() -> None:
         set_strategy(config, args.strategy)
     if config.optim_wrapper.get('type') == 'AmpOptimWrapper' and not torch.cuda.is_available():
         raise InputError("the config's AmpOptimWrapper needs a GPU: on the CPU add --amp bfloat16")
-    set_watchdog(config, args.hang_timeout)
     if args.compile:
         set_compile(config, args.compile)
     if args.skip_bad_data:
@@ -210,8 +211,7 @@ def main() -> None:
             check_nothing_there(config.work_dir)
         if data and is_first:
             keep_data_files(config, config.work_dir)
-        with tracked(args.log):
-            train(config, args, notes)
+        train(config, args, notes)
 
 
 def train(config: Config, args: argparse.Namespace, notes: list[str]) -> None:
@@ -219,7 +219,6 @@ def train(config: Config, args: argparse.Namespace, notes: list[str]) -> None:
     with failures_in_one_line(config, args.cfg_options) as hook:
         runner = build_runner(config)
         runner.register_hook(hook)
-        keep_ids(config, args.log, args.launcher)
         # mmdet's and mmseg's inference APIs read the config in the work dir and in the checkpoints.
         name_host_transforms(runner.cfg)
         runner.dump_config()
@@ -238,8 +237,8 @@ def train(config: Config, args: argparse.Namespace, notes: list[str]) -> None:
 def seconds(text: str) -> float:
     """A time of the command line."""
     value = float(text)
-    if not 0 <= value < float('inf'):
-        raise argparse.ArgumentTypeError(f'expected 0 or more seconds, got {text}')
+    if not 0 < value < float('inf'):
+        raise argparse.ArgumentTypeError(f'expected more than 0 seconds, got {text}')
     return value
 
 

@@ -26,7 +26,7 @@ PIXEL_MAX = 255.0
 # Label of pixels without a class, which count neither in a loss nor in a metric.
 UNLABELLED = 255
 
-# From images, float32 (C, H, W) each, to the loss of each image and the wrong fraction of its predictions, both (N,).
+# It takes images, float32 (C, H, W) each, to the loss of each and the wrong fraction of its predictions, both (N,).
 Objective = Callable[[list[Tensor]], tuple[Tensor, Tensor]]
 
 

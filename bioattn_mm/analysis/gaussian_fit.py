@@ -82,7 +82,7 @@ def _minimize(
 
     model = lmfit.models.Gaussian2dModel()
     sigma_x, sigma_y = (axis.max() / 2 for axis in (x, y))
-    # With an offset, a Gaussian many times wider than the map is flat, and its width undetermined.
+    # A Gaussian many times wider than the map is flat: beside an offset its width would be undetermined.
     widest = 20 if with_offset else math.inf
     settings = dict(
         amplitude=peak * 2 * math.pi * sigma_x * sigma_y,

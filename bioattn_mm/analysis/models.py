@@ -17,7 +17,7 @@ from mmengine.registry import init_default_scope
 from torch import Tensor, nn
 
 from .. import timm_registry
-from ..checkpoints import load_backbone
+from ..checkpoints import Release, load_backbone
 from ..errors import InputError
 from ..files import unique_name
 from ..models.backbones import Backbone
@@ -26,9 +26,9 @@ from ..run_config.runner import without_initial_values
 
 SEED = 0  # of random weights
 RANDOM_WEIGHTS = 'random weights'
-# In place of a checkpoint of one of timm's models: timm's own weights.
+# This word in place of a checkpoint stands for the weights that timm has of one of its models.
 PRETRAINED = 'pretrained'
-# Of models of timm with more stages than five, such as the blocks of a ViT, so many are outputs, evenly spread.
+# timm's models with more than five stages, such as the blocks of a ViT, give so many outputs, evenly spread.
 NUM_OUTPUTS = 4
 # Parts of the names of parameters that tell where tokens are: tables, vectors and small networks of positions.
 POSITION = re.compile(
@@ -233,9 +233,10 @@ class OtherBackbone(nn.Module):
     """
 
     # How `load_backbone` finds its weights. A file of a backbone alone lacks a classifier's.
-    released_names = ((r'^(?!model\.)', 'model.'),)
-    released_values: dict = {}
-    optional_weights = (r'\.relative_position_index$', r'^model\.(head|head_dist|fc|classifier)\.')
+    release = Release(
+        names=((r'^(?!model\.)', 'model.'),),
+        optional=(r'\.relative_position_index$', r'^model\.(head|head_dist|fc|classifier)\.'),
+    )
 
     def __init__(self, model: nn.Module, name: str, out_indices: tuple[int, ...]) -> None:
         super().__init__()

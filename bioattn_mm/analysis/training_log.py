@@ -81,7 +81,7 @@ class TrainingLog:
                 if 'epoch' in line:
                     self.epochs[iteration] = line['epoch']
             else:
-                # Without 'iter' it is a validation. A step below the iteration counts epochs.
+                # A line without 'iter' is of a validation. A step below the iteration counts epochs.
                 curves, iteration = self.validation, max(line.get('step', 0), iteration)
             for key, value in line.items():
                 is_number = isinstance(value, (int, float)) and not isinstance(value, bool)

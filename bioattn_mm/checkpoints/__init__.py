@@ -15,6 +15,7 @@ from .files import (
     write_safetensors,
 )
 from .loading import (
+    Release,
     check_fit,
     convert_channels,
     fit_backbone,
@@ -22,12 +23,12 @@ from .loading import (
     load_backbone,
     match_backbone,
     other_classes,
-    rename_released,
     weights_for,
 )
 from .sharded import is_sharded, is_whole, read_sharded, split
 
 __all__ = [
+    'Release',
     'check_fit',
     'check_values',
     'dataset_meta_of',
@@ -47,7 +48,6 @@ __all__ = [
     'read_checkpoint',
     'read_sharded',
     'read_state_dict',
-    'rename_released',
     'split',
     'weights_for',
     'weights_of',

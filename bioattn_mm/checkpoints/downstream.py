@@ -182,7 +182,7 @@ def _match_variant(
     for variant in backbone_type.arch_settings:
         with torch.device('meta'):  # names and shapes, without memory for the values
             own = backbone_type(arch=variant).state_dict()
-        matches[variant] = own, *match_backbone(backbone_type, state_dict, own)
+        matches[variant] = own, *match_backbone(backbone_type.release, state_dict, own)
 
     def misfit(variant: str) -> int:
         own, weights, unknown = matches[variant]

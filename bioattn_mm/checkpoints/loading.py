@@ -3,8 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -16,15 +15,32 @@ from .files import first_of, read_state_dict, weights_of
 CLASSIFIER_PREFIXES = ('head.', 'head_dist.', 'fc.', 'fc_norm.')
 
 
-class ReleasedBackbone(Protocol):
-    """What a backbone says of the files that it can be loaded from; see `models.backbones.Backbone`."""
+@dataclass(frozen=True)
+class Release:
+    """How the files that a backbone's authors released differ from its own state dict.
 
-    released_names: Sequence[tuple[str, str | Callable[[re.Match], str]]]
-    released_values: Mapping[str, Callable[[Tensor], Tensor]]
-    released_head: str
-    released_names_of_classifier: Sequence[tuple[str, str | Callable[[re.Match], str]]]
-    optional_weights: Sequence[str]
-    first_conv: str
+    Attributes:
+        names: Pairs of a regular expression and its replacement that turn the names in the files into the names here,
+            applied in order. Names of this package must pass unchanged.
+        values: Functions that turn values of the files into the values here, by a regular expression that matches the
+            name in the file.
+        optional: Regular expressions of parameters and buffers that a checkpoint may lack.
+        head: Name of the classifier's last layer in the files.
+        names_of_classifier: As `names`, and applied before them, where a file is loaded into a whole classifier: for
+            parts of it that the backbones of dense models do not take.
+    """
+
+    names: Sequence[tuple[str, str | Callable[[re.Match], str]]] = ()
+    values: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    optional: Sequence[str] = ()
+    head: str = 'head'
+    names_of_classifier: Sequence[tuple[str, str | Callable[[re.Match], str]]] = ()
+
+    def rename(self, name: str) -> str:
+        """Map a name of the authors' file to the name here; names of this package stay."""
+        for pattern, replacement in self.names:
+            name = re.sub(pattern, replacement, name)
+        return name
 
 
 @dataclass
@@ -50,20 +66,13 @@ class Match:
         return note
 
 
-def rename_released(backbone: ReleasedBackbone | type[ReleasedBackbone], name: str) -> str:
-    """Map a name of the authors' released file to the name here; names of this package stay."""
-    for pattern, replacement in backbone.released_names:
-        name = re.sub(pattern, replacement, name)
-    return name
-
-
 def match_backbone(
-    backbone: ReleasedBackbone | type[ReleasedBackbone], state_dict: dict[str, Tensor], own: dict[str, Tensor]
+    release: Release, state_dict: dict[str, Tensor], own: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Bring a backbone's weights into the names and shapes of this package.
 
     Args:
-        backbone: The backbone or its class.
+        release: That of the backbone.
         state_dict: The weights under the names of the authors' release or of this package.
         own: The backbone's own state dict.
 
@@ -72,8 +81,8 @@ def match_backbone(
     """
     weights, unused = {}, []
     for name, value in state_dict.items():
-        own_name = rename_released(backbone, name)
-        for pattern, convert in backbone.released_values.items():
+        own_name = release.rename(name)
+        for pattern, convert in release.values.items():
             if re.search(pattern, name):
                 value = convert(value)
         if own_name in own:
@@ -89,8 +98,7 @@ def load_backbone(backbone: nn.Module, path: str, prefix: str = '') -> Match:
     """Load a checkpoint into a backbone: the authors' ImageNet file, or any checkpoint of this package.
 
     Args:
-        backbone: Receives the weights; its `released_names`, `released_values` and `optional_weights` say what the
-            file may look like.
+        backbone: Receives the weights; its `release` says what the file may look like.
         path: Checkpoint file, URL, or `hf://OWNER/NAME/FILE` of a Hugging Face repository.
         prefix: Take only the entries with this prefix. Not needed for a whole classifier, detector or segmentor,
             whose 'backbone.' is recognised.
@@ -131,14 +139,14 @@ def fit_backbone(backbone: nn.Module, path: str, state_dict: dict[str, Tensor]) 
         InputError: They are of another system or variant.
     """
     own = backbone.state_dict()
-    weights, unused = match_backbone(backbone, state_dict, own)
+    weights, unused = match_backbone(backbone.release, state_dict, own)
     first = f'{getattr(backbone, "first_conv", None)}.weight'  # backbones of other libraries do not name it
     if first in weights:
         weights[first] = convert_channels(path, weights[first], own[first].shape[1])
     kept = [
         name
         for name in own
-        if name not in weights and any(re.search(pattern, name) for pattern in backbone.optional_weights)
+        if name not in weights and any(re.search(pattern, name) for pattern in backbone.release.optional)
     ]
     unknown = [name for name in unused if not name.startswith(CLASSIFIER_PREFIXES)]
     check_fit(path, weights, {name: value for name, value in own.items() if name not in kept}, unknown)
@@ -175,8 +183,7 @@ def fit_classifier(backbone: nn.Module, path: str, checkpoint: dict) -> Match:
     """Match the authors' whole classifier and an mmpretrain `ImageClassifier` with a `LinearClsHead`.
 
     Args:
-        backbone: The classifier's backbone; its `released_head` and `released_names_of_classifier` say where the file
-            has the rest of the classifier.
+        backbone: The classifier's backbone; its `release` says where the file has the rest of the classifier.
         path: The file, for messages.
         checkpoint: Its content: a state dict, bare or under one of `files.WEIGHTS_KEYS`.
 
@@ -188,19 +195,19 @@ def fit_classifier(backbone: nn.Module, path: str, checkpoint: dict) -> Match:
     """
     head, rest = {}, {}
     for name, value in weights_of(path, checkpoint).items():
-        if name.startswith(f'{backbone.released_head}.'):
-            head['head.fc.' + name.removeprefix(f'{backbone.released_head}.')] = value
+        if name.startswith(f'{backbone.release.head}.'):
+            head['head.fc.' + name.removeprefix(f'{backbone.release.head}.')] = value
             continue
-        for pattern, replacement in backbone.released_names_of_classifier:
+        for pattern, replacement in backbone.release.names_of_classifier:
             name = re.sub(pattern, replacement, name)
         rest[name] = value
     match = fit_backbone(backbone, path, rest)
     if not head:
         raise InputError(
-            f'{path} has a backbone and no classifier, whose name would be {backbone.released_head}: load it with '
+            f'{path} has a backbone and no classifier, whose name would be {backbone.release.head}: load it with '
             'init_cfg of the backbone'
         )
-    if any(rename_released(backbone, name).startswith('fc_norm.') for name in match.unused):
+    if any(backbone.release.rename(name).startswith('fc_norm.') for name in match.unused):
         raise InputError(
             f'{path} is a classifier that normalises the mean of the tokens: set out_type of the backbone to '
             "'avg_featmap', out_indices to its last block, and the neck to None"

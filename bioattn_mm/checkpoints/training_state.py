@@ -13,7 +13,7 @@ from .files import check_values
 # Numbers that the hook of the checkpoints keeps, by how their names begin, see `AtomicCheckpointHook`.
 BEST_SCORE, BEST_PATH, KEPT, LAST = 'best_score', 'best_ckpt', 'keep_ckpt_ids', 'last_ckpt'
 
-# Of the groups of an optimizer.
+# Entries of an optimizer's groups that hold rates.
 RATES = {'lr', 'initial_lr'}
 
 

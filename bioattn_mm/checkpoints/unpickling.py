@@ -75,7 +75,7 @@ def code_refused() -> Iterator[None]:
     before = {name: os.environ.get(name) for name in (REFUSE, TRUST)}
     if before[TRUST] is None:
         os.environ[REFUSE] = '1'
-    # At its end PyTorch's context removes all that it added, also what an outer context had allowed before.
+    # PyTorch's context removes at its end all that it added, also what an outer context had allowed before.
     known = torch.serialization.get_safe_globals()
     try:
         with torch.serialization.safe_globals([item for item in _allowed() if item not in known]):

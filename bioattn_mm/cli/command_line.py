@@ -70,7 +70,7 @@ def run_tool(main: Callable[[], None]) -> Callable[[], None]:
             # is "module.ErrorClass: message".
             _fail(re.sub(r'^([\w.]+\.)?\w*Error: ', '', str(error).strip().splitlines()[-1]))
         except Exception as error:
-            # Of several processes it may be the fault of another one, and both may be started again.
+            # One of several processes may have failed because of another one, and both may be started again.
             if not ConfigOptions.given or hasattr(error, LATE) or int(os.environ.get('WORLD_SIZE', 1)) > 1:
                 raise
             if 'log_level=DEBUG' in ConfigOptions.given:

@@ -69,7 +69,7 @@ def set_resume(config: Config, resume: str | None, state_dict: dict[str, Tensor]
     config.resume = True
     if Path(path, DEEPSPEED_WEIGHTS).is_file():  # DeepSpeed checks it itself
         return
-    # Of a sharded checkpoint the shapes are enough here.
+    # A sharded checkpoint is read without its values: the shapes are enough here.
     values = not is_sharded(path)
     checkpoint = read_checkpoint(path, 'cpu' if values else 'meta')
     check_fit(path, weights_of(path, checkpoint, values), state_dict, strict=True)

@@ -91,7 +91,7 @@ def _sample_level(value: Tensor, shape: tuple[int, int], locations: Tensor, weig
         (B, queries, heads * d).
     """
     maps = value.permute(0, 2, 3, 1).flatten(0, 1).unflatten(2, shape)
-    # In grid_sample the outer edges are at -1 and 1.
+    # grid_sample has the outer edges at -1 and 1.
     grid = (2 * locations - 1).transpose(1, 2).flatten(0, 1)
     samples = F.grid_sample(maps, grid, mode='bilinear', padding_mode='zeros', align_corners=False)
     weights = weights.transpose(1, 2).flatten(0, 1).unsqueeze(1)

@@ -11,9 +11,9 @@ WHAT_TO_DO = 'repair or remove it, or train without it: tools/train.py --skip-ba
 
 # Value of the pixels in a label map that do not count.
 IGNORED = 255
-# In pixels. pycocotools needs memory in proportion to the length of an outline: a far coordinate would exhaust it.
+# A coordinate is limited in pixels: pycocotools needs memory in proportion to the length of an outline.
 MAX_COORDINATE = 1e5
-# Of a number in a string of run lengths.
+# A number in a string of run lengths is limited in bits.
 MAX_BITS = 60
 
 

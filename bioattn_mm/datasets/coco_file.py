@@ -24,7 +24,7 @@ Id = int | str
 # Text, which can be drawn.
 Name = Annotated[str, msgspec.Meta(pattern=r'^(?=.*\S)[^\x00-\x1f\ud800-\udfff]+\Z')]
 FileName = Annotated[str, msgspec.Meta(pattern=r'^[^\x00]+\Z')]
-# In pixels. pycocotools allocates masks of the size of an image.
+# A side is limited in pixels, because pycocotools allocates masks of the size of an image.
 Length = Annotated[int, msgspec.Meta(ge=1, le=10**6)]
 # The bounds also refuse NaN and infinity.
 Number = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]

@@ -265,7 +265,7 @@ def _spread(number: int, maximum: int | None) -> list[int]:
 def _in_threads(function: Callable, items: Sequence) -> Iterator:
     with ThreadPoolExecutor(NUM_THREADS) as pool, warnings.catch_warnings():
         warnings.simplefilter('ignore')  # Pillow's, of odd metadata and of large images
-        # In portions, as all results at once would be too large.
+        # The results of all items at once would be too large: they come in portions.
         for start in range(0, len(items), 16 * NUM_THREADS):
             yield from pool.map(function, items[start : start + 16 * NUM_THREADS])
 

@@ -5,7 +5,7 @@ from PIL import Image
 
 from ..compat.panoptic import VOID, id2rgb
 
-# From the ID of a segment to that of the next: their colours are easy to tell apart, and use all channels.
+# IDs of segments are this far apart, so that their colours are easy to tell apart and use all channels.
 STEP = 40_009
 
 

@@ -71,7 +71,7 @@ class CheckedLoadAnnotations(BaseTransform):
                 try:
                     check_segmentation(instance.get('mask'), results['ori_shape'])
                 except ValueError as error:
-                    # In the form of the annotation file (x, y, width, height), so that it can be found there.
+                    # The box is given as in the annotation file (x, y, width, height), so that it can be found there.
                     left, top, right, bottom = instance['bbox']
                     bbox = [round(value, 2) for value in (left, top, right - left, bottom - top)]
                     raise BadDataError(
@@ -118,7 +118,7 @@ class CheckedLoadPanopticAnnotations(BaseTransform):
     """
 
     def __init__(self, **kwargs: object) -> None:
-        # With its scope: mmpretrain and mmseg have no such transform.
+        # The name has its scope, because mmpretrain and mmseg have no such transform.
         self.load = MMENGINE_TRANSFORMS.build(dict(type='mmdet.LoadPanopticAnnotations', **kwargs))
         from .masks import BoxedMasks  # here: see `CheckedLoadAnnotations`
 

@@ -28,7 +28,7 @@ from .health import health, health_table, read_lines
 from .hooks import SkipBadDataHook
 from .sync_batch_norm import CPUSyncBatchNorm
 
-# In the work dir.
+# Name of the file in the work dir.
 FILE = 'steps.jsonl'
 # Lines wait in memory for at most so long, in seconds.
 FLUSH_AFTER = 10
@@ -66,7 +66,7 @@ class StepLogHook(Hook):
             interval is a good one.
     """
 
-    # Before other hooks: what they do after a step is not the step.
+    # The hook runs before others: what they do after a step is not part of it.
     priority = 'HIGHEST'
 
     def __init__(self, interval: int = 50) -> None:

@@ -281,7 +281,7 @@ class AtomicDeepSpeedStrategy(DeepSpeedStrategy):
 
     def _wrap_model(self, model: nn.Module) -> nn.Module:
         wrapper = super()._wrap_model(model)
-        # With gradients on, autograd refuses what gloo does in the step: gather the parameters in place, into views.
+        # gloo gathers the parameters in place, into views, which autograd refuses: it is off in the step.
         wrapper.model.step = torch.no_grad()(wrapper.model.step)
         train = wrapper._run_forward
 

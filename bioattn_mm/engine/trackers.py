@@ -45,7 +45,7 @@ class IterationWandbVisBackend(WandbVisBackend):
 class LogTestMetricsHook(Hook):
     """Pass the metrics of a test to the visualizer, so that they get to TensorBoard, W&B and MLflow."""
 
-    # Before LoggerHook closes the visualizer.
+    # The hook runs before LoggerHook, which closes the visualizer.
     priority = 'NORMAL'
 
     def after_test_epoch(self, runner: Runner, metrics: dict | None = None) -> None:

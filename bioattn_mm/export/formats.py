@@ -67,7 +67,7 @@ def export(
     network = Features(model.backbone).eval() if backbone else network_of(model, config)
     if size is None:
         check_any_size(model)
-    # Before minutes of tracing, which a config that cannot be described should not cost.
+    # A config that cannot be described is refused here, before minutes of tracing.
     preprocessing = preprocessing_of(config)
     postprocessing = {} if backbone else postprocessing_of(config, network.task)
     path = folder / FILES[kind]

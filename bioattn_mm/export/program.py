@@ -17,7 +17,7 @@ from ..ops.portable import portable_formulas, size_of_cells
 
 # Sides of an image that a graph for any size takes, in pixels: from two tokens of the coarsest stage on.
 SIDES = (64, 4096)
-# In an ONNX file for any size the sides are multiples of it: the strides of all stages divide it, so that every size
+# An ONNX file for any size takes sides that are multiples of this: all stages' strides divide it, so that every size
 # in the graph is a multiple of a symbol, and not a quotient rounded up of quotients rounded up.
 DIVISOR = 32
 MAX_BATCH = 1024

@@ -21,7 +21,7 @@ from ..runtime.inputs import IMAGE_SUFFIXES
 FLOAT16, INT8 = 'float16', 'int8'
 # Operators that compute in int8. Softmax, normalisation and what else there is stay as they are.
 QUANTIZED = ('Conv', 'Gemm', 'MatMul')
-# Of the calibration; more hardly change the ranges and take their time.
+# The ranges are calibrated on so many images; more would hardly change them, and take their time.
 NUM_IMAGES = 32
 # Smaller constants are scales, biases and shapes: halving them would save nothing.
 MIN_HALVED = 1024

@@ -73,7 +73,7 @@ def refused_by_tensorrt(path: Path) -> list[str]:
         if node.domain not in ('', 'ai.onnx') or name not in TYPES:
             refused.add(f'{name}: not in the list')
             continue
-        # Of Where and Gather, the type is that of the values.
+        # The type of what Where and Gather give is that of the values.
         value = node.input[1] if name == 'Where' else node.input[0] if node.input else None
         if value in types:
             found = onnx.TensorProto.DataType.Name(types[value])

@@ -37,6 +37,7 @@ from ..runtime.tasks import Segmentation
 from .images import free_memory, read_image
 from .label_maps import can_predict_labels, predict_labels
 from .run_lengths import decode_mask, encode_masks
+from .tiles import Tiling, merge
 
 EXPORTED_SUFFIX = '.onnx'
 
@@ -99,6 +100,9 @@ class Predictor:
         mode: Of segmentors: 'slide' moves a window over the image, 'whole' takes it at once. Default: the config's.
         run_lengths: Of Mask R-CNN and its kin: make masks of detections with at least this score alone, and give them
             as a list of COCO's run lengths, which take little memory of large images. Default: arrays, of all.
+        tiling: Of detectors: predict on overlapping tiles of each image and on the whole of it, and merge what is
+            found (see `tiles.merge`); for small objects in large images. Masks are run lengths. Default: the
+            whole image alone.
 
     Attributes:
         config (Config): The config after all changes.
@@ -108,6 +112,7 @@ class Predictor:
         classes (tuple[str, ...]): Names of the classes in the order of their indices.
         palette (list[tuple[int, int, int]]): R, G and B of each class.
         device (torch.device): Where the model is.
+        on_tile (Callable | None): Called with the number of tiles that are done and of all, for each image.
 
     Raises:
         InputError: The config or the checkpoint cannot be used, or an argument does not go with them. The message is
@@ -127,6 +132,7 @@ class Predictor:
         amp: str | None = None,
         mode: str | None = None,
         run_lengths: float | None = None,
+        tiling: Tiling | None = None,
     ) -> None:
         self.config = load_config(config, mini=mini, cfg_options=cfg_options, bias_mode=bias_mode, tta=tta)
         self.task = _task_of(self.config)
@@ -141,6 +147,13 @@ class Predictor:
                 raise InputError(f'an exported model is as it was exported: {", ".join(given)} needs the checkpoint')
         if mode is not None:
             _set_mode(self.config, mode)
+        if tiling is not None and self.task != 'detection':
+            raise InputError(
+                f'tiles are for detectors of boxes and masks, {self.config.filename} is none: of segmentors slide a '
+                'window'
+            )
+        self.tiling = tiling
+        self.on_tile: Callable[[int, int], None] | None = None
         name_host_transforms(self.config)  # the inferencers find the loading transforms by their names
         init_default_scope(self.config.default_scope)
 
@@ -149,9 +162,9 @@ class Predictor:
         else:
             self.device = torch.device(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
             self.model = self._load_model()
-        self._encodes_masks = run_lengths is not None
+        self._encodes_masks = run_lengths is not None or tiling is not None
         if self._encodes_masks:
-            encode_masks(self.model, run_lengths)
+            encode_masks(self.model, run_lengths or 0.0)
         self.amp = autocast_dtype(amp, self.device) if amp else None
         self.model.dataset_meta = dict(classes=self.classes, palette=self.palette)
 
@@ -210,6 +223,9 @@ class Predictor:
             The prediction for each image, in their order. An image that cannot be read or predicted on has an `error`
             instead, and the others go on.
         """
+        if self.tiling is not None:
+            yield from self._iterate_tiled(images, batch_size)
+            return
         batch = []
         for source in images:
             try:
@@ -228,6 +244,39 @@ class Predictor:
                 yield from self._predict(batch, return_logits)
                 batch = []
         yield from self._predict(batch, return_logits)
+
+    def _iterate_tiled(self, images: Iterable[str | Path | np.ndarray], batch_size: int) -> Iterator[Prediction]:
+        """What `iterate` gives, by tiles."""
+        for source in images:
+            try:
+                image = check_array(source) if isinstance(source, np.ndarray) else read_image(source, self._load)
+                yield Prediction(source, image, self._detect_in_tiles(source, image, batch_size))
+            except InputError as error:
+                yield Prediction(source, error=error)
+
+    def _detect_in_tiles(self, source: object, image: np.ndarray, batch_size: int) -> BaseDataElement:
+        """Predict on the tiles of an image and on the whole of it, and merge the detections.
+
+        Raises:
+            InputError: There is not enough memory.
+        """
+        height, width = image.shape[:2]
+        whole = (slice(0, height), slice(0, width))
+        windows = self.tiling.windows(height, width)
+        windows = windows if windows == [whole] else [*windows, whole]
+        # The masks of the whole image take most.
+        self._number_that_fits(image, False)
+        samples = []
+        # The last one has a size of its own.
+        for batch in [*_batches(windows[:-1], batch_size), windows[-1:]]:
+            samples += self._run([np.ascontiguousarray(image[window]) for window in batch], False)
+            if self.on_tile is not None:
+                self.on_tile(len(samples), len(windows))
+        sample = samples[-1]
+        sample.pred_instances = merge([sample.pred_instances for sample in samples], windows, height, width)
+        if not isinstance(source, np.ndarray):
+            sample.set_metainfo(dict(img_path=str(source)))
+        return sample
 
     def draw(
         self,
@@ -457,6 +506,11 @@ def _loading_step(config: Config, steps: list[dict]) -> dict:
     if step is None:
         raise InputError(f'the test pipeline of {config.filename} has no LoadImageFromFile')
     return dict(step)
+
+
+def _batches(items: Sequence, size: int) -> Iterator[Sequence]:
+    """The items in order, so many at a time."""
+    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def _num_views(steps: list[dict]) -> int:

@@ -285,7 +285,7 @@ def pool_tokens(x: Tensor, proj: nn.Conv2d, norm: nn.LayerNorm, grid: Grid) -> T
     if is_portable():
         x = F.gelu(proj(x.permute(0, 3, 1, 2)))
         return norm(average_pool(x, grid).permute(0, 2, 3, 1))
-    # As a linear layer, a convolution with one weight for each pair of channels needs no other layout.
+    # The 1 x 1 convolution runs as a linear layer, which takes tokens without a change of layout.
     return norm(gelu_pool(F.linear(x, proj.weight.flatten(1), proj.bias), grid))
 
 

@@ -153,7 +153,7 @@ class _Run:
         self.shift = None
 
     def rolled(self, tokens: Tensor, shifts: tuple[int, ...]) -> None:
-        # Before the attention the map is rolled up and to the left, after it back.
+        # Swin rolls the map up and to the left before the attention, and back after it.
         is_before = tokens.dim() == 4 and len(shifts) == 2 and max(shifts) <= 0
         self.shift = (tuple(-shift for shift in shifts), tuple(tokens.shape[1:3])) if is_before else None
 
@@ -179,7 +179,7 @@ def record_other_attention(backbone: nn.Module, x: Tensor) -> list[Recording]:
     for calls, shape, shift in run.softmaxes:
         call = calls[-1]
         place = _place_tokens(calls, shape, shift, len(x), last)
-        # Of several softmaxes none is the attention alone.
+        # A layer with several softmaxes has none that is the attention alone.
         if place is not None and call.number == 1:
             grid, prefix, windows = place
             recordings.append(

@@ -63,5 +63,5 @@ def _grid_of(inputs: tuple, grids: list[Grid]) -> Grid:
         return tuple(x.shape[1:3])
     if len(inputs) > 1:
         return tuple(inputs[1])
-    # With a class token, which a grid of tokens can not be mistaken for: one more than the tokens of the grid.
+    # Tokens are one more than those of a grid where there is a class token.
     return next(grid for grid in grids if grid[0] * grid[1] == x.shape[1] - 1)

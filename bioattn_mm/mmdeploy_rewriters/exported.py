@@ -42,7 +42,7 @@ def load_exported(path: str, config: Config, device: str) -> nn.Module:
         raise InputError(f'the installed onnxruntime does not compute on {device}: take --device cpu')
     get_root_logger().setLevel(logging.ERROR)
     try:
-        # For the names and types of the outputs alone.
+        # The session is asked for the names and types of the outputs alone.
         session = onnxruntime.InferenceSession(path, providers=['CPUExecutionProvider'])
     except Exception as error:
         raise InputError(f'onnxruntime cannot load {path}: {str(error).splitlines()[0]}') from error

@@ -114,7 +114,7 @@ def suppress(boxes: Tensor, scores: Tensor, nms: ConfigDict, score_threshold: fl
     if torch.onnx.is_in_onnx_export():
         thresholds = torch.tensor([nms.iou_threshold]), torch.tensor([score_threshold])
         return ONNXNMSop.apply(boxes, scores, limit, *thresholds)
-    # In TorchScript, torchvision's operator, which takes one image and class.
+    # TorchScript gets torchvision's operator, which takes one image and class.
     kept = []
     for image in range(boxes.shape[0]):
         for label in range(scores.shape[1]):

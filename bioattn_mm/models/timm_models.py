@@ -28,9 +28,10 @@ from ..layers import (
     PositionEmbedding,
     SoftmaxAttention,
     SparseReconstructionAttention,
+    layout,
 )
 from .backbones import VARS, Backbone, ConViT, GABSwin, GABViT, PerViT, TransNeXt
-from .backbones.base import as_map, check_images
+from .backbones.base import check_images
 
 # The classes by name, and the arguments with which each is the backbone of a classifier.
 BACKBONES: dict[str, type[Backbone]] = {
@@ -236,12 +237,12 @@ class TimmClassifier(TimmModel):
                 if norm:
                     plain = not hasattr(backbone, 'stages') and tokens.shape[-1] == self.num_features
                     shown = backbone.norm_of_stage(num_stages - 1)(tokens) if plain else normed
-                map_ = as_map(shown, grid)
+                map_ = layout.as_map(shown, grid)
                 maps.append(map_ if output_fmt == 'NCHW' else nchw_to(map_, Format(output_fmt)))
                 prefixes.append(_class_token(shown, grid))
             if stop_early and index == last:
                 break
-        features = normed if getattr(backbone, 'out_type', None) == 'cls_token' else as_map(normed, grid)
+        features = normed if getattr(backbone, 'out_type', None) == 'cls_token' else layout.as_map(normed, grid)
         if output_dict:
             result = dict(image_intermediates=maps)
             if return_prefix_tokens:
@@ -301,7 +302,7 @@ class TimmClassifier(TimmModel):
         self.head.fc = fc.train(self.training)
 
     def fit_checkpoint(self, state_dict: dict) -> None:
-        # As mmpretrain's ImageClassifier, whose names the weights have here, calls it.
+        # The weights have the names of mmpretrain's ImageClassifier, which calls the filter so, too.
         self.backbone._checkpoint_filter(state_dict, '')
 
 

@@ -41,7 +41,7 @@ class CosineAttentionInputs(NamedTuple):
             tuple(self.query.shape[1:3]), window_size, num_pooled, self.scale.dtype, self.query.device
         )
         scale = self.scale[:, None] * log_number
-        # As torch.einsum('bhwnd,ndk->bhwnk') does it, which is slow in ONNX files.
+        # This is torch.einsum('bhwnd,ndk->bhwnk'), which would be slow in ONNX files.
         queries_of_heads = unit_query.movedim(3, 0).flatten(1, 3)
         token_weights = (queries_of_heads @ self.tokens.to(dtype)).unflatten(1, unit_query.shape[:3]).movedim(0, 3)
         pooled_bias = self.pooled_bias.index_select(2, self.pooled_bias_columns.flatten())

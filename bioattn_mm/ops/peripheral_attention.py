@@ -14,7 +14,7 @@ from .chunked_attention import attend_with_bias
 from .chunks import chunk_numel
 from .portable import is_exported
 
-# In PyTorch on a CPU, elements of the largest tensor of a chunk of queries, which fits into the cache.
+# The formula in PyTorch works on chunks of queries whose largest tensor has as many elements and fits into the cache.
 CHUNK_NUMEL = 2**20
 # The fused attention kernels of GPUs need heads whose width is a multiple of this.
 HEAD_ALIGNMENT = 8

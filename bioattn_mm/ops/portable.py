@@ -67,7 +67,7 @@ def size_of_cells(length: int, number: int) -> int | None:
     if is_symbol(size) or is_symbol(rest):
         from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
-        # Of two symbols, such as the tokens and the pooled grid of a stage, the quotient may be a number.
+        # The quotient of two symbols, such as the tokens and the pooled grid of a stage, may be a number.
         return int(size) if is_concrete_int(size) and _is_known(rest, 0) else None
     # What torch.jit traces are tensors, of which nothing is known.
     return size if isinstance(size, int) and rest == 0 else None

@@ -133,7 +133,7 @@ def register_autocast(name: str, device: str) -> None:
     LIBRARY.impl(name, cast_and_call, f'Autocast{device.upper()}')
 
 
-# For each operator, what `differentiable` calls.
+# The function that `differentiable` calls, by operator.
 FUNCTIONS: dict[str, type[torch.autograd.Function]] = {}
 
 

@@ -19,7 +19,7 @@ def find_chromium() -> str | None:
 def open_browser() -> Iterator[Browser]:
     """Context with this machine's Chromium."""
     with sync_playwright() as playwright:
-        # Without the sandbox it also starts for root.
+        # Chromium refuses to start as root with its sandbox.
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=['--no-sandbox'])
         yield browser
         browser.close()

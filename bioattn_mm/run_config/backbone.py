@@ -20,7 +20,7 @@ PYRAMID = 'bioattn_mm.SimpleFeaturePyramid'
 # Strides of the first output of necks, which every next one doubles.
 FIRST_STRIDE = dict(FPN=4, ChannelMapper=8)
 STRIDES = (4, 8, 16, 32)
-# Of the pyramid where a head reads the backbone's maps itself.
+# Channels of a pyramid that takes the place of a backbone's maps, which the head reads itself.
 OUT_CHANNELS = 256
 HEADS = ('decode_head', 'auxiliary_head', 'panoptic_head')
 

@@ -18,8 +18,6 @@ RANK_VARIABLES = dict(
     mpi=('OMPI_COMM_WORLD_RANK', 'OMPI_COMM_WORLD_SIZE'),
 )
 
-
-WATCHDOG = 'bioattn_mm.WatchdogHook'
 # Seconds after which collective operations fail in a config that does not say; PyTorch's own, for NCCL.
 DEFAULT_TIMEOUT = 600
 
@@ -62,7 +60,7 @@ def prepare_process(config: Config, launcher: str) -> None:
         raise InputError(
             f'--launcher {launcher} needs GPUs, and PyTorch finds none: tools/dist_train.sh also runs on the CPU'
         )
-    timeout = seconds_of_collectives(config)
+    timeout = config.get('env_cfg', {}).get('dist_cfg', {}).get('timeout', DEFAULT_TIMEOUT)
     torch.distributed.init_process_group('gloo', timeout=timedelta(seconds=timeout))
     wrapper = dict(
         type='bioattn_mm.CPUDistributedDataParallel',
@@ -70,37 +68,6 @@ def prepare_process(config: Config, launcher: str) -> None:
         find_unused_parameters=config.get('find_unused_parameters', False),
     )
     config.model_wrapper_cfg = {**wrapper, **config.get('model_wrapper_cfg', {}), 'device_ids': None}
-
-
-def seconds_of_collectives(config: Config) -> float:
-    """Seconds after which collective operations of a config's run fail."""
-    return config.get('env_cfg', {}).get('dist_cfg', {}).get('timeout', DEFAULT_TIMEOUT)
-
-
-def set_watchdog(config: Config, timeout: float | None) -> None:
-    """Let a run of several processes end when one of them hangs, with its stack (see `WatchdogHook`).
-
-    Args:
-        config: Changed in place; its `launcher` is set. One that has the hook keeps it unless there is a `timeout`.
-        timeout: Seconds; 0 for no watchdog. By default three quarters of the time after which collective operations
-            fail, `env_cfg.dist_cfg.timeout` of the config.
-
-    Raises:
-        InputError: Collective operations would fail first.
-    """
-    hooks = config.get('custom_hooks', [])
-    others = [hook for hook in hooks if hook['type'] != WATCHDOG]
-    if config.get('launcher', 'none') == 'none' or timeout is None and len(others) < len(hooks):
-        return
-    limit = seconds_of_collectives(config)
-    if timeout is None:
-        timeout = limit * 0.75
-    elif timeout >= limit:
-        raise InputError(
-            f'--hang-timeout {timeout:g} must be less than the {limit:g} seconds after which processes give up '
-            f'waiting for each other: add --cfg-options env_cfg.dist_cfg.timeout={timeout * 4 / 3:.0f}'
-        )
-    config.custom_hooks = [*others, dict(type=WATCHDOG, timeout=timeout)] if timeout else others
 
 
 def set_strategy(config: Config, path: str) -> None:

@@ -7,7 +7,7 @@ from mmengine.config import Config, ConfigDict
 
 from ..errors import InputError
 
-# Of a scheduler that counts epochs: what is a number of epochs.
+# Arguments of a scheduler that are numbers of epochs, where it counts epochs.
 EPOCHS = ('begin', 'end', 'T_max', 'step_size', 'milestones')
 
 

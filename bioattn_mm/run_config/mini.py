@@ -51,15 +51,15 @@ COUNTS = (
 QUERY_HEADS = ('decode_head', 'panoptic_head')  # of Mask2Former in mmseg and in mmdet
 RATE_FACTORS = ('optim_wrapper.paramwise_cfg.*.lr_mult', 'optim_wrapper.paramwise_cfg.layer_decay_rate')
 
-# Of classifiers, which would need hundreds of epochs to learn through it.
+# Classifiers would need hundreds of epochs to learn through these augmentations, so they are left out.
 STRONG_AUGMENTATION = ('RandAugment', 'RandomErasing')
 
 MAX_ITERS = 200
 WARMUP_ITERS = 20
 BATCH_SIZE = 2
-# Of classifiers, whose images are small: about as many pixels.
+# Images of classifiers are small: so many have about as many pixels.
 CLASSIFICATION_BATCH_SIZE = 16
-# For random weights; the configs' own rates fine-tune pre-trained ones. Decoders with queries take a lower one, and
+# Random weights need higher rates than the configs', which fine-tune. Decoders with queries take a lower one, and
 # classifiers, which have hardly anything but the backbone.
 LEARNING_RATE = 1e-3
 CLASSIFICATION_LEARNING_RATE = 4e-4

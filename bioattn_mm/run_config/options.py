@@ -60,7 +60,7 @@ POSITIVE = (lambda value: _is_number(value) and value > 0, 'a number above 0')
 SIZE = (_are_two_lengths, 'two numbers of pixels, at least 1')
 LENGTHS = (_are_lengths, 'numbers of pixels, at least 1')
 RATE = (lambda value: _is_number(value) and value >= 0, 'a number, at least 0')
-# By path, where '*' stands for anything: what a value may be. None is for whoever reads it.
+# What a value may be, by its path, where '*' stands for anything. None is left to whoever reads it.
 RULES = {
     'train_cfg.max_iters': COUNT,
     'train_cfg.max_epochs': COUNT,

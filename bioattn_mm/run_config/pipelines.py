@@ -110,7 +110,7 @@ def load_ground_truth(config: Config, masks: bool = True) -> None:
         pipeline = dataset.get('pipeline', [])
         types = [step['type'] for step in pipeline]
         if 'PackDetInputs' in types and not any(map(_loads_annotations, pipeline)):
-            # From where the dataset reads, such as shards.
+            # The annotations are read from where the dataset reads its images, such as shards.
             backend = dict(backend_args=dataset.backend_args) if dataset.get('backend_args') else {}
             pipeline.insert(types.index('PackDetInputs'), {**load, **backend})
 

@@ -110,7 +110,7 @@ def failures_in_one_line(config: Config, options: dict[str, object] | None = Non
         raise
     except Exception as error:
         known = known_failure(error, config)
-        # In several processes it may be the fault of another one, which is started again.
+        # One of several processes may have failed because of another one, which is started again.
         may_pass = get_world_size() > 1 and isinstance(error, RuntimeError)
         if known is None and (may_pass or not hook.is_first) or may_pass and is_out_of_memory(error):
             setattr(error, LATE, True)

@@ -117,6 +117,10 @@ def predict_all(
         with Progress(*columns) as progress:
             if images:
                 bar = progress.add_task('images', total=len(images))
+                if getattr(predictor, 'tiling', None) is not None:
+                    predictor.on_tile = lambda done, number: progress.update(
+                        bar, description=f'images, tile {done} of {number}'
+                    )
                 for prediction in predictor.iterate(images, batch_size):
                     if prediction.error is None:
                         results.add_image(prediction)

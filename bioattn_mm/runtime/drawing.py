@@ -12,7 +12,7 @@ from .tasks import Classification, Detections, Segmentation
 OPACITY = 0.5  # of classes and masks over the image
 # Larger images are drawn with so many pixels: a frame of 8K video, 7680 x 4320, is drawn as it is.
 MAX_PIXELS = 2**25
-# Of a label map in which the places of names are looked for.
+# Pixels of the label map in which places for the names are looked for; a larger one is made smaller.
 MAX_SOUGHT = 2**20
 FONT = cv2.FONT_HERSHEY_SIMPLEX
 BLACK, WHITE = (0, 0, 0), (255, 255, 255)

@@ -164,7 +164,7 @@ class VideoFile:
 
     def __exit__(self, *error: object) -> None:
         if self._writer is not None:
-            # Also after an interruption the frames so far are a video.
+            # The frames so far are a whole video, after an interruption, too.
             self._writer.release()
             self._partial.replace(self._path)
 

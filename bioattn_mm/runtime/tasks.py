@@ -240,7 +240,7 @@ def paste(mask: np.ndarray, box: np.ndarray, size: Size, threshold: float) -> np
             return pasted
         margin = (end - start) / cells
         first, last = max(int(start - margin), 0), min(int(np.ceil(end + margin)) + 1, length)
-        # In cells of the padded mask, whose centres are 0, 1, ...
+        # Positions are counted in cells of the padded mask, whose centres are 0, 1, ...
         position = (np.arange(first, last) + 0.5 - start) / (end - start) * cells - 0.5 + 1
         inside = (position > 0) & (position < cells + 1)
         lower = np.clip(position.astype(np.int64), 0, cells)

@@ -103,7 +103,7 @@ def test_the_message_of_the_package_stays() -> None:
 
 
 def test_weights_that_nobody_publishes(tmp_path: Path) -> None:
-    config = Config.fromfile(ROOT / 'configs/vars/upernet_deit_tiny_vars_s_ade20k.py')
+    config = Config.fromfile(ROOT / 'configs/vars/upernet_rvt_tiny_vars_sd_ade20k.py')
     config.model.backbone.init_cfg.checkpoint = str(tmp_path / 'weights.pth')
     with pytest.raises(InputError, match=r'no ImageNet weights at .*weights.pth \(.*nobody publishes .* mmpretrain'):
         check_initial_weights(config)

@@ -1,6 +1,5 @@
-"""`--log`: what TensorBoard, Weights & Biases and MLflow get, offline, and what a user reads if they do not work."""
+"""`--log`: what TensorBoard, Weights & Biases and MLflow get, offline, and what a user reads if one is missing."""
 
-import importlib.util
 import json
 import struct
 import sys
@@ -13,7 +12,7 @@ from mmengine.config import Config
 from mmengine.logging import MMLogger
 from mmengine.visualization import Visualizer
 
-from bioattn_mm.cli.trackers import keep_ids, set_trackers, tracked
+from bioattn_mm.cli.trackers import set_trackers
 from bioattn_mm.errors import InputError
 from bioattn_mm.run_config.installed import EXTRAS
 
@@ -34,7 +33,6 @@ def config(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         import mlflow
 
         mlflow.set_tracking_uri(f'file://{tmp_path}/store')  # in place of MLFLOW_TRACKING_URI, which it reads once
-    monkeypatch.delenv('MLFLOW_RUN_ID', raising=False)
     (tmp_path / 'work').mkdir()
     visualizer = dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend')])
     settings = dict(visualizer=visualizer, train_cfg=dict(max_iters=160000), work_dir='work')
@@ -52,7 +50,6 @@ def log(config: Config, tracker: str, *lines: tuple[dict, int]) -> None:
     backends = [backend for backend in config.visualizer.vis_backends if backend['type'] != 'LocalVisBackend']
     visualizer = Visualizer(vis_backends=backends, save_dir='work/log')
     visualizer.add_config(config)
-    keep_ids(config, [tracker], 'none')
     for values, step in lines:
         visualizer.add_scalars(values, step)
     visualizer.close()
@@ -63,33 +60,18 @@ def has(name: str) -> bool:
 
 
 @needs('mlflow')
-def test_mlflow_goes_on_in_the_same_run(config: Config) -> None:
+def test_mlflow_has_curves_and_config(config: Config) -> None:
     import mlflow
 
-    log(config, 'mlflow', (dict(loss=2.0, iter=10), 10))
-    config.resume = True
-    config.train_cfg.max_iters = 20  # a value that MLflow knows otherwise
-    log(config, 'mlflow', (dict(loss=1.0, iter=20), 20), (dict(mIoU=30.0), 20))
+    log(config, 'mlflow', (dict(loss=2.0, iter=10), 10), (dict(loss=1.0, iter=20), 20), (dict(mIoU=30.0), 20))
     client = mlflow.MlflowClient()
     experiment = client.get_experiment_by_name('transnext')
     (run,) = client.search_runs([experiment.experiment_id])
-    assert run.info.run_name == 'upernet_tiny_ade20k' and run.info.status == 'FINISHED'
+    assert run.info.run_name == 'upernet_tiny_ade20k'
     curve = [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, 'loss')]
     assert curve == [(10, 2.0), (20, 1.0)]
     assert run.data.metrics['mIoU'] == 30
     assert run.data.params['train_cfg.max_iters'] == '160000'
-
-
-@needs('mlflow')
-def test_mlflow_knows_of_a_run_that_failed(config: Config) -> None:
-    import mlflow
-
-    mlflow.set_experiment('failing')
-    for error, status in ((RuntimeError(), 'FAILED'), (SystemExit(143), 'KILLED'), (KeyboardInterrupt(), 'KILLED')):
-        with pytest.raises(type(error)), tracked(['mlflow']):
-            run = mlflow.start_run()
-            raise error
-        assert mlflow.get_run(run.info.run_id).info.status == status
 
 
 @needs('wandb')
@@ -107,11 +89,6 @@ def test_wandb_has_curves_over_the_iterations(config: Config, tmp_path: Path) ->
     ]
     assert settings == ('transnext', 'upernet_tiny_ade20k')
     assert not list(Path('work').rglob('own_code.py'))
-
-    # Offline a run cannot be resumed; it is one of the same id, which joins the first where both are sent.
-    config.resume = True
-    log(config, 'wandb', (dict(loss=0.5, iter=30), 30))
-    assert {path.name for path in Path('work/log').rglob('run-*.wandb')} == {file.name}
 
 
 def read_wandb(file: Path) -> tuple[list[dict], tuple[str, str]]:
@@ -148,17 +125,6 @@ def leveldb_records(data: bytes) -> Iterator[bytes]:
             record = b''
 
 
-@needs('wandb')
-def test_wandb_without_a_key(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv('WANDB_MODE', 'online')
-    monkeypatch.setenv('HOME', str(tmp_path))
-    monkeypatch.delenv('WANDB_API_KEY', raising=False)
-    monkeypatch.setattr('sys.stdin', None)
-    with pytest.raises(InputError, match=r'^--log wandb: .*; `wandb login` lets you in, and with WANDB_MODE=offline'):
-        with tracked(['wandb']):
-            log(config, 'wandb')
-
-
 @pytest.mark.parametrize('name', ['tensorboard', 'wandb', 'mlflow'])
 def test_a_package_that_is_missing(config: Config, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr('bioattn_mm.cli.trackers.find_spec', lambda name: None)
@@ -167,17 +133,6 @@ def test_a_package_that_is_missing(config: Config, monkeypatch: pytest.MonkeyPat
     assert str(error.value) == (
         f"--log {name} needs a package that is not installed: pip install 'bioattn_mm[{EXTRAS[name]}]'"
     )
-
-
-@needs('mlflow')
-def test_a_database_without_the_packages_for_it(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('mlflow.get_tracking_uri', lambda: 'sqlite:///mlflow.db')
-    monkeypatch.setattr(
-        'bioattn_mm.cli.trackers.find_spec',
-        lambda name: None if name == 'sqlalchemy' else importlib.util.find_spec(name),
-    )
-    with pytest.raises(InputError, match='--log mlflow into sqlite:///mlflow.db needs sqlalchemy, which is not ins'):
-        set_trackers(config, ['mlflow'])
 
 
 def test_names_of_a_config_elsewhere(config: Config, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ GAB_VIT = r'gab/\w+_vit_'
 GAB_SWIN = r'gab/\w+_swin_'
 SWIN_BACKBONE = r'baselines/\w+_swin_'
 CONVNEXT = r'baselines/\w+_convnext_'
-MULTI_SCALE_3X = r'gab/mask_rcnn_swin|transnext/mask_rcnn_\w+_3x'
+MULTI_SCALE_3X = r'gab/mask_rcnn_swin'
 PLAIN = rf'(convit|pervit|vars)/|{GAB_VIT}'
 IN1K = r'\w+/[\w-]+_in1k'
 FINETUNE = rf'{IN1K}-384px'
@@ -153,11 +153,8 @@ TIMM = 'https://github.com/rwightman/pytorch-image-models/releases/download/v0.1
 SWIN = 'https://github.com/SwinTransformer/storage/releases/download/v1.0.0'
 ONEDL = 'https://mmassets.onedl.ai'
 TRANSNEXT_ARCHS = ('micro', 'tiny', 'small', 'base')
-CONVIT_ARCHS = ('tiny', 'small', 'base')
-PERVIT_ARCHS = ('tiny', 'small', 'medium')
-# Host and attention.
-VARS_NAMES = [f'{host}_vars_{kind}' for host in ('rvt_tiny', 'deit_tiny') for kind in ('s', 'd', 'sd')]
-VARS_NAMES += ['rvt_tiny_softmax', 'rvt_tiny_performer']
+CONVIT_ARCHS = ('tiny', 'small')
+PERVIT_ARCHS = ('tiny', 'small')
 
 
 SETTINGS = [
@@ -180,13 +177,6 @@ SETTINGS = [
     (ALL, 'rates of the backbone', [1.0], 'transnext'),
     (PLAIN, 'rates of the backbone', [1.0], 'deit'),
     (QUERIES, 'rates of the backbone', [0.1], 'transnext'),
-    # After the last block of ConViT and PerViT there is a norm.
-    (
-        r'(convit|pervit)/(mask_rcnn|upernet)_(small|medium|base)',
-        'rates of the backbone',
-        [*LAYER_DECAY, 1.0],
-        'beit',
-    ),
     (r'gab/(mask_rcnn|upernet)_vit', 'rates of the backbone', LAYER_DECAY, 'beit'),
     (r'gab/', 'rates of the Gaussians', [1.0], 'chosen'),
     # Weight decay: parameters without, by parts of their names; 'flat' are those of one dimension.
@@ -247,7 +237,6 @@ SETTINGS = [
     (rf'{MASK_RCNN}|{RETINANET}', 'loop', dict(epochs=12, validation=1), 'transnext'),
     (DINO, 'loop', dict(epochs=12, validation=1), 'mmdet'),
     (MULTI_SCALE_3X, 'loop', dict(epochs=36, validation=1), 'swin'),
-    *((rf'\w+/dino_\w+_{epochs}e_', 'loop', dict(epochs=epochs, validation=1), 'mmdet') for epochs in (24, 36)),
     (UPERNET, 'loop', dict(iterations=160000, validation=16000), 'transnext'),
     (MASK2FORMER, 'loop', dict(iterations=160000, validation=5000), 'transnext'),
     (MASK2FORMER_COCO, 'loop', dict(iterations=368750, validation=5000), 'mmdet'),
@@ -269,18 +258,11 @@ SETTINGS = [
         ],
         'swin',
     ),
-    *(
-        (
-            configs,
-            'schedule',
-            [dict(type='MultiStepLR', milestones=[milestone], gamma=0.1, by_epoch=True, begin=0, end=epochs)],
-            'mmdet',
-        )
-        for configs, milestone, epochs in (
-            (DINO, 11, 12),
-            (r'\w+/dino_\w+_24e_', 20, 24),
-            (r'\w+/dino_\w+_36e_', 30, 36),
-        )
+    (
+        DINO,
+        'schedule',
+        [dict(type='MultiStepLR', milestones=[11], gamma=0.1, by_epoch=True, begin=0, end=12)],
+        'mmdet',
     ),
     (
         UPERNET,
@@ -484,7 +466,6 @@ SETTINGS = [
     # The pyramid of plain backbones: its strides. The heads of the others take the backbone's.
     (r'(convit|pervit|vars)/mask_rcnn|gab/mask_rcnn_vit', 'pyramid', (4, 8, 16, 32, 64), 'vitdet'),
     (r'(convit|pervit|vars)/dino|gab/dino_vit', 'pyramid', (8, 16, 32, 64), 'chosen'),
-    (r'(convit|pervit|vars)/dino_5scale', 'pyramid', (4, 8, 16, 32, 64), 'chosen'),
     (r'(convit|pervit|vars)/(upernet|mask2former)|gab/(upernet|mask2former)_vit', 'pyramid', (4, 8, 16, 32), 'deit'),
     # Stochastic depth.
     (rf'transnext/dino_|{MASK_RCNN}|{RETINANET}|transnext/mask2former_', 'drop path', 0.3, 'transnext_paper'),
@@ -496,7 +477,6 @@ SETTINGS = [
     (r'convit/', 'drop path', 0.1, 'convit'),
     (r'pervit/\w+_tiny', 'drop path', 0.0, 'pervit'),
     (r'pervit/\w+_small', 'drop path', 0.1, 'pervit'),
-    (r'pervit/\w+_medium', 'drop path', 0.2, 'pervit'),
     (GAB_VIT, 'drop path', 0.1, 'deit'),
     (r'gab/(mask_rcnn|dino|dino_5scale)_swin|baselines/mask_rcnn_swin', 'drop path', 0.2, 'swin'),
     (r'(gab|baselines)/(upernet|mask2former)_swin', 'drop path', 0.3, 'swin'),
@@ -523,19 +503,15 @@ SETTINGS = [
     *((rf'convit/\w+_{arch}_', 'weights', f'{CONVIT}/convit_{arch}.pth', 'convit') for arch in CONVIT_ARCHS),
     *((rf'pervit/\w+_{arch}_', 'weights', f'checkpoints/pervit_{arch}.pth', 'pervit') for arch in PERVIT_ARCHS),
     (r'gab/\w+_vit_small', 'weights', f'{TIMM}/vit_relpos_small_patch16_224-sw-ec2778b4.pth', 'timm'),
-    (r'gab/\w+_vit_base', 'weights', f'{TIMM}/vit_relpos_base_patch16_224-sw-49049aed.pth', 'timm'),
     *(
         (rf'(gab|baselines)/\w+_swin_{size}', 'weights', f'{SWIN}/swin_{size}_patch4_window7_224.pth', 'swin')
         for size in ('tiny', 'small')
     ),
-    *(
-        (
-            rf'baselines/\w+_swin_{size}_ade20k',
-            'weights',
-            f'{ONEDL}/mmsegmentation/v0.5/pretrain/swin/swin_{size}_patch4_window7_224_20220317-{checksum}.pth',
-            'swin',
-        )
-        for size, checksum in (('tiny', '1cdeb081'), ('small', '7ba6d6dd'))
+    (
+        r'baselines/\w+_swin_tiny_ade20k',
+        'weights',
+        f'{ONEDL}/mmsegmentation/v0.5/pretrain/swin/swin_tiny_patch4_window7_224_20220317-1cdeb081.pth',
+        'swin',
     ),
     (
         CONVNEXT,
@@ -543,10 +519,7 @@ SETTINGS = [
         f'{ONEDL}/mmclassification/v0/convnext/downstream/convnext-tiny_3rdparty_32xb128-noema_in1k_20220301-795e9634.pth',
         'convnext',
     ),
-    *(
-        (rf'vars/\w+_{name}_(\d\de_)?(coco|ade20k)', 'weights', f'checkpoints/vars_{name}.pth', 'vars')
-        for name in VARS_NAMES
-    ),
+    (r'vars/\w+_rvt_tiny_vars_sd_(coco|ade20k)', 'weights', 'checkpoints/vars_rvt_tiny_vars_sd.pth', 'vars'),
     # ImageNet. Images a step: 8 GPUs with 128 each.
     (IN1K, 'images per GPU', 128, 'transnext'),
     (CONVIT_PLUS, 'images per GPU', 64, 'convit_paper'),

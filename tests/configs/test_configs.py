@@ -121,9 +121,9 @@ def test_detr_like_heads_train_the_backbone_at_a_tenth(name: str, decayed: str, 
 @pytest.mark.parametrize(
     ('system', 'name'),
     [
-        ('convit', 'mask_rcnn_small_coco'),
-        ('pervit', 'upernet_medium_ade20k'),
-        ('gab', 'mask_rcnn_vit_base_coco'),
+        ('convit', 'mask_rcnn_tiny_coco'),
+        ('pervit', 'upernet_tiny_ade20k'),
+        ('gab', 'mask_rcnn_vit_small_coco'),
         ('vars', 'upernet_rvt_tiny_vars_sd_ade20k'),
     ],
 )

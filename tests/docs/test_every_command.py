@@ -156,6 +156,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
     'docs/predict.md': {
         'Predict': Run(but={'exported': 'docs/export.md does it'}),
         'Predict, 2': Run(given=('work_dirs/transnext/upernet_tiny_ade20k_mini/iter_200.pth',)),
+        'Small objects in large images': Run(given=('work_dirs/transnext/mask_rcnn_micro_coco_mini/iter_200.pth',)),
         "The authors' weights": Run(),
         'In Python': Run(),
         'A page in the browser': NotRun('it serves until Ctrl-C; tests/page/test_page.py starts it'),

@@ -15,7 +15,9 @@ from mmseg.structures import SegDataSample
 from bioattn_mm.run_config.config import load_config
 from tests.docs.blocks import Block, read_blocks
 
-CONFIGS = [block for block in read_blocks('docs/any_model.md') if block.language == 'python']
+BLOCKS = [block for block in read_blocks('docs/any_model.md') if block.language == 'python']
+# The others inherit a config of this package.
+CONFIGS = [block for block in BLOCKS if not block.file.startswith('configs/')]
 # TransNeXt-Micro is narrowed for speed, and with it what the page says of its channels.
 CHANNELS = {'48': '24', '96': '48', '192': '72', '384': '96'}
 NARROW = 'arch=dict(embed_dims=(24, 48, 72, 96), num_heads=(1, 2, 3, 4), depths=(1, 1, 1, 1))'
@@ -71,6 +73,18 @@ def test_learns_and_predicts(block: Block, tmp_path: Path) -> None:
         assert all(sample.pred_sem_seg.shape == size for sample in samples)
     else:
         assert all(sample.pred_instances.bboxes.shape[1] == 4 for sample in samples)
+
+
+def test_another_variant(root: Path, tmp_path: Path) -> None:
+    (block,) = (block for block in BLOCKS if block not in CONFIGS)
+    folder = (root / block.file).parent
+    text = block.text.replace("'./", f"'{folder}/").replace("'../", f"'{folder.parent}/")
+    (tmp_path / 'variant.py').write_text(text)
+    config = load_config(str(tmp_path / 'variant.py'))
+    with torch.device('meta'):
+        backbone = MODELS.build({**config.model.backbone, 'init_cfg': None})
+    assert backbone.out_channels == (config.model.neck.in_channels,)
+    assert config.model.neck.type == 'bioattn_mm.SimpleFeaturePyramid' and config.model.type == 'MaskRCNN'
 
 
 def narrowed(channels: str) -> str:

@@ -5,9 +5,9 @@ import torch
 
 from bioattn_mm.errors import InputError
 from bioattn_mm.layers.attention_maps import whole_attention
+from bioattn_mm.layers.layout import as_map
 from bioattn_mm.layers.recording import record_attention
 from bioattn_mm.models import TransNeXt
-from bioattn_mm.models.backbones.transnext import _channels_first
 from tests import parity
 
 SMALL = dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 2, 1))
@@ -67,7 +67,7 @@ def test_any_input_size(arch: dict, size: tuple[int, int], options: dict) -> Non
 
 def test_gradient_of_features_keeps_the_layout_of_tokens() -> None:
     x = torch.randn(2, 5, 3, 4).contiguous(memory_format=torch.channels_last).requires_grad_()
-    output, weights = _channels_first(x), torch.randn(2, 5, 3, 4)
+    output, weights = as_map(x.permute(0, 2, 3, 1), (3, 4)), torch.randn(2, 5, 3, 4)
     assert output.is_contiguous() and torch.equal(output, x)
     (grad,) = torch.autograd.grad(output, x, weights)
     assert grad.is_contiguous(memory_format=torch.channels_last) and torch.equal(grad, weights)

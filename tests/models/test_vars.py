@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from bioattn_mm.checkpoints import rename_released
 from bioattn_mm.errors import InputError
 from bioattn_mm.models import VARS
 from tests import parity
@@ -52,7 +51,7 @@ def test_step_bounds_of_the_convolution_are_the_recorded_ones(tmp_path) -> None:
     recorded = np.load(parity.FOLDER / 'vars_rvt_tiny_vars_s_224x224_L.npz')
     assert len(recorded.files) == 12
     for name in recorded.files:
-        block = backbone.get_submodule(rename_released(VARS, name).removesuffix('.L'))
+        block = backbone.get_submodule(VARS.release.rename(name).removesuffix('.L'))
         bound = block.attn.step_bound(block.attn.dictionary(block.attn.grid))
         np.testing.assert_allclose(bound.flatten(), recorded[name], rtol=1e-5)
 
@@ -64,13 +63,13 @@ def test_every_weight_of_the_release_is_used(manifest: str, tmp_path) -> None:
     with torch.device('meta'):
         backbone = VARS(arch, ATTENTIONS[attention])
     own = {name: value.numel() for name, value in backbone.state_dict().items()}
-    theirs = {rename_released(VARS, name): value.numel() for name, value in state_dict.items()}
+    theirs = {VARS.release.rename(name): value.numel() for name, value in state_dict.items()}
     unused = {name.rsplit('.', 1)[-1] if 'blocks' in name else name for name in theirs if name not in own}
     # The classifier's, and what the release computes from its other parameters or never reads.
     assert unused <= {'fc_norm.weight', 'fc_norm.bias', 'head.weight', 'head.bias', 'L', 'kernel_norm'}
     assert own == {name: number for name, number in theirs.items() if name in own}
     # The names of this package's files stay.
-    assert all(rename_released(VARS, name) == name for name in own)
+    assert all(VARS.release.rename(name) == name for name in own)
 
 
 @pytest.mark.parametrize(

@@ -19,4 +19,4 @@ class HangOnceHook(Hook):
         mark = Path(runner.work_dir, 'has_hung')
         if runner.iter + 1 == self.after and runner.rank == 1 and not mark.exists():
             mark.touch()
-            time.sleep(600)  # the line that the watchdog shows
+            time.sleep(600)

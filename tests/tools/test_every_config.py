@@ -51,7 +51,7 @@ def options_of_two_images(mode: str, name: str) -> list[str]:
         return [*options, f'{dataset}.pipeline.1.scale=(160,120)']
     # Those that train at several scales choose one of a list.
     steps = ['2.scale']
-    if 'dino' in name or '_3x_' in name or (name.startswith('gab/') and 'mask_rcnn_swin' in name):
+    if 'dino' in name or (name.startswith('gab/') and 'mask_rcnn_swin' in name):
         steps = [f'3.transforms.{place}.scales' for place in ('0.0', '1.0', '1.2')]
     sizes = dict(scale='(160,120)', scales='[(160,120)]')
     return [*options, *(f'{dataset}.pipeline.{step}={sizes[step.split(".")[-1]]}' for step in steps)]

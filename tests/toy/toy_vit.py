@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from timm.layers import Mlp
 from torch import Tensor, nn
 
+from bioattn_mm.checkpoints import Release
 from bioattn_mm.layers.attention_maps import AttentionMap, AttentionMaps
 from bioattn_mm.models.backbones import PlainBackbone
 from bioattn_mm.models.backbones.blocks import Block, init_linear, patch_embedding
@@ -84,12 +85,14 @@ class ToyViT(PlainBackbone):
 
     arch_settings = dict(tiny=dict(embed_dims=24, num_layers=4, num_heads=2))
     # The release counts blocks from 1 and keeps the rates as logarithms.
-    released_names = (
-        (r'^embed\.', 'patch_embed.proj.'),
-        (r'^layer(\d+)\.', lambda m: f'blocks.{int(m[1]) - 1}.'),
-        (r'\.log_slope$', '.slope'),
+    release = Release(
+        names=(
+            (r'^embed\.', 'patch_embed.proj.'),
+            (r'^layer(\d+)\.', lambda m: f'blocks.{int(m[1]) - 1}.'),
+            (r'\.log_slope$', '.slope'),
+        ),
+        values={r'\.log_slope$': torch.exp},
     )
-    released_values = {r'\.log_slope$': torch.exp}
 
     def __init__(
         self,

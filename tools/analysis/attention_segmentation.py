@@ -55,7 +55,7 @@ NUM_DRAWN = 4
 def parse_args() -> argparse.Namespace:
     parser = ToolParser(
         __doc__,
-        'analysis/attention_segmentation.py configs/vars/upernet_rvt_tiny_vars_d_ade20k.py vars.pth '
+        'analysis/attention_segmentation.py configs/vars/upernet_rvt_tiny_vars_sd_ade20k.py vars.pth '
         '--compare configs/transnext/upernet_micro_ade20k.py transnext.pth --classes person car --out segmentation',
         'analysis/attention_segmentation.py --timm deit_tiny_patch16_224 pretrained --images VOC/JPEGImages '
         '--masks VOC/SegmentationClass --split VOC/ImageSets/Segmentation/val.txt --size 224 224 --out segmentation',

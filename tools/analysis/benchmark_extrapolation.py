@@ -94,7 +94,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     report = Report(args.out, *FILES)
-    # As with --tta, images are tested whole: the backbone then sees the size that is asked for.
+    # Images are tested whole, as with --tta, so that the backbone sees the size that is asked for.
     config = load_config(
         args.config, mini=args.mini, cfg_options=args.cfg_options, dataloaders=('test_dataloader',), tta=True
     )

@@ -146,7 +146,7 @@ def draw(rows: list[dict], fields: list[np.ndarray], weights: dict[str, str]) ->
     lines = by_line(rows, fields)
     columns = max(map(len, lines.values()))
     height, width = fields[0].shape
-    # For each model fields that are three inches wide, and 1.5 inches of text.
+    # A model has fields three inches wide, and 1.5 inches of text.
     size = (3.2 * columns + 0.8, (3 * height / width + 1.5) * len(lines))
     figure = Figure(figsize=size, layout='constrained')
     parts = figure.subfigures(len(lines), 1, squeeze=False).flat

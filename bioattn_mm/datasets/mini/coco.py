@@ -158,7 +158,7 @@ def polygons(mask: np.ndarray) -> list[list[float]]:
     for contour in contours:
         contour = cv2.approxPolyDP(contour, 0.2 * OUTLINE_SCALE, closed=True)
         if len(contour) > 2 and cv2.contourArea(contour) >= 2 * OUTLINE_SCALE**2:
-            # From the middle of an enlarged pixel to the pixels of the mask.
+            # The contour runs through centres of enlarged pixels; the outline is in pixels of the mask.
             points = (contour[:, 0] + 0.5) / OUTLINE_SCALE - 1
             outlines.append(np.clip(points, 0, mask.shape[::-1]).round(2).ravel().tolist())
     return outlines

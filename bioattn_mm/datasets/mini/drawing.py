@@ -84,7 +84,7 @@ class Scene:
         cv2.fillPoly(alpha, [corners], 255, cv2.LINE_AA, SUBPIXEL_BITS)
         if blur:
             alpha = cv2.GaussianBlur(alpha, (0, 0), blur)
-        # From -1 to 1 across the polygon.
+        # Both run from -1 to 1 over the polygon.
         across = (2 * self.x[:, left:right] - low[0] - high[0]) / (high[0] - low[0] + 2)
         down = (2 * self.y[top:bottom] - low[1] - high[1]) / (high[1] - low[1] + 2)
         brightness = 1 + 0.16 * (self.light_side * across - down)

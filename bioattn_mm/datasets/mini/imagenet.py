@@ -12,7 +12,7 @@ from .objects import KINDS
 from .scenes import draw_single
 
 FOLDER = 'imagenet'
-# Of an image: its WordNet ID and its number, counted from 1.
+# Names of the files, of the WordNet ID and the number of an image, counted from 1.
 SPLITS = {'train': '{wnid}_{number}.JPEG', 'val': 'ILSVRC2012_val_{number:08d}.JPEG'}
 DRAWN = [kind for kind, what in KINDS.items() if what.imagenet]
 

@@ -5,8 +5,7 @@ in its own file everything that the rest of the package needs to know of it; see
 """
 
 import inspect
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import torch.fx
@@ -14,8 +13,9 @@ from mmengine.logging import print_log
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 
-from ...checkpoints import convert_channels, fit_classifier, load_backbone
+from ...checkpoints import Release, convert_channels, fit_classifier, load_backbone
 from ...errors import InputError
+from ...layers import layout
 from ...layers.attention_maps import AttentionMaps, Grid, Recording
 from .blocks import run_block
 
@@ -44,14 +44,7 @@ class Backbone(BaseModule):
     Attributes:
         arch_settings: Variants by name; a dict given as `arch` must have the same keys.
         arch_defaults: Values of more keys, which variants and dicts may leave out.
-        released_names: Pairs of a regular expression and its replacement that turn the names in the authors' released
-            files into the names here, applied in order. Names of this package must pass unchanged.
-        released_values: Functions that turn values of the released files into the values here, by a regular
-            expression that matches the name in the file.
-        released_head: Name of the classifier's last layer in the released files.
-        released_names_of_classifier: As `released_names`, and applied before them, where a released file is loaded
-            into a whole classifier: for parts of it that the backbones of dense models do not take.
-        optional_weights: Regular expressions of parameters and buffers that a checkpoint may lack.
+        release: How the files that the authors released differ from the backbone's own state dict.
         no_weight_decay: Parts of names of parameters that are not decayed, besides biases and norms.
         stage_channels: Channels of the output of each stage, of all that the network has.
         stage_strides: Strides of these outputs, in pixels.
@@ -61,11 +54,7 @@ class Backbone(BaseModule):
 
     arch_settings: dict[str, dict]
     arch_defaults: dict[str, object] = {}
-    released_names: tuple[tuple[str, str | Callable[[re.Match], str]], ...] = ()
-    released_values: dict[str, Callable[[Tensor], Tensor]] = {}
-    released_head: str = 'head'
-    released_names_of_classifier: tuple[tuple[str, str | Callable[[re.Match], str]], ...] = ()
-    optional_weights: tuple[str, ...] = ()
+    release: Release = Release()
     no_weight_decay: tuple[str, ...] = ()
     stage_channels: tuple[int, ...]
     stage_strides: tuple[int, ...]
@@ -406,7 +395,7 @@ class PlainBackbone(Backbone):
         for index, (tokens, grid) in enumerate(self.iterate_stages(x)):
             if index in self.out_indices:
                 output = self.norm_of_stage(index)(tokens)
-                outputs.append(output if self.out_type == 'cls_token' else as_map(output, grid))
+                outputs.append(output if self.out_type == 'cls_token' else layout.as_map(output, grid))
         return tuple(outputs)
 
     def iterate_stages(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
@@ -452,11 +441,3 @@ class PlainBackbone(Backbone):
 def grid_of(tokens: Tensor, grid: Grid) -> Grid:
     """The grid of tokens, (B, H, W, C); of flat ones, (B, N, C), what it was before."""
     return tokens.shape[1:3] if tokens.dim() == 4 else grid
-
-
-@torch.fx.wrap  # shapes decide what it does
-def as_map(tokens: Tensor, grid: Grid) -> Tensor:
-    """Tokens, (B, H, W, C), or (B, H * W, C) without or with a class token first, to a map, (B, C, H, W)."""
-    if tokens.dim() == 3:
-        tokens = tokens[:, tokens.shape[1] - grid[0] * grid[1] :].unflatten(1, grid)
-    return tokens.permute(0, 3, 1, 2).contiguous()

@@ -6,6 +6,7 @@ import torch
 from timm.layers import Attention, Mlp, to_2tuple, trunc_normal_
 from torch import Tensor, nn
 
+from ...checkpoints import Release
 from ...errors import InputError
 from ...layers import GPSA, PositionEmbedding, build_layer, one_for_each
 from ...layers.attention_maps import AttentionMap, AttentionMaps, Recording
@@ -61,7 +62,7 @@ class ConViT(PlainBackbone):
     }
     out_types = (*PlainBackbone.out_types, 'cls_token')
     # timm's files have the same names.
-    released_names = ((r'^pos_embed$', 'pos_embed.weight'),)
+    release = Release(names=((r'^pos_embed$', 'pos_embed.weight'),))
     no_weight_decay = ('pos_embed', 'cls_token')
 
     def __init__(

@@ -4,18 +4,16 @@ from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
-import torch.fx
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
+from ...checkpoints import Release
+from ...layers import layout
 from ...layers.arguments import head_dims_of
 from ...layers.attention_maps import AttentionMaps, Grid, Recording
 from ...registry import MODELS
-from .base import HierarchicalBackbone, as_map
+from .base import HierarchicalBackbone
 from .blocks import init_linear, run_block
-
-# As where it is defined: torch.fx knows a function by the module that calls it.
-torch.fx.wrap('as_map')
 
 NUM_STAGES = 4
 PATCH_SIZE = 4
@@ -57,26 +55,28 @@ class GABSwin(HierarchicalBackbone):
         small=dict(embed_dims=96, depths=(2, 2, 18, 2), num_heads=(3, 6, 12, 24)),
         base=dict(embed_dims=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32)),
     )
-    # mmpretrain saves the index, a constant, with the weights.
-    optional_weights = (r'\.gaussian\.', r'^norm\d\.', r'\.relative_position_index$')
     # The windows of mmpretrain's layer are padded as the size needs it, at every stage: symbols cannot follow that.
     exports_any_size = False
     no_weight_decay = ('gaussian', 'relative_position_bias_table')
-    # From the names of the Swin authors; those of mmdet, mmseg and mmpretrain are the names here.
-    released_names = (
-        (r'^layers\.', 'stages.'),
-        (r'^patch_embed\.proj\.', 'patch_embed.projection.'),
-        (r'\.attn\.(?!w_msa\.)', '.attn.w_msa.'),
-        (r'\.mlp\.fc1\.', '.ffn.layers.0.0.'),
-        (r'\.mlp\.fc2\.', '.ffn.layers.1.'),
+    release = Release(
+        # These are the names of the Swin authors; those of mmdet, mmseg and mmpretrain are the names here.
+        names=(
+            (r'^layers\.', 'stages.'),
+            (r'^patch_embed\.proj\.', 'patch_embed.projection.'),
+            (r'\.attn\.(?!w_msa\.)', '.attn.w_msa.'),
+            (r'\.mlp\.fc1\.', '.ffn.layers.0.0.'),
+            (r'\.mlp\.fc2\.', '.ffn.layers.1.'),
+        ),
+        # Dense models learn the LayerNorms of their outputs anew, as mmdet's and mmseg's Swin does.
+        names_of_classifier=((r'^norm\.', 'norm3.'),),
+        # Patch merging flattens 2 x 2 patches in the order (column, row, channel) in the authors' code, and in the
+        # order (channel, row, column) in OpenMMLab's.
+        values={
+            r'^layers\.\d\.downsample\.': lambda value: value.unflatten(-1, (2, 2, -1)).transpose(-1, -3).flatten(-3)
+        },
+        # mmpretrain saves the index, a constant, with the weights.
+        optional=(r'\.gaussian\.', r'^norm\d\.', r'\.relative_position_index$'),
     )
-    # Dense models learn the LayerNorms of their outputs anew, as mmdet's and mmseg's Swin does.
-    released_names_of_classifier = ((r'^norm\.', 'norm3.'),)
-    # Patch merging flattens 2 x 2 patches in the order (column, row, channel) in the authors' code, and in the order
-    # (channel, row, column) in OpenMMLab's.
-    released_values = {
-        r'^layers\.\d\.downsample\.': lambda value: value.unflatten(-1, (2, 2, -1)).transpose(-1, -3).flatten(-3)
-    }
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class GABSwin(HierarchicalBackbone):
     def forward_features(self, x: Tensor) -> tuple[Tensor, ...]:
         """Features of the stages `out_indices`, strides 4, 8, 16 and 32 (sizes rounded up)."""
         return tuple(
-            as_map(self.norm_of_stage(index)(tokens), grid)
+            layout.as_map(self.norm_of_stage(index)(tokens), grid)
             for index, (tokens, grid) in enumerate(self.iterate_stages(x))
             if index in self.out_indices
         )

@@ -5,6 +5,7 @@ from functools import partial
 from timm.models.vision_transformer_relpos import RelPosBlock
 from torch import Tensor, nn
 
+from ...checkpoints import Release
 from ...layers import GaussianRelPosAttention
 from ...layers.arguments import head_dims_of
 from ...registry import MODELS
@@ -76,7 +77,7 @@ class GABViT(PlainBackbone):
         medium=dict(embed_dims=512, num_layers=12, num_heads=8),
         base=dict(embed_dims=768, num_layers=12, num_heads=12),
     )
-    optional_weights = (r'\.gaussian\.',)
+    release = Release(optional=(r'\.gaussian\.',))
     no_weight_decay = ('gaussian',)
 
     def __init__(

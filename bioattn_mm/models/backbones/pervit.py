@@ -7,6 +7,7 @@ import numpy as np
 from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 
+from ...checkpoints import Release
 from ...errors import InputError
 from ...layers import DistanceEmbedding, PeripheralAttention
 from ...layers.arguments import head_dims_of
@@ -154,15 +155,17 @@ class PerViT(PlainBackbone):
             embed_dims=(312, 468, 540, 684), depths=(2, 2, 6, 2), stem_channels=(64, 192, 256), num_heads=12
         ),
     }
-    released_names = (
-        (r'^conv_layers\.conv_layers\.', 'stem.'),
-        (r'^conv_layers\.conv1x1\.', 'stem.4.'),
-        (r'^rpe_proj\.', 'distance_embedding.proj.'),
-        (r'\.conv\.proj\.', '.position_conv.'),
-        (r'\.attn\.to_qkv\.', '.attn.qkv.'),
-        (r'\.attn\.activation\.gn', '.attn.position.norm'),
-        (r'\.attn\.activation\.', '.attn.position.'),
-        (r'\.res_path\.', '.shortcut.'),
+    release = Release(
+        names=(
+            (r'^conv_layers\.conv_layers\.', 'stem.'),
+            (r'^conv_layers\.conv1x1\.', 'stem.4.'),
+            (r'^rpe_proj\.', 'distance_embedding.proj.'),
+            (r'\.conv\.proj\.', '.position_conv.'),
+            (r'\.attn\.to_qkv\.', '.attn.qkv.'),
+            (r'\.attn\.activation\.gn', '.attn.position.norm'),
+            (r'\.attn\.activation\.', '.attn.position.'),
+            (r'\.res_path\.', '.shortcut.'),
+        )
     )
 
     no_weight_decay = ('pos_embed',)

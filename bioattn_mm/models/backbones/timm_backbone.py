@@ -17,7 +17,7 @@ from ...registry import MODELS
 
 # Arguments by which models of fixed size take others; the first that a model knows is set.
 ANY_SIZE = (dict(dynamic_img_size=True), dict(strict_img_size=False), {})
-# Of a checkpoint: the weights that timm has of the model.
+# A checkpoint of this scheme stands for the weights that timm has of the model.
 FROM_TIMM = 'timm://'
 PYRAMID_STRIDES = (4, 8, 16, 32)
 
@@ -151,7 +151,7 @@ class TimmBackbone(BaseModule):
             source = dict(pretrained_cfg_overlay=dict(state_dict=state_dict))
         try:
             if hasattr(self.model, 'forward_intermediates'):
-                # With the classifier: without it, timm would accept a file that lacks weights.
+                # The classifier is built, too: without it, timm would accept a file that lacks weights.
                 loaded = self._cut(self._create(pretrained=True, **source))
             else:
                 indices = self.out_indices

@@ -5,11 +5,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
-import torch.fx
 from timm.layers import to_2tuple, trunc_normal_
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx
 
+from ...checkpoints import Release
 from ...errors import InputError
 from ...layers import (
     AggregatedAttention,
@@ -18,6 +17,7 @@ from ...layers import (
     LogCPB,
     TrainedLengthQuery,
     build_layer,
+    layout,
     one_for_each,
     takes,
 )
@@ -111,16 +111,18 @@ class TransNeXt(HierarchicalBackbone):
     arch_settings['micro-aaaa'] = dict(**arch_settings['micro'], sr_ratios=(16, 8, 4, 2), pretrain_size=256)
     # The pooled grid of stages 1-3 is 1/32 of the image; stage 4 has that size itself.
     arch_defaults = dict(sr_ratios=(8, 4, 2, 1), pretrain_size=224)
-    released_names = (
-        (r'^patch_embed(\d)\.', lambda m: f'stages.{int(m[1]) - 1}.patch_embed.'),
-        (r'^block(\d)\.(\d+)\.', lambda m: f'stages.{int(m[1]) - 1}.blocks.{m[2]}.'),
-        (r'^norm(\d)\.', lambda m: f'stages.{int(m[1]) - 1}.norm.'),
-        (r'\.attn\.(temperature|query_embedding)$', r'.attn.scale.\1'),
-        (r'\.attn\.relative_pos_bias_local$', '.attn.window_bias'),
-        (r'\.attn\.cpb_fc', '.attn.position_bias.fc'),
-        (r'\.attn\.sr\.', '.attn.pool_proj.'),
-        (r'\.attn\.norm\.', '.attn.pool_norm.'),
-        (r'\.dwconv\.dwconv\.', '.dwconv.'),
+    release = Release(
+        names=(
+            (r'^patch_embed(\d)\.', lambda m: f'stages.{int(m[1]) - 1}.patch_embed.'),
+            (r'^block(\d)\.(\d+)\.', lambda m: f'stages.{int(m[1]) - 1}.blocks.{m[2]}.'),
+            (r'^norm(\d)\.', lambda m: f'stages.{int(m[1]) - 1}.norm.'),
+            (r'\.attn\.(temperature|query_embedding)$', r'.attn.scale.\1'),
+            (r'\.attn\.relative_pos_bias_local$', '.attn.window_bias'),
+            (r'\.attn\.cpb_fc', '.attn.position_bias.fc'),
+            (r'\.attn\.sr\.', '.attn.pool_proj.'),
+            (r'\.attn\.norm\.', '.attn.pool_norm.'),
+            (r'\.dwconv\.dwconv\.', '.dwconv.'),
+        )
     )
     no_weight_decay = ('attn.scale', 'window_bias', 'position_bias')
 
@@ -193,13 +195,13 @@ class TransNeXt(HierarchicalBackbone):
     def forward_features(self, x: Tensor) -> tuple[Tensor, ...]:
         """Features of the stages `out_indices`, strides 4, 8, 16 and 32 (sizes rounded up)."""
         return tuple(
-            _channels_first(tokens.permute(0, 3, 1, 2))
-            for index, (tokens, _) in enumerate(self.iterate_stages(x))
+            layout.as_map(tokens, grid)
+            for index, (tokens, grid) in enumerate(self.iterate_stages(x))
             if index in self.out_indices
         )
 
     def iterate_stages(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
-        # With the channels last in memory, convolutions give tokens, and take them, without a change of layout.
+        # Channels that are last in memory let convolutions give and take tokens without a change of layout.
         x = x.contiguous(memory_format=torch.channels_last)
         for stage in self.stages:
             x = stage(x)
@@ -285,34 +287,6 @@ def _grids(
         train_pooled_grid=pooled_grid_of(train_grid, sr_ratio, pool_size),
         pool_size=pool_size,
     )
-
-
-class _ChannelsFirst(torch.autograd.Function):
-    """`contiguous` of maps with the channels last in memory, whose gradient has them last, too.
-
-    Else autograd would add a gradient with the channels first to that of the next stage, with the channels last,
-    number by number, which takes ten times as long.
-    """
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor) -> Tensor:
-        return x.contiguous()
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, grad: Tensor) -> Tensor:
-        batch, channels, height, width = grad.shape
-        tokens = grad.new_empty(batch, height * width, channels)
-        for target, image in zip(tokens, grad):
-            target.copy_(image.flatten(1).t())  # a matrix is transposed in blocks
-        return tokens.unflatten(1, (height, width)).permute(0, 3, 1, 2)
-
-
-@torch.fx.wrap  # shapes decide what it does
-def _channels_first(x: Tensor) -> Tensor:
-    """`x.contiguous()`, on the CPU with a faster gradient."""
-    if x.requires_grad and x.device.type == 'cpu' and not torch.jit.is_tracing():
-        return _ChannelsFirst.apply(x)
-    return x.contiguous()
 
 
 def _init_module(module: nn.Module) -> None:

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from timm.layers import Mlp, to_2tuple
 from torch import Tensor, nn
 
+from ...checkpoints import Release
 from ...errors import InputError
 from ...layers import (
     ConvolutionalSparseReconstruction,
@@ -133,21 +134,23 @@ class VARS(PlainBackbone):
         'deit-tiny': dict(block='deit', embed_dims=[192], depths=[12], num_heads=[6], feature_ratio=1),
         'gfnet-tiny': dict(block='gfnet', embed_dims=[256], depths=[12], num_heads=[16], feature_ratio=2),
     }
-    # With VARS-S, `kernel`, `v` and `proj` belong to the block, with VARS-SD to its attention.
-    released_names = (
-        (r'^patch_embed\.proj\.', 'stem.'),
-        (r'^norm\.', 'fc_norm.'),
-        (r'^pools\.0\.conv\.', 'pool.'),
-        (r'^(transformers\..*\.attn)\.kernel$', r'\1.static'),
-        # Only RVT-Ti has a second stage, after 10 blocks.
-        (r'^transformers\.(\d)\.blocks\.(\d+)\.', lambda m: f'blocks.{10 * int(m[1]) + int(m[2])}.'),
-        (r'^(blocks\.\d+)\.(kernel|v|proj)\b', r'\1.attn.\2'),
-        (r'^(blocks\.\d+)\.kernel2$', r'\1.attn.mix_kernel'),
-        (r'\.norm1\.bn\.', '.attn.norm.'),
-        (r'\.attn\.rand_matrix$', '.attn.features.projection'),
-        (r'\.attn\.learned_k$', '.attn.gram_weight'),
-        (r'\.attn\.learned_lam$', '.attn.sparsity_scale'),
-        (r'\.attn\.learned_L$', '.attn.step_scale'),
+    # `kernel`, `v` and `proj` belong to the block in VARS-S, and to its attention in VARS-SD.
+    release = Release(
+        names=(
+            (r'^patch_embed\.proj\.', 'stem.'),
+            (r'^norm\.', 'fc_norm.'),
+            (r'^pools\.0\.conv\.', 'pool.'),
+            (r'^(transformers\..*\.attn)\.kernel$', r'\1.static'),
+            # Only RVT-Ti has a second stage, after 10 blocks.
+            (r'^transformers\.(\d)\.blocks\.(\d+)\.', lambda m: f'blocks.{10 * int(m[1]) + int(m[2])}.'),
+            (r'^(blocks\.\d+)\.(kernel|v|proj)\b', r'\1.attn.\2'),
+            (r'^(blocks\.\d+)\.kernel2$', r'\1.attn.mix_kernel'),
+            (r'\.norm1\.bn\.', '.attn.norm.'),
+            (r'\.attn\.rand_matrix$', '.attn.features.projection'),
+            (r'\.attn\.learned_k$', '.attn.gram_weight'),
+            (r'\.attn\.learned_lam$', '.attn.sparsity_scale'),
+            (r'\.attn\.learned_L$', '.attn.step_scale'),
+        )
     )
     no_weight_decay = ('pos_embed',)
 

@@ -1,0 +1,138 @@
+"""Small objects in large images: detection in overlapping tiles, whose detections are merged.
+
+The way of SAHI (Akyon et al., ICIP 2022): each tile is predicted on at its own resolution, and the whole image once,
+for objects that are larger than a tile.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from mmengine.structures import InstanceData
+from pycocotools import mask as coco_mask
+from torch import Tensor
+
+from ..errors import InputError
+from .run_lengths import decode_mask
+
+# Detections of different tiles are of one object from this part of the smaller one on that the other covers.
+COVERED = 0.5
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How images are cut into tiles.
+
+    Attributes:
+        side: Height and width of a tile in pixels.
+        overlap: Part of a tile that the next one covers, too: as much as the largest of the small objects.
+
+    Raises:
+        InputError: There are no such tiles.
+    """
+
+    side: int
+    overlap: float = 0.2
+
+    def __post_init__(self) -> None:
+        if self.side < 32:
+            raise InputError(f'a tile must have a side of 32 pixels or more, got {self.side}')
+        if not 0 <= self.overlap < 1:
+            raise InputError(f'the overlap of tiles must be a part from 0 to below 1, got {self.overlap}')
+
+    def windows(self, height: int, width: int) -> list[tuple[slice, slice]]:
+        """Rows and columns of the tiles of an image, from top to bottom; all have the same size.
+
+        An image that is smaller than a tile along one axis is not cut along it.
+        """
+        step = max(1, round(self.side * (1 - self.overlap)))
+        starts = []
+        for length in (height, width):
+            last = max(length - self.side, 0)
+            starts.append([*range(0, last, step), last])
+        return [
+            (slice(top, min(top + self.side, height)), slice(left, min(left + self.side, width)))
+            for top in starts[0]
+            for left in starts[1]
+        ]
+
+
+def merge(
+    parts: Sequence[InstanceData], windows: Sequence[tuple[slice, slice]], height: int, width: int
+) -> InstanceData:
+    """Merge the detections of parts of an image into those of the image.
+
+    In the order of their scores, a detection takes in those of its class and of other parts that cover at least
+    `COVERED` of the smaller of the two boxes: its box becomes the union of the boxes, its mask that of the masks.
+    Detections of one part stay apart, because the detector has told them apart.
+
+    Args:
+        parts: `bboxes` (N, 4) x1, y1, x2, y2 in pixels of the part, `scores`, `labels`, and maybe `masks`, COCO's run
+            lengths.
+        windows: Rows and columns of each part in the image.
+        height: Height of the image in pixels.
+        width: Width of the image in pixels.
+
+    Returns:
+        The same in pixels of the image, by falling score.
+    """
+    boxes = torch.cat(
+        [
+            part.bboxes + part.bboxes.new_tensor([columns.start, rows.start] * 2)
+            for part, (rows, columns) in zip(parts, windows)
+        ]
+    )
+    scores, labels = (torch.cat([part[name] for part in parts]) for name in ('scores', 'labels'))
+    owners = torch.cat([part.labels.new_full(part.labels.shape, index) for index, part in enumerate(parts)])
+    groups = _groups(boxes, scores, labels, owners)
+    first = [group[0] for group in groups]
+    merged = InstanceData(scores=scores[first], labels=labels[first])
+    merged.bboxes = boxes.new_zeros(len(groups), 4)
+    for index, group in enumerate(groups):
+        merged.bboxes[index, :2] = boxes[group, :2].amin(0)
+        merged.bboxes[index, 2:] = boxes[group, 2:].amax(0)
+    if 'masks' in parts[0]:
+        masks = [(mask, window) for part, window in zip(parts, windows) for mask in part.masks]
+        merged.masks = [
+            coco_mask.merge([placed(*masks[member], height, width) for member in group]) for group in groups
+        ]
+    return merged
+
+
+def placed(mask: dict, window: tuple[slice, slice], height: int, width: int) -> dict:
+    """A mask of a part of an image as one of the image, both as COCO's run lengths.
+
+    Args:
+        mask: Of the part.
+        window: Rows and columns of the part in the image.
+        height: Height of the image in pixels.
+        width: Width of the image in pixels.
+    """
+    rows, columns = window
+    # COCO's run lengths go from top to bottom through one column after the other.
+    edges = np.diff(np.pad(decode_mask(mask).T.astype(np.int8), ((0, 0), (1, 1))), axis=1)
+    column, row = np.nonzero(edges)
+    changes = (columns.start + column.astype(np.int64)) * height + rows.start + row
+    counts = np.diff(changes, prepend=0, append=height * width)
+    return coco_mask.frPyObjects(dict(size=[height, width], counts=counts.tolist()), height, width)
+
+
+def _groups(boxes: Tensor, scores: Tensor, labels: Tensor, owners: Tensor) -> list[list[int]]:
+    """Indices of the detections that are of one object, the one with the highest score first."""
+    areas = (boxes[:, 2:] - boxes[:, :2]).clamp(min=0).prod(1)
+    free = torch.ones_like(labels, dtype=torch.bool)
+    groups = []
+    for index in scores.argsort(descending=True, stable=True).tolist():
+        if not free[index]:
+            continue
+        free[index] = False
+        others = torch.nonzero(free & (labels == labels[index]) & (owners != owners[index]))[:, 0]
+        low = torch.maximum(boxes[others, :2], boxes[index, :2])
+        high = torch.minimum(boxes[others, 2:], boxes[index, 2:])
+        common = (high - low).clamp(min=0).prod(1)
+        smaller = torch.minimum(areas[others], areas[index]).clamp(min=torch.finfo(areas.dtype).tiny)
+        same = others[common >= COVERED * smaller]
+        free[same] = False
+        groups.append([index, *same.tolist()])
+    return groups

@@ -1,4 +1,0 @@
-# UperNet with Swin-S on ADE20K, 160k iterations.
-# Weights: Swin's ImageNet-1k release as mmseg converted it, fetched when training starts.
-_base_ = ['./upernet_swin_tiny_ade20k.py', '../_base_/backbones/swin_small_mmseg.py']
-model = dict(backbone=_base_.pop('backbone'))

@@ -1,4 +1,0 @@
-# DINO of four scales with ConViT-Base on COCO, 12 epochs.
-# Weights: the authors' ImageNet-1k release, fetched when training starts.
-_base_ = ['./dino_tiny_coco.py', '../_base_/backbones/convit_base.py']
-model = dict(backbone=_base_.pop('backbone'), neck=dict(in_channels=768))

@@ -1,5 +1,0 @@
-# DINO of four scales with PerViT-Tiny on COCO, 36 epochs.
-# Weights: the authors' ImageNet-1k release, to be put into checkpoints/ by hand.
-_base_ = './dino_tiny_coco.py'
-train_cfg = dict(max_epochs=36)
-param_scheduler = [dict(_base_.param_scheduler[0], milestones=[30], end=36)]

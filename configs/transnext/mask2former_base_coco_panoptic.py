@@ -1,6 +1,0 @@
-# Mask2Former with TransNeXt-Base on COCO, panoptic segmentation, 50 epochs.
-# Weights: the authors' ImageNet-1k release, fetched when training starts.
-_base_ = ['./mask2former_tiny_coco_panoptic.py', '../_base_/backbones/transnext_base.py']
-model = dict(
-    backbone=dict(_base_.pop('backbone'), drop_path_rate=0.6), panoptic_head=dict(in_channels=[96, 192, 384, 768])
-)

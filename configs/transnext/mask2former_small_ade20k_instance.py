@@ -1,4 +1,0 @@
-# Mask2Former with TransNeXt-Small on ADE20K, instance segmentation, 160k iterations.
-# Weights: the authors' ImageNet-1k release, fetched when training starts.
-_base_ = ['./mask2former_tiny_ade20k_instance.py', '../_base_/backbones/transnext_small.py']
-model = dict(backbone=dict(_base_.pop('backbone'), drop_path_rate=0.5))

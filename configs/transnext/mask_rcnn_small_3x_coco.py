@@ -1,4 +1,0 @@
-# Mask R-CNN with TransNeXt-Small on COCO, 36 epochs with multi-scale crops.
-# Weights: the authors' ImageNet-1k release, fetched when training starts.
-_base_ = ['./mask_rcnn_tiny_3x_coco.py', '../_base_/backbones/transnext_small.py']
-model = dict(backbone=dict(_base_.pop('backbone'), drop_path_rate=0.5))

@@ -1,0 +1,117 @@
+"""Detection in tiles: what they cover, how their detections merge, and a large image by the tool."""
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from mmengine.structures import InstanceData
+from pycocotools import mask as coco_mask
+
+from bioattn_mm import Predictor
+from bioattn_mm.errors import InputError
+from bioattn_mm.inference.tiles import Tiling, merge, placed
+
+from ..tools.running import InProcess
+from .conftest import CONFIGS
+
+
+@pytest.mark.parametrize('size', [(100, 100), (101, 257), (40, 300), (64, 64), (30, 20)])
+@pytest.mark.parametrize('overlap', [0.0, 0.2, 0.9])
+def test_tiles_cover_the_image_and_overlap(size: tuple[int, int], overlap: float) -> None:
+    windows = Tiling(64, overlap).windows(*size)
+    covered = np.zeros(size, int)
+    for window in windows:
+        assert covered[window].shape == tuple(min(64, length) for length in size)
+        covered[window] += 1
+    assert covered.min() == 1 or overlap > 0.5
+    starts = sorted({columns.start for _, columns in windows})
+    assert all(after - before <= round(64 * (1 - overlap)) for before, after in zip(starts, starts[1:]))
+
+
+def part(*objects: tuple[list[float], float, int]) -> InstanceData:
+    boxes, scores, labels = zip(*objects) if objects else ([], [], [])
+    return InstanceData(
+        bboxes=torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4),
+        scores=torch.tensor(scores, dtype=torch.float32),
+        labels=torch.tensor(labels, dtype=torch.int64),
+    )
+
+
+def test_detections_of_one_object_become_one() -> None:
+    windows = [(slice(0, 64), slice(0, 64)), (slice(0, 64), slice(48, 112)), (slice(0, 64), slice(0, 112))]
+    left = part(([40, 10, 64, 30], 0.8, 1), ([2, 2, 12, 12], 0.9, 0), ([4, 2, 14, 12], 0.7, 0))
+    right = part(([0, 10, 22, 31], 0.6, 1), ([40, 40, 60, 60], 0.4, 2))
+    whole = part(([40, 9, 70, 30], 0.5, 1), ([3, 2, 13, 12], 0.3, 3))
+    merged = merge([left, right, whole], windows, 64, 112)
+    found = [(*box, label) for box, label in zip(merged.bboxes.tolist(), merged.labels.tolist())]
+    assert found == [
+        (2, 2, 12, 12, 0),
+        (40, 9, 70, 31, 1),  # cut by the border of a tile
+        (4, 2, 14, 12, 0),  # told apart from the first one by the detector
+        (88, 40, 108, 60, 2),
+        (3, 2, 13, 12, 3),  # of another class
+    ]
+    torch.testing.assert_close(merged.scores, torch.tensor([0.9, 0.8, 0.7, 0.4, 0.3]))
+    assert len(merge([part(), part()], windows[:2], 64, 112)) == 0
+
+
+def test_masks_are_placed_and_united() -> None:
+    draw = np.random.default_rng(0)
+    full = draw.random((50, 90)) < 0.5
+    windows = [(slice(0, 50), slice(0, 60)), (slice(10, 50), slice(40, 90)), (slice(3, 4), slice(5, 6))]
+    for window in windows:
+        mask = coco_mask.encode(np.asfortranarray(full[window], np.uint8))
+        expected = np.zeros((50, 90), bool)
+        expected[window] = full[window]
+        assert (coco_mask.decode(placed(mask, window, 50, 90)) == expected).all()
+    parts = [part(([50, 12, 60, 22], 0.9, 0)), part(([10, 2, 22, 12], 0.8, 0))]
+    for each, window in zip(parts, windows):
+        each.masks = [coco_mask.encode(np.asfortranarray(full[window], np.uint8))]
+    merged = merge(parts, windows[:2], 50, 90)
+    expected = np.zeros((50, 90), bool)
+    for window in windows[:2]:
+        expected[window] |= full[window]
+    assert len(merged) == 1 and (coco_mask.decode(merged.masks[0]) == expected).all()
+
+
+def test_an_image_smaller_than_a_tile_is_predicted_on_as_it_is(
+    detector: Predictor, checkpoints: dict[str, str], image: np.ndarray
+) -> None:
+    tiled = Predictor(CONFIGS['detection'], checkpoints['detection'], mini=True, device='cpu', tiling=Tiling(64))
+    (sample,), (expected,) = tiled(image), detector(image)
+    order = expected.pred_instances.scores.argsort(descending=True, stable=True)
+    torch.testing.assert_close(sample.pred_instances.bboxes, expected.pred_instances.bboxes[order])
+    for mask, index in zip(sample.pred_instances.masks, order.tolist()):
+        assert (coco_mask.decode(mask) == expected.pred_instances.masks[index].numpy()).all()
+
+
+def test_a_large_image_by_the_tool(workplace: Path, checkpoints: dict[str, str], tool: InProcess) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (150, 210, 3), dtype=np.uint8)
+    cv2.imwrite(str(workplace / 'large.png'), noise)
+    command = (
+        'predict.py',
+        CONFIGS['detection'],
+        checkpoints['detection'],
+        'large.png',
+        '--mini',
+        '--score-thr',
+        '0.0',
+    )
+    tool(workplace, *command, '--tile', '100', '--tile-overlap', '0.3', '--batch-size', '2', '--out', 'tiled')
+    document = json.loads((workplace / 'tiled/predictions.json').read_text())
+    assert document['images'][0]['width'] == 210 and document['images'][0]['height'] == 150
+    right = [each for each in document['annotations'] if each['bbox'][0] > 110]
+    assert right and all(each['segmentation']['size'] == [150, 210] for each in right)
+    assert cv2.imread(str(workplace / 'tiled/overlays/large.png')).shape == noise.shape
+
+
+def test_what_cannot_be_tiled(checkpoints: dict[str, str]) -> None:
+    with pytest.raises(InputError, match='tiles are for detectors .*: of segmentors slide a window'):
+        Predictor(CONFIGS['segmentation'], checkpoints['segmentation'], mini=True, tiling=Tiling(64))
+    with pytest.raises(InputError, match='side of 32 pixels or more, got 16'):
+        Tiling(16)
+    with pytest.raises(InputError, match='a part from 0 to below 1, got 1'):
+        Tiling(64, 1)
