@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CONFIG ?= configs/transnext/upernet_tiny_ade20k.py
 # What else `make setup` installs, such as 'deploy demo': deploy for tools/export.py, demo for tools/demo.py, log for
-# --log wandb and --log mlflow.
+# --log wandb and --log mlflow, evaluation for COCO's metrics in C++, bridges for the libraries of
+# docs/other_libraries.md, tiff for TIFF images that are not RGB in 8 bits.
 EXTRA ?=
 WORK_DIR = work_dirs/$(patsubst configs/%.py,%,$(CONFIG))_mini
 # Mixed precision of the demo, as tools/train.py takes it; AMP= for float32.
@@ -28,8 +29,10 @@ PYTEST = OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist lo
 
 help:
 	@echo 'make setup   environment in .venv (a few minutes the first time); EXTRA=deploy adds what tools/export.py needs,'
-	@echo '             EXTRA=demo what tools/demo.py and its tests need, EXTRA=log what --log wandb and mlflow need;'
-	@echo "             EXTRA='deploy demo log' all of it"
+	@echo '             EXTRA=demo what tools/demo.py and its tests need, EXTRA=log what --log wandb and mlflow need,'
+	@echo '             EXTRA=bridges transformers, segmentation-models-pytorch, Lightning and Accelerate,'
+	@echo "             EXTRA=evaluation COCO's metrics in C++, EXTRA=tiff what TIFF images that are not RGB in 8 bits need;"
+	@echo "             EXTRA='deploy demo log evaluation bridges tiff' all of it"
 	@echo 'make wheel   the wheel for every Python and torch, into dist/; with CUDA operators where nvcc is'
 	@echo 'make demo    train and test $(CONFIG) on miniature data; CONFIG=... for another'
 	@echo 'make test    the test suite; make test-all trains and tests every config, too (hours)'
@@ -91,8 +94,20 @@ $(VENV)/.ready-demo: $(READY)
 	$(BIN)/pip install -r requirements/demo.txt
 	@touch $@
 
+$(VENV)/.ready-evaluation: $(READY)
+	$(BIN)/pip install -r requirements/evaluation.txt
+	@touch $@
+
 $(VENV)/.ready-log: $(READY)
 	$(BIN)/pip install -r requirements/log.txt
+	@touch $@
+
+$(VENV)/.ready-tiff: $(READY)
+	$(BIN)/pip install -r requirements/tiff.txt
+	@touch $@
+
+$(VENV)/.ready-bridges: $(READY)
+	$(BIN)/pip install -r requirements/bridges.txt
 	@touch $@
 
 $(VENV)/.ready-docs: $(READY)
@@ -122,7 +137,7 @@ demo: setup
 test: setup
 	$(PYTEST) $(PYTEST_ARGS)
 
-test-extra: setup $(VENV)/.ready-deploy $(VENV)/.ready-demo $(VENV)/.ready-log
+test-extra: setup $(patsubst %,$(VENV)/.ready-%,deploy demo log evaluation bridges tiff)
 	$(PYTEST) -m 'extra and not every_config' $(PYTEST_ARGS)
 
 test-all: setup
@@ -152,7 +167,7 @@ test-capabilities: setup
 		ATEN_CPU_CAPABILITY=$$name ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
 			OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist load -q tests/ops \
 			--deselect tests/ops/test_aggregated_attention_cuda.py --deselect tests/ops/test_cuda_on_cpu.py \
-			--deselect tests/ops/test_sass.py --deselect tests/ops/test_launches.py $(PYTEST_ARGS) || exit 1; done
+			--deselect tests/ops/test_launches.py $(PYTEST_ARGS) || exit 1; done
 
 # BIOATTN_MM_FUZZ_CASES=10000 for hours of random calls.
 test-asan: setup

@@ -7,7 +7,8 @@ without TransNeXt's operators: what remains when everything else is free. `--cpu
 processor instead of the clock's, for a machine with other work. Freed memory is kept for all models, as in the tools.
 
 On a GPU there are also the kernels that were launched in a pass, the time in which one of them ran, and the most
-memory that PyTorch held: where the time is longer than that of the kernels, the GPU waits for launches.
+memory that PyTorch held: where the time is longer than that of the kernels, the GPU waits for launches. `--compile`
+and `--cuda-graphs` run all three models as these options of tools/train.py do.
 """
 
 import argparse
@@ -23,6 +24,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from bioattn_mm.analysis.flops import count_multiply_adds
+from bioattn_mm.engine.compilation import compile_parts
+from bioattn_mm.engine.cuda_graphs import FeatureGraphs
 from bioattn_mm.models import TransNeXt
 
 REFERENCE = 'Swin-T'
@@ -37,8 +40,12 @@ def main() -> None:
         '--dtypes', nargs='+', default=list(DTYPES), choices=DTYPES, help='of autocast; float32: none'
     )
     parser.add_argument('--no-training', action='store_true', help='measure the forward pass only')
+    parser.add_argument('--compile', action='store_true', help='through torch.compile, for each size')
+    parser.add_argument('--cuda-graphs', action='store_true', help='as CUDA graphs; needs --device cuda')
     parser.add_argument('--cpu-time', action='store_true', help='seconds of the processor, of all threads')
     args = parser.parse_args()
+    if args.cuda_graphs and args.device != 'cuda':
+        parser.error('--cuda-graphs needs --device cuda')
 
     # After PyTorch, so that OpenMP's threads still spin: the machine has nothing else to do.
     from bioattn_mm.process_settings import keep_freed_memory
@@ -48,7 +55,8 @@ def main() -> None:
     seconds = 'processor' if args.cpu_time else 'clock'
     threads = torch.get_num_threads()
     device = torch.cuda.get_device_name() if args.device == 'cuda' else f'{threads} threads'
-    print(f'batch {args.batch}, {device}, fastest of {args.repeats}, seconds of the {seconds}\n')
+    means = ''.join(f', {name}' for name in ('compile', 'cuda_graphs') if getattr(args, name)).replace('_', ' ')
+    print(f'batch {args.batch}, {device}{means}, fastest of {args.repeats}, seconds of the {seconds}\n')
     columns = ('input', 'pass', 'dtype', 'model', 'GMAC an image', 'time', f'to {REFERENCE}', 'per multiply-add')
     of_gpu = ('kernels', 'their time', 'memory') if args.device == 'cuda' else ()
     print_header(*columns, 'products alone', *of_gpu)
@@ -57,6 +65,11 @@ def main() -> None:
         image = torch.randn(args.batch, 3, height, width, device=args.device)
         models = {name: model.to(args.device) for name, model in make_models((height, width)).items()}
         counts = {name: count_multiply_adds(model.eval(), image[:1]) for name, model in models.items()}
+        for model in models.values():
+            if args.compile:
+                compile_parts(model, 'inductor', dynamic=False)
+            if args.cuda_graphs:
+                model.extract_feat = FeatureGraphs(model)
         for dtype in map(DTYPES.get, args.dtypes):
             for training in (False,) if args.no_training else (False, True):
                 name = 'forward + backward' if training else 'forward'
@@ -75,7 +88,22 @@ def main() -> None:
 def make_models(size: tuple[int, int]) -> dict[str, nn.Module]:
     swin = timm.create_model('swin_tiny_patch4_window7_224', features_only=True, img_size=size)
     convnext = timm.create_model('convnext_tiny', features_only=True)
-    return {'TransNeXt-T': TransNeXt('tiny'), REFERENCE: swin, 'ConvNeXt-T': convnext}
+    backbones = {'TransNeXt-T': TransNeXt('tiny'), REFERENCE: swin, 'ConvNeXt-T': convnext}
+    return {name: Model(backbone) for name, backbone in backbones.items()}
+
+
+class Model(nn.Module):
+    """A backbone where a model of mmdet and mmseg has it."""
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def extract_feat(self, images: Tensor) -> list[Tensor] | tuple[Tensor, ...]:
+        return self.backbone(images)
+
+    def forward(self, images: Tensor) -> list[Tensor] | tuple[Tensor, ...]:
+        return self.extract_feat(images)
 
 
 def measure(
@@ -86,16 +114,16 @@ def measure(
     args: argparse.Namespace,
     clock: Callable[[], float],
 ) -> dict[str, float]:
-    """Seconds of the fastest run of each model, after one that does not count."""
+    """Seconds of the fastest run of each model, after two that do not count: the second one captures CUDA graphs."""
     best = dict.fromkeys(models, float('inf'))
-    for repeat in range(args.repeats + 1):
+    for repeat in range(-2, args.repeats):
         for name, model in models.items():
             model.train(training)
             start = clock()
             run(model, image, training, dtype)
             if args.device == 'cuda':
                 torch.cuda.synchronize()
-            if repeat:
+            if repeat >= 0:
                 best[name] = min(best[name], clock() - start)
     return best
 
@@ -141,7 +169,7 @@ def products_alone(
 ) -> float:
     """Seconds of the linear layers and convolutions of a forward pass, one after the other and nothing between."""
     with torch.no_grad(), Products() as products:
-        model.eval()(image)
+        model.eval().backbone.forward(image)  # neither compiled nor captured
     calls = [
         (function, [x.to(dtype) if isinstance(x, Tensor) else x for x in inputs], options)
         for function, inputs, options in products.calls

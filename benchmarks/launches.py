@@ -104,12 +104,18 @@ def as_on_a_gpu(formulas: bool) -> Iterator[None]:
         return 'they are counted without' if formulas else backends.WHY_NOT_LOADED
 
     def attention(
-        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, scale: float | None = None
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
     ) -> Tensor:
         if attn_mask is not None:
             attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
         fused = torch.ops.aten._scaled_dot_product_efficient_attention
-        return fused(query, key, value, attn_mask, torch.is_grad_enabled(), scale=scale)[0]
+        return fused(query, key, value, attn_mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale)[0]
 
     with (
         patch.object(backends, 'why_not_compiled', why_not_compiled),

@@ -37,8 +37,8 @@ from bioattn_mm.datasets.samplers import seed_everything
 from bioattn_mm.run_config.config import load_config
 from bioattn_mm.run_config.pipelines import find_datasets
 
-# Name, config, and milliseconds of a GPU for a step of 2 images in scaling.md; of Mask2Former on COCO's crops of 1024
-# pixels four times those on ADE20K's of 512.
+# Name, config, and milliseconds for a step of 2 images of a GPU that computes 15e12 multiply-adds a second. A step on
+# COCO's crops of 1024 pixels, by Mask2Former, takes four times as long as one on ADE20K's of 512.
 RECIPES = (
     ('COCO, Mask R-CNN', 'configs/transnext/mask_rcnn_tiny_coco.py', 80),
     ('COCO, Mask2Former, jitter', 'configs/transnext/mask2former_tiny_coco.py', 4 * 31),
@@ -103,7 +103,7 @@ def compare(recipe: str, path: str, step: float, root: Path, number: int) -> str
         print_row(recipe, name, *cells, f'{1 / worker:.0f}', ratio)
     need = 2e3 / step
     cores = ', '.join(f'{name} {8 * need * each:.1f}' for name, each in seconds.items())
-    return f'{recipe}: a GPU of scaling.md takes {need:.0f} images a second; cores for eight: {cores}'
+    return f'{recipe}: a GPU with steps of {step} ms takes {need:.0f} images a second; cores for eight: {cores}'
 
 
 def build(config: Config, root: Path) -> BaseDataset:

@@ -67,6 +67,8 @@ MODELS = child(
 HOOKS = child(
     MMENGINE_HOOKS,
     'engine.hooks',
+    'engine.compilation',
+    'engine.cuda_graphs',
     'engine.checkpoints',
     'engine.randomness',
     'engine.ema',
@@ -86,7 +88,10 @@ DATA_SAMPLERS = child(MMENGINE_DATA_SAMPLERS, 'datasets.shard_samplers')
 METRICS = child(
     MMENGINE_METRICS,
     late=dict(
-        SubsetAccuracy='engine.metrics', CorruptionError='engine.metrics', CocoPanopticMetric='engine.panoptic'
+        SubsetAccuracy='engine.metrics',
+        CorruptionError='engine.metrics',
+        CocoPanopticMetric='engine.panoptic',
+        ResultFiles='engine.result_files',
     ),
 )
 TRANSFORMS = child(

@@ -11,7 +11,7 @@ from filelock import FileLock
 
 from bioattn_mm.datasets.mini import make_mini_datasets
 
-from .engine.ranks import leave_configs_unformatted
+from .engine.ranks import make_runs_quick
 from .left_behind import pytest_sessionfinish, pytest_sessionstart, pytest_terminal_summary  # noqa: F401  hooks
 from .needs import apply_needs
 from .tools.running import InProcess, LoaderWorkers
@@ -79,8 +79,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 @pytest.fixture(autouse=True, scope='session')
-def unformatted_configs() -> None:
-    leave_configs_unformatted()
+def quick_runs() -> None:
+    make_runs_quick()
 
 
 @pytest.fixture(autouse=True)

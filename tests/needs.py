@@ -6,6 +6,7 @@ added to every test that needs a package of `make setup EXTRA=...`: `make test-e
 
 import ctypes
 import os
+import re
 import shutil
 import sys
 from functools import cache
@@ -22,8 +23,10 @@ from bioattn_mm.ops.backends import CUDA_ARCHITECTURES, LIBRARY_IS_LOADED
 from bioattn_mm.run_config.installed import EXTRAS as EXTRAS_OF_PACKAGE
 
 # The extras of `make setup` by the names under which their packages are imported.
-EXTRAS = {name: extra for name, extra in EXTRAS_OF_PACKAGE.items() if extra in ('deploy', 'demo', 'log')}
+OF_SETUP = ('deploy', 'demo', 'evaluation', 'log', 'tiff')
+EXTRAS = {name: extra for name, extra in EXTRAS_OF_PACKAGE.items() if extra in OF_SETUP}
 EXTRAS.update(openvino='deploy', playwright='demo')
+EXTRAS.update(dict.fromkeys(('accelerate', 'lightning', 'segmentation_models_pytorch', 'transformers'), 'bridges'))
 ONNXRUNTIME_WEB = Path(__file__).parents[1] / 'packaging' / 'runtime' / 'node_modules'
 
 
@@ -34,6 +37,16 @@ def has_chromium() -> bool:
     from bioattn_mm.page.browser import find_chromium
 
     return find_chromium() is not None
+
+
+def openvino_has_bfloat16() -> bool:
+    """Whether OpenVINO computes in bfloat16: ONEDNN_MAX_CPU_ISA keeps it from instructions that the processor has."""
+    highest = os.environ.get('ONEDNN_MAX_CPU_ISA', 'DEFAULT').upper()
+    if find_spec('openvino') is None or not re.search('DEFAULT|ALL|BF16|FP16|AMX|AVX10', highest):
+        return False
+    import openvino
+
+    return 'BF16' in openvino.Core().get_property('CPU', 'OPTIMIZATION_CAPABILITIES')
 
 
 # By the name of what is needed: whether it is there, and the reason of the skip. Other names are those of packages.
@@ -51,11 +64,14 @@ MACHINE = {
         'there is no GPU, or the operators were not compiled for CUDA',
     ),
     'bfloat16': (cpu_has_bfloat16, 'this processor has no instructions of bfloat16'),
+    'bfloat16 in OpenVINO': (
+        openvino_has_bfloat16,
+        'OpenVINO does not compute in bfloat16: the processor does not, or ONEDNN_MAX_CPU_ISA keeps it from that',
+    ),
     'compiler': (
         lambda: shutil.which(os.environ.get('CXX', 'g++')),
         f'there is no {os.environ.get("CXX", "g++")} to compile with',
     ),
-    'nvcc': (lambda: shutil.which('nvcc'), 'there is no nvcc'),
     'onnxruntime-web': (
         ONNXRUNTIME_WEB.is_dir,
         'there is no onnxruntime-web: npm install --prefix packaging/runtime',

@@ -1,6 +1,7 @@
 """Folders of own data as users have them: a few images of three classes, drawn here."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -89,4 +90,86 @@ def write_mask_folder(folder: Path, seeds: range) -> Path:
     for seed in seeds:
         Image.fromarray(labels(seed)).save(folder / f'masks/part_{seed:03d}.png')
     (folder / 'classes.txt').write_text('\n'.join(MASK_CLASSES) + '\n')
+    return folder
+
+
+def yolo_labels(seed: int) -> str:
+    """The label file of an image in YOLO's format, with polygons."""
+    image, objects = draw(seed)
+    sides = image.shape[1::-1]
+    return ''.join(
+        f'{label} {" ".join(f"{value:.9g}" for value in (points / sides).ravel())}\n' for label, points in objects
+    )
+
+
+def write_yolo_folder(folder: Path, **splits: range) -> Path:
+    """A folder with `data.yaml`, `images/SPLIT` and `labels/SPLIT`; images without objects have no labels."""
+    for split, seeds in splits.items():
+        write_images(folder / f'images/{split}', seeds)
+        (folder / f'labels/{split}').mkdir(parents=True)
+        for seed in seeds:
+            (folder / f'labels/{split}/part_{seed:03d}.txt').write_text(yolo_labels(seed))
+    lines = [f'{split}: images/{split}' for split in splits] + [f'names: [{", ".join(CLASSES)}]']
+    (folder / 'data.yaml').write_text('\n'.join(lines) + '\n')
+    return folder
+
+
+def voc_xml(seed: int) -> str:
+    """The XML file of an image in Pascal VOC's format: each object from its second line on."""
+    image, objects = draw(seed)
+    lines = ['<annotation>', f'<size><width>{image.shape[1]}</width><height>{image.shape[0]}</height></size>']
+    for label, points in objects:
+        (left, top), (right, bottom) = points.min(0) + 1, points.max(0)  # VOC counts from 1
+        lines += [
+            f'<object><name>{CLASSES[label]}</name><difficult>0</difficult><bndbox>',
+            f'<xmin>{left}</xmin><ymin>{top}</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax>',
+            '</bndbox></object>',
+        ]
+    return '\n'.join([*lines, '</annotation>', ''])
+
+
+def write_voc_folder(folder: Path, **splits: range) -> Path:
+    """A folder with `JPEGImages`, `Annotations`, `ImageSets/Main` and label maps of objects and classes."""
+    for name in (
+        'Annotations',
+        'ImageSets/Main',
+        'ImageSets/Segmentation',
+        'SegmentationObject',
+        'SegmentationClass',
+    ):
+        (folder / name).mkdir(parents=True)
+    for split, seeds in splits.items():
+        names = [Path(name).stem for name in write_images(folder / 'JPEGImages', seeds)]
+        for kind in ('Main', 'Segmentation'):
+            (folder / f'ImageSets/{kind}/{split}.txt').write_text('\n'.join(names) + '\n')
+        for seed, name in zip(seeds, names):
+            (folder / f'Annotations/{name}.xml').write_text(voc_xml(seed))
+            image, objects = draw(seed)
+            numbers, classes = np.zeros((2, *image.shape[:2]), np.uint8)
+            for number, (label, points) in enumerate(objects, 1):
+                cv2.fillPoly(numbers, [points], number)
+                cv2.fillPoly(classes, [points], label + 1)
+            for kind, values in (('Object', numbers), ('Class', classes)):
+                Image.fromarray(values).save(folder / f'Segmentation{kind}/{name}.png')
+    return folder
+
+
+def convert_images(folder: Path, write: Callable[[Path, np.ndarray], None], suffix: str = '.npy') -> Path:
+    """Write the images of a folder of `write_coco_folder` or `write_mask_folder` anew.
+
+    Args:
+        folder: The folder.
+        write: Writes a file of an image, uint8 (H, W, 3) in RGB.
+        suffix: Of the files.
+    """
+    for path in sorted((folder / 'images').iterdir()):
+        image = np.asarray(Image.open(path))
+        path.unlink()
+        write(path.with_suffix(suffix), image)
+    annotations = folder / 'annotations.json'
+    if annotations.is_file():
+        content = json.loads(annotations.read_text())
+        for image in content['images']:
+            image['file_name'] = str(Path(image['file_name']).with_suffix(suffix))
+        annotations.write_text(json.dumps(content))
     return folder

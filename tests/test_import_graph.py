@@ -47,3 +47,13 @@ def test_a_subpackage_imports_only_from_those_above(subpackage: str) -> None:
 
 def test_there_is_no_circle() -> None:
     TopologicalSorter({name: set(imported_modules(name)) for name in MODULES}).prepare()  # raises a CycleError
+
+
+def test_no_test_module_imports_another() -> None:
+    """What several share is in a module of its own."""
+    for file in (ROOT / 'tests').rglob('*.py'):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and not (node.module or '').startswith(('torch', 'mm')):
+                names = [*(node.module or '').split('.'), *(alias.name for alias in node.names)]
+                modules = [name for name in names if name.startswith('test_')]
+                assert not [name for name in modules if any((ROOT / 'tests').rglob(f'{name}.py'))], file

@@ -10,7 +10,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from timm.models import is_model
 
-from tests.models.test_classifiers import released_file
+from tests.models.classifiers import released_file
 
 FILE = 'transnext_tiny_224_1k.pth'
 

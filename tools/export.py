@@ -30,7 +30,7 @@ from bioattn_mm.run_config.config import load_config
 from bioattn_mm.run_config.installed import find_config
 from bioattn_mm.run_config.mini import ensure_mini_data, with_mini_test_data
 from bioattn_mm.run_config.model_check import model_of, state_dict_of
-from bioattn_mm.run_config.pipelines import name_host_transforms
+from bioattn_mm.run_config.pipelines import image_kind, name_host_loading, name_host_transforms
 from bioattn_mm.runtime.arguments import AtLeast, number_to
 
 DIFFERENT = 1
@@ -259,6 +259,7 @@ def export_via_mmdeploy(args: argparse.Namespace) -> None:
     config = with_test_images(args, config)
     read, classes, palette = read_model(args, config)
     description = description_of(config, classes, palette)  # refuses a pipeline before minutes of tracing
+    name_host_loading(config)
     if config.model.get('test_cfg', {}).get('mode') == 'slide':
         # The network alone: bioattn_mm.runtime slides the window, as pipeline.json says; mmdeploy's runner does not.
         config.model.test_cfg.mode = 'whole'
@@ -297,6 +298,8 @@ def check_images(args: argparse.Namespace) -> None:
 def with_test_images(args: argparse.Namespace, config: Config) -> Config:
     """A config whose test reads the miniature images if `--verify` takes them."""
     if args.verify:
+        if kind := image_kind(config):
+            raise InputError(f'--verify takes miniature images, RGB in 8 bits, and this model {kind}: leave it out')
         config = with_mini_test_data(config)
         ensure_mini_data()
     return config

@@ -40,7 +40,8 @@ from bioattn_mm.run_config.classes import leaf_dataset_configs
 from bioattn_mm.run_config.config import load_config
 from bioattn_mm.run_config.own_data import data_arguments
 from bioattn_mm.run_config.own_data.folders import temporary_file
-from bioattn_mm.run_config.pipelines import find_dicts, loads_masks
+from bioattn_mm.run_config.pipelines import LOAD_CHANNELS, find_dicts, image_kind, loads_masks
+from bioattn_mm.runtime.channels import ImageKind, shown
 
 SAMPLES = 'samples'  # folder of the images that are drawn
 FILES = ('samples.png', 'statistics.png', 'statistics.json', 'classes.csv', 'images.csv', 'problems.csv')
@@ -49,6 +50,8 @@ OPACITY = 0.5  # of what is drawn over an image
 SEED = 0  # of the augmentation of what is drawn
 NUM_PRINTED = 3  # problems of each kind
 MAX_BARS = 60  # classes in the drawing
+# What the summary calls mean and standard deviation of the data preprocessor.
+MEASURED = {'mean of each channel': 'mean', 'standard deviation': 'std'}
 # Objects of an image that are loaded to be drawn, spread over all: one takes milliseconds.
 MAX_DRAWN = 300
 
@@ -84,8 +87,23 @@ def parse_args() -> argparse.Namespace:
         action='store_true',
         help='decode every image, which takes longer: otherwise its header is read, and a cut-off file is not found',
     )
+    parser.add_argument(
+        '--channels',
+        type=three_channels,
+        metavar='R,G,B',
+        help='of images that are not RGB in 8 bits: the numbers of the channels to draw as red, green and blue, the '
+        'first being 1, such as 4,3,2 (default: 1,2,3); what has more than 8 bits is stretched in each image',
+    )
     parser.add_config_options()
     return parser.parse_args()
+
+
+def three_channels(text: str) -> tuple[int, ...]:
+    """Read numbers of channels such as 4,3,2."""
+    parts = text.split(',')
+    if len(parts) != 3 or not all(part.isdecimal() and int(part) for part in parts):
+        raise argparse.ArgumentTypeError(f'expected the numbers of three channels, such as 4,3,2, got {text!r}')
+    return tuple(map(int, parts))
 
 
 @run_tool
@@ -104,13 +122,15 @@ def main() -> None:
     if not config.get(dataloader):
         raise InputError(f'{args.config} has no {dataloader}')
     init_default_scope(config.default_scope)
+    kind = image_kind(config)
+    check_channels(args.channels, kind)
     found = inspect(config, dataloader, args.max_images, args.decode, problems)
     if not found.files and not found.problems:
         raise InputError(f'no images in the dataset of {dataloader}: its folders or its list of images are empty')
     unit = 'pixels' if config.default_scope == 'mmseg' else 'objects'
 
     as_training = args.split == 'train' and not args.original
-    paths = draw_samples(config, dataloader, as_training, args.number, report, found)
+    paths = draw_samples(config, dataloader, as_training, args.number, report, found, args.channels)
     if paths:
         write_contact_sheet(paths, report.path('samples.png'), -(-len(paths) // SHEET_COLUMNS), SHEET_COLUMNS)
     classes = [
@@ -126,6 +146,8 @@ def main() -> None:
     lines = [{key: printable(value) for key, value in vars(problem).items()} for problem in found.problems]
     report.write_csv('problems.csv', lines)
     summary, histograms = summarize(found, unit), histograms_of(found, unit)
+    if kind is not None:
+        summary.update(channels_of(config, kind))
     notes = [*config.get('own_data', []), *found.notes]
     problems = dict(Counter(problem.kind for problem in found.problems))
     document = dict(
@@ -143,6 +165,21 @@ def main() -> None:
     print(*(path for path in map(report.folder.joinpath, report.files) if path.exists()), sep='  ')
     if found.problems:
         sys.exit(1)
+
+
+def check_channels(channels: tuple[int, ...] | None, kind: ImageKind | None) -> None:
+    """Raise an `InputError` if there are no such channels to draw."""
+    if channels and kind is None:
+        raise InputError('--channels is for images that are not RGB in 8 bits, and these are')
+    if channels and max(channels) > kind.channels:
+        raise InputError(f'--channels {max(channels)}: the images have {kind}')
+
+
+def channels_of(config: Config, kind: ImageKind) -> dict[str, int | str]:
+    """What the summary says of images that are not RGB in 8 bits."""
+    preprocessor = config.model.data_preprocessor
+    means = {name: ', '.join(f'{value:g}' for value in preprocessor[key]) for name, key in MEASURED.items()}
+    return {'channels': kind.channels, 'depth': kind.dtype, **means}
 
 
 def inspect(
@@ -165,7 +202,7 @@ def inspect(
     for leaf in leaf_dataset_configs(config[dataloader].dataset):
         dataset = DATASETS.build(dict(leaf, pipeline=[], lazy_init=True))
         found = found or Inspection(dataset.metainfo['classes'])
-        inspect_dataset(found, dataset, with_mask, max_images, decode, track)
+        inspect_dataset(found, dataset, with_mask, max_images, decode, track, image_kind(config))
     found.problems[:0] = problems
     if found.nothing_labelled():
         folder = Path(found.files[0]).parent
@@ -181,7 +218,13 @@ def track(items: Iterable, what: str, number: int) -> Iterator:
 
 
 def draw_samples(
-    config: Config, dataloader: str, as_training: bool, number: int, report: Report, found: Inspection
+    config: Config,
+    dataloader: str,
+    as_training: bool,
+    number: int,
+    report: Report,
+    found: Inspection,
+    channels: tuple[int, ...] | None = None,
 ) -> list[Path]:
     """Draw images with their ground truth, evenly spread over the dataset.
 
@@ -192,6 +235,7 @@ def draw_samples(
         number: Number of images.
         report: The files are written to its folder.
         found: A dataset that cannot be loaded is added to its problems, and an image if nothing was wrong with it.
+        channels: Numbers of the channels to draw of images that are not RGB in 8 bits, as `shown` takes them.
 
     Returns:
         The files.
@@ -218,7 +262,7 @@ def draw_samples(
         found.notes.append(f'the training sees {length} of {len(found.files)} images (see filter_cfg of the dataset)')
     visualizer = VISUALIZERS.build(dict(config.visualizer, name='inspect_data', vis_backends=None, alpha=OPACITY))
     visualizer.dataset_meta = dataset.metainfo
-    paths = []
+    kind, paths = image_kind(config), []
     for index in np.linspace(0, length - 1, min(number, length)).astype(int).tolist():
         seed_everything(SEED, index)
         try:
@@ -234,7 +278,8 @@ def draw_samples(
             boxes = sample.gt_instances.bboxes
             sample.gt_instances.bboxes = getattr(boxes, 'tensor', boxes)  # the visualizer takes no box classes
         path = report.path(SAMPLES) / f'{index:06d}_{Path(sample.img_path).stem}.png'
-        image = np.ascontiguousarray(packed['inputs'].numpy().transpose(1, 2, 0)[..., ::-1])
+        image = packed['inputs'].numpy().transpose(1, 2, 0)
+        image = np.ascontiguousarray((image if kind is None else shown(image, channels))[..., ::-1])
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')  # of boxes that reach the border
             visualizer.add_datasample(path.stem, image, sample, draw_pred=False)
@@ -247,11 +292,11 @@ def loading_steps(config: Config) -> list[ConfigDict]:
     """The steps of the training pipeline that load and pack an image, without those that change it."""
     steps = [step for step in find_dicts(config.get('train_dataloader')) if isinstance(step.get('type'), str)]
     chosen = {}
-    for name in ('LoadImageFromFile', 'LoadAnnotations', 'Inputs'):
-        chosen[name] = next((step for step in steps if step['type'].endswith(name)), None)
-        if chosen[name] is None:
+    for names in (('LoadImageFromFile', LOAD_CHANNELS), ('LoadAnnotations',), ('Inputs',)):
+        chosen[names] = next((step for step in steps if step['type'].endswith(names)), None)
+        if chosen[names] is None:
             raise InputError(
-                f'the training pipeline of {config.filename} has no step of type *{name}: nothing to draw'
+                f'the training pipeline of {config.filename} has no step of type *{names[0]}: nothing to draw'
             )
     return list(chosen.values())
 

@@ -5,8 +5,8 @@ An exported model that stands first, in the place of a config, runs by its pipel
 MODEL.onnx --help has the options for it.
 
 Writes a folder with an overlay of every image (PNG, of videos MP4) and with results for other programs: of
-detectors predictions.json in COCO's format, with masks as run lengths; of segmentors index PNGs with the palette of
-the classes. An image that cannot be used is named and left out, and the exit code is then 1.
+detectors predictions.json in COCO's format, with masks as run lengths, or what --format says; of segmentors index
+PNGs with the palette of the classes. An image that cannot be used is named and left out, and the exit code is then 1.
 """
 
 import argparse
@@ -33,6 +33,7 @@ def parse_args() -> argparse.Namespace:
         __doc__,
         'predict.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth street.jpg holiday/',
         "predict.py configs/transnext/mask_rcnn_tiny_coco.py epoch_12.pth 'clips/*.mp4' --score-thr 0.5 --out found",
+        'predict.py configs/transnext/mask_rcnn_tiny_coco.py epoch_12.pth street.jpg --format coco yolo voc',
         'predict.py exported/end2end.onnx street.jpg',
         'predict.py configs/transnext/upernet_tiny_ade20k.py --mini data/mini/ADEChallengeData2016/images/validation',
     )
@@ -125,7 +126,7 @@ def predict() -> None:
     )
     command.check_classes(args.classes, predictor.classes)
     folder = Path(args.out) if args.out else command.default_folder(predictor.checkpoint)
-    results = Results(folder, predictor, args.score_thr, args.classes)
+    results = Results(folder, predictor, args.score_thr, args.classes, args.formats, args.save_conf)
     command.predict_all(predictor, images, videos, results, args.batch_size)
 
 

@@ -15,17 +15,20 @@ from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.reports import write_contact_sheet
 from bioattn_mm.cli.trackers import set_trackers
 from bioattn_mm.engine.amp import autocast_dtype
+from bioattn_mm.engine.cuda_graphs import set_cuda_graphs
 from bioattn_mm.engine.hooks import FinitePredictionsHook
 from bioattn_mm.engine.step_log import NO_METRIC, not_finite
 from bioattn_mm.errors import InputError
 from bioattn_mm.files import check_new
+from bioattn_mm.run_config.classes import leaf_dataset_configs
 from bioattn_mm.run_config.config import default_work_dir, load_config
 from bioattn_mm.run_config.data_check import check_annotations
 from bioattn_mm.run_config.imagenet import TEST_SETS
 from bioattn_mm.run_config.model_check import model_of
 from bioattn_mm.run_config.own_data import check_classes, data_arguments
-from bioattn_mm.run_config.pipelines import load_ground_truth
+from bioattn_mm.run_config.pipelines import is_panoptic, load_ground_truth
 from bioattn_mm.run_config.runner import build_runner, failures_in_one_line
+from bioattn_mm.runtime.formats import FORMATS, check_formats
 
 
 def parse_args() -> argparse.Namespace:
@@ -47,7 +50,16 @@ def parse_args() -> argparse.Namespace:
         '--out',
         metavar='PATH',
         help='write the predictions for offline evaluation: for segmentation label maps (.png) into the folder PATH, '
-        'for detection and classification the pickle file PATH (.pkl)',
+        'for detection and classification the pickle file PATH (.pkl), or what --format says',
+    )
+    parser.add_argument(
+        '--format',
+        nargs='+',
+        dest='formats',
+        choices=FORMATS,
+        metavar='FORMAT',
+        help=f'detection: write the predictions into the folder of --out as predict --format does, all of them with '
+        f'their scores, in one or several of {", ".join(FORMATS)}',
     )
     parser.add_argument(
         '--show-dir', metavar='DIR', help='draw ground truth and prediction of every image side by side into DIR'
@@ -60,6 +72,7 @@ def parse_args() -> argparse.Namespace:
         "which keeps the pooled grid of the training size (default: the config's)",
     )
     parser.add_amp()
+    parser.add_cuda_graphs()
     parser.add_log()
     parser.add_data()
     parser.add_shards()
@@ -117,8 +130,10 @@ def main() -> None:
     is_remote = '://' in args.checkpoint
     folder = default_work_dir(args.config, args.mini) if is_remote else Path(args.checkpoint).parent
     config.work_dir = args.work_dir or str(Path(folder) / 'test')
+    if args.formats and not args.out:
+        raise InputError('--format says what --out writes: name a folder with that')
     if args.out:
-        set_out(config, args.out)
+        set_out(config, args.out, args.formats)
     if args.show_dir:
         set_show_dir(config, args.show_dir)
     if args.tta:
@@ -127,6 +142,8 @@ def main() -> None:
         autocast_dtype(args.amp, 'cuda' if torch.cuda.is_available() else 'cpu')
         hook = dict(type='bioattn_mm.MixedPrecisionTestHook', dtype=args.amp)
         config.custom_hooks = [*config.get('custom_hooks', []), hook]
+    if args.cuda_graphs:
+        set_cuda_graphs(config, args.cuda_graphs)
 
     set_trackers(config, args.log, 'test')
     if args.log:
@@ -149,15 +166,25 @@ def main() -> None:
         raise InputError(f'{names}: {NO_METRIC}')
 
 
-def set_out(config: Config, out: str) -> None:
-    """Write the predictions in the format of the config's library."""
+def set_out(config: Config, out: str, formats: list[str] | None) -> None:
+    """Write the predictions in the format of the config's library, or in others."""
     path = check_new(out, '--out')
+    evaluators = config.test_evaluator if isinstance(config.test_evaluator, list) else [config.test_evaluator]
+    if formats:
+        if config.default_scope != 'mmdet' or is_panoptic(config):
+            raise InputError(f'--format {formats[0]} is for detectors, {config.filename} is none: leave it out')
+        classes = (next(leaf_dataset_configs(config.test_dataloader.dataset)).get('metainfo') or {}).get(
+            'classes', ()
+        )
+        check_formats(formats, 'detection', len(classes))
+        writer = dict(type='bioattn_mm.ResultFiles', out_dir=out, formats=formats)
+        config.test_evaluator = [*evaluators, writer]
+        return
     if config.default_scope == 'mmseg':
         config.test_evaluator.output_dir = out
         return
     if path.suffix not in ('.pkl', '.pickle'):
         raise InputError(f'--out must end in .pkl with a detection or classification config, got {out}')
-    evaluators = config.test_evaluator if isinstance(config.test_evaluator, list) else [config.test_evaluator]
     kind = 'DumpDetResults' if config.default_scope == 'mmdet' else 'DumpResults'
     config.test_evaluator = [*evaluators, dict(type=kind, out_file_path=out)]
 

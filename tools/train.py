@@ -20,6 +20,7 @@ from bioattn_mm.cli.start import WAIT, check_nothing_there, locked, set_resume, 
 from bioattn_mm.cli.trackers import set_trackers
 from bioattn_mm.engine.amp import autocast_dtype
 from bioattn_mm.engine.checkpoints import latest_checkpoint
+from bioattn_mm.engine.cuda_graphs import set_cuda_graphs
 from bioattn_mm.engine.randomness import warn_if_unseeded
 from bioattn_mm.engine.step_log import summarised
 from bioattn_mm.errors import InputError
@@ -93,9 +94,10 @@ def parse_args() -> argparse.Namespace:
         nargs='?',
         const='inductor',
         metavar='BACKEND',
-        help='compile the backbone with torch.compile and this backend, inductor without a value; takes minutes for '
-        'each input size',
+        help='compile backbone and neck with torch.compile and this backend, inductor without a value, which takes '
+        'minutes: of detectors for all sizes of images, of others for the first one, and at a second one for all',
     )
+    parser.add_cuda_graphs()
     parser.add_argument(
         '--strategy',
         metavar='FILE',
@@ -141,9 +143,6 @@ def parse_args() -> argparse.Namespace:
         'images as in the whole training (ConViT, table 2)',
     )
     parser.add_log()
-    parser.add_argument(
-        '--tensorboard', dest='log', action='append_const', const='tensorboard', help='the same as --log tensorboard'
-    )
     parser.add_config_options()
     parser.add_launcher()
     return parser.parse_args()
@@ -189,12 +188,16 @@ def main() -> None:
     check_initial_weights(config)
     if args.amp:
         set_amp(config, args.amp)
+    if args.strategy and args.cuda_graphs:
+        raise InputError('--cuda-graphs goes with data parallel alone: leave out --strategy')
     if args.strategy:
         set_strategy(config, args.strategy)
     if config.optim_wrapper.get('type') == 'AmpOptimWrapper' and not torch.cuda.is_available():
         raise InputError("the config's AmpOptimWrapper needs a GPU: on the CPU add --amp bfloat16")
     if args.compile:
         set_compile(config, args.compile)
+    if args.cuda_graphs:
+        set_cuda_graphs(config, args.cuda_graphs)
     if args.skip_bad_data:
         set_skip_bad_data(config)
     set_trackers(config, args.log)
@@ -281,11 +284,13 @@ def set_amp(config: Config, dtype: str) -> None:
 
 
 def set_compile(config: Config, backend: str) -> None:
-    """Compile the backbone with a backend of torch.compile."""
+    """Compile backbone and neck with a backend of torch.compile."""
     known = torch.compiler.list_backends(exclude_tags=())
     if backend not in known:
         raise InputError(f'torch.compile has no backend {backend!r}: expected one of {", ".join(known)}')
-    hook = dict(type='bioattn_mm.CompileBackboneHook', backend=backend)
+    # Images of detectors have many sizes; those of others have one in training.
+    dynamic = True if config.default_scope == 'mmdet' else None
+    hook = dict(type='bioattn_mm.CompileHook', backend=backend, dynamic=dynamic)
     config.custom_hooks = [*config.get('custom_hooks', []), hook]
 
 

@@ -143,6 +143,12 @@ class ToolParser(argparse.ArgumentParser):
             action='store_true',
             help='0 in the label maps does not count, and the value of the first class is 1',
         )
+        group.add_argument(
+            '--as-rgb',
+            action='store_true',
+            help='read all images as RGB in 8 bits: grey ones as three equal channels, without an alpha channel '
+            '(default: PNG, TIFF and .npy files that are not RGB in 8 bits with all their channels and their depth)',
+        )
 
     def add_checkpoint(self) -> None:
         """Add the checkpoint of a whole model."""
@@ -194,6 +200,19 @@ class ToolParser(argparse.ArgumentParser):
             choices=['float16', 'bfloat16'],
             help='mixed precision in this dtype, float16 without a value, which needs a GPU; bfloat16 also on a CPU '
             'with instructions for it (default: float32)',
+        )
+
+    def add_cuda_graphs(self) -> None:
+        """Add `--cuda-graphs`."""
+        self.add_integer(
+            '--cuda-graphs',
+            minimum=1,
+            nargs='?',
+            const=16,
+            metavar='N',
+            help='run backbone and neck as CUDA graphs, which launch all their kernels at once: one for each size of '
+            'images that comes twice, N sizes at most (%(const)s without a value), others without a graph; the '
+            'results are the same; needs a GPU',
         )
 
     def add_log(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from types import ModuleType
 
+from .missing import refuse
 from .stand_in import StandIn
 
 MODULE_NAME = 'mmcv._ext'
@@ -18,9 +19,9 @@ def install() -> None:
     """Provide `mmcv._ext` if mmcv has no compiled ops.
 
     It provides the functions that Mask R-CNN, DINO, UperNet and Mask2Former use in training and testing, on CPU and
-    GPU: `nms`, `softnms`, `nms_match`, RoIAlign, RoIPool, multi-scale deformable attention, and the sigmoid and
-    softmax focal losses (`point_sample` is plain PyTorch already). All of `mmcv.ops` can be imported; any other
-    function raises a NotImplementedError when it is called.
+    GPU: `nms`, RoIAlign with averages, multi-scale deformable attention, and the sigmoid and softmax focal losses
+    (`point_sample` is plain PyTorch already). All of `mmcv.ops` can be imported; any other function raises a
+    NotImplementedError when it is called.
 
     Compiled ops take precedence, and nothing is imported until `mmcv._ext` is. A second call does nothing.
 
@@ -41,16 +42,12 @@ def install() -> None:
 def fill(module: ModuleType) -> None:
     """Give a module the functions of `mmcv._ext`."""
     # Imported here, because torch and torchvision take seconds and compiled ops do not need this.
-    from . import deformable_attention, focal_loss, nms, roi_align, roi_pool
+    from . import deformable_attention, focal_loss, nms, roi_align
 
     functions = [
         nms.nms,
-        nms.softnms,
-        nms.nms_match,
         roi_align.roi_align_forward,
         roi_align.roi_align_backward,
-        roi_pool.roi_pool_forward,
-        roi_pool.roi_pool_backward,
         deformable_attention.ms_deform_attn_forward,
         deformable_attention.ms_deform_attn_backward,
         focal_loss.sigmoid_focal_loss_forward,
@@ -87,14 +84,7 @@ def _missing_function(name: str) -> Callable:
         raise AttributeError(f'module {MODULE_NAME!r} has no attribute {name!r}')
 
     def missing(*args, **kwargs):
-        import mmcv
-
-        raise NotImplementedError(
-            f'bioattn_mm.compat does not provide the mmcv op {name!r}; install mmcv with its '
-            'compiled ops, in an environment with torch: MMCV_WITH_OPS=1 pip install --force-reinstall '
-            '--no-deps --no-cache-dir --no-build-isolation --no-binary onedl-mmcv '
-            f'onedl-mmcv=={mmcv.__version__} (and FORCE_CUDA=1 for CUDA ops where no GPU is present)'
-        )
+        refuse(name)
 
     missing.__name__ = name
     return missing

@@ -44,7 +44,8 @@ class ImageEntry(msgspec.Struct, gc=False):
 class Annotation(msgspec.Struct, gc=False, omit_defaults=True):
     """An object: x, y, width and height of its box in pixels, and what a file may lack or leave null.
 
-    `segmentation` is the text of its mask, polygons or run lengths (see `mask_of`).
+    `segmentation` is the text of its mask, polygons or run lengths (see `mask_of`). `source` is where it stands if
+    another format was read: a file and a line.
     """
 
     image_id: Id
@@ -55,8 +56,11 @@ class Annotation(msgspec.Struct, gc=False, omit_defaults=True):
     iscrowd: Flag | None = None
     ignore: Flag | None = None
     segmentation: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    source: str | None = msgspec.field(default=None, name='bioattn_mm_source')  # no name of other programs
 
     def __str__(self) -> str:
+        if self.source is not None:
+            return self.source
         return f'an annotation of image {self.image_id}' if self.id is None else f'annotation {self.id}'
 
 
@@ -206,7 +210,8 @@ def _plain(value: object) -> object:
     """What json can write of an entry."""
     if isinstance(value, msgspec.Raw):
         return json.loads(bytes(value))
-    entries = ((name, getattr(value, name)) for name in value.__struct_fields__)
+    names = zip(value.__struct_encode_fields__, value.__struct_fields__)
+    entries = ((name, getattr(value, field)) for name, field in names)
     return {name: entry for name, entry in entries if entry is not None and entry is not msgspec.UNSET}
 
 

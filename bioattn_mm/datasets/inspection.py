@@ -4,6 +4,7 @@ The files of annotations are checked as they are, as mmdet leaves out in silence
 the headers are read, unless asked to decode them.
 """
 
+import functools
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,20 +16,20 @@ import numpy as np
 from mmdet.datasets import CocoDataset, CocoPanopticDataset
 from mmengine.dataset import BaseDataset
 from mmseg.datasets import BaseSegDataset
-from PIL import Image
 
 from ..errors import InputError
 from ..files import other_spelling
+from ..runtime.channels import ImageKind
 from .coco_file import file_problems, labels_of, mask_problem, read_coco_file
+from .image_size import read_size
 from .label_maps import count_labels, read_label_map
 from .problem import Problem
 
 # Pixels by which a box may reach over the border: annotation tools round.
 TOLERANCE = 1.0
-# Orientations in EXIF that swap width and height when an image is loaded.
-ORIENTATION, SWAPPING = 0x0112, (5, 6, 7, 8)
 NUM_THREADS = 8  # which read files
 Track = Callable[[Iterable, str, int], Iterator]
+SizeOf = Callable[[str], tuple[int, int]]  # what `read_size` says of a file
 
 
 @dataclass
@@ -72,7 +73,13 @@ class Inspection:
 
 
 def inspect_dataset(
-    found: Inspection, dataset: BaseDataset, with_mask: bool, max_images: int | None, decode: bool, track: Track
+    found: Inspection,
+    dataset: BaseDataset,
+    with_mask: bool,
+    max_images: int | None,
+    decode: bool,
+    track: Track,
+    kind: ImageKind | None = None,
 ) -> None:
     """Inspect a dataset.
 
@@ -83,6 +90,7 @@ def inspect_dataset(
         max_images: Number of image files and label maps to read at most, spread over all; None for all.
         decode: Whether to decode images; otherwise their headers are read.
         track: Shows progress: called with an iterable, what is done, and the number of steps.
+        kind: Channels and dtype that the images must have; None: they are loaded as RGB in 8 bits.
 
     Raises:
         InputError: It is neither mmdet's `CocoDataset` nor a dataset of mmseg, or its list of images cannot be read.
@@ -92,11 +100,12 @@ def inspect_dataset(
             'panoptic annotations cannot be inspected: inspect the instances or the label maps of the same images '
             'with the config of either, such as configs/transnext/mask2former_tiny_coco.py'
         )
+    size_of = functools.partial(read_size, decode=decode, kind=kind)
     if isinstance(dataset, CocoDataset):
-        _inspect_coco(found, dataset, with_mask, max_images, decode, track)
+        _inspect_coco(found, dataset, with_mask, max_images, size_of, track)
     elif isinstance(dataset, BaseSegDataset):
         dataset.full_init()
-        _inspect_label_maps(found, dataset, max_images, decode, track)
+        _inspect_label_maps(found, dataset, max_images, size_of, track)
     else:
         raise InputError(
             f"{type(dataset).__name__} cannot be inspected: expected mmdet's CocoDataset or a dataset of mmseg"
@@ -108,7 +117,7 @@ def inspect_dataset(
 
 
 def _inspect_coco(
-    found: Inspection, dataset: CocoDataset, with_mask: bool, max_images: int | None, decode: bool, track: Track
+    found: Inspection, dataset: CocoDataset, with_mask: bool, max_images: int | None, size_of: SizeOf, track: Track
 ) -> None:
     path = dataset.ann_file
     content = read_coco_file(path)
@@ -162,7 +171,7 @@ def _inspect_coco(
         names = {entry.id: entry.name for entry in content.categories}
         listed = ', '.join(f'{names[key]!r} ({count})' for key, count in dropped.most_common(5))
         found.notes.append(f'{path}: annotations of categories that are no classes are left out: {listed}')
-    _check_files(found, list(zip(found.files[first:], found.sizes[first:])), max_images, decode, track)
+    _check_files(found, list(zip(found.files[first:], found.sizes[first:])), max_images, size_of, track)
 
 
 def check_box(box: Sequence[float], width: int, height: int) -> tuple[str, str] | None:
@@ -185,14 +194,14 @@ def check_box(box: Sequence[float], width: int, height: int) -> tuple[str, str] 
 
 
 def _inspect_label_maps(
-    found: Inspection, dataset: BaseSegDataset, max_images: int | None, decode: bool, track: Track
+    found: Inspection, dataset: BaseSegDataset, max_images: int | None, size_of: SizeOf, track: Track
 ) -> None:
     infos = [dataset.get_data_info(index) for index in _spread(len(dataset), max_images)]
     if len(infos) < len(dataset):
         found.notes.append(f'{len(infos)} of {len(dataset)} images and label maps were read')
 
     def read(info: dict) -> tuple[dict, object, object]:
-        return info, _attempt(read_size, info['img_path'], decode), _attempt(read_label_map, info['seg_map_path'])
+        return info, _attempt(size_of, info['img_path']), _attempt(read_label_map, info['seg_map_path'])
 
     for info, size, labels in track(_in_threads(read, infos), 'reading images and label maps', len(infos)):
         image, path = info['img_path'], info['seg_map_path']
@@ -220,25 +229,12 @@ def _inspect_label_maps(
 # Files
 
 
-def read_size(path: str, decode: bool) -> tuple[int, int]:
-    """Width and height of an image in pixels as it is loaded, turned as its EXIF says.
-
-    Args:
-        path: The file.
-        decode: Whether to decode the image, which takes longer and finds damage beyond the header.
-
-    Raises:
-        Exception: It cannot be read.
-    """
-    with Image.open(path) as image:
-        if decode:
-            image.load()
-        turned = image.getexif().get(ORIENTATION) in SWAPPING
-        return image.size[::-1] if turned else image.size
-
-
 def _check_files(
-    found: Inspection, expected: list[tuple[str, tuple[int, int]]], max_images: int | None, decode: bool, track: Track
+    found: Inspection,
+    expected: list[tuple[str, tuple[int, int]]],
+    max_images: int | None,
+    size_of: SizeOf,
+    track: Track,
 ) -> None:
     """Check that images can be read and have the sizes that the annotations say."""
     chosen = [expected[index] for index in _spread(len(expected), max_images)]
@@ -246,7 +242,7 @@ def _check_files(
         found.notes.append(f'{len(chosen)} of {len(expected)} image files were read')
 
     def read(entry: tuple[str, tuple[int, int]]) -> tuple[str, tuple[int, int], object]:
-        return *entry, _attempt(read_size, entry[0], decode)
+        return *entry, _attempt(size_of, entry[0])
 
     for file, size, actual in track(_in_threads(read, chosen), 'reading images', len(chosen)):
         _add_unreadable(found, 'image', file, actual)

@@ -13,6 +13,7 @@ from PIL import Image
 from ..errors import InputError
 from ..files import other_spelling
 from ..registry import TRANSFORMS
+from ..runtime.channels import ImageKind, as_input, decode
 from .checks import WHAT_TO_DO, BadDataError, check_labels, check_segmentation, labels_of_colours
 
 
@@ -26,7 +27,7 @@ class CheckedLoadImageFromFile(mmcv.transforms.LoadImageFromFile):
 
     def transform(self, results: dict) -> dict | None:
         try:
-            return super().transform(results)
+            return self.load(results)
         except FileNotFoundError as error:
             spelling = other_spelling(Path(results['img_path']))
             raise BadDataError(f'image not found: {results["img_path"]}' + (spelling and f'; {spelling}')) from error
@@ -36,6 +37,44 @@ class CheckedLoadImageFromFile(mmcv.transforms.LoadImageFromFile):
             raise BadDataError(
                 f'cannot decode the image {results["img_path"]}: damaged, or not an image; {WHAT_TO_DO}'
             ) from error
+
+    def load(self, results: dict) -> dict | None:
+        """What `transform` does, with errors of any kind."""
+        return super().transform(results)
+
+
+@TRANSFORMS.register_module()
+class LoadChannelsFromFile(CheckedLoadImageFromFile):
+    """Load an image of any number of channels and any depth from a PNG, TIFF or .npy file, see `runtime.channels`.
+
+    `img` is (H, W, channels), in the order of the file: uint8, or float32, which holds the values of uint16, too.
+
+    Args:
+        channels: Number of channels that every image must have.
+        dtype: dtype that every image must have: 'uint8', 'uint16' or 'float32'.
+        **kwargs: Those of mmcv's `LoadImageFromFile`, of which `backend_args` says where files are read.
+
+    Raises:
+        BadDataError: In `transform`: the image is missing, cannot be decoded, has other channels or another dtype, or
+            values that are not finite.
+    """
+
+    def __init__(self, channels: int, dtype: str, **kwargs: object) -> None:
+        super().__init__(**kwargs)
+        self.kind = ImageKind(channels, dtype)
+
+    def load(self, results: dict) -> dict:
+        path = results['img_path']
+        content = fileio.get(path, self.backend_args)
+        try:
+            image = as_input(self.kind.check(decode(content, path), path))
+        except InputError as error:
+            raise BadDataError(f'{error}; {WHAT_TO_DO}') from error
+        results.update(img=image, img_shape=image.shape[:2], ori_shape=image.shape[:2])
+        return results
+
+    def __repr__(self) -> str:
+        return f'{type(self).__name__}(channels={self.kind.channels}, dtype={self.kind.dtype!r})'
 
 
 @TRANSFORMS.register_module()

@@ -23,29 +23,6 @@ PREDICTED = ('pred', 'seg_logits')
 
 
 @HOOKS.register_module()
-class CompileBackboneHook(Hook):
-    """Compile the model's backbone with `torch.compile` before the first step.
-
-    Only the backbone, because shapes in the losses of detectors depend on the data. The parameters keep their names,
-    so that checkpoints are the same with and without this hook. Each input size is compiled separately; beyond
-    PyTorch's limit of recompilations, new sizes run uncompiled.
-
-    Args:
-        backend: Compiler backend of `torch.compile`.
-    """
-
-    def __init__(self, backend: str = 'inductor') -> None:
-        self.backend = backend
-
-    def before_train(self, runner: Runner) -> None:
-        model = unwrapped(runner.model)
-        if not hasattr(model, 'backbone'):
-            raise InputError(f'--compile needs a model with a backbone: {type(model).__name__} has none')
-        model.backbone.compile(backend=self.backend, dynamic=False)
-        print_log(f'backbone compiled with {self.backend} at the first step of each input size', logger='current')
-
-
-@HOOKS.register_module()
 class LeaveOutOtherClassesHook(Hook):
     """Start from a checkpoint of a model with other classes: what goes by their number keeps its initial values.
 

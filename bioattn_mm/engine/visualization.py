@@ -1,15 +1,20 @@
-"""Drawing the predictions of classifiers."""
+"""Drawing the predictions of classifiers, and those for images of any number of channels."""
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import cv2
 import mmcv
 from mmengine.hooks import Hook
+from mmengine.registry import HOOKS as MMENGINE_HOOKS
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
 from mmengine.visualization import Visualizer
 
 from ..registry import HOOKS
+from ..runtime.channels import ImageKind, read_channels, shown
 
 
 @HOOKS.register_module()
@@ -44,3 +49,49 @@ class ClsVisualizationHook(Hook):
                     mmcv.imread(path, channel_order='rgb'), sample, resize=self.size, name=Path(path).stem
                 )
             self.num_seen += 1
+
+
+@HOOKS.register_module()
+class ChannelsVisualizationHook(Hook):
+    """The visualization hook of mmdet or mmseg for images of any number of channels, of which it draws three.
+
+    Args:
+        host: Type of that hook.
+        kind: Arguments of the images' `ImageKind`.
+        **kwargs: Other arguments of that hook.
+    """
+
+    def __init__(self, host: str, kind: dict, **kwargs: object) -> None:
+        self.hook = MMENGINE_HOOKS.build(dict(type=host, **kwargs))
+        self.kind = ImageKind(**kind)
+
+    def after_val_iter(
+        self, runner: Runner, batch_idx: int, data_batch: dict, outputs: Sequence[BaseDataElement]
+    ) -> None:
+        with self._pictures(outputs):
+            self.hook.after_val_iter(runner, batch_idx, data_batch, outputs)
+
+    def after_test_iter(
+        self, runner: Runner, batch_idx: int, data_batch: dict, outputs: Sequence[BaseDataElement]
+    ) -> None:
+        with self._pictures(outputs):
+            self.hook.after_test_iter(runner, batch_idx, data_batch, outputs)
+
+    @contextmanager
+    def _pictures(self, outputs: Sequence[BaseDataElement]) -> Iterator[None]:
+        """Context in which the paths of the images are those of pictures in 8 bits, as the hook reads the files."""
+        if not self.hook.draw:
+            yield
+            return
+        paths = [sample.img_path for sample in outputs]
+        with tempfile.TemporaryDirectory() as folder:
+            for index, (sample, path) in enumerate(zip(outputs, paths)):
+                picture = Path(folder, str(index), f'{Path(path).stem}.png')
+                picture.parent.mkdir()
+                picture.write_bytes(cv2.imencode('.png', shown(read_channels(path, self.kind)))[1].tobytes())
+                sample.set_metainfo(dict(img_path=str(picture)))
+            try:
+                yield
+            finally:
+                for sample, path in zip(outputs, paths):
+                    sample.set_metainfo(dict(img_path=path))

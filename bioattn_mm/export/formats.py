@@ -1,6 +1,7 @@
 """The files of an export: a model in one of the formats, and `pipeline.json`."""
 
 import copy
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -72,7 +73,9 @@ def export(
     postprocessing = {} if backbone else postprocessing_of(config, network.task)
     path = folder / FILES[kind]
     is_portable = kind in ('onnx', 'openvino')
-    program = trace_portable(network, size) if is_portable else trace(network, size, for_inductor=kind == 'aoti')
+    channels = config.model.backbone.get('in_channels', 3)
+    trace_network = trace_portable if is_portable else functools.partial(trace, for_inductor=kind == 'aoti')
+    program = trace_network(network, size, channels)
     if is_portable:
         from .onnx_file import write_onnx
 
@@ -86,12 +89,12 @@ def export(
     else:
         compile_package(program, path)
     sizes = [(1, *size)] if size else CHECKED_PORTABLE if is_portable else CHECKED
-    check_outputs(network, runner_of(path), sizes)
+    check_outputs(network, runner_of(path), sizes, channels)
     document = dict(
         model=path.name,
         task=network.task,
         architecture=type(model).__name__,
-        inputs=[_input(size, is_portable)],
+        inputs=[_input(size, is_portable, channels)],
         outputs=[dict(name=name, dtype='float32') for name in network.names],
         preprocessing=preprocessing,
         postprocessing=postprocessing,
@@ -136,7 +139,10 @@ def runner_of(path: Path) -> Callable[[Tensor], Sequence[Tensor]]:
 
 @torch.no_grad()
 def check_outputs(
-    network: nn.Module, exported: Callable[[Tensor], Sequence[Tensor]], sizes: Sequence[tuple[int, int, int]]
+    network: nn.Module,
+    exported: Callable[[Tensor], Sequence[Tensor]],
+    sizes: Sequence[tuple[int, int, int]],
+    channels: int = 3,
 ) -> float:
     """Compare an exported file with the model, on noise.
 
@@ -144,6 +150,7 @@ def check_outputs(
         network: The network that was exported.
         exported: Runs the file (see `runner_of`).
         sizes: Batch, height and width of the images.
+        channels: Their channels.
 
     Returns:
         The largest difference, relative to the largest output of the model.
@@ -153,7 +160,7 @@ def check_outputs(
     """
     largest = 0.0
     for batch, height, width in sizes:
-        image = torch.randn(batch, 3, height, width, generator=torch.Generator().manual_seed(0))
+        image = torch.randn(batch, channels, height, width, generator=torch.Generator().manual_seed(0))
         expected = network(image)
         difference = _difference(expected, exported(image))
         largest = max(largest, difference)
@@ -174,10 +181,10 @@ def _difference(expected: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
     return float(torch.stack([(one - other).abs().max() / one.abs().max() for one, other in pairs]).max())
 
 
-def _input(size: tuple[int, int] | None, is_portable: bool) -> dict:
+def _input(size: tuple[int, int] | None, is_portable: bool, channels: int) -> dict:
     """The entry of the input in `pipeline.json`."""
     entry = dict(name='input' if is_portable else 'image', dtype='float32')
     if size is not None:
-        return dict(entry, shape=[1, 3, *size], minimum=min(size), multiple=1)
+        return dict(entry, shape=[1, channels, *size], minimum=min(size), multiple=1)
     multiple = DIVISOR if is_portable else 1
-    return dict(entry, shape=['batch', 3, 'height', 'width'], minimum=SIDES[0], multiple=multiple)
+    return dict(entry, shape=['batch', channels, 'height', 'width'], minimum=SIDES[0], multiple=multiple)

@@ -91,7 +91,7 @@ def is_part_of_weight(node: object) -> bool | None:
 
 
 def merge_cells(model: object) -> None:
-    """Give a file with the input (B, 3, h, 32, w, 32) the input (B, 3, 32 h, 32 w)."""
+    """Give a file with the input (B, channels, h, 32, w, 32) the input (B, channels, 32 h, 32 w)."""
     from onnx import TensorProto, helper
 
     graph = model.graph
@@ -102,8 +102,9 @@ def merge_cells(model: object) -> None:
             if name == image.name:
                 node.input[index] = inner
     axes = image.type.tensor_type.shape
+    num_channels = axes.dim[1].dim_value
     del axes.dim[:]
-    for length in ('batch', 3, 'height', 'width'):
+    for length in ('batch', num_channels, 'height', 'width'):
         axis = axes.dim.add()
         if isinstance(length, int):
             axis.dim_value = length
@@ -114,7 +115,7 @@ def merge_cells(model: object) -> None:
         graph.initializer.append(helper.make_tensor(f'cells_{name}', TensorProto.INT64, [len(values)], values))
         return f'cells_{name}'
 
-    divisor, channels = constant('size', [DIVISOR]), constant('channels', [3])
+    divisor, channels = constant('size', [DIVISOR]), constant('channels', [num_channels])
     nodes = [helper.make_node('Shape', [image.name], ['cells_shape'])]
     for axis, name in ((0, 'batch'), (2, 'height'), (3, 'width')):
         nodes.append(helper.make_node('Gather', ['cells_shape', constant(f'axis_{name}', [axis])], [f'cells_{name}']))

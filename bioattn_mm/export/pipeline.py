@@ -22,12 +22,16 @@ An axis that any length is good for has a name in `shape` instead of a number. `
 width, `multiple` what they must be multiples of. An image of another size is padded at the bottom and right with
 zeros after the normalisation, as the step `pad` does. The steps of `preprocessing`:
 
+- `read`, of models for other images than RGB in 8 bits: PNG, TIFF and .npy files have so many `channels`, which are
+  also in `shape`, and this `dtype`, "uint8", "uint16" or "float32". In place of BGR, uint8 (H, W, 3), the image is
+  (H, W, channels), in the order of the file; uint16 becomes float32 before all else.
 - `resize`: `scale` is [long, short] with `keep_ratio`: the image is scaled by the largest factor with which neither
   side is longer, and its sides are `int(side * factor + 0.5)`; without it, [width, height].
 - `resize_edge`: the `edge`, "short", "long", "width" or "height", becomes `size`.
   OpenCV resizes, here as above, or, where `backend` is "pillow", Pillow, which gives other pixels.
 - `center_crop`: `size` is [height, width].
-- `normalize`: `(image - mean) / std`, the channels first put into the order `channels`.
+- `normalize`: `(image - mean) / std`, the channels first put into the order `channels`, "RGB" or "BGR"; "as read"
+  after a step `read`.
 - `pad`: at the bottom and right, after the normalisation, to multiples of `divisor`; of what comes out, that part is
   cut off.
 
@@ -52,6 +56,8 @@ from pathlib import Path
 from mmengine.config import Config
 
 from ..errors import InputError
+from ..run_config.pipelines import LOAD_CHANNELS, image_kind
+from ..runtime.images import READ
 
 FORMAT = 'bioattn_mm/1'
 FILE = 'pipeline.json'
@@ -71,7 +77,8 @@ def preprocessing_of(config: Config) -> list[dict]:
     if 'mean' in preprocessor:
         is_rgb = preprocessor.get('bgr_to_rgb') or preprocessor.get('to_rgb')
         numbers = {name: [float(value) for value in preprocessor[name]] for name in ('mean', 'std')}
-        steps.append(dict(type='normalize', **numbers, channels='RGB' if is_rgb else 'BGR'))
+        order = 'as read' if image_kind(config) else 'RGB' if is_rgb else 'BGR'
+        steps.append(dict(type='normalize', **numbers, channels=order))
     divisor = preprocessor.get('pad_size_divisor') or (preprocessor.get('test_cfg') or {}).get('size_divisor') or 1
     if divisor > 1:
         value = preprocessor.get('pad_value', preprocessor.get('pad_val', 0))
@@ -95,6 +102,8 @@ def _step_of(transform: dict) -> list[dict]:
     if kind == 'CenterCrop':
         size = transform['crop_size']
         return [dict(type='center_crop', size=[size, size] if isinstance(size, int) else list(size))]
+    if transform['type'] == LOAD_CHANNELS:
+        return [dict(type=READ, channels=transform['channels'], dtype=transform['dtype'])]
     if kind.startswith(NO_CHANGE):
         return []
     raise InputError(f'the test pipeline has a step {kind}, which pipeline.json cannot describe')

@@ -22,14 +22,16 @@ SIDES = (64, 4096)
 DIVISOR = 32
 MAX_BATCH = 1024
 # Neither square nor a single image, and not the pre-training's size, so that nothing is taken to be always so.
-EXAMPLE = (2, 3, 160, 224)
-EXAMPLE_OF_ANY = (2, 3, 224, 288)
+EXAMPLE = (160, 224)
+EXAMPLE_OF_ANY = (224, 288)
+NUM_EXAMPLES = 2
 
 
 class InCells(nn.Module):
-    """A network whose input, (B, 3, h, 32, w, 32), is an image of 32 h x 32 w pixels.
+    """A network whose input, (B, channels, h, 32, w, 32), is an image of 32 h x 32 w pixels.
 
-    In this form the symbols of a graph are h and w; `onnx_file.merge_cells` gives the file the input (B, 3, H, W).
+    In this form the symbols of a graph are h and w; `onnx_file.merge_cells` gives the file the input
+    (B, channels, H, W).
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -41,25 +43,29 @@ class InCells(nn.Module):
         return self.network(image.reshape(batch, channels, rows * size, columns * size))
 
 
-def trace(network: nn.Module, size: tuple[int, int] | None, for_inductor: bool = False) -> ExportedProgram:
+def trace(
+    network: nn.Module, size: tuple[int, int] | None, channels: int = 3, for_inductor: bool = False
+) -> ExportedProgram:
     """Trace a network as it is: operators of this package stay themselves.
 
     Args:
-        network: From (B, 3, H, W) to a tuple of tensors, in eval mode.
+        network: From (B, channels, H, W) to a tuple of tensors, in eval mode.
         size: (height, width) in pixels that the graph takes, one image at a time; None for any batch and size.
+        channels: Channels of the images.
         for_inductor: Write adaptive pooling in other operators: Inductor cannot compile it to a grid whose size is a
             symbol.
     """
     if for_inductor:
         with mock.patch.object(F, 'adaptive_avg_pool2d', adaptive_average):
-            return trace(network, size)
+            return trace(network, size, channels)
     if size is not None:
-        return _export(network, torch.zeros(1, 3, *size), None)
+        return _export(network, torch.zeros(1, channels, *size), None)
     lengths = {2: Dim('height', min=SIDES[0], max=SIDES[1]), 3: Dim('width', min=SIDES[0], max=SIDES[1])}
-    return _export(network, torch.zeros(EXAMPLE_OF_ANY), {0: Dim('batch', max=MAX_BATCH), **lengths})
+    example = torch.zeros(NUM_EXAMPLES, channels, *EXAMPLE_OF_ANY)
+    return _export(network, example, {0: Dim('batch', max=MAX_BATCH), **lengths})
 
 
-def trace_portable(network: nn.Module, size: tuple[int, int] | None) -> ExportedProgram:
+def trace_portable(network: nn.Module, size: tuple[int, int] | None, channels: int = 3) -> ExportedProgram:
     """Trace a network in operators that ONNX has; arguments as in `trace`.
 
     For any size, its input is that of `InCells`.
@@ -70,9 +76,9 @@ def trace_portable(network: nn.Module, size: tuple[int, int] | None) -> Exported
         mock.patch.object(F, 'gelu', gelu),
     ):
         if size is not None:
-            return _export(network, torch.zeros(1, 3, *size), None)
-        batch, channels, height, width = EXAMPLE
-        example = torch.zeros(batch, channels, height // DIVISOR, DIVISOR, width // DIVISOR, DIVISOR)
+            return _export(network, torch.zeros(1, channels, *size), None)
+        height, width = EXAMPLE
+        example = torch.zeros(NUM_EXAMPLES, channels, height // DIVISOR, DIVISOR, width // DIVISOR, DIVISOR)
         low, high = (side // DIVISOR for side in SIDES)
         lengths = {2: Dim('rows', min=low, max=high), 4: Dim('columns', min=low, max=high)}
         return _export(InCells(network), example, {0: Dim('batch', max=MAX_BATCH), **lengths})

@@ -15,8 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ..errors import InputError
 from ..files import atomic_path
 from ..runtime import Model
-from ..runtime.images import read_image
-from ..runtime.inputs import IMAGE_SUFFIXES
+from ..runtime.inputs import images_below
 
 FLOAT16, INT8 = 'float16', 'int8'
 # Operators that compute in int8. Softmax, normalisation and what else there is stay as they are.
@@ -164,7 +163,7 @@ class CalibrationImages:
     def get_next(self) -> dict[str, np.ndarray] | None:
         """The next input by its name; None after the last."""
         image = next(self._images, None)
-        return None if image is None else {self._model.input_name: self._model.inputs_of(read_image(image))}
+        return None if image is None else {self._model.input_name: self._model.inputs_of(self._model.read(image))}
 
 
 def find_images(folder: str | Path) -> list[Path]:
@@ -175,10 +174,7 @@ def find_images(folder: str | Path) -> list[Path]:
     """
     if not Path(folder).is_dir():
         raise InputError(f'no folder of images to calibrate on at {folder}')
-    images = sorted(path for path in Path(folder).rglob('*') if path.suffix.lower() in IMAGE_SUFFIXES)
-    if not images:
-        raise InputError(f'no images in {folder}: expected files that end in {", ".join(IMAGE_SUFFIXES)}')
-    return images
+    return images_below(Path(folder))
 
 
 def evenly_spaced(items: Sequence, number: int) -> list:

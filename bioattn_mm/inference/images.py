@@ -6,7 +6,9 @@ import numpy as np
 import torch
 from mmcv.transforms import LoadImageFromFile
 
+from ..datasets.transforms import LoadChannelsFromFile
 from ..errors import InputError
+from ..runtime.channels import read_channels
 from ..runtime.images import read_turned_webp
 
 
@@ -18,14 +20,17 @@ def read_image(path: str | Path, load: LoadImageFromFile) -> np.ndarray:
 
     Args:
         path: The file.
-        load: mmcv's transform with the arguments of the config's test pipeline.
+        load: mmcv's transform with the arguments of the config's test pipeline, or `LoadChannelsFromFile`.
 
     Returns:
-        BGR, uint8 (H, W, 3), or float32 if the pipeline loads that.
+        BGR, uint8 (H, W, 3), or float32 if the pipeline loads that; (H, W, channels) of `LoadChannelsFromFile`, with
+        the values of the file.
 
     Raises:
         InputError: The file is missing, or no image that can be decoded.
     """
+    if isinstance(load, LoadChannelsFromFile):
+        return read_channels(path, load.kind)
     try:
         image = read_turned_webp(path) if Path(path).suffix.lower() == '.webp' else None
         return load(dict(img_path=str(path)))['img'] if image is None else image

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import functools
 import math
+import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,23 +24,34 @@ from mmseg.apis import MMSegInferencer
 from torch import nn
 
 from ..checkpoints import check_fit, dataset_meta_of, read_checkpoint, weights_of
+from ..datasets.transforms import LoadChannelsFromFile
 from ..engine.amp import autocast_dtype, in_float32
 from ..engine.hooks import check_predictions
 from ..errors import InputError
 from ..run_config.classes import take_classes
 from ..run_config.config import default_work_dir, load_config
 from ..run_config.model_check import state_dict_of
-from ..run_config.pipelines import is_panoptic, name_host_transforms, without_annotations
+from ..run_config.pipelines import (
+    image_kind,
+    is_panoptic,
+    name_host_loading,
+    name_host_transforms,
+    without_annotations,
+)
 from ..run_config.runner import is_out_of_memory
+from ..runtime.channels import as_input, shown
 from ..runtime.drawing import OPACITY, draw, drawn_size, resized_labels, shrunk
 from ..runtime.images import check_array
 from ..runtime.tasks import Segmentation
 from .images import free_memory, read_image
 from .label_maps import can_predict_labels, predict_labels
+from .rasters import Raster, blocks, is_raster
 from .run_lengths import decode_mask, encode_masks
 from .tiles import Tiling, merge
 
 EXPORTED_SUFFIX = '.onnx'
+# Side of the blocks in which a segmentor takes an image that is larger than memory.
+BLOCK = 2048
 
 
 @dataclass
@@ -48,13 +60,14 @@ class Prediction:
 
     Attributes:
         source: The path or the array that was given.
-        image: The image as the model's pipeline loaded it, BGR, uint8 (H, W, 3); None if it could not be read.
+        image: The image as the model's pipeline loaded it, BGR, uint8 (H, W, 3), or of the predictor's `kind`, or
+            what reads windows of a large file; None if it could not be read.
         sample: mmdet's or mmseg's data sample; None after an error.
         error: Why there is no prediction; None if there is one.
     """
 
     source: object
-    image: np.ndarray | None = None
+    image: np.ndarray | Raster | None = None
     sample: BaseDataElement | None = None
     error: InputError | None = None
 
@@ -64,6 +77,8 @@ class Predictor:
 
     The predictions are those of `tools/test.py`; boxes, masks and label maps have the size and the coordinates of the
     image as a viewer shows it, turned as its EXIF data say. Arrays are BGR, as OpenCV reads them, going in and out.
+    Images of a model for others than RGB in 8 bits (`kind`) have its channels, in the order of the files, and its
+    dtype, and what is drawn shows three of them.
 
     Examples:
         >>> import bioattn_mm
@@ -112,6 +127,7 @@ class Predictor:
         classes (tuple[str, ...]): Names of the classes in the order of their indices.
         palette (list[tuple[int, int, int]]): R, G and B of each class.
         device (torch.device): Where the model is.
+        kind (ImageKind | None): Channels and dtype of the model's images; None: RGB in 8 bits.
         on_tile (Callable | None): Called with the number of tiles that are done and of all, for each image.
 
     Raises:
@@ -147,6 +163,7 @@ class Predictor:
                 raise InputError(f'an exported model is as it was exported: {", ".join(given)} needs the checkpoint')
         if mode is not None:
             _set_mode(self.config, mode)
+        self.kind = image_kind(self.config)
         if tiling is not None and self.task != 'detection':
             raise InputError(
                 f'tiles are for detectors of boxes and masks, {self.config.filename} is none: of segmentors slide a '
@@ -155,6 +172,7 @@ class Predictor:
         self.tiling = tiling
         self.on_tile: Callable[[int, int], None] | None = None
         name_host_transforms(self.config)  # the inferencers find the loading transforms by their names
+        name_host_loading(self.config)
         init_default_scope(self.config.default_scope)
 
         if is_exported:
@@ -176,7 +194,12 @@ class Predictor:
             model.dataset_meta = self.model.dataset_meta
         self._num_views = _num_views(steps) if tta else 1
         self._predicts_labels = not tta and can_predict_labels(self.model)
-        self._load = TRANSFORMS.build(_loading_step(self.config, steps))
+        self._slides = self.task == 'segmentation' and self.config.model.get('test_cfg', {}).get('mode') == 'slide'
+        self._load = (
+            LoadChannelsFromFile(**vars(self.kind))
+            if self.kind
+            else TRANSFORMS.build(_loading_step(self.config, steps))
+        )
         self._inferencer = _build_inferencer(self.config, model, self.device)
 
     def __call__(
@@ -188,7 +211,7 @@ class Predictor:
         """Predict on images.
 
         Args:
-            images: A path or an array (BGR, uint8 (H, W, 3)), or several in a list.
+            images: A path or an array (BGR, uint8 (H, W, 3), or of the model's `kind`), or several in a list.
             batch_size: Number of images that the model takes at once; only neighbours of the same size go together,
                 so that the number does not change what is predicted.
             return_logits: Segmentors: also the logits of every class in every pixel, which take much memory.
@@ -228,8 +251,13 @@ class Predictor:
             return
         batch = []
         for source in images:
+            if self._slides and is_raster(source):
+                yield from self._predict(batch, return_logits)
+                batch = []
+                yield self._label_raster(source)
+                continue
             try:
-                image = check_array(source) if isinstance(source, np.ndarray) else read_image(source, self._load)
+                image = self._read(source)
                 largest_batch = int(min(batch_size, self._number_that_fits(image, return_logits)))
             except InputError as error:
                 yield from self._predict(batch, return_logits)
@@ -249,31 +277,61 @@ class Predictor:
         """What `iterate` gives, by tiles."""
         for source in images:
             try:
-                image = check_array(source) if isinstance(source, np.ndarray) else read_image(source, self._load)
+                if is_raster(source):
+                    image = Raster(source, self.kind)
+                else:
+                    image = self._read(source)
                 yield Prediction(source, image, self._detect_in_tiles(source, image, batch_size))
             except InputError as error:
                 yield Prediction(source, error=error)
 
-    def _detect_in_tiles(self, source: object, image: np.ndarray, batch_size: int) -> BaseDataElement:
+    def _label_raster(self, source: str | Path) -> Prediction:
+        """Predict the label map of a file that is larger than memory, block by block; the map lies in a file, too."""
+        try:
+            raster = Raster(source, self.kind)
+            height, width = raster.shape[:2]
+            margin = max(self.config.model.test_cfg.crop_size)
+            # The file is gone with the last array that shows it.
+            with tempfile.TemporaryFile() as file:
+                dtype = np.uint8 if len(self.classes) <= 256 else np.uint16
+                labels = np.memmap(file, dtype, 'w+', shape=(height, width))
+            parts = list(blocks(height, width, BLOCK, margin))
+            for number, (own, outer, inner) in enumerate(parts, 1):
+                (sample,) = self._run([raster[outer]], False)
+                labels[own] = sample.pred_sem_seg.data[0][inner].cpu().numpy()
+                if self.on_tile is not None:
+                    self.on_tile(number, len(parts))
+        except InputError as error:
+            return Prediction(source, error=error)
+        sample.set_metainfo(dict(img_path=str(source), ori_shape=(height, width)))
+        sample = type(sample)(metainfo=sample.metainfo)
+        sample.pred_sem_seg = PixelData(data=torch.from_numpy(labels)[None])
+        return Prediction(source, raster, sample)
+
+    def _detect_in_tiles(self, source: object, image: np.ndarray | Raster, batch_size: int) -> BaseDataElement:
         """Predict on the tiles of an image and on the whole of it, and merge the detections.
 
         Raises:
             InputError: There is not enough memory.
         """
         height, width = image.shape[:2]
-        whole = (slice(0, height), slice(0, width))
-        windows = self.tiling.windows(height, width)
-        windows = windows if windows == [whole] else [*windows, whole]
+        windows, everything = self.tiling.windows(height, width), (slice(0, height), slice(0, width))
+        windows = windows if windows == [everything] else [*windows, everything]
+        whole = image.reduced if isinstance(image, Raster) else image
         # The masks of the whole image take most.
-        self._number_that_fits(image, False)
+        self._number_that_fits(whole, False)
         samples = []
         # The last one has a size of its own.
         for batch in [*_batches(windows[:-1], batch_size), windows[-1:]]:
-            samples += self._run([np.ascontiguousarray(image[window]) for window in batch], False)
+            is_whole = len(samples) == len(windows) - 1
+            crops = [whole] if is_whole else [np.ascontiguousarray(image[window]) for window in batch]
+            samples += [sample.cpu() for sample in self._run(crops, False)]
             if self.on_tile is not None:
                 self.on_tile(len(samples), len(windows))
         sample = samples[-1]
-        sample.pred_instances = merge([sample.pred_instances for sample in samples], windows, height, width)
+        parts = [sample.pred_instances for sample in samples]
+        sample.pred_instances = merge(parts, windows, [sample.ori_shape for sample in samples], (height, width))
+        sample.set_metainfo(dict(ori_shape=(height, width)))
         if not isinstance(source, np.ndarray):
             sample.set_metainfo(dict(img_path=str(source)))
         return sample
@@ -296,11 +354,14 @@ class Predictor:
         Returns:
             BGR, uint8 (H, W, 3), smaller for images of more than `runtime.drawing.MAX_PIXELS`.
         """
+        if isinstance(image, Raster):
+            image = image.reduced
         image = image if isinstance(image, np.ndarray) else read_image(image, self._load)
+        image = image if self.kind is None else shown(image)
         sample = sample.cpu()
         if self.task == 'segmentation':
             # Not by mmseg, which sorts the pixels of a class in a list to find a place for its name.
-            labels = Segmentation(sample.pred_sem_seg.data[0].numpy())
+            labels = Segmentation(resized_labels(sample.pred_sem_seg.data[0].numpy(), image.shape[:2]))
             return draw(image, labels, self.classes, self.palette, opacity)
         size = drawn_size(image)
         image, sample = shrunk(image, size), _of_size(sample, size)
@@ -314,6 +375,10 @@ class Predictor:
     def autocast(self) -> contextlib.AbstractContextManager:
         """Context in which the model computes in mixed precision, if that was asked for."""
         return torch.autocast(self.device.type, self.amp) if self.amp else contextlib.nullcontext()
+
+    def _read(self, source: str | Path | np.ndarray) -> np.ndarray:
+        """The image of a path, or an array that was checked."""
+        return check_array(source, self.kind) if isinstance(source, np.ndarray) else read_image(source, self._load)
 
     def _load_model(self) -> nn.Module:
         """Build the model with the weights and the classes of the checkpoint."""
@@ -410,6 +475,7 @@ class Predictor:
             vars(self.model).pop('predict', None)
 
     def _inferred(self, images: list[np.ndarray]) -> list[BaseDataElement]:
+        images = [as_input(image) for image in images]
         # An exported model takes as many images as it was exported for.
         batch_size = 1 if self.checkpoint.endswith(EXPORTED_SUFFIX) else len(images)
         with self.autocast():
@@ -541,8 +607,10 @@ def _of_size(sample: BaseDataElement, size: tuple[int, int]) -> BaseDataElement:
         height, width = sample.ori_shape[:2]
         objects.bboxes = objects.bboxes * objects.bboxes.new_tensor((size[1] / width, size[0] / height) * 2)
     if 'masks' in objects:
-        masks = (decode_mask(mask) if isinstance(mask, dict) else mask.numpy() for mask in objects.masks)
-        masks = [resized_labels(mask, size) for mask in masks]
+        masks = [
+            decode_mask(mask, size) if isinstance(mask, dict) else resized_labels(mask.numpy(), size)
+            for mask in objects.masks
+        ]
         objects.masks = torch.from_numpy(np.array(masks, bool).reshape(-1, *size))
     return drawn
 

@@ -3,12 +3,14 @@
 import numpy as np
 import torch
 from mmdet.structures import INSTANCE_OFFSET
-from mmengine.structures import BaseDataElement
+from mmengine.structures import BaseDataElement, PixelData
 
 from ..datasets.panoptic import PanopticMap
 from ..runtime import results
+from ..runtime.drawing import resized_labels
 from ..runtime.tasks import Detections
 from .predictor import Prediction
+from .rasters import Raster
 
 
 class Results(results.Files):
@@ -34,7 +36,7 @@ class Results(results.Files):
         sample = prediction.sample.cpu()
         if self.predictor.task == 'detection':
             sample.pred_instances = self._keep(sample)
-            self.add_annotations(entry, results.coco_annotations(detections_of(sample)))
+            self.add_detections(name, entry, detections_of(sample))
         elif self.predictor.task == 'panoptic':
             segments = sample.pred_panoptic_seg.sem_seg
             segments[~torch.isin(segments % INSTANCE_OFFSET, torch.tensor(self.kept))] = len(self.categories)
@@ -45,9 +47,15 @@ class Results(results.Files):
                 dict(image_id=entry['id'], file_name=file_name, segments_info=panoptic.segments())
             )
         else:
-            labels = self.relabel(sample.pred_sem_seg.data[0].numpy())
-            sample.pred_sem_seg.data = torch.from_numpy(labels)[None]
-            self.write_labels(name, entry, labels)
+            labels = sample.pred_sem_seg.data[0].numpy()
+            if isinstance(prediction.image, Raster):
+                entry['label_map'] = f'labels/{name}.tif'
+                path = self.path(entry['label_map'])
+                prediction.image.write_labels(path, labels, self.relabel, self.predictor.palette)
+                labels = resized_labels(labels, prediction.image.reduced.shape[:2])
+            else:
+                self.write_labels(name, entry, self.relabel(labels))
+            sample.pred_sem_seg = PixelData(data=torch.from_numpy(self.relabel(labels))[None])
         # What is below the threshold is left out already.
         return self.predictor.draw(prediction.image, sample, score_thr=-1.0)
 

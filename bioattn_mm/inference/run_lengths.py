@@ -9,6 +9,8 @@ from mmengine.structures import InstanceData
 from pycocotools import mask as coco_mask
 from torch import Tensor, nn
 
+from ..datasets.checks import read_run_lengths
+
 
 def encode_masks(model: nn.Module, score_thr: float) -> None:
     """Let a detector leave out what has a lower score before it makes masks, and give these as run lengths.
@@ -27,9 +29,23 @@ def encode_masks(model: nn.Module, score_thr: float) -> None:
         head._predict_by_feat_single = functools.partial(_masks_one_by_one, head._predict_by_feat_single)
 
 
-def decode_mask(run_lengths: dict) -> np.ndarray:
-    """The mask of run lengths, bool (H, W)."""
-    return coco_mask.decode(run_lengths).astype(bool)
+def decode_mask(run_lengths: dict, size: tuple[int, int] | None = None) -> np.ndarray:
+    """The mask of COCO's run lengths, bool.
+
+    Args:
+        run_lengths: With `size` (H, W).
+        size: (height, width) of the result, whose pixels are the nearest ones of the mask; None for that of the mask.
+            The whole mask is not made for it.
+    """
+    height, width = run_lengths['size']
+    if size in (None, (height, width)):
+        return coco_mask.decode(run_lengths).astype(bool)
+    # Runs go from top to bottom through one column after the other, and every second one is of the mask.
+    ends = np.cumsum(read_run_lengths(run_lengths['counts'].decode()))
+    rows, columns = (
+        ((np.arange(new) + 0.5) * (old / new)).astype(np.int64) for old, new in zip((height, width), size)
+    )
+    return np.searchsorted(ends, columns * height + rows[:, None], side='right') % 2 == 1
 
 
 def _predict_mask(

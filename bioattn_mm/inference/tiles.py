@@ -59,7 +59,10 @@ class Tiling:
 
 
 def merge(
-    parts: Sequence[InstanceData], windows: Sequence[tuple[slice, slice]], height: int, width: int
+    parts: Sequence[InstanceData],
+    windows: Sequence[tuple[slice, slice]],
+    sizes: Sequence[tuple[int, int]],
+    size: tuple[int, int],
 ) -> InstanceData:
     """Merge the detections of parts of an image into those of the image.
 
@@ -71,18 +74,20 @@ def merge(
         parts: `bboxes` (N, 4) x1, y1, x2, y2 in pixels of the part, `scores`, `labels`, and maybe `masks`, COCO's run
             lengths.
         windows: Rows and columns of each part in the image.
-        height: Height of the image in pixels.
-        width: Width of the image in pixels.
+        sizes: (height, width) in which each part was predicted on; another one than that of its window if the image
+            was reduced for it.
+        size: (height, width) of the image.
 
     Returns:
         The same in pixels of the image, by falling score.
     """
-    boxes = torch.cat(
-        [
-            part.bboxes + part.bboxes.new_tensor([columns.start, rows.start] * 2)
-            for part, (rows, columns) in zip(parts, windows)
-        ]
-    )
+    boxes = []
+    for part, (rows, columns), (height, width) in zip(parts, windows, sizes):
+        scale = [(columns.stop - columns.start) / width, (rows.stop - rows.start) / height] * 2
+        boxes.append(
+            part.bboxes * part.bboxes.new_tensor(scale) + part.bboxes.new_tensor([columns.start, rows.start] * 2)
+        )
+    boxes = torch.cat(boxes)
     scores, labels = (torch.cat([part[name] for part in parts]) for name in ('scores', 'labels'))
     owners = torch.cat([part.labels.new_full(part.labels.shape, index) for index, part in enumerate(parts)])
     groups = _groups(boxes, scores, labels, owners)
@@ -94,9 +99,7 @@ def merge(
         merged.bboxes[index, 2:] = boxes[group, 2:].amax(0)
     if 'masks' in parts[0]:
         masks = [(mask, window) for part, window in zip(parts, windows) for mask in part.masks]
-        merged.masks = [
-            coco_mask.merge([placed(*masks[member], height, width) for member in group]) for group in groups
-        ]
+        merged.masks = [coco_mask.merge([placed(*masks[member], *size) for member in group]) for group in groups]
     return merged
 
 
@@ -104,7 +107,7 @@ def placed(mask: dict, window: tuple[slice, slice], height: int, width: int) -> 
     """A mask of a part of an image as one of the image, both as COCO's run lengths.
 
     Args:
-        mask: Of the part.
+        mask: Of the part, or of the part in another size.
         window: Rows and columns of the part in the image.
         height: Height of the image in pixels.
         width: Width of the image in pixels.
@@ -112,9 +115,15 @@ def placed(mask: dict, window: tuple[slice, slice], height: int, width: int) -> 
     rows, columns = window
     # COCO's run lengths go from top to bottom through one column after the other.
     edges = np.diff(np.pad(decode_mask(mask).T.astype(np.int8), ((0, 0), (1, 1))), axis=1)
-    column, row = np.nonzero(edges)
-    changes = (columns.start + column.astype(np.int64)) * height + rows.start + row
-    counts = np.diff(changes, prepend=0, append=height * width)
+    lengths, old = (rows.stop - rows.start, columns.stop - columns.start), mask['size']
+    # The column of the mask that each column of the window is nearest to, and where each row of the mask begins.
+    nearest = ((np.arange(lengths[1]) + 0.5) * (old[1] / lengths[1])).astype(np.int64)
+    begins = np.ceil(np.arange(old[0] + 1) * (lengths[0] / old[0]) - 0.5).astype(np.int64)
+    found = [
+        (columns.start + index) * height + rows.start + begins[np.flatnonzero(edges[column])]
+        for index, column in enumerate(nearest)
+    ]
+    counts = np.diff(np.concatenate(found), prepend=0, append=height * width)
     return coco_mask.frPyObjects(dict(size=[height, width], counts=counts.tolist()), height, width)
 
 

@@ -107,7 +107,8 @@ class PositionBias(nn.Module):
         bias = bias.transpose(1, 2).contiguous()  # (heads, W, R, W)
         queries, keys = (_resizing_matrix(trained[0], grid[0], bias) for trained in grids)
         # Which of the R offsets each pair of rows of the training grid has.
-        has_offset = F.one_hot(offsets, table.shape[1]).to(bias.dtype)
+        has_offset = offsets[..., None] == torch.arange(table.shape[1], device=table.device)
+        has_offset = has_offset.to(bias.dtype)
 
         def bias_of_rows(rows: slice) -> Tensor:
             with torch.autocast(bias.device.type, enabled=False):

@@ -182,7 +182,8 @@ def example_image(config: Config, deploy_config: Config) -> np.ndarray:
     """A noise image to trace with: of the deploy config's size, or a square with the short side of testing.
 
     Returns:
-        uint8 (H, W, 3).
+        uint8 (H, W, channels).
     """
     width, height = get_input_shape(deploy_config) or (min(scale_in_testing(config)),) * 2
-    return np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    channels = config.model.backbone.get('in_channels', 3)
+    return np.random.default_rng(0).integers(0, 256, (height, width, channels), dtype=np.uint8)

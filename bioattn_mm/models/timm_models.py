@@ -5,7 +5,7 @@ a `LinearClsHead`, `backbone.*` and `head.fc.*`: a checkpoint of one is a checkp
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from timm.layers import Format, nchw_to, register_notrace_module, to_2tuple
@@ -331,6 +331,19 @@ class TimmFeatures(TimmModel):
         super().__init__(BACKBONES[backbone](in_channels=in_chans, **settings))
         self.feature_info = FeatureInfo(self.feature_info, tuple(sorted(self.backbone.out_indices)))
 
+    @property
+    def return_layers(self) -> dict[str, int]:
+        """The stages whose maps are returned, by the names of their modules.
+
+        As in timm's `FeatureListNet`, it can be set: transformers asks so for hidden states beside the maps.
+        """
+        return {self.feature_info.info[index]['module']: index for index in self.backbone.out_indices}
+
+    @return_layers.setter
+    def return_layers(self, names: Collection[str]) -> None:
+        modules = [info['module'] for info in self.feature_info.info]
+        self.backbone.out_indices = tuple(index for index, module in enumerate(modules) if module in names)
+
     def forward(self, x: Tensor) -> list[Tensor]:
         """(B, 3, H, W) to the maps, those of the stages `out_indices`, in their order in the network."""
         return list(self.backbone(x))
@@ -403,9 +416,9 @@ def _module_of_stage(backbone: Backbone, stage: int) -> str:
     """Name of the module whose output is that of a stage."""
     if not hasattr(backbone, 'stages'):
         return f'blocks.{stage}'
-    # Swin's stages have what halves the grid for the next one at their end.
-    halves = hasattr(backbone.stages[stage], 'downsample')
-    return f'stages.{stage}' + (f'.blocks.{len(backbone.stages[stage].blocks) - 1}' if halves else '')
+    # Stages after the last output may not be built. Swin's have what halves the grid for the next one at their end.
+    built = backbone.stages[stage : stage + 1]
+    return f'stages.{stage}' + ''.join(f'.blocks.{len(s.blocks) - 1}' for s in built if hasattr(s, 'downsample'))
 
 
 def _class_token(tokens: Tensor, grid: tuple[int, int]) -> Tensor:

@@ -1,9 +1,36 @@
 """Cache of tensors that depend on an input size only."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache, wraps
 
 import torch
+
+# What a capture has read of the caches; None where nothing is captured.
+_captured: list[torch.Tensor] | None = None
+
+
+@contextmanager
+def capture_of_constants() -> Iterator[list[torch.Tensor]]:
+    """Context of a capture as a CUDA graph, which reads tensors where they were in memory at that time.
+
+    What depends on parameters must be computed within, so that it is in the graph; see `is_captured`.
+
+    Yields:
+        The cached constants that are read. Whoever keeps the graph has to keep them, too, as the caches drop what was
+        not used for long.
+    """
+    global _captured
+    before, _captured = _captured, []
+    try:
+        yield _captured
+    finally:
+        _captured = before
+
+
+def is_captured() -> bool:
+    """Whether the calls that run now become a CUDA graph, or are the warm-up of one."""
+    return _captured is not None
 
 
 def cached_constant(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -20,7 +47,12 @@ def cached_constant(function: Callable[..., torch.Tensor]) -> Callable[..., torc
     def get(*arguments: Hashable) -> torch.Tensor:
         # The compiler first: it cannot follow the question for the mode.
         is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or _is_fake()
-        return function(*arguments) if is_traced else cached(*arguments)
+        if is_traced:
+            return function(*arguments)
+        constant = cached(*arguments)
+        if _captured is not None:
+            _captured.append(constant)
+        return constant
 
     return get
 

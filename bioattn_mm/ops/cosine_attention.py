@@ -80,7 +80,8 @@ def unit_vectors(x: Tensor) -> Tensor:
     backbone must not turn the padding of an image into exact zeros.
     """
     full = x.to(torch.promote_types(x.dtype, torch.float32))
-    if full.requires_grad and not torch.jit.is_tracing():
+    # A compiler finds a backward pass of its own, and torch.compile fails at this one where sizes are symbols.
+    if full.requires_grad and not (torch.jit.is_tracing() or torch.compiler.is_compiling()):
         return _UnitVectors.apply(full)[0].to(x.dtype)
     # F.normalize, which in ONNX files repeats the norm for every channel.
     return (full / full.norm(dim=-1, keepdim=True).clamp_min(SMALLEST_NORM)).to(x.dtype)

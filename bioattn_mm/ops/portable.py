@@ -57,17 +57,18 @@ def hypot(x: Tensor, y: Tensor) -> Tensor:
 
 
 def is_symbol(length: int) -> bool:
-    """Whether a length is a symbol of a graph that is exported for any size."""
-    return torch.compiler.is_exporting() and isinstance(length, torch.SymInt)
+    """Whether a length is a symbol of a graph that is exported or compiled for any size."""
+    if not torch.compiler.is_compiling():  # true of an export, too
+        return False
+    from torch.fx.experimental.symbolic_shapes import has_static_value
+
+    return not has_static_value(length)
 
 
 def size_of_cells(length: int, number: int) -> int | None:
     """Size of the cells into which a length is divided; None if there is, or for a symbol may be, a remainder."""
     size, rest = length // number, length % number
-    if is_symbol(size) or is_symbol(rest):
-        from torch.fx.experimental.symbolic_shapes import is_concrete_int
-
-        # The quotient of two symbols, such as the tokens and the pooled grid of a stage, may be a number.
-        return int(size) if is_concrete_int(size) and _is_known(rest, 0) else None
-    # What torch.jit traces are tensors, of which nothing is known.
-    return size if isinstance(size, int) and rest == 0 else None
+    # The quotient of two symbols, such as the tokens and the pooled grid of a stage, may be a number. What torch.jit
+    # traces are tensors, of which nothing is known.
+    is_number = isinstance(size, (int, torch.SymInt)) and not is_symbol(size)
+    return int(size) if is_number and _is_known(rest, 0) else None

@@ -13,18 +13,24 @@ from torch.overrides import TorchFunctionMode
 
 from ..errors import InputError
 
+# The methods that initial weights are drawn with, which change nothing but values.
+INITIALISE = {'add_', 'clamp_', 'div_', 'erfinv_', 'fill_', 'mul_', 'normal_', 'sub_', 'uniform_', 'zero_'}
 
-class NumbersOnCPU(TorchFunctionMode):
-    """Within `torch.device('meta')`: `torch.linspace` gives numbers.
 
-    Models read their rates of stochastic depth out of it while they are built; mmdet's Swin and mmpretrain's ConvNeXt
-    do.
+class OnMeta(TorchFunctionMode):
+    """Within `torch.device('meta')`: `torch.linspace` gives numbers, and tensors without values are not initialised.
+
+    Models read their rates of stochastic depth out of `torch.linspace` while they are built; mmdet's Swin and
+    mmpretrain's ConvNeXt do. PyTorch would take most of the time of building a model to initialise nothing.
     """
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if function is torch.linspace:
             kwargs.setdefault('device', 'cpu')
+        tensor = args[0] if args else kwargs.get('tensor')
+        if getattr(function, '__name__', '') in INITIALISE and isinstance(tensor, Tensor) and tensor.is_meta:
+            return tensor
         return function(*args, **kwargs)
 
 
@@ -41,7 +47,7 @@ def model_of(config: Config) -> nn.Module:
     """
     init_default_scope(config.default_scope)
     try:
-        with torch.device('meta'), NumbersOnCPU():
+        with torch.device('meta'), OnMeta():
             # mmdet changes the config of a model that it builds.
             return MODELS.build(copy.deepcopy(config.model))
     except InputError:

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from mmengine.config import Config, ConfigDict
 
 from ..errors import InputError
+from ..runtime.channels import ImageKind
 
 LOAD_ANNOTATIONS = ('LoadAnnotations', 'LoadPanopticAnnotations')
 LOADING = ('LoadImageFromFile', *LOAD_ANNOTATIONS)
 CHECKED = 'bioattn_mm.Checked'
+# Loads images of any number of channels, with these as arguments.
+LOAD_CHANNELS = 'bioattn_mm.LoadChannelsFromFile'
 
 # Transforms of this package that give the same pixels in less time, by the names of others, for each default scope.
 QUICK = dict(
@@ -44,6 +47,14 @@ def name_bad_files(config: Config) -> None:
             step['type'] = CHECKED + step['type']
 
 
+def image_kind(config: Config) -> ImageKind | None:
+    """Channels and dtype of the images of a config with `LOAD_CHANNELS`; None for those of 8-bit RGB."""
+    step = next(
+        (step for step in find_dicts(config.get('test_dataloader')) if step.get('type') == LOAD_CHANNELS), None
+    )
+    return step and ImageKind(step.channels, step.dtype)
+
+
 def make_quick(config: Config) -> None:
     """Let a config's training pipelines use this package's transforms that give the same pixels in less time.
 
@@ -64,6 +75,14 @@ def name_host_transforms(config: Config) -> None:
     for step in find_dicts(config):
         if str(step.get('type')) in [CHECKED + name for name in LOADING]:
             step['type'] = step['type'].removeprefix(CHECKED)
+
+
+def name_host_loading(config: Config) -> None:
+    """Name `LoadImageFromFile` in place of `LOAD_CHANNELS`, for the inferencers and mmdeploy, which get arrays."""
+    for step in list(find_dicts(config)):
+        if step.get('type') == LOAD_CHANNELS:
+            step.clear()
+            step['type'] = 'LoadImageFromFile'
 
 
 def without_annotations(steps: list[dict]) -> list[dict]:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 
 from ..errors import InputError
+from .formats import FORMATS, LABELS
 
 
 class AtLeast(argparse.Action):
@@ -58,6 +59,19 @@ def add_results(parser: argparse.ArgumentParser) -> None:
         default=0.3,
         metavar='SCORE',
         help='leave out detections with a lower score, in the overlays and in the JSON (default: %(default)s)',
+    )
+    parser.add_argument(
+        '--format',
+        nargs='+',
+        dest='formats',
+        choices=(*FORMATS, LABELS),
+        metavar='FORMAT',
+        help='what to write besides the overlays, one or several; of detectors: coco, a JSON file (the default), '
+        'yolo, a text file for each image, voc, an XML file for each image and label maps of masks; of segmentors: '
+        'labels, index PNGs (always)',
+    )
+    parser.add_argument(
+        '--save-conf', action='store_true', help='--format yolo: write the score at the end of each line'
     )
     parser.add_argument(
         '--classes', nargs='+', metavar='NAME', help='keep these classes alone (default: all that the model knows)'

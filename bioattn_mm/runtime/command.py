@@ -2,8 +2,8 @@
 
 Besides the model its pipeline.json is needed, which tools/export.py writes beside it, and no config. Writes a folder
 with an overlay of every image (PNG, of videos MP4) and with results for other programs: of detectors predictions.json
-in COCO's format, with masks as run lengths; of segmentors index PNGs with the palette of the classes. An image that
-cannot be used is named and left out, and the exit code is then 1.
+in COCO's format, with masks as run lengths, or what --format says; of segmentors index PNGs with the palette of the
+classes. An image that cannot be used is named and left out, and the exit code is then 1.
 """
 
 import argparse
@@ -88,7 +88,8 @@ def run(args: argparse.Namespace) -> None:
     model = Model(args.model, args.backend, mode=args.mode, num_threads=args.threads, bfloat16=args.bfloat16)
     check_classes(args.classes, model.classes)
     folder = Path(args.out) if args.out else default_folder(args.model)
-    predict_all(model, images, videos, Results(folder, model, args.score_thr, args.classes), args.batch_size)
+    results = Results(folder, model, args.score_thr, args.classes, args.formats, args.save_conf)
+    predict_all(model, images, videos, results, args.batch_size)
 
 
 class Speed(ProgressColumn):
@@ -117,7 +118,7 @@ def predict_all(
         with Progress(*columns) as progress:
             if images:
                 bar = progress.add_task('images', total=len(images))
-                if getattr(predictor, 'tiling', None) is not None:
+                if hasattr(predictor, 'on_tile'):
                     predictor.on_tile = lambda done, number: progress.update(
                         bar, description=f'images, tile {done} of {number}'
                     )

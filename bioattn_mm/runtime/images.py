@@ -9,6 +9,7 @@ import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
 from ..errors import InputError
+from .channels import DTYPES, ImageKind, as_input
 
 INTERPOLATIONS = dict(
     nearest=cv2.INTER_NEAREST,
@@ -49,8 +50,15 @@ def read_turned_webp(path: str | Path) -> np.ndarray | None:
         return np.ascontiguousarray(np.asarray(ImageOps.exif_transpose(image).convert('RGB'))[..., ::-1])
 
 
-def check_array(image: np.ndarray) -> np.ndarray:
-    """Return an image that was given as an array, or raise an `InputError` if it is not uint8 (H, W, 3)."""
+def check_array(image: np.ndarray, kind: ImageKind | None = None) -> np.ndarray:
+    """Return an image that was given as an array, or raise an `InputError` if it is not uint8 (H, W, 3).
+
+    Args:
+        image: The image.
+        kind: Channels and dtype that it must have instead of these.
+    """
+    if kind is not None:
+        return kind.check(image, 'the array')
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image.size == 0:
         raise InputError(
             f'an image must be an array of uint8 and of shape (height, width, 3) in the order BGR, got '
@@ -59,12 +67,30 @@ def check_array(image: np.ndarray) -> np.ndarray:
     return image
 
 
+READ = 'read'  # the step of `pipeline.json` that says what images are, before all others
+
+
+def kind_of(steps: Sequence[dict]) -> ImageKind | None:
+    """What the step `read` of `pipeline.json` says of the images; None without one: they are BGR, uint8 (H, W, 3).
+
+    Raises:
+        InputError: It does not say it.
+    """
+    step = next((step for step in steps if step['type'] == READ), None)
+    if step is None:
+        return None
+    channels, dtype = step.get('channels'), step.get('dtype')
+    if type(channels) is not int or channels < 1 or dtype not in DTYPES:
+        raise InputError(f'pipeline.json has a step that cannot be done, {step}: expected channels and a dtype')
+    return ImageKind(channels, dtype)
+
+
 @dataclass
 class Prepared:
     """An image as the model takes it.
 
     Attributes:
-        inputs: float32 (3, H, W).
+        inputs: float32 (channels, H, W).
         size: (height, width) of the image in `inputs`, without what was padded at the bottom and right.
     """
 
@@ -76,7 +102,7 @@ def prepare(image: np.ndarray, steps: Sequence[dict], fixed_size: tuple[int, int
     """Do the steps of `pipeline.json`.
 
     Args:
-        image: BGR, uint8 (H, W, 3).
+        image: BGR, uint8 (H, W, 3), or of the kind that the step `read` states (H, W, channels).
         steps: `preprocessing` of the description.
         fixed_size: (height, width) to which images are resized in the place of what the steps say, for a model that
             takes one size alone.
@@ -84,6 +110,7 @@ def prepare(image: np.ndarray, steps: Sequence[dict], fixed_size: tuple[int, int
     Raises:
         InputError: A step is unknown, or the image is too thin to be resized.
     """
+    image, steps = as_input(image), [step for step in steps if step['type'] != READ]
     if fixed_size:
         steps = [step for step in steps if step['type'] not in ('resize', 'resize_edge', 'center_crop', 'pad')]
         steps = [dict(type='resize', scale=fixed_size[::-1], keep_ratio=False), *steps]
@@ -128,7 +155,8 @@ def _resized(image: np.ndarray, size: tuple[int, int], interpolation: str, backe
         raise InputError(f'an image of {width} x {height} pixels cannot be resized: its sides differ too much')
     if backend == 'pillow':
         return np.asarray(Image.fromarray(image).resize(size, Image.Resampling[interpolation.upper()]))
-    return cv2.resize(image, size, interpolation=INTERPOLATIONS[interpolation])
+    # OpenCV takes the axis of a single channel away.
+    return cv2.resize(image, size, interpolation=INTERPOLATIONS[interpolation]).reshape(*size[::-1], -1)
 
 
 def _center_crop(image: np.ndarray, size: Sequence[int]) -> np.ndarray:

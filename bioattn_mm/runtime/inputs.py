@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import InputError
 
 IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp')
+ARRAY_SUFFIX = '.npy'  # of images as arrays of NumPy
 VIDEO_SUFFIXES = ('.mp4', '.avi', '.mov', '.mkv', '.webm', '.m4v', '.mpg', '.mpeg', '.wmv')
 FRAME_RATE = 25.0  # of a camera that does not say its own
 
@@ -80,8 +81,8 @@ def find_inputs(names: list[str], max_frames: int | None = None) -> tuple[list[P
 
     Args:
         names: Files, folders, globs, and numbers of cameras. A folder stands for the images in it and its
-            subfolders, a glob for the images and videos that match. A file that is no video by its suffix is taken
-            for an image.
+            subfolders (see `images_below`), a glob for the images and videos that match. A file that is no video by
+            its suffix is taken for an image.
         max_frames: See `Video`.
 
     Returns:
@@ -94,16 +95,13 @@ def find_inputs(names: list[str], max_frames: int | None = None) -> tuple[list[P
     for name in names:
         path = Path(name)
         if path.is_dir():
-            found = sorted(file for file in path.rglob('*') if file.suffix.lower() in IMAGE_SUFFIXES)
-            if not found:
-                raise InputError(f'no images in {name}: expected files that end in {", ".join(IMAGE_SUFFIXES)}')
-            images += found
+            images += images_below(path)
         elif path.is_file():
             (videos if path.suffix.lower() in VIDEO_SUFFIXES else images).append(path)
         elif name.isdecimal():
             videos.append(int(name))
         else:
-            known = (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES)
+            known = (*IMAGE_SUFFIXES, ARRAY_SUFFIX, *VIDEO_SUFFIXES)
             found = [Path(file) for file in sorted(glob.glob(name, recursive=True))]
             found = [file for file in found if file.suffix.lower() in known and file.is_file()]
             if not found:
@@ -114,3 +112,20 @@ def find_inputs(names: list[str], max_frames: int | None = None) -> tuple[list[P
             for file in found:
                 (videos if file.suffix.lower() in VIDEO_SUFFIXES else images).append(file)
     return list(dict.fromkeys(images)), [Video(source, max_frames) for source in dict.fromkeys(videos)]
+
+
+def images_below(folder: Path, required: bool = True) -> list[Path]:
+    """The images in a folder and its subfolders, by name; if there are none, the arrays of NumPy.
+
+    Raises:
+        InputError: It has neither, and they are required.
+    """
+    for suffixes in (IMAGE_SUFFIXES, (ARRAY_SUFFIX,)):
+        found = sorted(path for path in folder.rglob('[!.]*') if path.suffix.lower() in suffixes)
+        if found:
+            break
+    if found or not required:
+        return found
+    raise InputError(
+        f'no images in {folder}: expected files that end in {", ".join((*IMAGE_SUFFIXES, ARRAY_SUFFIX))}'
+    )

@@ -9,9 +9,10 @@ import numpy as np
 from ..errors import InputError
 from . import tasks
 from .backends import open_backend
+from .channels import read_channels, shown
 from .description import FILE, read_description
 from .drawing import OPACITY, draw
-from .images import check_array, prepare, read_image
+from .images import check_array, kind_of, prepare, read_image
 
 SUFFIXES = ('.onnx', '.xml')
 TASKS = ('segmentation', 'detection', 'classification')
@@ -25,7 +26,7 @@ class Prediction:
 
     Attributes:
         source: The path or the array that was given.
-        image: BGR, uint8 (H, W, 3); None if it could not be read.
+        image: BGR, uint8 (H, W, 3), or of the model's own kind; None if it could not be read.
         result: The prediction; None after an error.
         error: Why there is no prediction; None if there is one.
     """
@@ -41,6 +42,8 @@ class Model:
 
     What comes before and after the network is in the `pipeline.json` beside its file. The predictions are those of
     the checkpoint in PyTorch, in coordinates of the image as a viewer shows it. Arrays are BGR, as OpenCV reads them.
+    Images of a model for others than RGB in 8 bits (`kind`) have its channels, in the order of the files, and its
+    dtype, and what is drawn shows three of them.
 
     Examples:
         >>> from bioattn_mm.runtime import Model
@@ -62,6 +65,7 @@ class Model:
         classes (tuple[str, ...]): Names of the classes in the order of their indices.
         palette (list[tuple[int, int, int]]): R, G and B of each class.
         mode (str | None): Of segmentors 'slide' or 'whole'.
+        kind (ImageKind | None): Channels and dtype of its images; None: RGB in 8 bits.
 
     Raises:
         InputError: The model or its `pipeline.json` is missing or of another kind, or the backend cannot load it.
@@ -85,12 +89,13 @@ class Model:
             )
         self.task, self.classes, self.palette = about.task, about.classes, about.palette
         self._steps, self._settings = about.preprocessing, about.postprocessing
+        self.kind = kind_of(self._steps)
         self._takes = dict(minimum=about.minimum, multiple=about.multiple)
         self.mode = self._mode(mode)
         self._backend = open_backend(backend, self.path, num_threads, bfloat16=bfloat16)
         if len(self._backend.shape) != 4:
             raise InputError(
-                f'{path} takes an input of shape {self._backend.shape}, expected (batch, 3, height, width)'
+                f'{path} takes an input of shape {self._backend.shape}, expected (batch, channels, height, width)'
             )
         self._fixed_batch, _, *self._fixed_size = self._backend.shape
         if None in self._fixed_size:
@@ -105,7 +110,7 @@ class Model:
         """Predict on images.
 
         Args:
-            images: A path or an array (BGR, uint8 (H, W, 3)), or several in a list.
+            images: A path or an array (BGR, uint8 (H, W, 3), or of the model's `kind`), or several in a list.
             batch_size: Number of images, or windows of a segmentor, that the model takes at once, if it was exported
                 for any number; only neighbours whose inputs have the same size go together.
             return_logits: Segmentors: also the logits of every class in every pixel, which take much memory.
@@ -141,7 +146,8 @@ class Model:
         for source in images:
             prediction = Prediction(source)
             try:
-                prediction.image = check_array(source) if isinstance(source, np.ndarray) else read_image(source)
+                is_array = isinstance(source, np.ndarray)
+                prediction.image = check_array(source, self.kind) if is_array else self.read(source)
                 prepared = prepare(prediction.image, self._steps, fixed_size)
             except InputError as error:
                 yield from self._predict(batch, batch_size, return_logits)
@@ -162,7 +168,8 @@ class Model:
         """Draw a prediction over its image, with the names of the classes.
 
         Args:
-            image: The image that was predicted on, BGR, uint8 (H, W, 3).
+            image: The image that was predicted on, BGR, uint8 (H, W, 3), or of the model's `kind`, of which three
+                channels are drawn (see `channels.shown`).
             result: Its prediction.
             score_thr: Leave out detections with a lower score.
             opacity: Of classes and masks, from 0, where they are not seen, to 1, where the image is not.
@@ -172,7 +179,12 @@ class Model:
         """
         if isinstance(result, tasks.Detections):
             result = result.keep(result.scores >= score_thr)
+        image = image if self.kind is None else shown(image)
         return draw(image, result, self.classes, self.palette, opacity)
+
+    def read(self, path: str | Path) -> np.ndarray:
+        """Read an image file as the model takes it; an `InputError` says why one cannot be used."""
+        return read_image(path) if self.kind is None else read_channels(path, self.kind)
 
     @property
     def input_name(self) -> str:
@@ -180,7 +192,7 @@ class Model:
         return self._backend.input_name
 
     def inputs_of(self, image: np.ndarray) -> np.ndarray:
-        """What the model computes on for an image, float32 (1, 3, H, W): if it slides a window, the middle one."""
+        """What the model computes on, float32 (1, channels, H, W): if it slides a window, the middle one."""
         prepared = prepare(image, self._steps, self._fixed_size if self.mode != 'slide' else None).inputs
         if self.mode == 'slide':
             window = self._fixed_size or self._settings['crop_size']
@@ -194,8 +206,8 @@ class Model:
         """The model's outputs, by name.
 
         Args:
-            inputs: float32 (B, 3, H, W), as the preprocessing makes them. A model that was exported for one batch
-                size takes them piece by piece.
+            inputs: float32 (B, channels, H, W), as the preprocessing makes them. A model that was exported for one
+                batch size takes them piece by piece.
 
         Raises:
             InputError: The backend cannot compute this.

@@ -1,6 +1,7 @@
 """The files of `tools/predict.py`: overlays, COCO's JSON, index images with a palette."""
 
-from collections.abc import Collection
+import functools
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import cv2
@@ -8,12 +9,14 @@ import numpy as np
 from PIL import Image
 
 from ..errors import InputError
-from ..files import PARTIAL, atomic_path, unique_name, write_json
+from ..files import PARTIAL, unique_name, write_json
 from .drawing import drawn_size, shrunk
+from .formats import VocFiles, YoloFiles, check_formats, write_png, write_text
 from .inputs import Video, opencv_path
 from .tasks import Detections
 
 DOCUMENT = 'predictions.json'
+CLASSES = 'classes.txt'  # names of the values in label maps, as own data have it
 # Codecs that browsers play, then one that every player does. The wheels of OpenCV have no encoder for H.264 (avc1).
 CODECS = ('vp09', 'avc1', 'mp4v')
 LEFT_OUT = 255  # in index images: a class that was not asked for
@@ -30,11 +33,26 @@ class Files:
         predictor: What predicts: it has a `task`, `classes` and a `palette`.
         score_thr: Leave out detections with a lower score.
         classes: Names of the classes to keep; None for all.
+        formats: What a detector writes, of `formats.FORMATS`; None for COCO's.
+        save_conf: Whether the lines of YOLO's format end with the score.
+
+    Raises:
+        InputError: The model does not write one of the formats.
     """
 
     def __init__(
-        self, folder: Path, predictor: object, score_thr: float = 0.3, classes: Collection[str] | None = None
+        self,
+        folder: Path,
+        predictor: object,
+        score_thr: float = 0.3,
+        classes: Collection[str] | None = None,
+        formats: Sequence[str] | None = None,
+        save_conf: bool = False,
     ) -> None:
+        check_formats(formats or (), predictor.task, len(predictor.classes))
+        others = dict(yolo=functools.partial(YoloFiles, save_conf=save_conf), voc=VocFiles)
+        self.writers = [others[name](folder, predictor.classes) for name in formats or () if name in others]
+        self.has_document = not self.writers or 'coco' in formats
         self.folder, self.predictor, self.score_thr = folder, predictor, score_thr
         kept = predictor.classes if classes is None else classes
         self.kept = [index for index, name in enumerate(predictor.classes) if name in kept]
@@ -65,12 +83,24 @@ class Files:
         overlay = self._add(prediction, name, dict(file_name=str(prediction.source)))
         write_png(self.path(f'overlays/{name}.png'), Image.fromarray(overlay[..., ::-1]))
 
+    def add_detected(self, path: str, size: tuple[int, int], result: Detections) -> None:
+        """Write the detections for an image file of a size (height, width), without overlay."""
+        entry = dict(id=len(self.images) + 1, file_name=path, width=size[1], height=size[0])
+        self.add_detections(self._name_of(path), entry, result)
+        self.images.append(entry)
+
     def add_video(self, video: Video) -> 'VideoFile':
         """Write the predictions for the frames of a video: a context, to which they are given one by one."""
         return VideoFile(self, self._name_of(video.name if video.is_camera else str(video.source)), video)
 
     def write(self) -> None:
         """Write what is in no file yet."""
+        for writer in self.writers:
+            writer.finish()
+        if self.predictor.task == 'segmentation':
+            write_text(self.folder / CLASSES, ''.join(f'{name}\n' for name in self.predictor.classes))
+        if not self.has_document:
+            return
         document = dict(images=self.images, categories=self.categories)
         if self.predictor.task in ('detection', 'panoptic'):
             document['annotations'] = self.annotations
@@ -86,6 +116,12 @@ class Files:
         """Write the label map of a segmentor, int (H, W), and its path into the entry of the image."""
         entry['label_map'] = f'labels/{name}.png'
         write_png(self.path(entry['label_map']), index_image(labels, self.predictor.palette))
+
+    def add_detections(self, name: str, entry: dict, result: Detections) -> None:
+        """Keep the detections of an image for the document, and write its files of other formats."""
+        self.add_annotations(entry, coco_annotations(result))
+        for writer in self.writers:
+            writer.add(name, entry, result)
 
     def add_annotations(self, entry: dict, annotations: list[dict]) -> None:
         """Keep the annotations of an image in COCO's format for the document."""
@@ -118,11 +154,12 @@ class Results(Files):
 
     - `overlays/NAME.png`, of videos `overlays/NAME.mp4`: the image with its prediction.
     - `labels/NAME.png`, of videos `labels/NAME/FRAME.png`, of segmentors: the index of the class in every pixel, with
-      the palette; 255 for classes that were left out.
+      the palette; 255 for classes that were left out. `classes.txt`: the names of the classes.
     - `predictions.json`: of detectors COCO's format, with the index of the class plus 1 as category id, `bbox` as x,
       y, width and height in pixels, and where there are masks `segmentation` in run lengths; of segmentors the label
       map of each image, and of classifiers its class and the score of every class, with the index of the class as
       category id.
+    - of detectors in place of it, or beside it, what `formats.YoloFiles` and `formats.VocFiles` write.
 
     NAME is that of the file, with its folder or a number where several inputs share it.
     """
@@ -134,7 +171,7 @@ class Results(Files):
             self.write_labels(name, entry, result.labels)
         elif self.predictor.task == 'detection':
             result = result.keep((result.scores >= self.score_thr) & np.isin(result.labels, self.kept))
-            self.add_annotations(entry, coco_annotations(result))
+            self.add_detections(name, entry, result)
         else:
             kept = max(self.kept, key=lambda index: result.scores[index])
             entry.update(category_id=kept, score=float(result.scores[kept]), scores=result.scores.tolist())
@@ -207,7 +244,7 @@ def open_writer(path: Path, frame_rate: float, size: tuple[int, int]) -> cv2.Vid
 def coco_annotations(result: Detections) -> list[dict]:
     """The detections of an image in COCO's format, by falling score, without ids."""
     annotations = []
-    for index in np.argsort(-result.scores, kind='stable').tolist():
+    for index in result.best_first():
         left, top, right, bottom = result.boxes[index].tolist()
         box = [left, top, right - left, bottom - top]
         label, score = int(result.labels[index]), float(result.scores[index])
@@ -240,9 +277,3 @@ def index_image(labels: np.ndarray, palette: list[tuple[int, int, int]]) -> Imag
     # All 256 entries: Pillow packs pixels into as few bits as a shorter palette needs.
     image.putpalette([value for color in palette for value in color] + [0] * 3 * (MAX_PALETTE - len(palette)))
     return image
-
-
-def write_png(path: Path, image: Image.Image) -> None:
-    """Write a PNG file atomically."""
-    with atomic_path(path) as partial:
-        image.save(partial, format='PNG')

@@ -32,7 +32,7 @@ class Detections:
         boxes: x1, y1, x2, y2 in pixels of the image, float32 (N, 4).
         scores: float32 (N,).
         labels: Indices of the classes, int64 (N,).
-        masks: bool (N, H, W); None of a model without masks.
+        masks: bool (N, H, W), or a list of COCO's run lengths; None of a model without masks.
     """
 
     boxes: np.ndarray
@@ -44,6 +44,19 @@ class Detections:
         """Those of a bool (N,)."""
         masks = None if self.masks is None else self.masks[kept]
         return Detections(self.boxes[kept], self.scores[kept], self.labels[kept], masks)
+
+    def best_first(self) -> list[int]:
+        """Their indices by falling score."""
+        return np.argsort(-self.scores, kind='stable').tolist()
+
+    def mask(self, index: int) -> np.ndarray:
+        """The mask of one, bool (H, W)."""
+        mask = self.masks[index]
+        if isinstance(mask, dict):
+            from pycocotools import mask as coco_mask
+
+            mask = coco_mask.decode(mask)
+        return mask.astype(bool)
 
 
 @dataclass

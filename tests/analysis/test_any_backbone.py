@@ -18,7 +18,7 @@ from bioattn_mm.registry import MODELS
 
 from ..tools.running import InProcess
 from .small_backbones import BACKBONES
-from .test_tools import ERF, LOCALITY, MAPS, ON_CPU, check_drawing, read_csv, write_config
+from .tool_runs import ERF, LOCALITY, MAPS, ON_CPU, check_drawing, read_csv, write_config
 
 SWIN = dict(type='mmseg.SwinTransformer', embed_dims=8, depths=(2, 1, 1, 1), num_heads=(1, 1, 2, 2))
 CLASSIFIER = """

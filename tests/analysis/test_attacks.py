@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bioattn_mm.analysis.attacks import PIXEL_MAX, UNLABELLED, Attack, attack_batch, fgsm, pgd
 from bioattn_mm.errors import InputError
 
-from .test_tools import BACKBONES
+from .small_backbones import BACKBONES
 
 SIZE = (6, 9)
 MEAN, STD = (120.0, 110.0, 100.0), (60.0, 50.0, 40.0)

@@ -26,7 +26,7 @@ from bioattn_mm.run_config.config import load_config
 
 from ..tools.running import InProcess
 from .small_backbones import BACKBONES
-from .test_tools import ON_CPU, check_drawing, read_csv, write_config
+from .tool_runs import ON_CPU, check_drawing, read_csv, write_config
 
 TOOL = 'analysis/attention_segmentation.py'
 

@@ -1,48 +1,17 @@
 """The tools erf, attention_maps and locality on small models of every system: what they write, what they refuse."""
 
-import csv
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from bioattn_mm.registry import MODELS
 
 from ..tools.running import InProcess
 from .small_backbones import BACKBONES
-
-ERF, MAPS, LOCALITY = (f'analysis/{name}.py' for name in ('erf', 'attention_maps', 'locality'))
-ON_CPU = ('--device', 'cpu')
-CONFIG = """
-default_scope = 'mmseg'
-model = dict(
-    backbone={backbone!r},
-    data_preprocessor=dict(
-        type='SegDataPreProcessor', mean=[120, 110, 100], std=[60, 55, 50], bgr_to_rgb=True, size=(64, 64)
-    ),
-)
-pipeline = [
-    dict(type='bioattn_mm.CheckedLoadImageFromFile'),
-    dict(type='Resize', scale=(200, 64), keep_ratio=True),
-    dict(type='LoadAnnotations'),
-    dict(type='PackSegInputs'),
-]
-val_dataloader = dict(
-    dataset=dict(type='ADE20KDataset', data_root={root!r}, data_prefix=dict(img_path='images'), pipeline=pipeline)
-)
-test_dataloader = val_dataloader
-test_evaluator = dict()
-"""
-
-
-def write_config(folder: Path, name: str, **options) -> Path:
-    backbone = dict(type=f'bioattn_mm.{name}', **(BACKBONES[name] | options))
-    path = folder / f'{name.lower()}.py'
-    path.write_text(CONFIG.format(backbone=backbone, root=str(folder / 'data')))
-    return path
+from .tool_runs import ERF, LOCALITY, MAPS, ON_CPU, check_drawing, read_csv, write_config
 
 
 def save_checkpoint(path: Path, name: str) -> Path:
@@ -52,16 +21,6 @@ def save_checkpoint(path: Path, name: str) -> Path:
         parameter.data += 0.1 * torch.randn_like(parameter)
     torch.save({'state_dict': {f'backbone.{key}': value for key, value in backbone.state_dict().items()}}, path)
     return path
-
-
-def read_csv(path: Path) -> list[dict]:
-    with path.open() as file:
-        return list(csv.DictReader(file))
-
-
-def check_drawing(path: Path) -> None:
-    with Image.open(path) as image:
-        assert np.asarray(image.convert('L')).std() > 10
 
 
 def test_fields_of_two_models(images: Path, tmp_path: Path, tool: InProcess) -> None:

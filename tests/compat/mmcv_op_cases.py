@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from itertools import product
 
-import mmcv
 import mmcv.ops
 import torch
 from torch import Tensor
@@ -16,19 +15,9 @@ def nms(boxes: Tensor, scores: Tensor, **options) -> Results:
     return {'dets': dets, 'kept': kept}
 
 
-def soft_nms(boxes: Tensor, scores: Tensor, **options) -> Results:
-    dets, kept = mmcv.ops.soft_nms(boxes, scores, **options)
-    return {'dets': dets, 'kept': kept}
-
-
 def batched_nms(boxes: Tensor, scores: Tensor, classes: Tensor, nms_cfg: dict) -> Results:
     dets, kept = mmcv.ops.batched_nms(boxes, scores, classes, nms_cfg)
     return {'dets': dets, 'kept': kept}
-
-
-def nms_match(dets: Tensor, iou_threshold: float) -> Results:
-    groups = mmcv.ops.nms_match(dets, iou_threshold)
-    return {'members': torch.cat(groups), 'group sizes': torch.tensor([len(group) for group in groups])}
 
 
 def roi_align(features: Tensor, rois: Tensor, output_grad: Tensor, **options) -> Results:
@@ -37,23 +26,6 @@ def roi_align(features: Tensor, rois: Tensor, output_grad: Tensor, **options) ->
     output = layer(features, rois)
     output.backward(output_grad)
     return {'output': output.detach(), 'gradient': features.grad}
-
-
-def roi_align_maximum(features: Tensor, rois: Tensor, size: tuple, **options) -> Results:
-    output = features.new_zeros(len(rois), features.size(1), *size)
-    argmax_y, argmax_x = torch.zeros_like(output), torch.zeros_like(output)
-    mmcv._ext.roi_align_forward(
-        features,
-        rois,
-        output,
-        argmax_y,
-        argmax_x,
-        aligned_height=size[0],
-        aligned_width=size[1],
-        pool_mode=0,
-        **options,
-    )
-    return {'output': output, 'argmax y': argmax_y, 'argmax x': argmax_x}
 
 
 def roi_extractor(level_0: Tensor, level_1: Tensor, rois: Tensor) -> Results:
@@ -123,32 +95,12 @@ def _make_cases() -> dict[str, tuple[Callable[..., Results], dict]]:
     )
     cases['nms, no boxes'] = nms, {'boxes': torch.zeros(0, 4), 'scores': torch.zeros(0), 'iou_threshold': 0.5}
 
-    for method in ('naive', 'linear', 'gaussian'):
-        options = {'min_score': 0.1, 'method': method}
-        for offset in (0, 1):
-            cases[f'soft_nms, {method}, offset {offset}'] = (
-                soft_nms,
-                {'boxes': random_boxes(200), 'scores': distinct_scores(200), 'offset': offset, **options},
-            )
-        scores = torch.randint(1, 6, (100,)) / 5
-        cases[f'soft_nms, {method}, equal scores, IoU equal to the threshold'] = (
-            soft_nms,
-            {'boxes': integer_boxes(100), 'scores': scores, 'iou_threshold': 0.6, **options},
-        )
-    cases['soft_nms, no boxes'] = soft_nms, {'boxes': torch.zeros(0, 4), 'scores': torch.zeros(0)}
+    arguments = {'boxes': random_boxes(300), 'scores': distinct_scores(300)}
+    arguments |= {'classes': torch.randint(0, 5, (300,)), 'nms_cfg': {'type': 'nms', 'iou_threshold': 0.5}}
+    cases['batched_nms'] = batched_nms, arguments
 
-    for nms_type in ('nms', 'soft_nms'):
-        arguments = {'boxes': random_boxes(300), 'scores': distinct_scores(300)}
-        arguments['classes'] = torch.randint(0, 5, (300,))
-        arguments['nms_cfg'] = {'type': nms_type, 'iou_threshold': 0.5}
-        cases[f'batched_nms, {nms_type}'] = batched_nms, arguments
-
-    for threshold in (0.3, 0.6):
-        dets = torch.cat([integer_boxes(100), distinct_scores(100)[:, None]], dim=1)
-        cases[f'nms_match, threshold {threshold}'] = nms_match, {'dets': dets, 'iou_threshold': threshold}
-
-    for pool_mode, aligned, sampling_ratio in product(('avg', 'max'), (True, False), (0, 1, 2, 3)):
-        cases[f'roi_align, {pool_mode}, aligned {aligned}, sampling_ratio {sampling_ratio}'] = (
+    for aligned, sampling_ratio in product((True, False), (0, 1, 2, 3)):
+        cases[f'roi_align, aligned {aligned}, sampling_ratio {sampling_ratio}'] = (
             roi_align,
             {
                 'features': features(2),
@@ -156,36 +108,22 @@ def _make_cases() -> dict[str, tuple[Callable[..., Results], dict]]:
                 'output_grad': torch.randn(12, 3, 3, 5),
                 'spatial_scale': 0.25,
                 'sampling_ratio': sampling_ratio,
-                'pool_mode': pool_mode,
                 'aligned': aligned,
             },
         )
-    for pool_mode in ('avg', 'max'):
-        cases[f'roi_align, {pool_mode}, float64'] = (
-            roi_align,
-            {
-                'features': features(2).double(),
-                'rois': random_rois(12, 2).double(),
-                'output_grad': torch.randn(12, 3, 7, 7).double(),
-                'spatial_scale': 0.25,
-                'pool_mode': pool_mode,
-            },
-        )
-        cases[f'roi_align, {pool_mode}, no regions'] = (
-            roi_align,
-            {
-                'features': features(2),
-                'rois': torch.zeros(0, 5),
-                'output_grad': torch.zeros(0, 3, 7, 7),
-                'pool_mode': pool_mode,
-            },
-        )
-    for sampling_ratio in (0, 2):
-        options = {'spatial_scale': 0.25, 'sampling_ratio': sampling_ratio, 'aligned': True}
-        cases[f'roi_align_forward, argmax, sampling_ratio {sampling_ratio}'] = (
-            roi_align_maximum,
-            {'features': features(2), 'rois': random_rois(12, 2), 'size': (3, 5), **options},
-        )
+    cases['roi_align, float64'] = (
+        roi_align,
+        {
+            'features': features(2).double(),
+            'rois': random_rois(12, 2).double(),
+            'output_grad': torch.randn(12, 3, 7, 7).double(),
+            'spatial_scale': 0.25,
+        },
+    )
+    cases['roi_align, no regions'] = (
+        roi_align,
+        {'features': features(2), 'rois': torch.zeros(0, 5), 'output_grad': torch.zeros(0, 3, 7, 7)},
+    )
 
     cases['mmdet SingleRoIExtractor'] = (
         roi_extractor,

@@ -24,7 +24,6 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from bioattn_mm import compat
-from bioattn_mm.compat import roi_align, roi_bins
 from bioattn_mm.compat.mmcv_ext import STAND_IN
 from tests.needs import needs
 
@@ -38,16 +37,14 @@ DEVICES = ['cpu', 'cuda'] if torch.cuda.is_available() else ['cpu']
 @pytest.fixture(scope='session')
 def compiled_results(tmp_path_factory) -> dict[str, dict[str, Tensor]]:
     """Results of all cases with the compiled ops of the wheel, from a process of its own."""
-    wheels = sorted((ROOT.parent / 'shared' / 'wheels').glob('onedl_mmcv-*.whl'))
-    if not wheels:
-        pytest.skip(
-            'no wheel of onedl-mmcv with compiled ops in ../shared/wheels: MMCV_WITH_OPS=1 pip wheel --no-deps '
-            '--no-build-isolation --no-binary onedl-mmcv --wheel-dir ../shared/wheels '
-            f'onedl-mmcv=={mmcv.__version__}'
-        )
+    wheels = (ROOT.parent / 'shared' / 'wheels').glob('onedl_mmcv-*.whl')
     fitting = [wheel for wheel in wheels if parse_wheel_filename(wheel.name)[3].intersection(sys_tags())]
     if not fitting:
-        pytest.skip(f'{wheels[0].name} does not fit Python {sys.version_info.major}.{sys.version_info.minor}')
+        pytest.skip(
+            'no wheel of onedl-mmcv with compiled ops for this Python in ../shared/wheels; to make it: '
+            'MMCV_WITH_OPS=1 pip wheel --no-deps --no-build-isolation --no-binary onedl-mmcv '
+            f'--wheel-dir ../shared/wheels onedl-mmcv=={mmcv.__version__}'
+        )
 
     folder = tmp_path_factory.mktemp('mmcv_with_ops')
     with zipfile.ZipFile(fitting[0]) as wheel:
@@ -80,15 +77,6 @@ def test_results_on_gpu() -> None:
         on_gpu = {k: v.cuda() if isinstance(v, Tensor) else v for k, v in arguments.items()}
         results = {k: v.cpu() for k, v in function(**on_gpu).items()}
         assert_close(results, function(**arguments), name, atol=1e-5)  # a GPU adds in another order
-
-
-@pytest.mark.parametrize('name', [name for name in CASES if 'max' in name and 'sampling_ratio' in name])
-def test_results_in_chunks(name: str, monkeypatch) -> None:
-    function, arguments = CASES[name]
-    expected = function(**arguments)
-    monkeypatch.setattr(roi_bins, 'MAX_SAMPLES_PER_CHUNK', 20)
-    monkeypatch.setattr(roi_align, 'MAX_SAMPLES_PER_CHUNK', 20)
-    assert_close(function(**arguments), expected, name)
 
 
 def assert_close(results: dict[str, Tensor], expected: dict[str, Tensor], name: str, atol: float = 1e-6) -> None:
@@ -151,46 +139,6 @@ def test_focal_loss_gradcheck(loss) -> None:
     assert gradcheck(lambda logits: loss(logits, target, 2.0, 0.25, weight, 'mean'), logits)
 
 
-@pytest.mark.parametrize('device', DEVICES)
-@pytest.mark.parametrize('size', [(7, 7), (2, 3), (1, 1)])
-@pytest.mark.parametrize('spatial_scale', [0.25, 0.3])
-def test_roi_pool(device: str, size: tuple[int, int], spatial_scale: float) -> None:
-    maps = torch.randn(2, 3, 16, 20, device=device, requires_grad=True)
-    rois = random_rois(12, 2).to(device)
-    rois[1, 3:] = rois[1, 1:3] - 5  # ends before it starts
-    output = mmcv.ops.roi_pool(maps, rois, size, spatial_scale)
-    expected = roi_pool_by_definition(maps, rois.cpu(), size, spatial_scale)
-    assert_same_value_and_gradients(output, expected, [maps])
-
-
-def roi_pool_by_definition(maps: Tensor, rois: Tensor, size: tuple[int, int], spatial_scale: float) -> Tensor:
-    outputs = maps.new_zeros(len(rois), maps.size(1), *size)
-    for region, (image, *corners) in enumerate(rois):
-        x_start, y_start = corners[0] * spatial_scale, corners[1] * spatial_scale
-        width = (corners[2] + 1) * spatial_scale - x_start
-        height = (corners[3] + 1) * spatial_scale - y_start
-        if width <= 0 or height <= 0:
-            continue
-        for row in range(size[0]):
-            for column in range(size[1]):
-                x_first = max(int((column * (width / size[1]) + x_start).floor()), 0)
-                x_last = max(int(((column + 1) * (width / size[1]) + x_start).ceil()), 0)
-                y_first = max(int((row * (height / size[0]) + y_start).floor()), 0)
-                y_last = max(int(((row + 1) * (height / size[0]) + y_start).ceil()), 0)
-                bin_pixels = maps[int(image), :, y_first:y_last, x_first:x_last].flatten(1)
-                if bin_pixels.size(1):
-                    outputs[region, :, row, column] = bin_pixels.max(1).values
-    return outputs
-
-
-def test_roi_pool_without_regions() -> None:
-    maps = torch.randn(2, 3, 16, 20, requires_grad=True)
-    output = mmcv.ops.roi_pool(maps, torch.zeros(0, 5), (7, 7), 0.25)
-    output.sum().backward()
-    assert output.shape == (0, 3, 7, 7)
-    assert not maps.grad.any()
-
-
 def deformable_attention_inputs(device: str = 'cpu', dtype: torch.dtype = torch.float32) -> tuple:
     """Arguments of mmcv's function; a part of the sampling points is outside the levels."""
     shapes = torch.tensor([[6, 4], [3, 2], [1, 1]], device=device)
@@ -243,10 +191,6 @@ def roi_align_average(maps: Tensor, rois: Tensor) -> Tensor:
     return mmcv.ops.roi_align(maps, rois, (3, 5), 0.25, 0, 'avg', True)
 
 
-def roi_align_maximum(maps: Tensor, rois: Tensor) -> Tensor:
-    return mmcv.ops.roi_align(maps, rois, (3, 5), 0.25, 0, 'max', True)
-
-
 def deformable_attention(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
     _, shapes, starts, *_ = deformable_attention_inputs()
     return MultiScaleDeformableAttnFunction.apply(value, shapes, starts, locations, weights, 64)
@@ -265,7 +209,7 @@ def inputs_for(function) -> list[Tensor]:
 
 @pytest.mark.parametrize(
     'function',
-    [sigmoid_focal_loss, softmax_focal_loss, roi_align_average, roi_align_maximum, deformable_attention],
+    [sigmoid_focal_loss, softmax_focal_loss, roi_align_average, deformable_attention],
 )
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 def test_half_precision(function, dtype: torch.dtype) -> None:
@@ -274,7 +218,6 @@ def test_half_precision(function, dtype: torch.dtype) -> None:
     torch.testing.assert_close(function(*inputs), expected.to(dtype), rtol=0, atol=0)
 
 
-# Not of the maximum: there mmcv stores the positions of the maxima in the dtype of the features.
 @pytest.mark.parametrize('function', [sigmoid_focal_loss, roi_align_average, deformable_attention])
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 def test_half_precision_gradients(function, dtype: torch.dtype) -> None:
@@ -312,6 +255,8 @@ def test_missing_op_names_itself_and_the_remedy() -> None:
     convolution = mmcv.ops.DeformConv2d(2, 2, 3)
     with pytest.raises(NotImplementedError, match=r"'deform_conv_forward'.*MMCV_WITH_OPS=1 pip install"):
         convolution(torch.zeros(1, 2, 8, 8), torch.zeros(1, 18, 6, 6))
+    with pytest.raises(NotImplementedError, match=r"op \"roi_align with pool_mode='max'\"; install mmcv"):
+        mmcv.ops.roi_align(features(2), random_rois(12, 2), (3, 5), 0.25, 0, 'max', True)
 
 
 @pytest.mark.parametrize('name', ['__path__', '__file__', '_private'])

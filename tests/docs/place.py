@@ -25,7 +25,7 @@ from PIL import Image
 from bioattn_mm.run_config.installed import find_config
 
 from .. import parity
-from ..models.test_classifiers import released_file
+from ..models.classifiers import released_file
 from ..own_folders import draw, write_coco_folder, write_images
 from ..tools.random_weights import random_checkpoint
 from ..tools.small_images import small_training

@@ -153,7 +153,7 @@ def check_make(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_pip(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from ..package.test_metadata import PROJECT, RUNTIME
+    from ..package.project import PROJECT, RUNTIME
 
     assert words[0] in ('install', 'wheel', 'download', 'list', 'show'), f'pip {words[0]}'
     for option, word in zip(['', *words], words):

@@ -148,6 +148,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
         'Operators and backends, 2': NotRun('it takes minutes and nvcc; .ci/run does it where there is one'),
         'Backends': Run(),
     },
+    'docs/other_libraries.md': RunBy('tests/hosts/test_other_libraries.py'),
     'docs/own_data.md': RunBy('tests/tools/test_own_data_page.py'),
     'docs/position_bias.md': {
         'TransNeXt': Run(words={r'(?<=\w.py )CHECKPOINT': 'upernet_tiny.pth'}),
@@ -157,6 +158,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
         'Predict': Run(but={'exported': 'docs/export.md does it'}),
         'Predict, 2': Run(given=('work_dirs/transnext/upernet_tiny_ade20k_mini/iter_200.pth',)),
         'Small objects in large images': Run(given=('work_dirs/transnext/mask_rcnn_micro_coco_mini/iter_200.pth',)),
+        'Formats': Run(given=('mask_rcnn_tiny.pth',)),
         "The authors' weights": Run(),
         'In Python': Run(),
         'A page in the browser': NotRun('it serves until Ctrl-C; tests/page/test_page.py starts it'),

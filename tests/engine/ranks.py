@@ -1,5 +1,6 @@
 """Functions that run in processes of their own, several of them as ranks of one gloo group."""
 
+import gc
 import multiprocessing
 import os
 import runpy
@@ -21,9 +22,14 @@ CONTEXT = multiprocessing.get_context('forkserver')
 CONTEXT.set_forkserver_preload(['tests.engine.ranks', 'tests.engine.trainings', 'tests.engine.toy_run'])
 
 
-def leave_configs_unformatted() -> None:
-    """Let mmengine write configs in lines as they come: yapf would take a second of every run of a tool."""
+def make_runs_quick() -> None:
+    """Leave out what takes a second or two of every run of a tool, and that no test looks at.
+
+    mmengine writes configs in lines as they come, without yapf; and its collections of garbage, one for each dataset,
+    do not look at what the libraries made when they were imported.
+    """
     config_text._format_code = lambda text, style_config: (text, True)
+    gc.freeze()
 
 
 def run_ranks(
@@ -103,7 +109,7 @@ def reasons(folder: Path) -> str:
 def _rank(rank: int, world_size: int, port: int, folder: Path, function: Callable, args: tuple) -> None:
     os.chdir(folder)
     torch.set_num_threads(1)
-    leave_configs_unformatted()
+    make_runs_quick()
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),

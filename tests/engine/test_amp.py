@@ -19,28 +19,11 @@ from bioattn_mm.errors import InputError
 
 from ..conftest import ROOT
 from ..needs import needs
-from ..tools.running import InProcess, scalars
-from ..tools.small_images import small_training
+from ..tools.running import InProcess
+from .short_trainings import CONFIGS, STEPS, train
 
-CONFIGS = dict(upernet='tests/tools/upernet_small.py', mask_rcnn='tests/tools/mask_rcnn_small.py')
-STEPS = 6
 # Of a loss, relative to float32. bfloat16 rounds to 1/256, and each step goes on from weights that differ already.
 TOLERANCE = 0.03
-
-
-def train(tool: InProcess, workplace: Path, name: str, work_dir: str, *args: str) -> list[dict]:
-    """What a short miniature run logs, step by step."""
-    config = ROOT / CONFIGS[name]
-    tool(
-        workplace, 'train.py', config, '--mini', '--work-dir', work_dir, *args, '--cfg-options',
-        f'train_cfg.max_iters={STEPS}', 'train_cfg.val_interval=1000', 'default_hooks.logger.interval=1',
-        f'default_hooks.checkpoint.interval={STEPS // 2}', 'default_hooks.checkpoint.max_keep_ckpts=2',
-        'default_hooks.checkpoint.save_best=None',
-        # The warm-up would hardly change the weights.
-        'param_scheduler.0.end=1', 'train_dataloader.num_workers=0', 'train_dataloader.persistent_workers=False',
-        *small_training(str(config)),
-    )  # fmt: skip
-    return [line for line in scalars(workplace / work_dir) if 'loss' in line]
 
 
 @pytest.mark.usefixtures('bfloat16_anywhere')

@@ -27,7 +27,7 @@ def interruptible(name: str) -> Config:
     config.default_hooks.checkpoint.interval = INTERVAL
     config.custom_hooks.append(dict(type='bioattn_mm.ShardableEMAHook', momentum=0.1))
     if name == 'mask_rcnn':
-        config.train_cfg = dict(type='bioattn_mm.ResumableEpochBasedTrainLoop', max_epochs=4, val_interval=1000)
+        config.train_cfg = dict(type='bioattn_mm.ResumableEpochBasedTrainLoop', max_epochs=4, val_begin=1000)
         config.train_dataloader.sampler.type = 'DefaultSampler'
         config.default_hooks.checkpoint.update(by_epoch=True, interval=1)
         config.model.train_cfg.rcnn.sampler.num = 16
@@ -54,7 +54,6 @@ def uninterrupted(workplace: Path) -> dict[str, Path]:
     [
         ('upernet', dict(name='SIGKILL', after=5), ['iter_3.pth']),
         ('upernet', dict(name='SIGXFSZ', after=6), ['.iter_6.pth.part', 'iter_3.pth']),
-        ('upernet', dict(name='SIGTERM', after=5), ['iter_3.pth', 'iter_5.pth']),
         ('upernet', dict(name='SIGINT', after=5), ['iter_3.pth', 'iter_5.pth']),
         # In the middle of the third epoch.
         ('mask_rcnn', dict(name='SIGTERM', after=5), ['epoch_2.pth', 'iter_5.pth']),

@@ -84,7 +84,7 @@ def small_config(name: str, iterations: int) -> Config:
     # Bilinear resizing of the bias would add rounding to what is compared.
     config.model.backbone.bias_mode = 'extrapolate'
     config.work_dir = '.'
-    config.train_cfg.update(max_iters=iterations, val_interval=1000)
+    config.train_cfg.update(max_iters=iterations, val_begin=1000)
     config.default_hooks.checkpoint.update(interval=iterations, save_best=None)
     config.default_hooks.logger.interval = 1
     config.train_dataloader.dataset.indices = IMAGES

@@ -5,15 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from mmdet.testing import demo_mm_inputs
-from mmengine.config import Config
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, init_default_scope
-from mmengine.structures import PixelData
-from mmseg.structures import SegDataSample
 
 from bioattn_mm.run_config.config import load_config
 from tests.docs.blocks import Block, read_blocks
+from tests.hosts.inputs import inputs_for
 
 BLOCKS = [block for block in read_blocks('docs/any_model.md') if block.language == 'python']
 # The others inherit a config of this package.
@@ -90,17 +87,3 @@ def test_another_variant(root: Path, tmp_path: Path) -> None:
 def narrowed(channels: str) -> str:
     """Channels of TransNeXt-Micro as those of the narrow model."""
     return re.sub(r'\d+', lambda number: CHANNELS[number[0]], channels)
-
-
-def inputs_for(config: Config, size: tuple[int, int]) -> dict:
-    """Two images with annotations."""
-    if config.default_scope == 'mmdet':
-        return demo_mm_inputs(2, [[3, *size]] * 2, num_items=[3, 2], num_classes=80)
-    samples = [
-        SegDataSample(
-            gt_sem_seg=PixelData(data=torch.randint(19, (1, *size))),
-            metainfo=dict(ori_shape=size, img_shape=size, pad_shape=size),
-        )
-        for _ in range(2)
-    ]
-    return dict(inputs=[torch.randint(256, (3, *size)) for _ in samples], data_samples=samples)

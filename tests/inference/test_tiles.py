@@ -12,8 +12,14 @@ from pycocotools import mask as coco_mask
 
 from bioattn_mm import Predictor
 from bioattn_mm.errors import InputError
+from bioattn_mm.inference.rasters import Raster, blocks
+from bioattn_mm.inference.results import Results
+from bioattn_mm.inference.run_lengths import decode_mask
 from bioattn_mm.inference.tiles import Tiling, merge, placed
+from bioattn_mm.runtime.channels import ImageKind
+from bioattn_mm.runtime.drawing import resized_labels
 
+from ..needs import needs
 from ..tools.running import InProcess
 from .conftest import CONFIGS
 
@@ -45,7 +51,7 @@ def test_detections_of_one_object_become_one() -> None:
     left = part(([40, 10, 64, 30], 0.8, 1), ([2, 2, 12, 12], 0.9, 0), ([4, 2, 14, 12], 0.7, 0))
     right = part(([0, 10, 22, 31], 0.6, 1), ([40, 40, 60, 60], 0.4, 2))
     whole = part(([40, 9, 70, 30], 0.5, 1), ([3, 2, 13, 12], 0.3, 3))
-    merged = merge([left, right, whole], windows, 64, 112)
+    merged = merge([left, right, whole], windows, [(64, 64), (64, 64), (64, 112)], (64, 112))
     found = [(*box, label) for box, label in zip(merged.bboxes.tolist(), merged.labels.tolist())]
     assert found == [
         (2, 2, 12, 12, 0),
@@ -55,7 +61,7 @@ def test_detections_of_one_object_become_one() -> None:
         (3, 2, 13, 12, 3),  # of another class
     ]
     torch.testing.assert_close(merged.scores, torch.tensor([0.9, 0.8, 0.7, 0.4, 0.3]))
-    assert len(merge([part(), part()], windows[:2], 64, 112)) == 0
+    assert len(merge([part(), part()], windows[:2], [(64, 64)] * 2, (64, 112))) == 0
 
 
 def test_masks_are_placed_and_united() -> None:
@@ -70,7 +76,7 @@ def test_masks_are_placed_and_united() -> None:
     parts = [part(([50, 12, 60, 22], 0.9, 0)), part(([10, 2, 22, 12], 0.8, 0))]
     for each, window in zip(parts, windows):
         each.masks = [coco_mask.encode(np.asfortranarray(full[window], np.uint8))]
-    merged = merge(parts, windows[:2], 50, 90)
+    merged = merge(parts, windows[:2], [(50, 60), (40, 50)], (50, 90))
     expected = np.zeros((50, 90), bool)
     for window in windows[:2]:
         expected[window] |= full[window]
@@ -115,3 +121,81 @@ def test_what_cannot_be_tiled(checkpoints: dict[str, str]) -> None:
         Tiling(16)
     with pytest.raises(InputError, match='a part from 0 to below 1, got 1'):
         Tiling(64, 1)
+
+
+def test_masks_of_a_reduced_image_are_placed() -> None:
+    mask = np.random.default_rng(0).random((20, 30)) < 0.5
+    window = (slice(0, 47), slice(0, 61))
+    large = placed(coco_mask.encode(np.asfortranarray(mask, np.uint8)), window, 47, 61)
+    assert (coco_mask.decode(large) == resized_labels(mask, (47, 61))).all()
+    assert (decode_mask(large, (9, 14)) == resized_labels(coco_mask.decode(large), (9, 14))).all()
+
+
+@pytest.fixture
+def geotiff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An image that is large, because larger ones than this one are not drawn as they are."""
+    import rasterio
+
+    monkeypatch.setattr('bioattn_mm.inference.rasters.MAX_PIXELS', 100 * 100)
+    values = np.random.default_rng(0).integers(0, 255, (3, 150, 210), dtype=np.uint8)
+    path = tmp_path / 'field.tif'
+    profile = dict(driver='GTiff', count=3, height=150, width=210, dtype='uint8', crs='EPSG:32633')
+    with rasterio.open(path, 'w', transform=rasterio.Affine(0.5, 0, 4e5, 0, -0.5, 5e6), **profile) as file:
+        file.write(values)
+    return path
+
+
+@needs('rasterio')
+def test_detection_in_a_large_tiff(geotiff: Path, checkpoints: dict[str, str], tmp_path: Path) -> None:
+    tiled = Predictor(CONFIGS['detection'], checkpoints['detection'], mini=True, device='cpu', tiling=Tiling(100))
+    (prediction,) = tiled.iterate([geotiff], 2)
+    assert prediction.error is None and prediction.image.shape == (150, 210, 3)
+    assert prediction.image.reduced.shape[0] * prediction.image.reduced.shape[1] <= 100 * 100
+    found = prediction.sample.pred_instances
+    assert found.bboxes[:, 2].max() > 110 and found.masks[0]['size'] == [150, 210]
+    image = cv2.imread(str(geotiff))
+    for window in tiled.tiling.windows(150, 210):
+        assert (prediction.image[window] == image[window]).all()
+    results = Results(tmp_path / 'out', tiled, score_thr=0.0)
+    results.add_image(prediction)
+    assert cv2.imread(str(tmp_path / 'out/overlays/field.png')).shape == prediction.image.reduced.shape
+
+
+@needs('rasterio', 'tifffile')
+def test_windows_have_all_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tifffile
+
+    monkeypatch.setattr('bioattn_mm.inference.rasters.MAX_PIXELS', 20 * 20)
+    path, values = tmp_path / 'field.tif', np.random.default_rng(0).integers(0, 65536, (40, 60, 4), dtype=np.uint16)
+    tifffile.imwrite(path, values, planarconfig='contig', photometric='minisblack')
+    raster = Raster(path, ImageKind(4, 'uint16'))
+    window = slice(5, 25), slice(30, 60)
+    assert raster.shape == values.shape and np.array_equal(raster[window], values[window])
+    assert raster.reduced.dtype == np.uint16 and raster.reduced.shape == (16, 24, 4)
+    with pytest.raises(InputError, match='field.tif has 4 channels of uint16, expected 3 channels of uint16'):
+        Raster(path, ImageKind(3, 'uint16'))
+    with pytest.raises(InputError, match='field.tif has 4 channels of uint16: by windows, files of one or at least'):
+        Raster(path)
+
+
+@needs('rasterio')
+def test_label_map_of_a_large_tiff(
+    geotiff: Path, checkpoints: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import rasterio
+
+    monkeypatch.setattr('bioattn_mm.inference.predictor.BLOCK', 64)
+    predictor = Predictor(CONFIGS['segmentation'], checkpoints['segmentation'], mini=True, device='cpu', mode='slide')
+    (prediction,) = predictor.iterate([geotiff])
+    labels = prediction.sample.pred_sem_seg.data[0].numpy()
+    margin = max(predictor.config.model.test_cfg.crop_size)
+    image = cv2.imread(str(geotiff))
+    for own, outer, inner in list(blocks(150, 210, 64, margin))[:2]:
+        (expected,) = predictor(np.ascontiguousarray(image[outer]))
+        assert (labels[own] == expected.pred_sem_seg.data[0][inner].numpy()).all()
+    results = Results(tmp_path / 'out', predictor)
+    results.add_image(prediction)
+    with rasterio.open(geotiff) as source, rasterio.open(tmp_path / 'out/labels/field.tif') as file:
+        assert (file.read(1) == labels).all()
+        assert file.transform == source.transform and file.crs == source.crs
+        assert file.colormap(1)[1][:3] == tuple(predictor.palette[1])

@@ -14,7 +14,7 @@ from bioattn_mm.layers import (
     VectorDistance,
 )
 from bioattn_mm.ops import chunked_attention
-from tests.layers.test_peripheral_attention import GRIDS, Grid, phi_p_of_all_pairs
+from tests.layers.peripheral_formula import GRIDS, Grid, phi_p_of_all_pairs
 
 CHANNELS, HEADS = 12, 2
 # With the neighbourhood of a key and without, of one layer and of two: rows of table 5.

@@ -11,17 +11,19 @@ from mmengine.model import BaseModel
 from mmengine.registry import init_default_scope
 from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
+from torch._dynamo.utils import counters
 
+from bioattn_mm.engine.compilation import compile_parts
 from bioattn_mm.registry import MODELS
 from bioattn_mm.run_config.mini import make_mini
 from tests.conftest import ROOT
 
-CONFIGS = ['upernet_micro_ade20k', 'mask_rcnn_micro_coco']
+CONFIGS = ['upernet_small', 'mask_rcnn_small']
 
 
 def build(name: str, **backbone: object) -> BaseModel:
     """A model with weights that do not depend on `backbone`, and without dropout."""
-    config = make_mini(Config.fromfile(ROOT / 'configs' / 'transnext' / f'{name}.py'))
+    config = make_mini(Config.fromfile(ROOT / 'tests' / 'tools' / f'{name}.py'))
     init_default_scope(config.default_scope)
     config.model.backbone.update(backbone)
     if 'decode_head' in config.model:
@@ -75,11 +77,16 @@ def test_activation_checkpointing(name: str) -> None:
     torch.testing.assert_close(other_gradient, gradient)
 
 
-@pytest.mark.parametrize('name', CONFIGS[:1])
-def test_compiled_backbone(name: str) -> None:
+@pytest.mark.parametrize('name', [CONFIGS[0], pytest.param(CONFIGS[1], marks=pytest.mark.every_compilation)])
+def test_compiled_backbone_and_neck(name: str) -> None:
     loss, gradient = loss_and_gradient(build(name))
     model = build(name)
-    model.backbone.compile(backend='aot_eager', dynamic=False)
+    torch.compiler.reset()
+    counters.clear()
+    names = compile_parts(model, 'aot_eager', dynamic=False)
+    assert names == (['backbone', 'neck'] if hasattr(model, 'rpn_head') else ['backbone'])
     compiled_loss, compiled_gradient = loss_and_gradient(model)
     assert compiled_loss == pytest.approx(loss, rel=1e-5)
     torch.testing.assert_close(compiled_gradient, gradient, rtol=1e-3, atol=1e-4 * gradient.abs().max().item())
+    assert counters['stats']['unique_graphs'] == len(names)
+    assert not counters['graph_break']

@@ -24,9 +24,9 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.models.timm_models import BACKBONES
 from bioattn_mm.timm_registry import MODELS
 
-from .test_classifiers import SMALL, released_file
-from .test_timm_models import NAMES, every_system, small
+from .classifiers import NAMES, SMALL, released_file, small
 
+every_system = pytest.mark.parametrize('name', SMALL)
 every_name = pytest.mark.parametrize(
     'name',
     [*NAMES.values(), 'transnext_micro_aaaa', 'vars_d_gfnet_tiny', 'vars_sd_deit_tiny'],
@@ -50,9 +50,11 @@ def test_configuration_of_every_name(name: str) -> None:
     assert model.get_classifier().out_features == model.num_classes == 42
     assert model.head_hidden_size == model.num_features == model.feature_info[-1]['num_chs']
     assert {info['module'] for info in model.feature_info} <= {name for name, _ in model.named_modules()}
-    stride = model.feature_info[-1]['reduction']
+    strides = [info['reduction'] for info in model.feature_info]
+    # segmentation-models-pytorch tells pyramids from the rest by their strides.
+    assert strides == [4, 8, 16, 32] if MODELS[name][0] in PYRAMIDS else {16} <= set(strides) <= {16, 32}
     data = resolve_model_data_config(model)
-    assert cfg['pool_size'] == tuple(length // stride for length in data['input_size'][1:])
+    assert cfg['pool_size'] == tuple(length // strides[-1] for length in data['input_size'][1:])
     assert (data['interpolation'], len(data['mean']), len(data['std'])) == ('bicubic', 3, 3)
 
 

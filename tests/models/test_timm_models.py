@@ -11,7 +11,6 @@ from mmengine.config import Config
 from mmengine.registry import DefaultScope
 from timm.data import resolve_model_data_config
 from timm.optim import param_groups_layer_decay
-from torch import nn
 
 import bioattn_mm
 from bioattn_mm import timm_hook
@@ -20,17 +19,8 @@ from bioattn_mm.models.timm_models import BACKBONES
 from bioattn_mm.timm_registry import MODELS, OF_CLASS
 from tests import parity
 
-from .test_classifiers import RELEASED, SMALL, classifier, released_file
+from .classifiers import RELEASED, SMALL, classifier, released_file, small
 
-# A name of each class.
-NAMES = {
-    'TransNeXt': 'transnext_micro',
-    'ConViT': 'convit_tiny_bioattn',
-    'PerViT': 'pervit_tiny',
-    'GABViT': 'gab_vit_small',
-    'GABSwin': 'gab_swin_tiny',
-    'VARS': 'vars_s_rvt_tiny',
-}
 # The model and the arguments that have the logits of each vector.
 CREATED = {
     'logits_transnext_micro_224x224': ('transnext_micro', {}),
@@ -41,12 +31,6 @@ CREATED = {
     'logits_vars_rvt_tiny_vars_d_224x224': ('vars_d_rvt_tiny', {}),
 }
 every_system = pytest.mark.parametrize('name', SMALL)
-
-
-def small(name: str, **options) -> nn.Module:
-    """A small model of a class."""
-    pad = dict(pad_small_map=True) if name == 'GABSwin' else {}
-    return timm.create_model(NAMES[name], arch=SMALL[name][0]['arch'], **pad, **options)
 
 
 def test_names_of_every_variant() -> None:
@@ -144,6 +128,18 @@ def test_maps_are_those_of_the_backbone(name: str) -> None:
     for feature, stride in zip(maps, model.feature_info.reduction(), strict=True):
         assert feature.shape[2:] == (-(-65 // stride), -(-40 // stride))
     assert small(name, features_only=True, out_indices=1).feature_info.out_indices == (last,)
+    # transformers sets what is returned when it is asked for hidden states, and sets it back.
+    layers = model.return_layers
+    model.return_layers = [info['module'] for info in model.feature_info.info]
+    hidden_states = model(image)
+    assert len(hidden_states) == last + 1
+    model.return_layers = layers
+    for feature, hidden_state, again in zip(maps, (hidden_states[0], hidden_states[-1]), model(image), strict=True):
+        assert torch.equal(hidden_state, feature) and torch.equal(again, feature)
+    # Without the later stages, the modules have the same names.
+    early = small(name, features_only=True, out_indices=(0,))
+    assert early.feature_info.module_name() == model.feature_info.module_name()[:1]
+    assert early.feature_info.module_name()[0] in dict(early.named_modules())
 
 
 @every_system

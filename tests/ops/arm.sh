@@ -58,4 +58,4 @@ emulate -c 'import platform, torch, bioattn_mm.ops; print(
 # all widths say nothing new.
 export CC=no-compiler CXX=no-compiler
 emulate -m pytest -p no:cacheprovider tests/ops --ignore tests/ops/test_capabilities.py "${@:2}" \
-    -k 'not cuda and not compile and not export and not launches and not sass and not report and not registered'
+    -k 'not cuda and not compile and not export and not launches and not report and not registered'

@@ -22,4 +22,4 @@ export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
 export PYTHONPATH=$PWD PYTHONMALLOC=malloc
 # Without the emulation of CUDA, which changes stacks by itself, and without what starts compilers or other processes.
 "$python" -m pytest -p no:cacheprovider tests/ops "${@:2}" \
-    -k 'not cuda and not compile and not export and not launches and not sass and not report and not registered'
+    -k 'not cuda and not compile and not export and not launches and not report and not registered'

@@ -1,14 +1,17 @@
 """What the operator tests share."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bioattn_mm.ops.backends import LIBRARY_IS_LOADED
 
 from ..needs import needs
+from .cuda_on_cpu import CUDAOnCPU
 
 needs_library, needs_cuda = needs('operators'), needs('CUDA operators')
 # The instruction set that the CPU operators use, and all up to it, the simplest first. Those above are not for tests:
@@ -50,6 +53,19 @@ def check_any_number_of_threads(run: Callable[[], list[torch.Tensor]]) -> None:
         assert all(torch.equal(one, other) for one, other in zip(results[0], others, strict=True))
 
 
+class Calls(TorchDispatchMode):
+    """Keeps the calls of compiled operators, those of backward passes among them: operators and arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # noqa: ANN001
+        if function.namespace == 'bioattn_mm':
+            self.kept.append((function, args))
+        return function(*args, **(kwargs or {}))
+
+
 def check_storage(output: torch.Tensor, exact: torch.Tensor, backend: str) -> None:
     """Half precision is a format of storage: the only rounding is that of the output.
 
@@ -60,18 +76,11 @@ def check_storage(output: torch.Tensor, exact: torch.Tensor, backend: str) -> No
     torch.testing.assert_close(output, exact.to(output.dtype), rtol=0.016 if bfloat16 else 1e-3, atol=atol)
 
 
-def check_compiles_and_exports(operator: Callable[..., torch.Tensor], arguments: dict[str, torch.Tensor]) -> None:
-    """An operator goes into one graph of `torch.compile` and into `torch.export`, with the same output."""
-
-    class Module(torch.nn.Module):
-        def forward(self, **arguments: torch.Tensor) -> torch.Tensor:
-            return operator(**arguments)
-
-    want = operator(**arguments)
-    compiled = torch.compile(Module(), fullgraph=True, backend='aot_eager')
-    torch.testing.assert_close(compiled(**arguments), want)
-    exported = torch.export.export(Module(), (), arguments)
-    torch.testing.assert_close(exported.module()(**arguments), want)
+@pytest.fixture(scope='session')
+def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
+    """The CUDA kernels for compute capability 8.0 and later, on the CPU; parallel workers compile them once."""
+    folder = tmp_path_factory.getbasetemp()
+    return CUDAOnCPU('kernels_on_cpu', (folder.parent if 'PYTEST_XDIST_WORKER' in os.environ else folder) / 'kernels')
 
 
 @pytest.fixture(params=['reference', pytest.param('cpu', marks=needs_library)])

@@ -15,9 +15,8 @@ from bioattn_mm.ops import CosineAttentionInputs, aggregated_attention, cosine_a
 from bioattn_mm.ops.reference import aggregated_attention_reference
 from tests.needs import needs
 from tests.ops.conftest import needs_cuda
-from tests.ops.cuda_on_cpu import CSRC, HERE, CUDAOnCPU, barriers_in
-from tests.ops.test_aggregated_attention import FLOATING, make_arguments
-from tests.ops.test_cosine_attention import make_inputs
+from tests.ops.cuda_on_cpu import CSRC, CUDAOnCPU, barriers_in
+from tests.ops.inputs import FLOATING, aggregated_attention_inputs, cosine_attention_inputs
 
 Kernels = tuple[Callable[..., torch.Tensor], str]
 SOURCES = [CSRC / 'cuda' / f'aggregated_attention_{part}.cu' for part in ('forward', 'backward')]
@@ -42,17 +41,9 @@ class OnCPU(torch.autograd.Function):
 
 
 @pytest.fixture(scope='session')
-def tensor_cores(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
-    """The kernels for compute capability 8.0 and later, on the CPU."""
-    folder = tmp_path_factory.mktemp('tensor_cores')
-    return CUDAOnCPU('tensor_cores_on_cpu', [*SOURCES, COSINE_SOURCE, HERE / 'aggregated_attention.cpp'], folder)
-
-
-@pytest.fixture(scope='session')
 def turing(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
     """The kernels for compute capability 7.5, on the CPU: tensor cores for float16 alone, and ordinary copies."""
-    sources = [*SOURCES, COSINE_SOURCE, HERE / 'aggregated_attention.cpp']
-    return CUDAOnCPU('turing_on_cpu', sources, tmp_path_factory.mktemp('turing'), capability=750)
+    return CUDAOnCPU('turing_on_cpu', tmp_path_factory.mktemp('turing'), capability=750)
 
 
 def on_cpu(emulation: CUDAOnCPU, name: str = 'aggregated_attention') -> Kernels:
@@ -62,7 +53,7 @@ def on_cpu(emulation: CUDAOnCPU, name: str = 'aggregated_attention') -> Kernels:
 
 @pytest.fixture(
     params=[
-        'tensor cores on cpu',
+        'cuda on cpu',
         # By default test_cuda_on_cpu.py tests the functions that are different in it.
         pytest.param('turing on cpu', marks=pytest.mark.every_kernel),
         pytest.param('cuda', marks=needs_cuda),
@@ -72,7 +63,7 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
     """The operator, and the device it runs on."""
     if request.param == 'cuda':
         return lambda *inputs: aggregated_attention(*inputs, backend='cuda'), 'cuda'
-    return on_cpu(request.getfixturevalue(request.param.removesuffix(' on cpu').replace(' ', '_')))
+    return on_cpu(request.getfixturevalue('turing' if 'turing' in request.param else 'cuda_on_cpu'))
 
 
 def to_device(arguments: dict[str, torch.Tensor], device: str) -> list[torch.Tensor]:
@@ -122,7 +113,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 @pytest.mark.parametrize('sizes', SIZES, ids=str)
 @pytest.mark.parametrize('dtype', TOLERANCE, ids=str)
 def test_values_and_gradients(kernels: Kernels, sizes: dict, dtype: torch.dtype) -> None:
-    arguments = make_arguments(**sizes, dtype=torch.float32)
+    arguments = aggregated_attention_inputs(**sizes, dtype=torch.float32)
     arguments['query'] /= max(arguments['query'].shape[-1], 1) ** 0.5
     rounded = {name: t.to(dtype) if t.is_floating_point() else t for name, t in arguments.items()}
     check_against_the_reference(kernels, rounded, TOLERANCE[dtype])
@@ -133,7 +124,7 @@ def test_gradient_of_the_bias_with_any_number_of_pairs_of_rows(kernels: Kernels,
     # A lane counts its share of the pairs: none, some, or all have the same row of the bias, and some rows have none.
     # A pair more or less is a large error; rounding may be one, where the gradients of a softmax cancel each other.
     sizes = dict(grid=(pairs[0], 2), pooled_grid=(pairs[1], 1), heads=1, batch=1, rows=11)
-    arguments = make_arguments(**sizes, dtype=torch.float32)
+    arguments = aggregated_attention_inputs(**sizes, dtype=torch.float32)
     check_against_the_reference(kernels, arguments, 1e-3)
     arguments['pooled_bias_rows'].fill_(7)
     check_against_the_reference(kernels, arguments, 1e-3)
@@ -142,7 +133,7 @@ def test_gradient_of_the_bias_with_any_number_of_pairs_of_rows(kernels: Kernels,
 def test_half_precision_sums_in_float32(kernels: Kernels) -> None:
     # 2048 + 1 is 2048 in float16: sums in float16 of 3600 weights would not come out.
     operator, device = kernels
-    arguments = make_arguments(grid=(1, 1), pooled_grid=(60, 60), dtype=torch.float16)
+    arguments = aggregated_attention_inputs(grid=(1, 1), pooled_grid=(60, 60), dtype=torch.float16)
     arguments = {name: torch.zeros_like(tensor) for name, tensor in arguments.items()}
     arguments['pooled_value'] += 1
     output = operator(*to_device(arguments, device))
@@ -151,7 +142,7 @@ def test_half_precision_sums_in_float32(kernels: Kernels) -> None:
 
 def test_first_pooled_keys_without_weight(kernels: Kernels) -> None:
     # The online softmax meets only -inf before the first finite logit.
-    arguments = make_arguments(pooled_grid=(12, 9), dtype=torch.float32)
+    arguments = aggregated_attention_inputs(pooled_grid=(12, 9), dtype=torch.float32)
     arguments['pooled_bias_rows'] = torch.arange(12).clamp(max=3).expand(5, 12).clone()
     arguments['pooled_bias'] = arguments['pooled_bias'].index_fill(1, torch.tensor([0, 1, 2]), float('-inf'))
     check_against_the_reference(kernels, arguments, 1e-5)
@@ -160,7 +151,7 @@ def test_first_pooled_keys_without_weight(kernels: Kernels) -> None:
 
 
 def test_large_logits_stay_finite(kernels: Kernels) -> None:
-    arguments = make_arguments(dtype=torch.float32)
+    arguments = aggregated_attention_inputs(dtype=torch.float32)
     arguments['query'] *= 1e4
     operator, device = kernels
     results = values_and_gradients(operator, to_device(arguments, device))
@@ -169,7 +160,7 @@ def test_large_logits_stay_finite(kernels: Kernels) -> None:
 
 def test_nan_propagates_and_goes_no_further(kernels: Kernels) -> None:
     operator, device = kernels
-    arguments = make_arguments(dtype=torch.float32)
+    arguments = aggregated_attention_inputs(dtype=torch.float32)
     arguments['query'][0, 2, 3, 1, 0] = float('nan')
     output = operator(*to_device(arguments, device))
     assert output[0, 2, 3, 1].isnan().all()
@@ -178,7 +169,7 @@ def test_nan_propagates_and_goes_no_further(kernels: Kernels) -> None:
 
 def test_the_same_twice(kernels: Kernels) -> None:
     operator, device = kernels
-    inputs = to_device(make_arguments(grid=(9, 10), pooled_grid=(5, 9), dtype=torch.float32), device)
+    inputs = to_device(aggregated_attention_inputs(grid=(9, 10), pooled_grid=(5, 9), dtype=torch.float32), device)
     first = values_and_gradients(operator, inputs)
     if isinstance(operator, partial):  # the emulation, with another order of the threads
         operator.args[0].draw_order()
@@ -189,20 +180,19 @@ def test_the_same_twice(kernels: Kernels) -> None:
 def test_sums_over_many_keys_are_not_biased(kernels: Kernels) -> None:
     # Tensor cores round every sum toward zero: 1764 weights of a softmax would sum to 1 - 2e-5.
     operator, device = kernels
-    arguments = make_arguments(batch=1, grid=(2, 3), pooled_grid=(42, 42), heads=1, dtype=torch.float32)
+    arguments = aggregated_attention_inputs(batch=1, grid=(2, 3), pooled_grid=(42, 42), heads=1, dtype=torch.float32)
     arguments['value'].fill_(1)
     arguments['pooled_value'].fill_(1)
     arguments['token_weights'].zero_()
     output = operator(*to_device(arguments, device))[0, 0, 1].cpu()  # a window row is outside, and has no weight
     torch.testing.assert_close(output, torch.ones_like(output), rtol=0, atol=1e-6)
-    check_against_the_reference(
-        kernels, make_arguments(batch=1, grid=(2, 3), pooled_grid=(42, 42), heads=1, dtype=torch.float32), 5e-6
-    )
+    arguments = aggregated_attention_inputs(batch=1, grid=(2, 3), pooled_grid=(42, 42), heads=1, dtype=torch.float32)
+    check_against_the_reference(kernels, arguments, 5e-6)
 
 
 def test_rounding_of_the_output_does_not_reach_the_gradients(kernels: Kernels) -> None:
     # Large token weights make a large output, whose rounding is large beside the gradients of the softmax.
-    arguments = make_arguments(channels=24, dtype=torch.float32)
+    arguments = aggregated_attention_inputs(channels=24, dtype=torch.float32)
     arguments['token_weights'] *= 30
     half = {name: t.half() if t.is_floating_point() else t for name, t in arguments.items()}
     operator, device = kernels
@@ -218,8 +208,7 @@ def test_rounding_of_the_output_does_not_reach_the_gradients(kernels: Kernels) -
 def test_views_that_begin_anywhere(kernels: Kernels, dtype: torch.dtype) -> None:
     # Kernels load several channels at once, from addresses that are multiples of so many bytes.
     operator, device = kernels
-    arguments = {n: t.to(dtype) if t.is_floating_point() else t for n, t in make_arguments().items()}
-    inputs = to_device(arguments, device)
+    inputs = to_device(aggregated_attention_inputs(dtype=dtype), device)
     shifted = [torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape) for t in inputs]
     assert all(t.is_contiguous() and t.storage_offset() == 1 for t in shifted)
     results = values_and_gradients_of_views(operator, shifted)
@@ -240,7 +229,7 @@ def values_and_gradients_of_views(
 
 def test_strided_arguments(kernels: Kernels) -> None:
     operator, device = kernels
-    inputs = to_device(make_arguments(dtype=torch.float32), device)
+    inputs = to_device(aggregated_attention_inputs(dtype=torch.float32), device)
     strided = [t.transpose(0, -1).contiguous().transpose(0, -1) for t in inputs]
     assert not strided[0].is_contiguous()
     for result, want in zip(
@@ -252,7 +241,7 @@ def test_strided_arguments(kernels: Kernels) -> None:
 def test_a_single_column_with_any_stride(kernels: Kernels) -> None:
     # PyTorch takes a tensor for contiguous whatever the stride of an axis of one element is.
     operator, device = kernels
-    inputs = to_device(make_arguments(grid=(5, 1), pooled_grid=(3, 1), dtype=torch.float32), device)
+    inputs = to_device(aggregated_attention_inputs(grid=(5, 1), pooled_grid=(3, 1), dtype=torch.float32), device)
     strided = [t.as_strided(t.shape, (*t.stride()[:2], 3, *t.stride()[3:])) if t.dim() == 5 else t for t in inputs]
     assert strided[0].is_contiguous() and strided[0].stride() != inputs[0].stride()
     for result, want in zip(
@@ -265,8 +254,7 @@ def test_a_single_column_with_any_stride(kernels: Kernels) -> None:
 def test_keys_and_values_of_one_tensor(kernels: Kernels, dtype: torch.dtype) -> None:
     # As a linear layer gives them: the kernels read such views without a copy.
     operator, device = kernels
-    arguments = {n: t.to(dtype) if t.is_floating_point() else t for n, t in make_arguments(channels=24).items()}
-    inputs = to_device(arguments, device)
+    inputs = to_device(aggregated_attention_inputs(channels=24, dtype=dtype), device)
     views = list(inputs)
     for first in (1, 3):  # of the window, of the pooled grid
         views[first : first + 2] = torch.stack(inputs[first : first + 2], dim=3).unbind(3)
@@ -277,10 +265,10 @@ def test_keys_and_values_of_one_tensor(kernels: Kernels, dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize('row', [-1, 4, 2**40])
-def test_rows_outside_of_the_bias(tensor_cores: CUDAOnCPU, row: int) -> None:
+def test_rows_outside_of_the_bias(cuda_on_cpu: CUDAOnCPU, row: int) -> None:
     # Only in the emulation: on a GPU an assertion in a kernel ends the process's use of it.
-    operator, _ = on_cpu(tensor_cores)
-    arguments = make_arguments(dtype=torch.float32)
+    operator, _ = on_cpu(cuda_on_cpu)
+    arguments = aggregated_attention_inputs(dtype=torch.float32)
     arguments['pooled_bias_rows'][3, 1] = row
     with pytest.raises(RuntimeError, match='pooled_bias_rows has a row that pooled_bias has not'):
         operator(*arguments.values())
@@ -292,20 +280,20 @@ SEVERAL_CHUNKS = dict(batch=1, grid=(6, 9), pooled_grid=(1400, 1))
 
 @pytest.mark.every_kernel
 def test_several_chunks_in_a_split(kernels: Kernels) -> None:
-    check_against_the_reference(kernels, make_arguments(**SEVERAL_CHUNKS, dtype=torch.float32), 1e-5)
+    check_against_the_reference(kernels, aggregated_attention_inputs(**SEVERAL_CHUNKS, dtype=torch.float32), 1e-5)
 
 
 @pytest.mark.every_kernel
-def test_every_barrier_is_needed(tensor_cores: CUDAOnCPU) -> None:
-    kernels = on_cpu(tensor_cores)
+def test_every_barrier_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
+    kernels = on_cpu(cuda_on_cpu)
     sizes = [SIZES[1] | dict(grid=(9, 10)), SEVERAL_CHUNKS]
     places = barriers_in(*SOURCES)
     assert len(places) >= 11
     missed = []
     for place in places:
-        with tensor_cores.without_barrier(place):
+        with cuda_on_cpu.without_barrier(place):
             for each in sizes:
-                arguments = make_arguments(**each, dtype=torch.float32)
+                arguments = aggregated_attention_inputs(**each, dtype=torch.float32)
                 try:
                     check_against_the_reference(kernels, arguments, 1e-5)
                 except RuntimeError as error:
@@ -316,15 +304,15 @@ def test_every_barrier_is_needed(tensor_cores: CUDAOnCPU) -> None:
     assert not missed
 
 
-def test_every_instruction(tensor_cores: CUDAOnCPU) -> None:
-    kernels = on_cpu(tensor_cores)
+def test_every_instruction(cuda_on_cpu: CUDAOnCPU) -> None:
+    kernels = on_cpu(cuda_on_cpu)
     for dtype, tolerance in TOLERANCE.items():
-        arguments = make_arguments(batch=1, channels=24, dtype=dtype)
+        arguments = aggregated_attention_inputs(batch=1, channels=24, dtype=dtype)
         check_against_the_reference(kernels, arguments, tolerance)
     source = (CSRC / 'cuda' / 'device.cuh').read_text()
     instructions = set(re.findall(r'"((?:mma|ldmatrix|cp|ex2|rcp|cvt)\.[\w.]+)', source))
     assert len([name for name in instructions if name.startswith('mma')]) == 5
-    assert set(tensor_cores.operators.executed_instructions()) == instructions
+    assert set(cuda_on_cpu.operators.executed_instructions()) == instructions
 
 
 @pytest.mark.parametrize(
@@ -338,7 +326,7 @@ def test_every_instruction(tensor_cores: CUDAOnCPU) -> None:
 )
 def test_what_the_kernels_do_not_take(kernels: Kernels, sizes: dict, dtype: torch.dtype, message: str) -> None:
     operator, device = kernels
-    arguments = make_arguments(**sizes, dtype=dtype)
+    arguments = aggregated_attention_inputs(**sizes, dtype=dtype)
     with pytest.raises((ValueError, TypeError), match=message):
         operator(*to_device(arguments, device))
 
@@ -346,16 +334,9 @@ def test_what_the_kernels_do_not_take(kernels: Kernels, sizes: dict, dtype: torc
 @needs('GPU')
 @pytest.mark.parametrize('sizes', [dict(channels=12), dict(window_size=11)], ids=str)
 def test_by_default_pytorch_takes_the_rest(sizes: dict) -> None:
-    arguments = {name: tensor.cuda() for name, tensor in make_arguments(**sizes).items()}
+    arguments = {name: tensor.cuda() for name, tensor in aggregated_attention_inputs(**sizes).items()}
     expected = aggregated_attention_reference(*arguments.values())
     torch.testing.assert_close(aggregated_attention(**arguments), expected)
-
-
-@needs_cuda
-def test_operator_is_registered_as_torch_expects() -> None:
-    arguments = make_arguments(batch=1, dtype=torch.float32)
-    inputs = [t.cuda().requires_grad_(t.is_floating_point()) for t in arguments.values()]
-    torch.library.opcheck(torch.ops.bioattn_mm.aggregated_attention.default, (*inputs, True))
 
 
 @pytest.fixture(params=['cpu', pytest.param('cuda', marks=needs_cuda)])
@@ -363,7 +344,7 @@ def cosine_kernels(request: pytest.FixtureRequest) -> Kernels:
     """Cosine attention, and the device it runs on."""
     if request.param == 'cuda':
         return partial(cosine_attention, backend='cuda'), 'cuda'
-    return on_cpu(request.getfixturevalue('tensor_cores'), 'cosine_attention')
+    return on_cpu(request.getfixturevalue('cuda_on_cpu'), 'cosine_attention')
 
 
 def check_cosine_attention(kernels: Kernels, inputs: CosineAttentionInputs, tolerance: float) -> None:
@@ -393,24 +374,24 @@ def check_cosine_attention(kernels: Kernels, inputs: CosineAttentionInputs, tole
     ids=str,
 )
 def test_cosine_attention(cosine_kernels: Kernels, sizes: dict) -> None:
-    check_cosine_attention(cosine_kernels, make_inputs(**sizes, dtype=torch.float32), 4e-5)
+    check_cosine_attention(cosine_kernels, cosine_attention_inputs(**sizes, dtype=torch.float32), 4e-5)
 
 
 @pytest.mark.every_kernel
 def test_cosine_attention_with_the_largest_window(cosine_kernels: Kernels) -> None:
     """Fewer tokens at a time fit shared memory."""
-    inputs = make_inputs(batch=1, grid=(5, 33), window_size=9, channels=64, heads=1, dtype=torch.float32)
+    inputs = cosine_attention_inputs(batch=1, grid=(5, 33), window_size=9, channels=64, heads=1, dtype=torch.float32)
     # Short, as in models: with 64 numbers around 1 the terms of the scale's gradient are a hundred times their sum.
     check_cosine_attention(cosine_kernels, inputs._replace(query_embedding=inputs.query_embedding / 8), 4e-5)
 
 
 @pytest.mark.parametrize(('dtype', 'tolerance'), [(torch.float16, 5e-3), (torch.bfloat16, 4e-2)])
 def test_cosine_attention_in_half_precision(cosine_kernels: Kernels, dtype: torch.dtype, tolerance: float) -> None:
-    check_cosine_attention(cosine_kernels, make_inputs(channels=24, dtype=dtype), tolerance)
+    check_cosine_attention(cosine_kernels, cosine_attention_inputs(channels=24, dtype=dtype), tolerance)
 
 
 def test_cosine_attention_of_zeros_and_nan(cosine_kernels: Kernels) -> None:
-    inputs = make_inputs(dtype=torch.float32)
+    inputs = cosine_attention_inputs(dtype=torch.float32)
     inputs.query[0, 2, 3] = 0
     inputs.key_value[0, 1, 4] *= 1e-9  # below the smallest norm, a vector is multiplied by a constant
     inputs.pooled_key_value[1, 1, 1] = 0
@@ -423,34 +404,27 @@ def test_cosine_attention_of_zeros_and_nan(cosine_kernels: Kernels) -> None:
 
 def test_cosine_attention_repeats_itself(cosine_kernels: Kernels) -> None:
     operator, device = cosine_kernels
-    inputs = [t.to(device) for t in make_inputs(batch=1, grid=(12, 23), channels=24, dtype=torch.float16)]
+    inputs = [t.to(device) for t in cosine_attention_inputs(batch=1, grid=(12, 23), channels=24, dtype=torch.float16)]
     first, second = (values_and_gradients(operator, inputs) for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
-def test_columns_outside_of_the_bias(tensor_cores: CUDAOnCPU) -> None:
-    inputs = make_inputs(dtype=torch.float32)
+def test_columns_outside_of_the_bias(cuda_on_cpu: CUDAOnCPU) -> None:
+    inputs = cosine_attention_inputs(dtype=torch.float32)
     inputs.pooled_bias_columns[3, 1] = 13
     with pytest.raises(RuntimeError, match='pooled_bias_columns must be columns of pooled_bias'):
-        tensor_cores.operators.cosine_attention_forward(list(inputs), False)
-
-
-@needs_cuda
-def test_cosine_attention_is_registered_as_torch_expects() -> None:
-    inputs = [t.cuda() for t in make_inputs(batch=1, dtype=torch.float16)]
-    inputs = [t.requires_grad_(t.is_floating_point()) for t in inputs]
-    torch.library.opcheck(torch.ops.bioattn_mm.cosine_attention.default, (*inputs, True))
+        cuda_on_cpu.operators.cosine_attention_forward(list(inputs), False)
 
 
 @pytest.mark.every_kernel
-def test_every_barrier_of_cosine_attention_is_needed(tensor_cores: CUDAOnCPU) -> None:
-    operator, _ = on_cpu(tensor_cores, 'cosine_attention')
-    inputs = list(make_inputs(batch=1, grid=(17, 31), heads=1, channels=24, dtype=torch.float32))
+def test_every_barrier_of_cosine_attention_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
+    operator, _ = on_cpu(cuda_on_cpu, 'cosine_attention')
+    inputs = list(cosine_attention_inputs(batch=1, grid=(17, 31), heads=1, channels=24, dtype=torch.float32))
     places = barriers_in(COSINE_SOURCE)
     assert len(places) == 4
     for place in places:
         with (
-            tensor_cores.without_barrier(place),
+            cuda_on_cpu.without_barrier(place),
             pytest.raises(RuntimeError, match='without a barrier|uninitialised'),
         ):
             values_and_gradients(operator, inputs)

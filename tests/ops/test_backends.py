@@ -10,7 +10,7 @@ from torch._subclasses import FakeTensorMode
 from bioattn_mm.ops import aggregated_attention, backends
 from bioattn_mm.ops.backends import available_backends, capabilities_of, choose_backend
 from tests.needs import needs
-from tests.ops.test_aggregated_attention import make_arguments
+from tests.ops.inputs import aggregated_attention_inputs
 
 GPU = torch.device('cuda', 0)
 
@@ -119,7 +119,7 @@ def test_what_the_operator_says_about_its_arguments(
 ) -> None:
     monkeypatch.setattr(backends, 'CUDA_ARCHITECTURES', '8.0')
     backends._warn_once.cache_clear()
-    arguments = make_arguments(**sizes, dtype=dtype)
+    arguments = aggregated_attention_inputs(**sizes, dtype=dtype)
     with FakeTensorMode():  # of a GPU that need not be there
         fakes = {
             name: torch.empty(tensor.shape, dtype=tensor.dtype, device='cuda') for name, tensor in arguments.items()

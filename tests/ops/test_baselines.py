@@ -8,7 +8,7 @@ import torch
 
 from bioattn_mm.ops import aggregated_attention
 from tests.needs import needs
-from tests.ops.test_aggregated_attention import make_arguments
+from tests.ops.inputs import aggregated_attention_inputs
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parents[2] / 'benchmarks')
@@ -17,7 +17,7 @@ with pytest.MonkeyPatch.context() as patch:
 
 @pytest.mark.parametrize('sizes', [dict(), dict(grid=(9, 6), pooled_grid=(3, 2), window_size=5)], ids=str)
 def test_baselines_compute_the_same(sizes: dict) -> None:
-    arguments = list(make_arguments(**sizes, dtype=torch.float32).values())
+    arguments = list(aggregated_attention_inputs(**sizes, dtype=torch.float32).values())
     want = aggregated_attention(*arguments, backend='reference')
     torch.testing.assert_close(BASELINES.unfused_attention(*arguments), want, rtol=1e-5, atol=1e-5)
     with torch.no_grad():
@@ -27,7 +27,9 @@ def test_baselines_compute_the_same(sizes: dict) -> None:
 
 @needs('natten')
 def test_natten_computes_the_same_away_from_the_border_and_without_bias() -> None:
-    arguments = make_arguments(channels=24, grid=(9, 8), pooled_grid=(3, 2), window_size=5, dtype=torch.float32)
+    arguments = aggregated_attention_inputs(
+        channels=24, grid=(9, 8), pooled_grid=(3, 2), window_size=5, dtype=torch.float32
+    )
     arguments['window_bias'].zero_()
     arguments['pooled_bias'].zero_()
     inputs = list(arguments.values())

@@ -43,16 +43,6 @@ def test_report(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) 
 
 
 @needs_library
-def test_aggregated_attention_of_the_cpu(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The continuous integration runs the command with all sizes.
-    table = OPERATORS['aggregated_attention']
-    small = [sizes for sizes in table.sizes if sizes.get('batch', 2) <= 2 and sizes.get('heads', 2) <= 2]
-    monkeypatch.setitem(OPERATORS, 'aggregated_attention', replace(table, sizes=small))
-    assert exit_code(*CPU, 'aggregated_attention', '--no-times') == 0
-    assert f'all {4 * len(small)} agree' in capsys.readouterr().out
-
-
-@needs_library
 @pytest.mark.parametrize('fault', ['wrong', 'not the same twice', 'raises', 'wrong dtype'])
 def test_a_difference(fault: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     right = OPERATORS['log_cpb_table']

@@ -6,38 +6,7 @@ from torch.nn import functional as F
 
 from bioattn_mm.ops import CosineAttentionInputs, aggregated_attention, cosine_attention, unit_vectors
 from tests.ops.conftest import check_any_number_of_threads, check_storage, needs_library
-
-PARAMETERS = ('scale', 'query_embedding', 'window_bias', 'pooled_bias', 'tokens', 'token_bias')
-
-
-def make_inputs(
-    batch: int = 2,
-    grid: tuple[int, int] = (5, 7),
-    pooled_grid: tuple[int, int] = (2, 3),
-    heads: int = 2,
-    channels: int = 8,
-    window_size: int = 3,
-    consecutive: bool = False,
-    dtype: torch.dtype = torch.float64,
-) -> CosineAttentionInputs:
-    """Random inputs; `consecutive`: the next query has the next column of the position bias."""
-    rows, columns = 4, grid[1] + 6
-    parameter_dtype = torch.promote_types(dtype, torch.float32)
-    starts = torch.randint(columns - grid[1] + 1, (pooled_grid[1],))
-    column_index = torch.arange(grid[1])[:, None] + starts
-    return CosineAttentionInputs(
-        query=torch.randn(batch, *grid, heads, channels, dtype=dtype),
-        key_value=torch.randn(batch, *grid, 2, heads, channels, dtype=dtype),
-        pooled_key_value=torch.randn(batch, *pooled_grid, 2, heads, channels, dtype=dtype),
-        scale=torch.rand(heads, dtype=parameter_dtype) + 0.5,
-        query_embedding=torch.randn(heads, channels, dtype=parameter_dtype),
-        window_bias=torch.randn(heads, window_size**2, dtype=parameter_dtype),
-        pooled_bias=torch.randn(heads, rows, columns, dtype=parameter_dtype),
-        pooled_bias_rows=torch.randint(rows, (grid[0], pooled_grid[0])),
-        pooled_bias_columns=column_index if consecutive else torch.randint(columns, (grid[1], pooled_grid[1])),
-        tokens=torch.randn(heads, channels, window_size**2, dtype=parameter_dtype),
-        token_bias=torch.randn(heads, window_size**2, dtype=parameter_dtype),
-    )
+from tests.ops.inputs import cosine_attention_inputs
 
 
 def output_and_gradients(inputs: CosineAttentionInputs, backend: str) -> dict[str, torch.Tensor]:
@@ -63,7 +32,7 @@ def output_and_gradients(inputs: CosineAttentionInputs, backend: str) -> dict[st
 )
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
 def test_backends_agree_in_values_and_gradients(sizes: dict, dtype: torch.dtype) -> None:
-    inputs = make_inputs(**sizes, dtype=dtype)
+    inputs = cosine_attention_inputs(**sizes, dtype=dtype)
     got, want = output_and_gradients(inputs, 'cpu'), output_and_gradients(inputs, 'reference')
     for name in want:
         largest = want[name].abs().max().item() if want[name].numel() else 0
@@ -72,7 +41,7 @@ def test_backends_agree_in_values_and_gradients(sizes: dict, dtype: torch.dtype)
 
 
 def test_is_aggregated_attention_of_scaled_unit_vectors(backend: str) -> None:
-    inputs = make_inputs(grid=(3, 5), pooled_grid=(2, 2))
+    inputs = cosine_attention_inputs(grid=(3, 5), pooled_grid=(2, 2))
     output = cosine_attention(*inputs, backend=backend)
     unit_query = F.normalize(inputs.query, dim=-1)
     rows, columns = torch.tensor([2, 3, 2]), torch.tensor([2, 3, 3, 3, 2])  # of the window inside of the grid
@@ -113,26 +82,10 @@ def test_gradients_of_unit_vectors() -> None:
     assert torch.autograd.gradgradcheck(unit_vectors, x)
 
 
-def test_gradients(backend: str) -> None:
-    inputs = make_inputs(batch=1, grid=(3, 4), pooled_grid=(1, 2), channels=3)
-    names = [name for name in inputs._fields if getattr(inputs, name).is_floating_point()]
-
-    def function(*tensors: torch.Tensor) -> torch.Tensor:
-        return cosine_attention(*inputs._replace(**dict(zip(names, tensors))), backend=backend)
-
-    assert torch.autograd.gradcheck(function, [getattr(inputs, name).requires_grad_() for name in names])
-
-
-@needs_library
-def test_backward_is_the_same_for_any_number_of_threads() -> None:
-    inputs = make_inputs(grid=(40, 70), channels=24, consecutive=True, dtype=torch.float32)
-    check_any_number_of_threads(lambda: list(output_and_gradients(inputs, 'cpu').values()))
-
-
 @needs_library
 def test_heads_are_apart() -> None:
     """Threads with neighbouring heads add to neighbouring gradients of the position bias, a vector at a time."""
-    inputs = make_inputs(batch=3000, grid=(1, 1), pooled_grid=(1, 1), dtype=torch.float32)
+    inputs = cosine_attention_inputs(batch=3000, grid=(1, 1), pooled_grid=(1, 1), dtype=torch.float32)
     inputs = inputs._replace(pooled_bias=inputs.pooled_bias[:, :1, :1], pooled_bias_rows=torch.zeros(1, 1, dtype=int))
     inputs = inputs._replace(pooled_bias_columns=torch.zeros(1, 1, dtype=int))
     check_any_number_of_threads(lambda: list(output_and_gradients(inputs, 'cpu').values()))
@@ -141,7 +94,7 @@ def test_heads_are_apart() -> None:
 @needs_library
 def test_zeros_stay_zeros() -> None:
     """Below the smallest norm, a vector is multiplied by a constant."""
-    inputs = make_inputs()
+    inputs = cosine_attention_inputs()
     inputs.query[0, 2, 3] = 0
     inputs.key_value[0, 1, 4] *= 1e-9
     inputs.pooled_key_value[1, 1, 1] = 0
@@ -153,19 +106,13 @@ def test_zeros_stay_zeros() -> None:
 @needs_library
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 def test_half_precision_is_a_format_of_storage(dtype: torch.dtype) -> None:
-    half = make_inputs(channels=24, dtype=dtype)
+    half = cosine_attention_inputs(channels=24, dtype=dtype)
     output = cosine_attention(*half, backend='cpu')
     exact = cosine_attention(*(t.double() if t.is_floating_point() else t for t in half), backend='reference')
     assert output.dtype == dtype
     check_storage(output, exact, 'cpu')
     gradients = output_and_gradients(half, 'cpu')
     assert all(gradients[name].dtype == getattr(half, name).dtype for name in gradients if name != 'output')
-
-
-@needs_library
-def test_operator_is_registered_as_torch_expects() -> None:
-    inputs = [t.requires_grad_(t.is_floating_point()) for t in make_inputs(batch=1, dtype=torch.float32)]
-    torch.library.opcheck(torch.ops.bioattn_mm.cosine_attention.default, (*inputs, True))
 
 
 @pytest.mark.parametrize(
@@ -180,12 +127,12 @@ def test_operator_is_registered_as_torch_expects() -> None:
 )
 def test_arguments_that_do_not_fit(name: str, wrong: torch.Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        cosine_attention(*make_inputs()._replace(**{name: wrong}))
+        cosine_attention(*cosine_attention_inputs()._replace(**{name: wrong}))
 
 
 @needs_library
 def test_columns_outside_of_the_bias() -> None:
-    inputs = make_inputs()
+    inputs = cosine_attention_inputs()
     inputs.pooled_bias_columns[3, 1] = 13
     with pytest.raises(IndexError, match='pooled_bias_columns must be 0 to 12'):
         cosine_attention(*inputs, backend='cpu')

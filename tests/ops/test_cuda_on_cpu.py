@@ -8,7 +8,7 @@ from tests.ops.cuda_on_cpu import HERE, CUDAOnCPU, with_calls_for_ptx
 
 @pytest.fixture(scope='module')
 def emulation(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
-    return CUDAOnCPU('faults_on_cpu', [HERE / 'faults.cu'], tmp_path_factory.mktemp('faults'))
+    return CUDAOnCPU('faults_on_cpu', tmp_path_factory.mktemp('faults'), [HERE / 'faults.cu'])
 
 
 def test_no_fault(emulation: CUDAOnCPU) -> None:
@@ -73,7 +73,7 @@ def test_tensors_begin_as_nan(emulation: CUDAOnCPU) -> None:
 @pytest.fixture(scope='module')
 def turing(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
     """Compute capability 7.5, whose tensor cores multiply float16 alone."""
-    return CUDAOnCPU('turing_faults_on_cpu', [HERE / 'faults.cu'], tmp_path_factory.mktemp('turing_faults'), 750)
+    return CUDAOnCPU('turing_faults_on_cpu', tmp_path_factory.mktemp('turing'), [HERE / 'faults.cu'], 750)
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,11 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bioattn_mm.ops.arguments import DTYPES
 from bioattn_mm.ops.check import GRADIENT_FACTOR, SMALLEST_SCALE, TOLERANCE
 from bioattn_mm.ops.samples import OPERATORS, Operator
-from tests.ops.conftest import CAPABILITIES, IN_USE, capability, needs_library
+from tests.ops.conftest import CAPABILITIES, IN_USE, Calls, capability, needs_library
 
 CASES = int(os.environ.get('BIOATTN_MM_FUZZ_CASES', 80))
 FIRST_SEED = int(os.environ.get('BIOATTN_MM_FUZZ_SEED', 0))
@@ -331,19 +330,6 @@ def test_the_formula_or_an_exception(name: str, wrong: bool) -> None:
         if not all(torch.equal(one, other) for one, other in zip(got, wanted)):
             check_equal(got, case.exact(), tolerance, numel)
     assert results > CASES / 20 or CASES < 20  # else nothing was compared
-
-
-class Calls(TorchDispatchMode):
-    """Keeps the calls of compiled operators, those of backward passes among them: operators and arguments."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # noqa: ANN001
-        if function.namespace == 'bioattn_mm':
-            self.kept.append((function, args))
-        return function(*args, **(kwargs or {}))
 
 
 def call(function: Callable, arguments: Sequence) -> list[Tensor]:

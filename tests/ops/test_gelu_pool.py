@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bioattn_mm.ops import gelu_pool
-from tests.ops.conftest import CAPABILITIES, capability, check_any_number_of_threads, needs_library
+from tests.ops.conftest import CAPABILITIES, capability, needs_library
 
 Grid = tuple[int, int]
 # Cells of the same size, of several sizes that overlap, as many as tokens, and more.
@@ -40,31 +40,6 @@ def test_equals_pytorch_in_float64(
         for got, want in zip(results, exact, strict=True):
             assert got.dtype == dtype and got.shape == want.shape
             torch.testing.assert_close(got.double(), want, rtol=0, atol=tolerance * max(1, want.abs().max().item()))
-
-
-@needs_library
-def test_gradient() -> None:
-    x = make_tokens((4, 5), 9, torch.float64, 1)
-    assert torch.autograd.gradcheck(lambda x: gelu_pool(x, (2, 3), 'cpu'), x)
-
-
-@needs_library
-def test_takes_any_layout() -> None:
-    x = make_tokens((4, 16), 6)
-    x = x.detach().transpose(2, 3).requires_grad_()
-    results = (output_and_gradient(x, (2, 3), backend) for backend in ('cpu', 'reference'))
-    torch.testing.assert_close(*results)
-
-
-@needs_library
-def test_is_the_same_for_any_number_of_threads() -> None:
-    x = make_tokens((30, 31), 40)
-    check_any_number_of_threads(lambda: output_and_gradient(x, (4, 5), 'cpu'))
-
-
-@needs_library
-def test_operator_is_registered_as_torch_expects() -> None:
-    torch.library.opcheck(torch.ops.bioattn_mm.gelu_pool.default, [make_tokens((4, 5)), 2, 3])
 
 
 @pytest.mark.parametrize(('channels', 'dtype'), [(8, torch.float32), (24, torch.float16)], ids=str)

@@ -1,18 +1,23 @@
-"""What a GPU would have to launch: sizes of chunks there, and benchmarks/launches.py, which counts."""
+"""What a GPU would have to launch: sizes of chunks, counts of benchmarks/launches.py, and that nothing waits."""
 
 import runpy
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from bioattn_mm.layers import LogCPB, PeripheralAttention
 from bioattn_mm.layers.log_cpb import _coordinates, _offset_index
 from bioattn_mm.ops import backends, log_cpb, log_cpb_table
 from bioattn_mm.ops.chunks import NUMEL_ON_A_GPU, chunk_numel
+from bioattn_mm.ops.constants import cached_constant
 from bioattn_mm.ops.peripheral_attention import query_chunks
+from tests.models.small_backbones import build, every_backbone
 from tests.ops.conftest import needs_library
 
 BENCHMARKS = Path(__file__).parents[2] / 'benchmarks'
@@ -68,6 +73,16 @@ def test_cached_constants_are_never_those_of_an_export() -> None:
     arguments = (layer.spaced, 13, 2, 7, x.dtype, x.device)
     assert _coordinates(*arguments) is _coordinates(*arguments)
     torch.testing.assert_close(exported.module()(x), Bias()(x))
+
+
+def test_constants_of_fake_tensors_are_not_kept() -> None:
+    @cached_constant
+    def constant(size: int) -> torch.Tensor:
+        return torch.ones(size)
+
+    with FakeTensorMode():
+        assert isinstance(constant(3), FakeTensor)
+    assert constant(3).tolist() == [1, 1, 1] and constant(3) is constant(3)
 
 
 def test_position_based_attention_is_kept_on_a_gpu_with_compiled_operators(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,3 +159,52 @@ def test_what_is_counted(launches: SimpleNamespace) -> None:
         x[:, :1].expand(8, 100) + 1
     assert counter.launches == {'aten::clone': 1, 'aten::_to_copy': 1, 'aten::add_': 1, 'aten::add': 1}
     assert counter.bytes == 2 * 512 + 2 * 16 + 2 * 512 + 4 * (8 + 800)
+
+
+class NoWaiting(TorchDispatchMode):
+    """Refuses operators for which the processor waits for the GPU: a CUDA graph can have none of them.
+
+    Those that read a number, or make a tensor whose size depends on values, are not there for meta tensors. Copies
+    from one device to the other are refused here, also those from pageable memory to the GPU.
+    """
+
+    def __init__(self, launches: SimpleNamespace) -> None:
+        super().__init__()
+        self.tensors_of = launches.tensors_of
+
+    def __torch_dispatch__(
+        self, function: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        results = function(*args, **(kwargs or {}))
+        tensors = [*self.tensors_of((args, kwargs)), *self.tensors_of(results)]
+        # A number of the CPU, a tensor without axes, is an argument of the kernel.
+        devices = {tensor.device.type for tensor in tensors if tensor.dim() or tensor.device.type != 'cpu'}
+        assert len(devices) <= 1, f'{function} has tensors on {devices}'
+        return results
+
+
+@needs_library
+@every_backbone
+def test_backbones_do_not_wait_for_the_gpu(name: str, launches: SimpleNamespace) -> None:
+    with torch.device(launches.DEVICE):
+        backbone = build(name, drop_path_rate=0.5, out_indices=(0, 3)).train()
+        image = torch.empty(2, 3, 64, 80)
+    outputs = ()
+    with launches.as_on_a_gpu(formulas=False):
+        backbone(image)  # makes the constants of this size, which are kept
+        with NoWaiting(launches):
+            outputs = backbone(image)
+            torch.autograd.backward(outputs, [torch.empty_like(output) for output in outputs])
+            with torch.no_grad():
+                backbone.eval()(image)
+    assert all(parameter.grad is not None for parameter in backbone.parameters())
+
+
+def test_what_waits(launches: SimpleNamespace) -> None:
+    x = torch.empty(2, device=launches.DEVICE)
+    with NoWaiting(launches):
+        x + torch.tensor(1.0)
+        with pytest.raises(AssertionError, match='has tensors on'):
+            torch.ones(2).to(launches.DEVICE)
+        with pytest.raises(RuntimeError, match='meta tensors'):
+            x.sum().item()

@@ -11,8 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bioattn_mm.layers import LogCPB
 from bioattn_mm.ops import log_cpb, log_cpb_table
+from bioattn_mm.ops.samples import make_log_cpb_table
 from tests.ops.conftest import needs_cuda, needs_library
-from tests.ops.cuda_on_cpu import CSRC, HERE, CUDAOnCPU, barriers_in
+from tests.ops.cuda_on_cpu import CSRC, CUDAOnCPU, barriers_in
 
 KERNELS = CSRC / 'cuda' / 'log_cpb_cuda.cu'
 Operator = Callable[..., torch.Tensor]
@@ -24,11 +25,11 @@ class OnCPU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, *inputs: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(*inputs[:5])
-        return torch.ops.log_cpb_on_cpu.log_cpb_table(*inputs)
+        return torch.ops.kernels_on_cpu.log_cpb_table(*inputs)
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return None, None, *torch.ops.log_cpb_on_cpu.log_cpb_table_backward(grad, *ctx.saved_tensors)
+        return None, None, *torch.ops.kernels_on_cpu.log_cpb_table_backward(grad, *ctx.saved_tensors)
 
 
 class OperatorCounter(TorchDispatchMode):
@@ -51,11 +52,6 @@ class OperatorCounter(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.fixture(scope='module')
-def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
-    return CUDAOnCPU('log_cpb_on_cpu', [KERNELS, HERE / 'log_cpb.cpp'], tmp_path_factory.mktemp('log_cpb'))
-
-
 @pytest.fixture(
     params=[
         'reference',
@@ -75,12 +71,8 @@ def operator(request: pytest.FixtureRequest) -> Operator:
     return run
 
 
-def make_arguments(
-    rows: int = 5, columns: int = 37, hidden: int = 10, heads: int = 3, dtype: torch.dtype = torch.float64
-) -> list[torch.Tensor]:
-    coordinates = [torch.linspace(-1.6, 1.4, length, dtype=dtype) for length in (rows, columns)]
-    shapes = ((hidden, 2), (hidden,), (heads, hidden), (heads,))
-    return [*coordinates, *(torch.randn(shape, dtype=dtype) for shape in shapes)]
+def make_arguments(dtype: torch.dtype = torch.float64, **sizes: int) -> list[torch.Tensor]:
+    return [tensor.to(dtype) for tensor in make_log_cpb_table(**dict(rows=5, columns=37, hidden=10) | sizes)]
 
 
 def written_out(
@@ -134,13 +126,6 @@ def test_empty(empty: str, operator: Operator) -> None:
     arguments = make_arguments(**{empty: 0})
     wanted = values_and_gradients(written_out, arguments)
     torch.testing.assert_close(values_and_gradients(operator, arguments), wanted)
-
-
-def test_gradients_are_those_of_finite_differences(backend: str) -> None:
-    coordinates, parameters = make_arguments()[:2], [tensor.requires_grad_() for tensor in make_arguments()[2:]]
-    assert torch.autograd.gradcheck(
-        lambda *tensors: log_cpb_table(*coordinates, *tensors, backend=backend), parameters
-    )
 
 
 def test_float32_agrees_over_many_hidden_units(operator: Operator) -> None:
@@ -237,17 +222,3 @@ def test_every_barrier_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
             pytest.raises(RuntimeError, match='without a barrier|uninitialised'),
         ):
             values_and_gradients(OnCPU.apply, arguments)
-
-
-@needs_library
-def test_operator_is_registered_as_torch_expects() -> None:
-    arguments = make_arguments(dtype=torch.float32)
-    inputs = [*arguments[:2], *(tensor.requires_grad_() for tensor in arguments[2:])]
-    torch.library.opcheck(torch.ops.bioattn_mm.log_cpb_table.default, inputs)
-
-
-@needs_cuda
-def test_operator_is_registered_as_torch_expects_on_a_gpu() -> None:
-    arguments = [tensor.cuda() for tensor in make_arguments(dtype=torch.float32)]
-    inputs = [*arguments[:2], *(tensor.requires_grad_() for tensor in arguments[2:])]
-    torch.library.opcheck(torch.ops.bioattn_mm.log_cpb_table.default, inputs)

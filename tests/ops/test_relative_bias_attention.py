@@ -13,7 +13,7 @@ from bioattn_mm.ops import chunked_attention, relative_bias_attention
 from bioattn_mm.ops.relative_bias import bias_of_pairs, bias_of_queries, bias_of_rows
 from bioattn_mm.ops.relative_bias_attention import offset_score_mod
 from tests.needs import needs
-from tests.ops.conftest import capability, check_any_number_of_threads, needs_library, without_bfloat16_kernels
+from tests.ops.conftest import capability, needs_library, without_bfloat16_kernels
 
 Grid = tuple[int, int]
 GRIDS = [(5, 7), (1, 1), (1, 9), (8, 1), (3, 2)]
@@ -88,59 +88,6 @@ def test_backends_agree_in_values_and_gradients(grid: Grid, heads: int, channels
         torch.testing.assert_close(ours, want, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize('grid', [(3, 4), (1, 3), (4, 1)], ids=str)
-def test_gradients(grid: Grid, backend: str) -> None:
-    inputs = [tensor.requires_grad_() for tensor in make_arguments(grid, 2, 2, 3)]
-    assert torch.autograd.gradcheck(lambda *tensors: relative_bias_attention(*tensors, 0.6, backend), inputs)
-
-
-@needs_library
-@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
-def test_backward_is_the_same_for_any_number_of_threads(dtype: torch.dtype) -> None:
-    inputs = make_arguments((20, 33), channels=24, dtype=dtype)
-    check_any_number_of_threads(lambda: gradients(inputs, backend='cpu'))
-
-
-@needs_library
-def test_operator_is_registered_as_torch_expects() -> None:
-    inputs = [tensor.detach().clone().requires_grad_() for tensor in make_arguments(dtype=torch.float32)]
-    # Schema, autograd registration, fake tensors, and AOT dispatch with dynamic shapes.
-    torch.library.opcheck(torch.ops.bioattn_mm.relative_bias_attention.default, (*inputs, 0.5))
-
-
-class Attention(torch.nn.Module):
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-        return relative_bias_attention(query, key, value, bias)
-
-
-@needs_library
-@pytest.mark.parametrize('dtype', [None, torch.bfloat16])
-def test_compiles_into_one_graph_and_exports(dtype: torch.dtype | None) -> None:
-    inputs = [tensor.requires_grad_() for tensor in make_arguments(dtype=torch.float32)]
-    with torch.autocast('cpu', dtype, enabled=dtype is not None):
-        want = Attention()(*inputs)
-        compiled = torch.compile(Attention(), fullgraph=True, dynamic=True, backend='aot_eager')
-        torch.testing.assert_close(compiled(*inputs), want)
-        results = (torch.autograd.grad(run(*inputs).sum(), inputs) for run in (compiled, Attention()))
-        torch.testing.assert_close(*results)
-        height, width = torch.export.Dim('height', min=2), torch.export.Dim('width', min=2)
-        sizes = {1: height, 2: width}
-        exported = torch.export.export(
-            Attention(), tuple(inputs), dynamic_shapes=(sizes, sizes, sizes, {1: 2 * height - 1, 2: 2 * width - 1})
-        )
-        larger = make_arguments((9, 4), dtype=torch.float32)
-        torch.testing.assert_close(exported.module()(*larger), Attention()(*larger))
-
-
-@needs_library
-def test_no_second_derivative() -> None:
-    inputs = [tensor.requires_grad_() for tensor in make_arguments(batch=1)]
-    output = relative_bias_attention(*inputs).square().sum()
-    (gradient,) = torch.autograd.grad(output, inputs[0], create_graph=True)
-    with pytest.raises(RuntimeError, match='relative_bias_attention_backward'):
-        gradient.sum().backward()
-
-
 @needs_library
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 def test_half_precision_sums_in_float32(dtype: torch.dtype) -> None:
@@ -167,44 +114,6 @@ def test_instructions_of_bfloat16(grid: Grid, channels: int) -> None:
         # Queries and weights are rounded to bfloat16, too. Where there is one key, nothing depends on them.
         scale = max(1, want.abs().max().item())
         torch.testing.assert_close(got.double(), want, rtol=0, atol=2e-2 * scale)
-
-
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
-def test_autocast(dtype: torch.dtype, backend: str) -> None:
-    inputs = make_arguments(dtype=torch.float32)
-    inputs[2] = inputs[2].to(dtype)  # what autocast makes of one input and not of the other
-    leaves = [tensor.clone().requires_grad_() for tensor in inputs]
-    half = relative_bias_attention(*(tensor.to(dtype) for tensor in inputs[:3]), inputs[3], backend=backend)
-    with torch.autocast('cpu', dtype):
-        output = relative_bias_attention(*leaves, backend=backend)
-        if backend == 'cpu':  # as exported graphs call it
-            assert torch.equal(torch.ops.bioattn_mm.relative_bias_attention(*inputs, 8**-0.5)[0], half)
-        exact = [tensor.double() for tensor in inputs]
-        assert relative_bias_attention(*exact, backend=backend).dtype == torch.float64
-    assert output.dtype == dtype
-    # With gradients, PyTorch's attention is another function, which rounds differently.
-    torch.testing.assert_close(output, half, **({} if backend == 'cpu' else dict(rtol=0, atol=1e-2)))
-    output.float().sum().backward()
-    assert [leaf.grad.dtype for leaf in leaves] == [tensor.dtype for tensor in inputs]
-
-
-def test_memory_layout_does_not_matter(backend: str) -> None:
-    inputs = make_arguments()
-    strided = [tensor.transpose(0, -1).contiguous().transpose(0, -1) for tensor in inputs]
-    for ours, want in zip(*(gradients(tensors, backend=backend) for tensors in (strided, inputs)), strict=True):
-        torch.testing.assert_close(ours, want)
-    expanded = inputs[0][:, :, :1].expand_as(inputs[0])
-    torch.testing.assert_close(
-        relative_bias_attention(expanded, *inputs[1:], backend=backend),
-        relative_bias_attention(expanded.contiguous(), *inputs[1:], backend=backend),
-    )
-
-
-@pytest.mark.parametrize('sizes', [dict(batch=0), dict(heads=0), dict(channels=0)], ids=str)
-def test_empty(sizes: dict, backend: str) -> None:
-    inputs = make_arguments(**sizes)
-    results = gradients(inputs, scale=1.0, backend=backend)
-    assert [tuple(result.shape) for result in results] == [tuple(tensor.shape) for tensor in (inputs[0], *inputs)]
 
 
 @needs_library

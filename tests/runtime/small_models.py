@@ -63,3 +63,7 @@ def write(
     )
     (folder / 'pipeline.json').write_text(json.dumps(document))
     return folder / 'model.onnx'
+
+
+SLIDE = dict(mode='slide', crop_size=[32, 40], stride=[21, 27], align_corners=False)
+WHOLE = dict(mode='whole', align_corners=False)

@@ -20,8 +20,7 @@ from bioattn_mm.runtime import Model  # noqa: E402
 
 from ..tools.running import ROOT  # noqa: E402
 from .comparison import image_of  # noqa: E402
-from .small_models import segmentor  # noqa: E402
-from .test_model import WHOLE  # noqa: E402
+from .small_models import WHOLE, segmentor  # noqa: E402
 
 PAGE = """<!doctype html><img src="image.png"><script type="module">
 import { load, segment } from './browser.js';

@@ -12,8 +12,7 @@ pytestmark = module_needs('onnx', 'onnxruntime', 'openvino')
 
 from ..docs.blocks import read_blocks  # noqa: E402
 from .comparison import image_of  # noqa: E402
-from .small_models import segmentor  # noqa: E402
-from .test_model import SLIDE  # noqa: E402
+from .small_models import SLIDE, segmentor  # noqa: E402
 
 
 def test_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from .running import ROOT
+
 TRAIN = 'train_dataloader.dataset.pipeline'
 
 
@@ -30,3 +32,18 @@ def small_training(config: str) -> tuple[str, ...]:
         )  # fmt: skip
     assert name.startswith('mask_rcnn')
     return (f'{TRAIN}.2.scale=(128,96)',)
+
+
+# The start of workers takes longer than what they do here.
+NO_WORKERS = [
+    *(f'{split}_dataloader.num_workers=0' for split in ('train', 'val', 'test')),
+    *(f'{split}_dataloader.persistent_workers=False' for split in ('train', 'val', 'test')),
+]
+# And the images of about their own size.
+SMALL = [
+    *NO_WORKERS,
+    'train_dataloader.dataset.pipeline.2.scale=(160,128)',
+    *(f'{split}_dataloader.dataset.pipeline.1.scale=(160,128)' for split in ('val', 'test')),
+    *(f'{split}_evaluator.metric=bbox' for split in ('val', 'test')),
+]
+DETECTOR = str(ROOT / 'tests/tools/mask_rcnn_small.py')

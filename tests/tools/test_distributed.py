@@ -35,8 +35,8 @@ def test_two_processes_train_and_test_as_one_does(
     run_forked(
         workplace, 'train.py', CONFIG, '--mini', '--work-dir', 'two', '--skip-bad-data', '--cfg-options',
         'train_dataloader.dataset.data_root=two_damaged', 'train_dataloader.dataset.indices=6',
-        'train_cfg.max_iters=10', 'train_cfg.val_interval=1000', 'default_hooks.checkpoint.interval=10',
-        'param_scheduler.0.end=3', 'default_hooks.logger.interval=1', 'val_dataloader.dataset.indices=3',
+        'train_cfg.max_iters=10', 'train_cfg.val_begin=1000', 'default_hooks.checkpoint.interval=10',
+        'param_scheduler.0.end=3', 'default_hooks.logger.interval=1',
         world_size=2,
     )  # fmt: skip
     losses = [line['loss'] for line in scalars(workplace / 'two') if 'loss' in line]

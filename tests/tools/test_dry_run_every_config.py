@@ -10,8 +10,8 @@ from mmengine.config import Config
 from bioattn_mm.run_config.model_check import model_of
 
 from .. import parity
+from .every_config import CONFIGS
 from .running import ROOT, run
-from .test_every_config import CONFIGS
 from .user_folder import make_user_folder
 
 MANIFESTS = {

@@ -21,7 +21,7 @@ from .running import ROOT, run_forked
 CONFIG = str(ROOT / 'tests/tools/upernet_small.py')
 STEPS, INTERVAL = 9, 3
 OPTIONS = (
-    f'train_cfg.max_iters={STEPS}', 'train_cfg.val_interval=1000', f'default_hooks.checkpoint.interval={INTERVAL}',
+    f'train_cfg.max_iters={STEPS}', 'train_cfg.val_begin=1000', f'default_hooks.checkpoint.interval={INTERVAL}',
     'default_hooks.logger.interval=1', 'train_dataloader.num_workers=1', 'train_dataloader.dataset.indices=8',
 )  # fmt: skip
 Start = Callable[..., subprocess.Popen]

@@ -10,6 +10,7 @@ import pytest
 from mmengine.config import Config
 
 from ..conftest import NUM_TRAIN
+from .every_config import CLASSIFIERS, CONFIGS
 from .running import ROOT, InProcess, metrics_of_test, run_forked, scalars
 from .small_images import small_training
 
@@ -18,19 +19,10 @@ from .small_images import small_training
 REPRESENTATIVES = (
     'convit/upernet_tiny_ade20k',
     'pervit/upernet_tiny_ade20k',
-    'gab/upernet_swin_small_ade20k',
+    'gab/upernet_vit_small_ade20k',
     'vars/mask2former_rvt_tiny_vars_sd_ade20k',
     'transnext/transnext-micro_8xb128_in1k',
 )
-# Classifiers on data sets that `--mini` has no miniature of.
-NO_MINIATURE = re.compile('_(in100|cifar100|pet|caltech101|cars|dogs|pacs)$')
-NAMES = sorted(
-    str(path.relative_to(ROOT / 'configs').with_suffix(''))
-    for path in (*(ROOT / 'configs').glob('[!_]*/*.py'), *(ROOT / 'configs').glob('*/ablations/*.py'))
-    if path.parent.name != 'deploy' and not NO_MINIATURE.search(path.stem)
-)
-CLASSIFIERS = [name for name in NAMES if '_in1k' in name]
-CONFIGS = [name for name in NAMES if name not in CLASSIFIERS]
 
 
 def options_of_two_images(mode: str, name: str) -> list[str]:

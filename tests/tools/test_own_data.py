@@ -26,22 +26,11 @@ from ..own_folders import (
     write_mask_folder,
 )
 from .running import ROOT, InProcess, metrics_of_test, scalars
+from .small_images import DETECTOR, NO_WORKERS, SMALL
 
 SEEDS = range(50)
 NEW_SEEDS = range(500, 510)  # of images that no training has seen
-# The start of workers takes longer than what they do here.
-NO_WORKERS = [
-    *(f'{split}_dataloader.num_workers=0' for split in ('train', 'val', 'test')),
-    *(f'{split}_dataloader.persistent_workers=False' for split in ('train', 'val', 'test')),
-]
-# And the images of about their own size.
-SMALL = [
-    *NO_WORKERS,
-    'train_dataloader.dataset.pipeline.2.scale=(160,128)',
-    *(f'{split}_dataloader.dataset.pipeline.1.scale=(160,128)' for split in ('val', 'test')),
-    *(f'{split}_evaluator.metric=bbox' for split in ('val', 'test')),
-]
-SEGMENTOR, DETECTOR = (str(ROOT / f'tests/tools/{name}.py') for name in ('upernet_small', 'mask_rcnn_small'))
+SEGMENTOR = str(ROOT / 'tests/tools/upernet_small.py')
 
 
 def log_of(work_dir: Path) -> str:

@@ -5,12 +5,30 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from bioattn_mm import Predictor
+from bioattn_mm.errors import InputError
 from bioattn_mm.run_config.own_data import LAYOUTS
 
-from ..own_folders import CLASSES, write_coco_folder, write_images
+from ..docs.blocks import read_blocks
+from ..needs import needs
+from ..own_folders import (
+    CLASSES,
+    convert_images,
+    write_coco_folder,
+    write_images,
+    write_mask_folder,
+    write_voc_folder,
+    write_yolo_folder,
+)
 from .running import ROOT, InProcess
 
 PAGE = (ROOT / 'docs/own_data.md').read_text()
+OTHER_FORMATS = 'YOLO and Pascal VOC'
 CONFIG = 'configs/transnext/mask_rcnn_tiny_coco.py'
 # What the tests put in the place of the page's config.
 SMALL_CONFIG = f"""
@@ -24,32 +42,56 @@ val_dataloader = dict(num_workers=0, persistent_workers=False, dataset=dict(pipe
 test_dataloader = val_dataloader
 auto_scale_lr = dict(base_batch_size=1)
 """
+SEGMENTOR = 'configs/transnext/upernet_tiny_ade20k.py'
+SMALL_SEGMENTOR = f"""
+_base_ = '{ROOT}/tests/tools/upernet_small.py'
+norm_cfg = dict(type='BN', requires_grad=True)
+model = dict(
+    backbone=dict(init_cfg=None), data_preprocessor=dict(size=(96, 96)), decode_head=dict(norm_cfg=norm_cfg),
+    auxiliary_head=dict(norm_cfg=norm_cfg), test_cfg=dict(mode='whole'),
+)
+train_pipeline = [*_base_.train_pipeline[:2], dict(type='RandomCrop', crop_size=(96, 96)), *_base_.train_pipeline[4:]]
+test_pipeline = [_base_.test_pipeline[0], *_base_.test_pipeline[2:]]
+train_dataloader = dict(num_workers=0, persistent_workers=False, dataset=dict(pipeline=train_pipeline))
+val_dataloader = dict(num_workers=0, persistent_workers=False, dataset=dict(pipeline=test_pipeline))
+test_dataloader = val_dataloader
+optim_wrapper = dict(optimizer=dict(lr=1e-3))
+auto_scale_lr = dict(base_batch_size=2)
+"""
 
 
-def commands() -> list[list[str]]:
-    """The arguments of the page's commands after `python tools/`, with fewer epochs."""
-    blocks = re.findall(r'```bash\n(.*?)```', PAGE, flags=re.DOTALL)
-    lines = ''.join(blocks).replace('\\\n', ' ').strip().splitlines()
-    assert all(line.startswith('python tools/') for line in lines)
-    text = '\n'.join(lines).replace('python tools/', '')
-    return [shlex.split(line) for line in re.sub(r'--epochs \d+', '--epochs 2', text).splitlines()]
+def run_section(heading: str, folder: Path, tool: InProcess) -> dict[tuple[str, bool], str]:
+    """Run the commands under a heading of the page, with fewer epochs.
 
-
-def test_the_five_commands(tmp_path: Path, tool: InProcess) -> None:
-    (tmp_path / CONFIG).parent.mkdir(parents=True)
-    (tmp_path / CONFIG).write_text(SMALL_CONFIG)
-    write_coco_folder(tmp_path / 'parts', range(24))
-    names = write_images(tmp_path / 'new_images', range(500, 503))
-
+    Returns:
+        What each printed, by the tool and whether it was a dry run.
+    """
+    blocks = [block for block in read_blocks('docs/own_data.md') if block.name.partition(', ')[0] == heading]
     printed = {}
-    for name, *arguments in commands():
+    for line in (line for block in blocks for line in block.lines()):
+        assert line.startswith('python tools/')
+        name, *arguments = shlex.split(re.sub(r'--epochs \d+', '--epochs 2', line).removeprefix('python tools/'))
         # As a shell does with a pattern.
         expanded = [
             path
             for argument in arguments
-            for path in (sorted(map(str, tmp_path.glob(argument))) if '*' in argument else [argument])
+            for path in (sorted(map(str, folder.glob(argument))) if '*' in argument else [argument])
         ]
-        printed[name, '--dry-run' in arguments] = tool(tmp_path, name, *expanded)
+        printed[name, '--dry-run' in arguments] = tool(folder, name, *expanded)
+    return printed
+
+
+def write_config(folder: Path) -> None:
+    (folder / CONFIG).parent.mkdir(parents=True)
+    (folder / CONFIG).write_text(SMALL_CONFIG)
+
+
+def test_the_five_commands(tmp_path: Path, tool: InProcess) -> None:
+    write_config(tmp_path)
+    write_coco_folder(tmp_path / 'parts', range(24))
+    names = write_images(tmp_path / 'new_images', range(500, 503))
+
+    printed = run_section('Training on your own images', tmp_path, tool)
     assert len(printed) == 5
 
     assert (tmp_path / 'inspected/samples.png').is_file()
@@ -61,6 +103,61 @@ def test_the_five_commands(tmp_path: Path, tool: InProcess) -> None:
     predictions = json.loads((tmp_path / 'predicted/predictions.json').read_text())
     assert [category['name'] for category in predictions['categories']] == list(CLASSES)
     assert [Path(image['file_name']).name for image in predictions['images']] == names
+
+
+def test_other_formats(tmp_path: Path, tool: InProcess) -> None:
+    write_config(tmp_path)
+    write_yolo_folder(tmp_path / 'parts_yolo', train=range(6), val=range(50, 52))
+    write_voc_folder(tmp_path / 'VOCdevkit/VOC2012', train=range(6), val=range(50, 52))
+    before = sorted(tmp_path.rglob('*'))
+    inspected, dry_run = run_section(OTHER_FORMATS, tmp_path, tool).values()
+    assert 'nothing is wrong' in inspected and 'annotations of parts_yolo/data.yaml' in inspected
+    rows = (tmp_path / 'inspected_yolo/classes.csv').read_text().splitlines()
+    assert [row.split(',')[0] for row in rows[1:]] == list(CLASSES)
+    assert dry_run.startswith(f'3 classes: {", ".join(CLASSES)}\n')
+    new = {path.relative_to(tmp_path).parts[0] for path in set(tmp_path.rglob('*')) - set(before)}
+    assert new == {'inspected_yolo'}
+
+
+@needs('tifffile')
+def test_other_channels(tmp_path: Path, tool: InProcess) -> None:
+    """What there is to see is in the low byte of the fourth channel alone."""
+    import tifffile
+
+    def write(path: Path, image: np.ndarray) -> None:
+        red, green, blue = image.astype(np.uint16).transpose(2, 0, 1)
+        grey = np.full_like(red, 30000)
+        tifffile.imwrite(path, np.stack([grey, grey + 1, grey + 2, grey + red], axis=-1))
+
+    (tmp_path / SEGMENTOR).parent.mkdir(parents=True)
+    (tmp_path / SEGMENTOR).write_text(SMALL_SEGMENTOR)
+    convert_images(write_mask_folder(tmp_path / 'fields', range(16)), write, '.tif')
+    convert_images(write_mask_folder(tmp_path / 'new', range(500, 502)), write, '.tif')
+    (tmp_path / 'new/images').rename(tmp_path / 'new_fields')
+    printed = run_section('Other channels and more than 8 bits', tmp_path, tool)
+    assert len(printed) == 3
+    for text in ('images of 4 channels of uint16: mean 30000, 30001, 30002, 30', 'nothing is wrong'):
+        assert text in printed['inspect_data.py', False]
+    assert np.asarray(Image.open(tmp_path / 'inspected_fields/samples.png')).std() > 10
+
+    # The prediction goes by what the low byte of the fourth channel says.
+    work_dir = tmp_path / 'work_dirs/transnext/upernet_tiny_ade20k_fields'
+    (config,), (checkpoint,) = work_dir.glob('*.py'), work_dir.glob('best*.pth')
+    predictor = Predictor(config, checkpoint, device='cpu')
+    names = sorted(path.name for path in (tmp_path / 'new_fields').iterdir())
+    image = tifffile.imread(tmp_path / 'new_fields' / names[0])
+    darker = image - np.array([0, 0, 0, 50], np.uint16)
+    assert np.array_equal(image >> 8, darker >> 8)
+    of_file, of_array, of_darker = predictor([tmp_path / 'new_fields' / names[0], image, darker], return_logits=True)
+    assert torch.equal(of_file.seg_logits.data, of_array.seg_logits.data)
+    assert (of_array.seg_logits.data - of_darker.seg_logits.data).abs().max() > 1e-3
+    labels = np.asarray(Image.open(tmp_path / f'predicted_fields/labels/{Path(names[0]).stem}.png'))
+    assert np.array_equal(labels, of_file.pred_sem_seg.data[0])
+    assert sorted(path.stem for path in (tmp_path / 'predicted_fields/overlays').iterdir()) == [
+        Path(name).stem for name in names
+    ]
+    with pytest.raises(InputError, match='the array has 3 channels of uint8, expected 4 channels of uint16'):
+        predictor(np.zeros((64, 64, 3), np.uint8))
 
 
 def test_the_page_has_the_layouts_of_the_help() -> None:

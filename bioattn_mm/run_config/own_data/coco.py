@@ -1,4 +1,4 @@
-"""Reading own data of detectors: annotations in COCO's format."""
+"""Reading own data of detectors: annotations in COCO's format, and those of other formats, which become that."""
 
 import dataclasses
 import functools
@@ -12,6 +12,9 @@ from ...errors import InputError
 from ...files import other_spelling
 from .arguments import DataArguments
 from .folders import SPLITS, VAL_SEED, OwnData, draw_val, notes_of_sources, sources_of, split_of, temporary_file
+from .sources import Content, Source
+from .voc import find_voc
+from .yolo import find_labels, find_yolo
 
 # Other files that the real COCO has beside its instances.
 OTHER_COCO_FILES = ('captions', 'person_keypoints', 'panoptic', 'stuff', 'image_info')
@@ -22,7 +25,7 @@ NUM_SOUGHT = 20
 
 
 def read_coco(arguments: DataArguments, with_mask: bool) -> OwnData:
-    """Read data in COCO's format.
+    """Read data in COCO's, YOLO's or Pascal VOC's format.
 
     Args:
         arguments: Where they are.
@@ -34,17 +37,21 @@ def read_coco(arguments: DataArguments, with_mask: bool) -> OwnData:
     if arguments.reduce_zero_label:
         raise InputError('--reduce-zero-label is for label maps: a detector has none')
     unused: list[str] = []
-    sources = sources_of(arguments, functools.partial(_find_coco_files, unused=unused))
-    contents = {split: _read(path, arguments.problems) for split, path in sources.items()}
-    if 'test' in contents and not contents['test'].annotations:
+    sources = sources_of(arguments, functools.partial(_find_sources, with_mask=with_mask, unused=unused))
+    classes, notes, contents = None, [], {}
+    for split, source in sources.items():  # the training data are the first, if there are any
+        contents[split] = source.read(classes)
+        _note_problems(contents[split], arguments.problems)
+        if classes is None:
+            classes, notes = _class_names(contents[split].file)
+    if 'test' in contents and not contents['test'].file.annotations:
         del contents['test'], sources['test']
-    first = next(iter(contents))  # the training data, if there are any
-    classes, notes = _class_names(contents[first])
-    own = OwnData(classes, notes=[*unused, *notes, *notes_of_sources(sources)])
-    for split, path in list(sources.items()):
-        content = contents[split]
-        changes = _complete(content, classes, arguments.problems)
-        images = _find_image_folder(path, content.images, split)
+    places = {split: source.places for split, source in sources.items()}
+    own = OwnData(classes, notes=[*unused, *notes, *notes_of_sources(places)])
+    for split, source in sources.items():
+        path, content = source.path, contents[split].file
+        changes = contents[split].changes() + _complete(content, classes, arguments.problems)
+        images = contents[split].images or _find_image_folder(path, content.images, split)
         parts = {split: content}
         if split == 'train' and 'val' not in sources:
             parts = _split_coco(content)
@@ -56,15 +63,60 @@ def read_coco(arguments: DataArguments, with_mask: bool) -> OwnData:
             )
         for part, part_content in parts.items():
             file = path
-            if changes:
+            if changes or contents[split].images:
                 file = temporary_file(f'{part}.json')
                 part_content.write(file)
             own.datasets[part] = dict(
                 type='CocoDataset', data_root='', ann_file=str(file), data_prefix=dict(img=str(images))
             )
+            own.files[part] = [images / image.file_name for image in part_content.images]
             own.notes.append(f'{part}: {len(part_content.images)} images of {images}, annotations of {path}')
         own.notes += [f'{path}: {change}' for change in changes]
     return own
+
+
+def _find_sources(source: Path, with_mask: bool, unused: list[str]) -> dict[str, Source]:
+    """The annotations of each split, in the one format in which there are some.
+
+    Args:
+        source: A folder, or a file.
+        with_mask: Whether the model learns masks.
+        unused: To which is added what is to be said of other JSON files.
+
+    Raises:
+        InputError: There are none, or they are in several formats.
+    """
+    found = {"YOLO's": find_yolo(source), "VOC's": find_voc(source, with_mask)}
+    found = {name: sources for name, sources in found.items() if sources}
+    if not found:
+        try:
+            return _coco_sources(_find_coco_files(source, unused))
+        except InputError:
+            labels = find_labels(source) if source.is_dir() else None
+            if labels is None:
+                raise
+        raise InputError(
+            f"{source} has labels in YOLO's format, such as {labels}, and no names of classes: expected a data.yaml "
+            'with names, train and val, or classes.txt, one name a line'
+        )
+    try:
+        paths = _find_coco_files(source, []) if source.is_dir() else {}
+    except InputError:
+        paths = {}
+    if paths and not any(map(_reason_not_coco, paths.values())):
+        found["COCO's"] = _coco_sources(paths)
+    if len(found) > 1:
+        names = ' and '.join(f'{name} ({next(iter(sources.values())).path})' for name, sources in found.items())
+        raise InputError(f'{source} has annotations in {len(found)} formats, {names}: name one of these with --data')
+    return next(iter(found.values()))
+
+
+def _coco_sources(paths: dict[str, Path]) -> dict[str, Source]:
+    return {split: Source(path, (path,), functools.partial(_coco_content, path)) for split, path in paths.items()}
+
+
+def _coco_content(path: Path, _: object) -> Content:
+    return Content(read_coco_file(path))
 
 
 def _find_coco_files(source: Path, unused: list[str]) -> dict[str, Path]:
@@ -136,14 +188,12 @@ def _reason_not_coco(path: Path) -> str | None:
     return None
 
 
-def _read(path: Path, problems: list[Problem] | None) -> CocoFile:
-    """Read a file, whose entries against the schema are added to the problems, or refused."""
-    content = read_coco_file(path)
+def _note_problems(content: Content, problems: list[Problem] | None) -> None:
+    """Add what cannot be used of the annotations to the problems, or refuse it if these are not listed."""
     if problems is None:
-        content.refuse_faults()
+        content.file.refuse_faults()
     else:
-        problems += content.faults
-    return content
+        problems += [*content.file.faults, *content.left_out]
 
 
 def _class_names(content: CocoFile) -> tuple[tuple[str, ...], list[str]]:

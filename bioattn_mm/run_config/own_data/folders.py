@@ -29,12 +29,14 @@ class OwnData:
         palette: R, G and B of each class in 0 to 255; None if the folder says nothing about them.
         datasets: Config of the dataset by split ('train', 'val', 'test'), without pipeline.
         notes: What was found and done, one line each, for the log.
+        files: The images by split.
     """
 
     classes: tuple[str, ...]
     palette: list[tuple[int, int, int]] | None = None
     datasets: dict[str, dict] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    files: dict[str, list[Path]] = field(default_factory=dict)
 
 
 def sources_of(arguments: DataArguments, find: Callable[[Path], dict]) -> dict:

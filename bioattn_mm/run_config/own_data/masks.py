@@ -1,10 +1,10 @@
 """Reading own data of segmentors: images and label maps."""
 
-import re
-from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from mmseg.datasets import PascalVOCDataset
 
 from ...datasets.checks import IGNORED
 from ...datasets.image_mask import list_of_names
@@ -12,23 +12,20 @@ from ...datasets.label_maps import read_label_map
 from ...datasets.problem import Problem
 from ...errors import InputError
 from ...files import other_spelling
-from ...runtime.inputs import IMAGE_SUFFIXES
+from ...runtime.inputs import ARRAY_SUFFIX, IMAGE_SUFFIXES
 from .arguments import DataArguments
+from .class_files import IGNORED_NAME, PALETTE_FILES, Colours, classes_and_colours, classes_named_in
 from .folders import SPLITS, VAL_SEED, OwnData, draw_val, notes_of_sources, sources_of, temporary_file
+from .voc_layout import CLASS_MAPS, MISSING, SplitList, find_lists, find_root, image_folder
+from .voc_xml import find_names
 
 IMAGE_FOLDERS = ('images', 'img_dir', 'JPEGImages')
 MASK_FOLDERS = ('masks', 'annotations', 'labels', 'ann_dir', 'SegmentationClass')
 MASK_SUFFIX = '.png'
-CLASSES_FILE = 'classes.txt'
-PALETTE_FILES = ('palette.txt', 'labelmap.txt', 'label_colors.txt')
-# Colours of this name in a palette file are of pixels that do not count.
-IGNORED_NAME = 'ignore'
 # Kinds of problems: files that are left out.
 ALONE = ('image without label map', 'label map without image')
 # Label maps that are looked at before the run starts.
 NUM_CHECKED = 20
-
-Colours = list[tuple[int, int, int]]
 
 
 def read_masks(arguments: DataArguments) -> OwnData:
@@ -39,12 +36,15 @@ def read_masks(arguments: DataArguments) -> OwnData:
     """
     sources = sources_of(arguments, _find_mask_folders)
     named = [Path(each) for each in (arguments.data, arguments.train_data, arguments.val_data) if each]
+    roots = [root for root in map(find_root, named) if root]
     # The file of classes may also be beside the folder of a split.
-    places = [place for path in named for place in (path, path.parent)]
-    classes, palette, label_colours = _classes_and_colours(places)
-    own = OwnData(classes, palette, notes=notes_of_sources(sources))
-    for split, (images, masks) in list(sources.items()):
-        names, left_out = _pairs(images, masks)
+    places = [*(place for path in named for place in (path, path.parent)), *roots]
+    classes, palette, label_colours = _vocs_own(places, roots) or classes_and_colours(places)
+    notes = notes_of_sources({split: source.places for split, source in sources.items()})
+    own = OwnData(classes, palette, notes=notes)
+    for split, source in sources.items():
+        images, masks = source.images, source.masks
+        names, left_out = _pairs(source)
         changes = _changes(left_out, len(names))
         if arguments.problems is not None:
             arguments.problems.extend(left_out)
@@ -68,13 +68,38 @@ def read_masks(arguments: DataArguments) -> OwnData:
             )
             if rgb:
                 own.datasets[part]['label_colours'] = label_colours
+            own.files[part] = [images / name for name in part_names]
             own.notes.append(f'{part}: {len(part_names)} images of {images}, label maps of {masks}')
         own.notes += [f'{images}: {change}' for change in changes]
     return own
 
 
-def _find_mask_folders(source: Path) -> dict[str, tuple[Path, Path]]:
+@dataclass(frozen=True)
+class MaskSource:
+    """The folders of images and of label maps of a split, and the list of its images if not all of them are its."""
+
+    images: Path
+    masks: Path
+    listed: SplitList | None = None
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """What tells it from another split."""
+        return (self.images, self.masks, *([self.listed.path] if self.listed else []))
+
+
+def _find_mask_folders(source: Path) -> dict[str, MaskSource]:
     """The folders of images and of label maps by split; without splits those of 'train'."""
+    root = find_root(source) or source
+    lists = find_lists(root, 'Segmentation') if (root / CLASS_MAPS).is_dir() else {}
+    if lists:
+        masks = root / CLASS_MAPS
+        return {
+            split: MaskSource(image_folder(root), masks, listed)
+            for split, listed in lists.items()
+            if split != 'test' or any((masks / f'{stem}.png').is_file() for stem in listed.stems)
+        }
+    source = root
     pairs = [(i, m) for i in IMAGE_FOLDERS for m in MASK_FOLDERS if i != m]
     found = {}
     for split, names in SPLITS.items():
@@ -84,18 +109,47 @@ def _find_mask_folders(source: Path) -> dict[str, tuple[Path, Path]]:
             candidates += pairs
         for images, masks in candidates:
             if split not in found and (source / images).is_dir() and (source / masks).is_dir():
-                found[split] = (source / images, source / masks)
+                found[split] = MaskSource(source / images, source / masks)
     if not found:
         raise InputError(
             f'no images and label maps in {source}: looked for images/train and masks/train, train/images and '
             'train/masks, images and masks, and for other names of these folders; see docs/own_data.md'
         )
+    for each in found.values():
+        has_maps, has_text = (any(each.masks.rglob(f'*{suffix}')) for suffix in (MASK_SUFFIX, '.txt'))
+        if has_text and not has_maps:
+            raise InputError(
+                f"{each.masks} has text files, as YOLO's format of objects, and no label maps: a segmentor learns "
+                f'these (*{MASK_SUFFIX}); take a detector, such as configs/transnext/mask_rcnn_tiny_coco.py'
+            )
     return found
 
 
-def _pairs(images: Path, masks: Path) -> tuple[list[str], list[Problem]]:
+def _vocs_own(places: list[Path], roots: list[Path]) -> tuple[tuple[str, ...], Colours, None] | None:
+    """The classes and colours of Pascal VOC itself, if no file names others and the objects of XML files are of them.
+
+    Args:
+        places: Where files may name others.
+        roots: Folders of VOC's format.
+    """
+    if any(map(classes_named_in, places)):
+        return None
+    names = {name for root in roots for name in find_names(root, NUM_CHECKED)}
+    classes, palette = PascalVOCDataset.METAINFO['classes'], PascalVOCDataset.METAINFO['palette']
+    return (tuple(classes), list(map(tuple, palette)), None) if names and names <= set(classes) else None
+
+
+def _pairs(source: MaskSource) -> tuple[list[str], list[Problem]]:
     """The images below a folder that have a label map, and the files that are left out, as they are alone."""
-    names, maps = _files(images, IMAGE_SUFFIXES), _files(masks, (MASK_SUFFIX,))
+    images, masks = source.images, source.masks
+    names = _files(images, IMAGE_SUFFIXES) or _files(images, (ARRAY_SUFFIX,))
+    maps = _files(masks, (MASK_SUFFIX,))
+    absent = []
+    if source.listed:
+        listed = source.listed
+        names, maps = ([name for name in of if _stem(name) in listed.stems] for of in (names, maps))
+        known = set(map(_stem, names))
+        absent = [listed.absent(stem, images / f'{stem}.jpg') for stem in listed.stems if stem not in known]
     of_maps = set(maps)
     paired = [name for name in names if _map_of(name) in of_maps]
     if not paired:
@@ -111,7 +165,8 @@ def _pairs(images: Path, masks: Path) -> tuple[list[str], list[Problem]]:
         )
     alone = [name for name in names if _map_of(name) not in of_maps]
     left_out = [Problem(ALONE[0], str(images / name), other_spelling(masks / _map_of(name))) for name in alone]
-    return paired, left_out + [Problem(ALONE[1], str(masks / name)) for name in maps if name not in of_paired]
+    left_out += [Problem(ALONE[1], str(masks / name)) for name in maps if name not in of_paired]
+    return paired, left_out + absent
 
 
 def _files(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
@@ -127,6 +182,10 @@ def _files(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
     return names
 
 
+def _stem(name: str) -> str:
+    return Path(name).with_suffix('').as_posix()
+
+
 def _map_of(name: str) -> str:
     """The name of the label map of an image."""
     return Path(name).with_suffix(MASK_SUFFIX).as_posix()
@@ -135,98 +194,13 @@ def _map_of(name: str) -> str:
 def _changes(left_out: list[Problem], num_images: int) -> list[str]:
     """What is said of files that are left out."""
     lines = []
-    for kind, what in zip(ALONE, ('images have no label map', 'label maps have no image')):
+    whats = ('images have no label map', 'label maps have no image', 'images of the list are missing')
+    for kind, what in zip((*ALONE, MISSING), whats):
         files = [problem for problem in left_out if problem.kind == kind]
         if files:
             such = f'such as {Path(files[0].file).name}' + (files[0].detail and f': {files[0].detail}')
             lines.append(f'{len(files)} of {num_images + len(files)} {what} and are left out, {such}')
     return lines
-
-
-def _classes_and_colours(places: Iterable[Path]) -> tuple[tuple[str, ...], Colours | None, Colours | None]:
-    """Read the files of classes and colours in the first folder that has them.
-
-    Returns:
-        Names; colours of them, or None; these and then those of pixels that do not count, or None.
-    """
-    for place in dict.fromkeys(places):
-        palette_file = next((place / name for name in PALETTE_FILES if (place / name).is_file()), None)
-        classes_file = place / CLASSES_FILE
-        classes = _lines(classes_file) if classes_file.is_file() else None
-        if palette_file is not None:
-            classes, palette, label_colours = _read_palette(palette_file, classes)
-        elif classes is not None:
-            palette, label_colours = None, None
-        else:
-            continue
-        if not 1 <= len(classes) <= IGNORED:
-            raise InputError(
-                f'{palette_file or classes_file} names {len(classes)} classes: expected 1 to {IGNORED}, as the value '
-                f'{IGNORED} does not count'
-            )
-        return tuple(classes), palette, label_colours
-    first = next(iter(places))
-    raise InputError(
-        f'no names of classes: looked for {CLASSES_FILE}, one name a line, and {PALETTE_FILES[0]}, one R G B NAME a '
-        f'line, in {first}'
-    )
-
-
-def _read_palette(path: Path, classes: list[str] | None) -> tuple[tuple[str, ...], Colours, Colours]:
-    """Read a palette file.
-
-    Args:
-        path: The file.
-        classes: Names in the order of their indices, if another file says them: then the lines may lack them, or
-            have them in another order.
-
-    Returns:
-        As `_classes_and_colours`.
-    """
-    lines = [_colour(line, path) for line in _lines(path)]
-    ignored = [colour for colour, name in lines if name == IGNORED_NAME]
-    counted = [(colour, name) for colour, name in lines if name != IGNORED_NAME]
-    colours, names = [colour for colour, _ in counted], [name for _, name in counted]
-    if len(set(colours + ignored)) < len(lines):
-        raise InputError(f'{path} has the same colour twice')
-    if classes is None:
-        if '' in names:
-            raise InputError(
-                f'{path} has a colour without a name: expected R G B NAME, or the names in {CLASSES_FILE}'
-            )
-        classes = names
-    elif len(classes) != len(names):
-        raise InputError(f'{path} has {len(names)} colours, {CLASSES_FILE} {len(classes)} classes: expected as many')
-    elif any(names):
-        absent = [name for name in classes if name not in names]
-        if absent:
-            raise InputError(f'{path} has no colour of {absent[0]!r}, a class of {CLASSES_FILE}')
-        colours = [colours[names.index(name)] for name in classes]
-    return tuple(classes), colours, colours + ignored
-
-
-def _lines(path: Path) -> list[str]:
-    """The lines of a file that are neither empty nor comments."""
-    try:
-        text = path.read_text(encoding='utf-8-sig')
-    except UnicodeDecodeError as error:
-        raise InputError(f'{path} is no text in UTF-8') from error
-    if '\0' in text:
-        raise InputError(f'{path} is no text in UTF-8')
-    lines = [line.strip() for line in text.splitlines()]
-    return [line for line in lines if line and not line.startswith('#')]
-
-
-def _colour(line: str, path: Path) -> tuple[tuple[int, int, int], str]:
-    """Read `R G B NAME`, with spaces or commas, or CVAT's `NAME:R,G,B::`."""
-    match = re.fullmatch(r'(?P<name>[^:]+):(?P<rgb>[0-9, ]+):.*:.*', line) or re.fullmatch(
-        r'(?P<rgb>[0-9]+[\s,]+[0-9]+[\s,]+[0-9]+)[\s,]*(?P<name>.*)', line
-    )
-    # int() refuses numbers of thousands of digits.
-    rgb = tuple(int(value[-9:]) for value in re.findall('[0-9]+', match['rgb'])) if match else ()
-    if len(rgb) != 3 or max(rgb) > 255:
-        raise InputError(f'{path} has the line {line!r}, expected R G B NAME with three numbers of 0 to 255')
-    return rgb, match['name'].strip()
 
 
 def _check_masks(paths: list[Path], num_classes: int, has_palette: bool, arguments: DataArguments) -> bool:

@@ -10,6 +10,7 @@ from ...files import atomic_write
 from ..classes import DATALOADERS, EVALUATORS, leaf_dataset_configs, set_classes
 from ..pipelines import find_dicts, is_panoptic, loads_masks
 from .arguments import DataArguments
+from .channels import use_channels
 from .folders import OwnData, is_temporary
 
 # What stays of the config's own datasets.
@@ -26,7 +27,8 @@ def use_own_data(config: Config, arguments: DataArguments) -> OwnData:
 
     Args:
         config: Changed in place: datasets, evaluators, classes everywhere (see `set_classes`), the learning rate in
-            proportion to the batch, and `own_data`, lines for the log.
+            proportion to the batch, for images that are not RGB in 8 bits what `use_channels` says, and `own_data`,
+            lines for the log.
         arguments: Where the data are.
 
     Returns:
@@ -60,6 +62,7 @@ def use_own_data(config: Config, arguments: DataArguments) -> OwnData:
     for step in find_dicts(config):
         if str(step.get('type')).endswith('LoadAnnotations'):
             step.pop('reduce_zero_label', None)  # the dataset says it
+    use_channels(config, own, arguments)
     _set_evaluators(config, own)
     set_classes(config, own.classes, own.palette)
     if config.get('auto_scale_lr'):

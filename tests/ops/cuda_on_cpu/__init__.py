@@ -17,11 +17,11 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from torch.utils.cpp_extension import include_paths
 
 from tests.needs import reason_of_lack
@@ -40,40 +40,25 @@ class CUDAOnCPU:
 
     Args:
         name: Of the library and of its operators, `torch.ops.<name>`.
-        sources: CUDA files, which are checked, and C++ files of operators.
-        folder: Where to compile.
+        folder: Where it is compiled, or was by another process of the tests.
+        sources: CUDA files, which are checked, and C++ files of operators; by default all kernels of the package.
         capability: Compute capability to compile for, times 100: 800 for 8.0 and later, 750, or 0 for earlier ones.
     """
 
-    def __init__(self, name: str, sources: Sequence[Path], folder: Path, capability: int = 800) -> None:
-        compiler = os.environ.get('CXX', 'g++')
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        sources: Sequence[Path] = (*sorted(CSRC.glob('cuda/*.cu')), HERE / 'operators.cpp'),
+        capability: int = 800,
+    ) -> None:
         if reason := reason_of_lack('compiler'):
             pytest.skip(reason)
-        translated = folder / 'csrc'
-        shutil.copytree(CSRC, translated, dirs_exist_ok=True)
-        for header in translated.rglob('*.cuh'):
-            header.write_text(with_calls_for_ptx(header.read_text()))
-        compile_one = [
-            *(compiler, '-std=c++17', '-fPIC', '-fno-gnu-unique'),
-            # Some distributions set it by default; then a jump to another thread's stack counts as an error.
-            '-U_FORTIFY_SOURCE',
-            f'-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}',
-            *(f'-isystem{path}' for path in include_paths()),
-        ]
-        objects = list(runtime(str(folder.parent), *compile_one))
-        for source in sources:
-            flags = ['-O2']
-            if source.suffix == '.cu':
-                kernels, source = source.read_text(), folder / source.name
-                source.write_text(with_calls_for_ptx(kernels))
-                flags = [*CHECKED, '-x', 'c++', '-DBIOATTN_SUM_BLOCKS=2']
-            objects.append(str(folder / f'{name}_{source.stem}.o'))
-            # Headers of this folder take the place of CUDA's, and of those of `csrc` that have the same name.
-            flags += [f'-I{HERE}', f'-I{translated}', f'-DNAMESPACE={name}', f'-DBIOATTN_CAPABILITY={capability}']
-            run([*compile_one, *flags, '-c', str(source), '-o', objects[-1]])
-        libraries, library = Path(torch.__file__).parent / 'lib', folder / f'{name}.so'
-        link = [compiler, '-shared', '-Wl,-Bsymbolic', *objects, f'-L{libraries}', '-lc10', '-ltorch_cpu', '-ldl']
-        run([*link, '-o', str(library)])
+        folder.mkdir(exist_ok=True)
+        library = folder / f'{name}.so'
+        with FileLock(f'{library}.lock'):
+            if not library.exists():
+                compile_library(library, sources, capability)
         torch.ops.load_library(library)
         self.operators = getattr(torch.ops, name)
 
@@ -91,14 +76,35 @@ class CUDAOnCPU:
         self.operators.leave_out_barrier('')
 
 
-@lru_cache
-def runtime(folder: str, *compile_one: str) -> tuple[str, ...]:
-    """Object files of the emulation itself, which all libraries of a test run share."""
+def compile_library(library: Path, sources: Sequence[Path], capability: int) -> None:
+    """Compile sources and the emulation itself into a library, whose operators have its name."""
+    folder, name, compiler = library.parent, library.stem, os.environ.get('CXX', 'g++')
+    translated = folder / 'csrc'
+    shutil.copytree(CSRC, translated, dirs_exist_ok=True)
+    for header in translated.rglob('*.cuh'):
+        header.write_text(with_calls_for_ptx(header.read_text()))
+    # Headers of this folder take the place of CUDA's, and of those of `csrc` that have the same name.
+    compile_one = [
+        *(compiler, '-std=c++17', '-fPIC', '-fno-gnu-unique', f'-I{HERE}', f'-I{translated}'),
+        *(f'-DNAMESPACE={name}', f'-DBIOATTN_CAPABILITY={capability}'),
+        # Some distributions set it by default; then a jump to another thread's stack counts as an error.
+        '-U_FORTIFY_SOURCE',
+        f'-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}',
+        *(f'-isystem{path}' for path in include_paths()),
+    ]
     objects = []
-    for part in ('fibers', 'memory', 'ptx'):
-        objects.append(f'{folder}/{part}.o')
-        run([*compile_one, '-O2', f'-I{HERE}', '-c', str(HERE / f'{part}.cpp'), '-o', objects[-1]])
-    return tuple(objects)
+    for source in (*sources, *(HERE / f'{part}.cpp' for part in ('fibers', 'memory', 'ptx'))):
+        flags = ['-O0' if source.name == 'operators.cpp' else '-O2']
+        if source.suffix == '.cu':
+            kernels, source = source.read_text(), folder / source.name
+            source.write_text(with_calls_for_ptx(kernels))
+            flags = [*CHECKED, '-x', 'c++', '-DBIOATTN_SUM_BLOCKS=2']
+        objects.append(str(folder / f'{name}_{source.stem}.o'))
+        run([*compile_one, *flags, '-c', str(source), '-o', objects[-1]])
+    libraries, linked = Path(torch.__file__).parent / 'lib', str(folder / f'{name}.linked')
+    link = [compiler, '-shared', '-Wl,-Bsymbolic', *objects, f'-L{libraries}', '-lc10', '-ltorch_cpu', '-ldl']
+    run([*link, '-o', linked])
+    Path(linked).rename(library)
 
 
 def with_calls_for_ptx(source: str) -> str:

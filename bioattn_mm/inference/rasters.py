@@ -1,0 +1,118 @@
+"""TIFF files, GeoTIFF among them, that are larger than memory: windows of them are read and written, by rasterio."""
+
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import InputError
+from ..runtime.channels import ImageKind
+from ..runtime.drawing import MAX_PIXELS
+
+SUFFIXES = ('.tif', '.tiff')
+# Rows that are written at a time, a multiple of the sides of a file's tiles.
+STRIP = 512
+
+
+class Raster:
+    """A TIFF file of which windows are read, as BGR images or with all channels.
+
+    Args:
+        path: The file, with one or at least three channels of 8 bits.
+        kind: Channels and dtype that it must have instead, which are then all read in the order of the file.
+
+    Attributes:
+        shape: (height, width, channels), the first two in pixels.
+        reduced: The whole image with at most `runtime.drawing.MAX_PIXELS` pixels, BGR, uint8 (h, w, 3), or of `kind`.
+
+    Raises:
+        InputError: The file has other channels.
+    """
+
+    def __init__(self, path: str | Path, kind: ImageKind | None = None) -> None:
+        import rasterio
+
+        self._path, self._kind = path, kind
+        self._file = rasterio.open(path)
+        count, dtypes = self._file.count, set(self._file.dtypes)
+        if kind is not None and (count, dtypes) != (kind.channels, {kind.dtype}):
+            raise InputError(f'{path} has {count} channels of {", ".join(sorted(dtypes))}, expected {kind}')
+        if kind is None and (count == 2 or dtypes != {'uint8'}):
+            raise InputError(
+                f'{path} has {count} channels of {", ".join(sorted(dtypes))}: by windows, files of one or at least '
+                'three channels of uint8 are read'
+            )
+        self._bands = [3, 2, 1] if count >= 3 else [1, 1, 1]
+        if kind is not None:
+            self._bands = [*range(1, count + 1)]
+        self.shape = (self._file.height, self._file.width, len(self._bands))
+        factor = min(1, (MAX_PIXELS / (self.shape[0] * self.shape[1])) ** 0.5)
+        size = [max(1, int(length * factor)) for length in self.shape[:2]]
+        self.reduced = self._image(out_shape=(len(self._bands), *size), resampling=rasterio.enums.Resampling.average)
+
+    def __getitem__(self, window: tuple[slice, slice]) -> np.ndarray:
+        rows, columns = window
+        return self._image(window=((rows.start, rows.stop), (columns.start, columns.stop)))
+
+    def _image(self, **options: object) -> np.ndarray:
+        image = np.ascontiguousarray(self._file.read(self._bands, **options).transpose(1, 2, 0))
+        return image if self._kind is None else self._kind.check(image, str(self._path))
+
+    def write_labels(
+        self, path: Path, labels: np.ndarray, relabel: Callable[[np.ndarray], np.ndarray], palette: list
+    ) -> None:
+        """Write a label map where the image is on Earth: one compressed channel with the palette of the classes.
+
+        Args:
+            path: The new file.
+            labels: (H, W), maybe in a file.
+            relabel: What is written of some rows of it.
+            palette: R, G and B of each class.
+        """
+        import rasterio
+
+        profile = dict(
+            driver='GTiff', count=1, height=self.shape[0], width=self.shape[1], dtype=relabel(labels[:1]).dtype,
+            crs=self._file.crs, transform=self._file.transform, compress='deflate', bigtiff='if_safer',
+            tiled=True, blockxsize=256, blockysize=256,
+        )  # fmt: skip
+        with rasterio.open(path, 'w', **profile) as file:
+            if profile['dtype'] == np.uint8:
+                file.write_colormap(1, {index: tuple(color) for index, color in enumerate(palette)})
+            for top in range(0, self.shape[0], STRIP):
+                rows = relabel(labels[top : top + STRIP])
+                file.write(rows, 1, window=((top, top + len(rows)), (0, self.shape[1])))
+
+
+def is_raster(path: object) -> bool:
+    """Whether a file is a TIFF of more pixels than are drawn, which rasterio is there to read by windows."""
+    if not isinstance(path, (str, Path)) or Path(path).suffix.lower() not in SUFFIXES or not Path(path).is_file():
+        return False
+    if find_spec('rasterio') is None:
+        return False
+    import rasterio
+
+    try:
+        with rasterio.open(path) as file:
+            return file.height * file.width > MAX_PIXELS
+    except rasterio.errors.RasterioIOError:
+        return False  # what reads images says why it cannot be read
+
+
+def blocks(height: int, width: int, side: int, margin: int) -> Iterator[tuple[tuple, tuple, tuple]]:
+    """Blocks that an image is cut into, each with a margin around it.
+
+    Yields:
+        Rows and columns of a block in the image, of the block with its margin, and of the block in that.
+    """
+    for top in range(0, height, side):
+        for left in range(0, width, side):
+            own, outer, inner = [], [], []
+            for start, length in ((top, height), (left, width)):
+                end = min(start + side, length)
+                first = max(start - margin, 0)
+                own.append(slice(start, end))
+                outer.append(slice(first, min(end + margin, length)))
+                inner.append(slice(start - first, end - first))
+            yield tuple(own), tuple(outer), tuple(inner)

@@ -1,0 +1,77 @@
+"""CUDA graphs on the CPU: what `torch.cuda.make_graphed_callables` calls, over operators that are recorded.
+
+A capture records every operator with its arguments and results; a replay runs the operators again, without the
+Python code that called them, and puts the results where the first ones were in memory. So it keeps the rules of a
+CUDA graph: inputs, activations, outputs and gradients have fixed places, which the next replay overwrites, and a
+tensor that was read from outside is read again from where it was. Random numbers are drawn anew.
+
+As on a GPU, a capture changes nothing of what is outside of it.
+"""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class Graph:
+    """A stand-in for `torch.cuda.CUDAGraph`."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Callable, tuple, dict, list]] = []
+
+    def replay(self) -> None:
+        with torch.no_grad():
+            for function, args, kwargs, results in self.calls:
+                again = function(*args, **kwargs)
+                for result, value in zip(results, tree_leaves(again), strict=True):
+                    # Views, and what is changed in place, are where they are.
+                    if isinstance(result, Tensor) and result.data_ptr() != value.data_ptr():
+                        result.copy_(value)
+
+
+class Capture(TorchDispatchMode):
+    """A stand-in for `torch.cuda.graph`."""
+
+    def __init__(self, graph: Graph, pool: object = None) -> None:
+        super().__init__()
+        self.graph = graph
+        self.own: set[int] = set()
+        self.outside: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def __torch_dispatch__(
+        self, function: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        kwargs = kwargs or {}
+        for tensor in tree_leaves((args, kwargs)):
+            if isinstance(tensor, Tensor) and id(tensor) not in self.own:
+                self.outside.setdefault(id(tensor), (tensor, tensor.clone()))
+        if function is torch.ops.aten._local_scalar_dense.default:
+            raise RuntimeError('operation not permitted when stream is capturing')
+        results = function(*args, **kwargs)
+        leaves = tree_leaves(results)
+        self.own.update(map(id, leaves))
+        self.graph.calls.append((function, args, kwargs, leaves))
+        return results
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        for tensor, value in self.outside.values():
+            if not torch.equal(tensor, value):
+                tensor.data.copy_(value)  # autograd must not take it for a change: on a GPU nothing was computed
+
+
+@pytest.fixture
+def graphs_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch captures and replays on the CPU."""
+    monkeypatch.setattr(torch.cuda, 'CUDAGraph', Graph)
+    monkeypatch.setattr(torch.cuda, 'graph', Capture)
+    monkeypatch.setattr(torch.cuda, 'synchronize', lambda: None)
+    monkeypatch.setattr(torch.cuda, 'Stream', lambda: None)
+    monkeypatch.setattr(torch.cuda, 'stream', lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, 'graph_pool_handle', object)
+    monkeypatch.setattr('bioattn_mm.engine.cuda_graphs.require_gpu', lambda: None)

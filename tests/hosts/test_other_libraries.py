@@ -1,0 +1,206 @@
+"""Our models of timm in transformers, segmentation-models-pytorch, Lightning, Accelerate; docs/other_libraries.md."""
+
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file
+from timm.models import _registry
+from torch import Tensor, nn
+
+from tests.docs.blocks import read_blocks
+from tests.models.classifiers import NAMES, SMALL
+from tests.needs import module_needs
+
+pytestmark = module_needs('accelerate', 'lightning', 'segmentation_models_pytorch', 'transformers')
+
+import segmentation_models_pytorch as smp  # noqa: E402
+import transformers  # noqa: E402
+from transformers import AutoBackbone, TimmBackboneConfig  # noqa: E402
+
+PYRAMIDS = ('TransNeXt', 'GABSwin')
+# Small variants, with four stages or blocks that Mask2Former and DPT may take.
+ARCH = {name: options['arch'] for name, (options, _) in SMALL.items()}
+ARCH['GABViT'] = {**ARCH['GABViT'], 'num_layers': 12}
+ARCH['VARS'] = {**ARCH['VARS'], 'depths': [2, 2]}
+# Heads of transformers, made small.
+COMMON = dict(num_queries=5, num_labels=3, encoder_layers=1, decoder_layers=1)
+DETR = dict(
+    COMMON,
+    d_model=32,
+    encoder_ffn_dim=32,
+    decoder_ffn_dim=32,
+    encoder_attention_heads=2,
+    decoder_attention_heads=2,
+)
+RT_DETR = dict(DETR, encoder_hidden_dim=32, decoder_in_channels=[32] * 3, num_denoising=2)
+MASK2FORMER = dict(
+    COMMON,
+    hidden_dim=32,
+    feature_size=32,
+    mask_feature_size=32,
+    encoder_feedforward_dim=32,
+    dim_feedforward=32,
+    num_attention_heads=2,
+    decoder_layers=2,
+    train_num_points=50,
+)
+every_system = pytest.mark.parametrize('name', NAMES)
+
+
+def make_small(monkeypatch: pytest.MonkeyPatch, timm_name: str, backbone: str) -> None:
+    """Give a name of timm the small variant of a class, for what takes a name alone."""
+    entry = partial(_registry._model_entrypoints[timm_name], arch=ARCH[backbone])
+    monkeypatch.setitem(_registry._model_entrypoints, timm_name, entry)
+
+
+@pytest.fixture(autouse=True)
+def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    for backbone, timm_name in NAMES.items():
+        make_small(monkeypatch, timm_name, backbone)
+
+
+def four_stages(name: str) -> list[int]:
+    """Four stages of a model, of plain ones blocks with the last among them."""
+    count = len(timm.create_model(NAMES[name]).feature_info)
+    return [count * (index + 1) // 4 - 1 for index in range(4)]
+
+
+@every_system
+@torch.no_grad()
+def test_maps_through_transformers(name: str) -> None:
+    indices = four_stages(name)[:2]
+    config = TimmBackboneConfig(backbone=NAMES[name], num_channels=4, out_indices=indices)
+    backbone = AutoBackbone.from_config(config).eval()
+    model = timm.create_model(NAMES[name], features_only=True, in_chans=4, out_indices=indices).eval()
+    model.load_state_dict(backbone._backbone.state_dict())
+    assert backbone.channels == model.feature_info.channels()
+    assert backbone.out_features == model.feature_info.module_name()
+    x = torch.randn(2, 4, 65, 97)
+    with_hidden, without = backbone(x, output_hidden_states=True), backbone(x)
+    assert len(with_hidden.hidden_states) >= indices[-1] + 1 and without.hidden_states is None
+    for output in (with_hidden, without):
+        torch.testing.assert_close(output.feature_maps, tuple(model(x)), rtol=0, atol=0)
+    for index, map_ in zip(indices, without.feature_maps):
+        torch.testing.assert_close(with_hidden.hidden_states[index], map_, rtol=0, atol=0)
+
+
+def build(host: str, name: str, indices: list[int]) -> nn.Module:
+    backbone = TimmBackboneConfig(backbone=NAMES[name], out_indices=indices)
+    options = dict(Detr=DETR, RTDetr=RT_DETR, Mask2Former=MASK2FORMER)[host]
+    if host == 'RTDetr':
+        options = dict(options, encoder_in_channels=AutoBackbone.from_config(backbone).channels)
+    config = getattr(transformers, f'{host}Config')(backbone_config=backbone, **options)
+    task = 'ForUniversalSegmentation' if host == 'Mask2Former' else 'ForObjectDetection'
+    return getattr(transformers, host + task)(config)
+
+
+@pytest.mark.parametrize(
+    ('host', 'name'),
+    [(host, name) for host in ('Detr', 'Mask2Former') for name in NAMES] + [('RTDetr', name) for name in PYRAMIDS],
+)
+def test_trains_and_is_saved(host: str, name: str, tmp_path: Path) -> None:
+    """Loss, a gradient of every parameter, and the same outputs after `save_pretrained` and `from_pretrained`."""
+    indices = {'Detr': [-1], 'RTDetr': [1, 2, 3]}.get(host) or four_stages(name)
+    model = build(host, name, indices).train()
+    x = torch.randn(2, 3, *((64, 96) if host == 'RTDetr' else (65, 97)))
+    classes = torch.tensor([0, 2])
+    if host == 'Mask2Former':
+        masks = torch.zeros(2, *x.shape[2:])
+        masks[0, :30], masks[1, 30:] = 1, 1
+        targets = dict(mask_labels=[masks] * 2, class_labels=[classes] * 2)
+    else:
+        boxes = torch.tensor([[0.3, 0.4, 0.2, 0.2], [0.6, 0.5, 0.3, 0.4]])
+        targets = dict(labels=[dict(class_labels=classes, boxes=boxes)] * 2)
+    loss = model(pixel_values=x, **targets).loss
+    assert loss.isfinite()
+    loss.backward()
+    assert [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None] == []
+
+    model.eval().save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        expected, outputs = (m(pixel_values=x).to_tuple() for m in (model, again))
+    tensors = [(a, b) for a, b in zip(expected, outputs, strict=True) if isinstance(a, Tensor)]
+    assert tensors
+    for a, b in tensors:
+        torch.testing.assert_close(b, a, rtol=0, atol=0)
+
+
+@every_system
+def test_segments_with_smp(name: str) -> None:
+    """Images of four channels, in Unet of any size, else of multiples of the stride."""
+    dpt = partial(
+        smp.DPT,
+        decoder_readout='ignore',
+        decoder_intermediate_channels=(8,) * 4,
+        decoder_fusion_channels=8,
+        pad_small_map=True if name == 'GABSwin' else None,
+    )
+    unet = partial(smp.Unet, decoder_channels=(16, 16, 8, 8, 8))
+    upernet = partial(smp.UPerNet, decoder_channels=16)
+    if name not in PYRAMIDS:
+        with pytest.raises(ValueError, match='^Unsupported model downsampling pattern.$'):
+            unet(f'tu-{NAMES[name]}', encoder_weights=None)
+    for host in (dpt, unet, upernet) if name in PYRAMIDS else (dpt,):
+        model = host(f'tu-{NAMES[name]}', encoder_weights=None, in_channels=4, classes=3)
+        sizes = [(64, 96), (65, 97)]
+        for size in sizes[: 1 + (host is unet)]:
+            masks = model.train()(torch.randn(2, 4, *size))
+            assert masks.shape == (2, 3, *size)
+        masks.sum().backward()
+        weight = model.encoder.model.get_parameter(f'backbone.{model.encoder.model.backbone.first_conv}.weight')
+        assert weight.shape[1] == 4 and weight.grad.abs().sum() > 0
+        if host is not unet:
+            with pytest.raises(RuntimeError, match='Wrong input shape height=65, width=97. Expected'):
+                model(torch.randn(1, 4, 65, 97))
+
+
+def equal(weights: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    expected = {name: value.cpu() for name, value in expected.items()}
+    torch.testing.assert_close({name: value.cpu() for name, value in weights.items()}, expected, rtol=0, atol=0)
+
+
+def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code runs, with narrow models, and each of the three trainings learns; what it saved is what it had."""
+    monkeypatch.chdir(tmp_path)
+    make_small(monkeypatch, 'transnext_tiny', 'TransNeXt')
+    file = 'transnext_tiny_224_1k.pth'
+    weights = timm.create_model('transnext_tiny').state_dict()
+    torch.save(weights, file)
+    pervit = timm.create_model('pervit_tiny').state_dict()
+    torch.save(pervit, 'pervit_tiny.pth')
+    monkeypatch.setattr('timm.models._hub.hf_hub_download', lambda *args, **kwargs: file)
+    narrow = dict(Mask2FormerConfig=MASK2FORMER, RTDetrConfig=RT_DETR, DetrConfig=DETR)
+
+    def narrowed(match: re.Match) -> str:
+        return f'{match[1]}({match[2]}, **{dict(narrow[match[1]], num_labels=2)})'
+
+    names = {}
+    for block in read_blocks('docs/other_libraries.md'):
+        code = re.sub(r'(\w+Config)\((.*), num_labels=2\)', narrowed, block.text)
+        torch.manual_seed(0)
+        exec(code.replace('learning_rate=1e-4', 'learning_rate=3e-3'), names)
+        if block.name == 'transformers, 2':
+            first = 'stages.0.patch_embed.proj.weight'
+            assert torch.equal(names['transnext'].get_parameter(first), weights[f'backbone.{first}'])
+        if block.name == 'transformers, 3':
+            losses = [entry['loss'] for entry in names['trainer'].state.log_history if 'loss' in entry]
+            assert len(losses) == 10 and sum(losses[-3:]) < 0.8 * sum(losses[:3])
+            equal(names['again'].state_dict(), names['model'].state_dict())
+        if block.name == 'Lightning':
+            loss = names['trainer'].callback_metrics['loss']
+            equal(names['again'].state_dict(), names['segmentor'].state_dict())
+    equal(load_file('unet/model.safetensors'), names['model'].state_dict())
+    # Less than the entropy of the classes, which knows how many pixels each has and not where.
+    frequencies = torch.stack([labels for _, labels in names['data']]).flatten().bincount() / (4 * 96 * 128)
+    entropy = -(frequencies * frequencies.log()).sum()
+    assert loss < entropy
+    assert sum(names['losses'][-2:]) / 2 < entropy < names['losses'][0]
+    equal(names['dpt'].encoder.model.state_dict(), pervit)
+    first = names['unet'].encoder.model.get_parameter('backbone.stages.0.patch_embed.proj.weight')
+    three = weights['backbone.stages.0.patch_embed.proj.weight']
+    torch.testing.assert_close(first.data, torch.cat((three, three[:, :1]), 1) * 0.75)

@@ -1,0 +1,82 @@
+"""`torch.compile` of every backbone in training: one graph for one size or for all, equal to eager passes."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from tests.models.small_backbones import CASES, build
+from tests.needs import needs
+
+# Blocks that differ, and no more: compilers take seconds for each.
+SMALLEST = dict(
+    TransNeXt=dict(arch={**CASES['TransNeXt'].arch, 'depths': (1, 1, 1, 1)}),
+    GABSwin=dict(arch={**CASES['GABSwin'].arch, 'depths': (2, 1, 1, 1)}),
+    PerViT=dict(arch={**CASES['PerViT'].arch, 'depths': (1, 1, 1, 1)}, out_indices=(0, 3)),
+    ConViT=dict(out_indices=(0, 1), local_up_to_layer=1),
+    GABViT=dict(out_indices=(0, 1)),
+    VARS=dict(out_indices=(0, 1)),
+)
+SIZES = ((64, 96), (96, 160), (128, 72))
+every_backbone = pytest.mark.parametrize('name', SMALLEST)
+
+
+def smallest(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return build(name, drop_path_rate=0.5, **SMALLEST[name]).train()
+
+
+def step(backbone: nn.Module, compiled: nn.Module, image: Tensor) -> list[Tensor]:
+    """Outputs and gradients of a pass, with the same random numbers in each."""
+    torch.manual_seed(1)
+    backbone.zero_grad()
+    outputs = compiled(image)
+    sum(output.square().sum() for output in outputs).backward()
+    return [*outputs, *(parameter.grad for parameter in backbone.parameters())]
+
+
+def check(backbone: nn.Module, backend: str, dynamic: bool) -> None:
+    """The results of the eager pass, at several sizes if they are left open, from one graph that is made once."""
+    torch.compiler.reset()
+    counter = CompileCounterWithBackend(backend)
+    compiled = torch.compile(backbone, backend=counter, fullgraph=True, dynamic=dynamic)
+    for index, size in enumerate(SIZES if dynamic else SIZES[:1]):
+        image = torch.randn(2, 3, *size)
+        expected = step(backbone, backbone, image)
+        for value, other in zip(step(backbone, compiled, image), expected, strict=True):
+            torch.testing.assert_close(value, other, rtol=1e-4, atol=1e-5 * max(1, other.abs().max().item()))
+        if index == 0:
+            graphs = counter.frame_count
+    assert counter.frame_count == graphs
+
+
+class FirstStage(nn.Module):
+    """The first stage of TransNeXt, with every layer that depends on the size but attention to all tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stage = smallest('TransNeXt').stages[0]
+
+    def forward(self, x: Tensor) -> tuple[Tensor]:
+        return (self.stage(x),)
+
+
+def test_a_stage_at_all_sizes() -> None:
+    check(FirstStage(), 'eager', dynamic=True)
+
+
+@pytest.mark.every_compilation
+@every_backbone
+@pytest.mark.parametrize('dynamic', [False, True], ids=['one size', 'all sizes'])
+def test_training(name: str, dynamic: bool) -> None:
+    check(smallest(name), 'aot_eager', dynamic)
+
+
+@pytest.mark.every_compilation
+@needs('compiler')
+@every_backbone
+@pytest.mark.parametrize('dynamic', [False, True], ids=['one size', 'all sizes'])
+def test_inductor(name: str, dynamic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its own random numbers would drop other paths.
+    monkeypatch.setattr('torch._inductor.config.fallback_random', True)
+    check(smallest(name), 'inductor', dynamic)

@@ -1,0 +1,209 @@
+"""What every operator promises, on the tensors of `bioattn_mm.ops.samples`; values are in the tests of each."""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from bioattn_mm.ops.registration import NUM_CAST
+from bioattn_mm.ops.samples import HALF, OPERATORS
+from tests.ops.conftest import Calls, check_any_number_of_threads, needs_cuda, needs_library
+
+NAMES = list(OPERATORS)
+# Cosine attention has no autocast of its own: its layer casts.
+OF_AUTOCAST = [
+    (name, dtype)
+    for name in NAMES
+    for dtype in HALF
+    if dtype in OPERATORS[name].dtypes['cpu'] and name != 'cosine_attention'
+]
+COMPILED = [
+    pytest.param(name, device, marks=needs_library if device == 'cpu' else needs_cuda)
+    for name in NAMES
+    for device in OPERATORS[name].dtypes
+]
+SMALL = dict(batch=1, grid=(3, 4), pooled_grid=(1, 2), channels=3, rows=3, columns=4, height=4, width=5, hidden=6)
+# Several blocks of threads, none of them whole.
+LARGE = dict(grid=(40, 70), channels=24, height=30, width=31, rows=80, columns=33)
+# The kernels of the first two take 16 channels at a time; peripheral attention has many parameters for a token.
+SIZES = {
+    'gated_convolution': (SMALL | dict(grid=(2, 3), channels=16), LARGE | dict(channels=32)),
+    'gelu_pool': (SMALL | dict(channels=9), LARGE | dict(channels=40)),
+    'peripheral_attention': (SMALL | dict(grid=(2, 3), heads=1), LARGE | dict(grid=(23, 30))),
+}
+
+
+def parameters_of(name: str) -> list[str]:
+    """What the sizes of an operator's tensors are called."""
+    return list(inspect.signature(OPERATORS[name].make).parameters)
+
+
+def inputs_of(name: str, sizes: dict, dtype: torch.dtype = torch.float32, device: str = 'cpu') -> list[Tensor]:
+    sizes = {key: value for key, value in sizes.items() if key in parameters_of(name)}
+    return with_gradients(name, OPERATORS[name].inputs(sizes, device, dtype))
+
+
+def with_gradients(name: str, inputs: list[Tensor]) -> list[Tensor]:
+    """The same memory, of leaves of autograd."""
+    inputs = [tensor.detach() for tensor in inputs]
+    for tensor in OPERATORS[name].leaves(inputs):
+        tensor.requires_grad_()
+    return inputs
+
+
+def values_and_gradients(name: str, inputs: list[Tensor], backend: str) -> list[Tensor]:
+    """As the method of `Operator`, without copies of the tensors."""
+    output = OPERATORS[name].run(*inputs, backend=backend)
+    weights = torch.linspace(-1, 1, output.numel()).view_as(output).to(output)
+    return [output.detach(), *torch.autograd.grad(output, OPERATORS[name].leaves(inputs), weights)]
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_gradients_are_those_of_finite_differences(name: str, backend: str) -> None:
+    inputs = inputs_of(name, SIZES.get(name, (SMALL,))[0], torch.float64)
+
+    def finite(*leaves: Tensor) -> Tensor:
+        values = iter(leaves)
+        output = OPERATORS[name].run(*(next(values) if t.requires_grad else t for t in inputs), backend=backend)
+        return output[output.isfinite()]  # logits of what is outside of the image are not
+
+    assert torch.autograd.gradcheck(finite, OPERATORS[name].leaves(inputs))
+
+
+@needs_library
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize('name', NAMES)
+def test_the_same_for_any_number_of_threads(name: str, dtype: torch.dtype) -> None:
+    if dtype not in OPERATORS[name].dtypes['cpu']:
+        dtype = torch.float64
+    inputs = inputs_of(name, SIZES.get(name, (None, LARGE))[1], dtype)
+    check_any_number_of_threads(lambda: values_and_gradients(name, inputs, 'cpu'))
+
+
+def transposed(tensor: Tensor) -> Tensor:
+    return tensor.transpose(0, -1).contiguous().transpose(0, -1)
+
+
+def interleaved(tensor: Tensor) -> Tensor:
+    return torch.stack((tensor, tensor), -1)[..., 0]
+
+
+def shifted(tensor: Tensor) -> Tensor:
+    """With a beginning that no vector is aligned to."""
+    return torch.cat([tensor.new_zeros(1), tensor.flatten()])[1:].view(tensor.shape)
+
+
+@pytest.mark.parametrize('layout', [transposed, interleaved, shifted])
+@pytest.mark.parametrize('name', NAMES)
+def test_memory_layout_does_not_matter(name: str, layout: Callable[[Tensor], Tensor], backend: str) -> None:
+    inputs = inputs_of(name, {})
+    others = with_gradients(name, [layout(tensor) for tensor in inputs])
+    assert not all(tensor.is_contiguous() and tensor.storage_offset() == 0 for tensor in others)
+    got, want = (values_and_gradients(name, tensors, backend) for tensors in (others, inputs))
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_empty(name: str, backend: str) -> None:
+    for key in parameters_of(name):
+        for empty in [(0, 3), (3, 0)] if 'grid' in key else [0]:
+            try:
+                inputs = inputs_of(name, {key: empty})
+            except (RuntimeError, ZeroDivisionError):  # no tokens have no table of the offsets between them
+                continue
+            try:
+                gradients = values_and_gradients(name, inputs, backend)[1:]
+            except ValueError as error:
+                assert key != 'batch' and ('got shape' in str(error) or 'not the square of' in str(error)), key
+            else:
+                assert [t.shape for t in gradients] == [t.shape for t in OPERATORS[name].leaves(inputs)], key
+
+
+@pytest.mark.parametrize(('name', 'dtype'), OF_AUTOCAST, ids=str)
+def test_autocast(name: str, dtype: torch.dtype, backend: str) -> None:
+    run = partial(OPERATORS[name].run, backend=backend)
+    inputs = inputs_of(name, {})
+    half = [t.to(other.dtype) for t, other in zip(inputs, inputs_of(name, {}, dtype), strict=True)]
+    exact = [t.double() if t.is_floating_point() else t for t in inputs]
+    want, want_exact = run(*half), run(*exact)
+    with Calls() as calls, torch.no_grad():
+        run(*inputs)
+    place = max(place for place, tensor in enumerate(half) if tensor.dtype == dtype)
+    inputs[place] = half[place].detach().requires_grad_()  # as autocast makes one input and not the others
+    with torch.autocast('cpu', dtype):
+        output = run(*inputs)
+        assert torch.equal(run(*exact), want_exact)
+        if name in NUM_CAST and backend == 'cpu':  # exported graphs call the compiled operator
+            ((function, arguments),) = calls.kept
+            result = function(*arguments)
+            assert torch.equal(result if isinstance(result, Tensor) else result[0], want)
+    assert (output.dtype, want_exact.dtype) == (dtype, torch.float64)
+    # With gradients, PyTorch's attention is another function, which rounds differently.
+    scaled_dot_product = (name, backend) == ('relative_bias_attention', 'reference')
+    torch.testing.assert_close(output, want, rtol=0, atol=1e-2 if scaled_dot_product else 0)
+    leaves = OPERATORS[name].leaves(inputs)
+    gradients = torch.autograd.grad(output, leaves, torch.ones_like(output))
+    assert [t.dtype for t in gradients] == [t.dtype for t in leaves]
+
+
+@pytest.mark.parametrize(('name', 'device'), COMPILED)
+def test_registered_as_torch_expects(name: str, device: str) -> None:
+    with Calls() as calls, torch.no_grad():
+        OPERATORS[name].run(*inputs_of(name, dict(batch=1), device=device), backend=device)
+    ((function, arguments),) = calls.kept
+    # Schema, autograd registration, fake tensors, and AOT dispatch with dynamic shapes.
+    torch.library.opcheck(function, [*with_gradients(name, arguments[:1]), *arguments[1:]])
+
+
+@needs_library
+@pytest.mark.parametrize('name', NAMES)
+def test_no_second_derivative(name: str) -> None:
+    inputs = inputs_of(name, {})
+    output = OPERATORS[name].run(*inputs, backend='cpu')
+    output = output[output.isfinite()].square().sum()
+    (gradient, *_) = torch.autograd.grad(output, OPERATORS[name].leaves(inputs), create_graph=True)
+    with pytest.raises(RuntimeError, match=f'{name}_backward'):
+        gradient.sum().backward()
+
+
+class Module(torch.nn.Module):
+    """An operator as a module."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.run = OPERATORS[name].run
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.run(*inputs)
+
+
+@needs_library
+@pytest.mark.parametrize(
+    ('name', 'dtype'),
+    [
+        *((name, None) for name in NAMES),
+        *((name, torch.bfloat16) for name in ('relative_bias_attention', 'sliding_window_qk', 'sliding_window_av')),
+    ],
+    ids=str,
+)
+def test_compiles_into_one_graph_and_exports(name: str, dtype: torch.dtype | None) -> None:
+    torch.compiler.reset()
+    inputs, module = inputs_of(name, {}), Module(name)
+    others = inputs_of(name, dict(grid=(9, 4), pooled_grid=(3, 2), rows=4, columns=7, height=6, width=9))
+    dynamic = tuple(
+        {axis: torch.export.Dim.AUTO for axis in range(one.dim()) if one.shape[axis] != other.shape[axis]}
+        for one, other in zip(inputs, others, strict=True)
+    )
+    with torch.autocast('cpu', dtype, enabled=dtype is not None):
+        want = module(*inputs)
+        compiled = torch.compile(module, fullgraph=True, dynamic=True, backend='aot_eager')
+        torch.testing.assert_close(compiled(*inputs), want)
+        weights = want.isfinite().to(want.dtype)
+        leaves = OPERATORS[name].leaves(inputs)
+        results = (torch.autograd.grad(run(*inputs), leaves, weights) for run in (compiled, module))
+        torch.testing.assert_close(*results)
+        exported = torch.export.export(module, tuple(inputs), dynamic_shapes=(dynamic,))
+        torch.testing.assert_close(exported.module()(*others), module(*others))
