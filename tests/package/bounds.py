@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TORCHES = ('lowest', '2.11.0', '2.13.0', '2.13.0+cpu', 'newest')
 COLUMNS = ('Python', 'torch', 'NumPy', 'CUDA operators', '`ops --check`', "operators' tests", 'used')
 # What the tests need beside the package, which comes from the wheel.
-SUITE = ('tests', 'pyproject.toml', 'README.md', 'configs', 'tools', 'bioattn_mm/ops/csrc')
+SUITE = ('tests', 'benchmarks', 'pyproject.toml', 'README.md', 'configs', 'tools', 'bioattn_mm/ops/csrc')
 PYTEST = ('python', '-m', 'pytest', '-q', '-p', 'no:cacheprovider')
 # The tests of each instruction set are `make test-capabilities`.
 OPERATORS_TESTS = (*PYTEST, '--ignore', 'tests/ops/test_capabilities.py', 'tests/ops')
