@@ -41,8 +41,9 @@ help:
 	@echo 'make test-real DATA=FOLDER   train, test, predict and export on real data, whose archives are in the folder (minutes)'
 	@echo 'make dry-run-all   the first training step of every config at full size (hours on a CPU)'
 	@echo 'make test-package   installs wheel and sdist into empty environments, trains and predicts there'
-	@echo 'make test-bounds    the wheel in the lowest, the newest and other releases of torch, with each Python (hours); the'
-	@echo "             operators' tests in the newest Python of each torch, --check and trainings in all; compiling for ARM"
+	@echo 'make test-bounds    the wheel in the lowest, the newest and other releases of torch, with each Python (an hour); the'
+	@echo "             operators' tests and trainings in the newest Python of each torch, --check and predictions in all;"
+	@echo '             compiling for ARM. WHEEL=dist/... goes on with a wheel that is there'
 	@echo 'make test-capabilities   the tests of the CPU operators with each instruction set below the one in use'
 	@echo 'make test-asan      the tests of the operators under AddressSanitizer, compiled into build/asan'
 	@echo 'make test-arm       the tests of the operators on 64-bit ARM in an emulator, compiled into build/arm'
@@ -158,8 +159,10 @@ test-package: setup $(VENV)/.ready-deploy
 BOUNDS_PYTHONS ?= $(foreach minor,14 13 12 11 10,$(firstword \
 	$(wildcard $(HOME)/.pyenv/versions/3.$(minor).*/bin/python) $(shell command -v python3.$(minor))))
 
-test-bounds: wheel
-	tests/package/bounds.sh dist/bioattn_mm-*.whl $(BOUNDS_PYTHONS)
+# WHEEL=dist/... for one that is there: what has passed with it is not run again.
+test-bounds: $(if $(WHEEL),$(VENV)/.ready-wheel,wheel)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/package/bounds.py \
+		$(or $(WHEEL),dist/bioattn_mm-*.whl) --pythons $(BOUNDS_PYTHONS) $(BOUNDS_ARGS)
 	tests/package/cross_compile.sh $(BIN)/python
 
 # The variables lower PyTorch, oneDNN and MKL, too; what runs kernels for GPUs on the CPU is left out.

@@ -24,6 +24,9 @@ CSRC = ROOT / 'bioattn_mm' / 'ops' / 'csrc'
 # The first torch whose stable ABI has `parallel_for`, lists and strings.
 LOWEST_TORCH = '2.10'
 WITHOUT_OPS = 'BIOATTN_MM_WITHOUT_OPS'
+# That of manylinux_2_28, which the wheel must run with.
+OLDEST_GLIBC = (2, 28)
+OLD_GLIBC = (':librt.so.1', ':libdl.so.2', ':libpthread.so.0')
 
 
 def compiled_operators() -> dict:
@@ -88,7 +91,10 @@ def library(name: str, sources: list, architectures: str = '') -> Extension:
         include_dirs=[str(CSRC), *include_paths(device)],
         library_dirs=library_paths(device),
         # CUDA's runtime is a part of the library, so that any driver of its release runs it, whatever torch brings.
-        libraries=['torch_cpu', *(['torch_cuda', 'cudart_static', 'rt', 'dl'] if architectures else [])],
+        # It calls functions that an old glibc has in libraries of their own.
+        libraries=['torch_cpu', *(['torch_cuda', *OLD_GLIBC] if architectures else [])],
+        extra_objects=[cuda_runtime(library_paths(device))] if architectures else [],
+        extra_link_args=['-Wl,--no-as-needed'] if architectures else [],
         define_macros=[
             ('BIOATTN_VERSION', f'"{version}"'),
             *([('USE_CUDA', None), ('BIOATTN_CUDA_ARCHITECTURES', f'"{architectures}"')] if architectures else []),
@@ -96,6 +102,32 @@ def library(name: str, sources: list, architectures: str = '') -> Extension:
         extra_compile_args=dict(cxx=cxx, nvcc=nvcc),
         py_limited_api=True,
     )
+
+
+def cuda_runtime(folders: list[str]) -> str:
+    """CUDA's static runtime, as a copy that runs with `OLDEST_GLIBC` where this machine's glibc is younger.
+
+    A linker takes the default version of a function, such as dlopen@GLIBC_2.34, though the old ones are there as
+    well; the copy names them. For what the operators call themselves, csrc/old_linux.h does that.
+    """
+    runtime = next(path for folder in folders if (path := Path(folder) / 'libcudart_static.a').is_file())
+    compiler = os.environ.get('CC', 'cc').split()[-1]
+    glibc = subprocess.check_output([compiler, '-print-file-name=libc.so.6'], text=True).strip()
+    symbols = subprocess.check_output(['nm', '-D', '--defined-only', glibc], text=True)
+    newer, old = set(), {}
+    for name, at, version in re.findall(r' (\w+)(@@?)GLIBC_([\d.]+)$', symbols, re.MULTILINE):
+        numbers = tuple(map(int, version.split('.')))
+        if numbers <= OLDEST_GLIBC:
+            old[name] = max(old.get(name, ()), numbers)
+        elif at == '@@':
+            newer.add(name)
+    lines = [f'{name} {name}@GLIBC_{".".join(map(str, old[name]))}\n' for name in sorted(newer & set(old))]
+    renamed = ROOT / 'build' / 'glibc_symbols.txt'
+    renamed.parent.mkdir(exist_ok=True)
+    renamed.write_text(''.join(lines))
+    copy = renamed.with_name(runtime.name)
+    subprocess.check_call(['objcopy', f'--redefine-syms={renamed}', runtime, copy])
+    return str(copy)
 
 
 class AnyPython(bdist_wheel):

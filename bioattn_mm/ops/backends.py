@@ -67,6 +67,8 @@ if LIBRARY_IS_LOADED:
     register_all()
 # Compute capabilities that the CUDA operators were compiled for, such as '8.0 9.0+PTX'; empty without CUDA.
 CUDA_ARCHITECTURES = '' if WHY_NOT_ON_CUDA else torch.ops.bioattn_mm.cuda_architectures()
+# The release of CUDA that they were compiled with, and the last one that the driver runs, such as 13000 and 12080.
+CUDA_RELEASES = (0, 0) if WHY_NOT_ON_CUDA else torch.ops.bioattn_mm.cuda_releases()
 
 
 def capabilities_of(architectures: str) -> list[tuple[int, int]]:
@@ -105,6 +107,12 @@ def why_not_compiled(device: torch.device) -> str | None:
             return (
                 f'the operators were compiled for compute capability {CUDA_ARCHITECTURES}, and {gpu.name} has '
                 f'{gpu.major}.{gpu.minor}'
+            )
+        compiled, driver = CUDA_RELEASES
+        if driver // 1000 < compiled // 1000:  # a driver runs all releases of its major version
+            return (
+                f'the operators were compiled with CUDA {compiled // 1000}.{compiled % 1000 // 10}, and the driver '
+                f'runs CUDA {driver // 1000}.{driver % 1000 // 10} at most'
             )
     return None
 

@@ -3,7 +3,9 @@
 The formulas run in float64 on the same device. What comes out is a report in Markdown, to paste into an issue.
 """
 
+import statistics
 import time
+import timeit
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -11,7 +13,6 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor
-from torch.utils.benchmark import Timer
 
 from .backends import available_backends
 from .samples import HALF, OPERATORS, Operator, Sizes
@@ -22,7 +23,8 @@ TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 5e-3, tor
 # PyTorch (that of the scale in float32 by 1.4e-5 where the operator's differs by 3.0e-5).
 GRADIENT_FACTOR = 4
 SMALLEST_SCALE = 0.1
-SECONDS_TO_TIME = 0.2  # for each time, at least
+SECONDS_TO_TIME = 0.2  # for each time, about
+REPEATS = 5  # of which a time is the median
 
 
 def check(device: str, operators: Sequence[str], times: bool = True) -> bool:
@@ -163,9 +165,17 @@ def training_step(
 
 
 def time_of(step: Callable[[], object]) -> float:
-    """Seconds of a call, the median of many."""
-    timer = Timer('step()', globals=dict(step=step), num_threads=torch.get_num_threads())
-    return timer.blocked_autorange(min_run_time=SECONDS_TO_TIME).median
+    """Seconds of a call, the median of several; `torch.utils.benchmark` needs setuptools, which may not be there."""
+
+    def now() -> float:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    step()
+    timer = timeit.Timer(step, timer=now)
+    number = max(round(SECONDS_TO_TIME / REPEATS / timer.timeit(1)), 1)
+    return statistics.median(timer.repeat(REPEATS, number)) / number
 
 
 def time_text(seconds: float) -> str:

@@ -17,7 +17,8 @@ int main(int, char** argv) {
   image.convertTo(image, CV_32FC3);
   cv::subtract(image, cv::Scalar(103.53, 116.28, 123.675), image);
   cv::divide(image, cv::Scalar(57.375, 57.12, 58.395), image);
-  // Zeros at the right and at the bottom, up to a size that the file takes: of --via torch; mmdeploy's take all, 1 and 1.
+  // Zeros at the right and at the bottom, up to a size that the file takes: of --via torch; mmdeploy's take all, 1
+  // and 1.
   const int minimum = 64, multiple = 32, rows = image.rows, columns = image.cols;
   const auto padding = [&](int side) {
     return (std::max(side, minimum) + multiple - 1) / multiple * multiple - side;

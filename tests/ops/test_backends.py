@@ -19,7 +19,7 @@ GPU = torch.device('cuda', 0)
 def gpu(monkeypatch: pytest.MonkeyPatch):
     """Pretends that there is a GPU, and operators for some: `gpu(capability=(8, 6), compiled='8.0 9.0')`."""
 
-    def pretend(capability: tuple[int, int], compiled: str) -> None:
+    def pretend(capability: tuple[int, int], compiled: str, driver: int = 13000) -> None:
         properties = SimpleNamespace(name='Some GPU', major=capability[0], minor=capability[1])
         monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
         monkeypatch.setattr(torch.cuda, 'get_device_properties', lambda device: properties)
@@ -29,6 +29,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch):
             backends, 'WHY_NOT_ON_CUDA', None if compiled else 'the operators were compiled without CUDA'
         )
         monkeypatch.setattr(backends, 'CUDA_CAPABILITIES', capabilities_of(compiled))
+        monkeypatch.setattr(backends, 'CUDA_RELEASES', (13000, driver))
 
     monkeypatch.delenv('BIOATTN_MM_BACKEND', raising=False)
     backends._warn_once.cache_clear()
@@ -75,6 +76,14 @@ def test_a_gpu_without_compiled_operators_is_warned_of_once(gpu) -> None:
     gpu((7, 5), '')
     with pytest.warns(UserWarning, match='in PyTorch, slower: the operators were compiled without CUDA; to build'):
         assert choose_backend(GPU, None) == 'reference'
+
+
+def test_a_driver_older_than_the_operators(gpu) -> None:
+    gpu((9, 0), '9.0', driver=12080)
+    with pytest.warns(UserWarning, match='slower: .* with CUDA 13.0, and the driver runs CUDA 12.8 at most'):
+        assert choose_backend(GPU, None) == 'reference'
+    gpu((9, 0), '9.0', driver=13010)
+    assert choose_backend(GPU, None) == 'cuda'
 
 
 def test_arguments_that_the_kernels_do_not_take(gpu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,3 +155,15 @@ def test_a_torch_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, 'LIBRARY', backends.Path(__file__))
     with pytest.warns(UserWarning, match=r'need torch 2\.10 or later, and this is torch 2\.9\.1\+cpu'):
         assert backends._load_library()
+
+
+def test_libraries_that_torch_cannot_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ('LIBRARY', 'CUDA_LIBRARY'):
+        monkeypatch.setattr(backends, name, backends.Path(__file__))
+    monkeypatch.setattr(backends, 'WHY_NOT_LOADED', None)
+    with pytest.warns(UserWarning, match=r'do not fit torch 2\..* \(.*\): attention runs in PyTorch, slower'):
+        assert backends._load_library()
+    monkeypatch.setattr(torch.version, 'cuda', '13.0')
+    assert backends._load_cuda_library().startswith('the operators for CUDA do not fit torch 2.')
+    monkeypatch.setattr(torch.version, 'cuda', None)
+    assert backends._load_cuda_library().endswith('is built for the CPU alone')

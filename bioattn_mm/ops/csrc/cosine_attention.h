@@ -12,7 +12,8 @@ namespace bioattn_mm {
 struct CosineInputs {
   static constexpr size_t kTensors = 11;
 
-  Tensor query, key_value, pooled_key_value;   // (B, H, W, heads, d), (B, H, W, 2, heads, d), (B, Ph, Pw, 2, heads, d)
+  Tensor query, key_value;                     // (B, H, W, heads, d), (B, H, W, 2, heads, d)
+  Tensor pooled_key_value;                     // (B, Ph, Pw, 2, heads, d)
   Tensor scale, query_embedding, window_bias;  // (heads), (heads, d), (heads, k * k)
   Tensor pooled_bias;                          // (heads, R, C)
   Tensor pooled_bias_rows;                     // (H, Ph), int64

@@ -11,8 +11,8 @@ namespace cuda_on_cpu {
 constexpr int kLanes = 32, kMaxThreads = 256, kMaxWarps = kMaxThreads / kLanes;
 
 // When a thread accesses memory. An interval ends at each barrier of the block, which orders the accesses of all its
-// threads; a warp step ends at each barrier of the warp, which orders those of its lanes. Numbers of intervals are not
-// used again in later blocks.
+// threads; a warp step ends at each barrier of the warp, which orders those of its lanes. Numbers of intervals are
+// not used again in later blocks.
 struct Time {
   uint64_t interval = 0;
   uint32_t warp_step = 0;

@@ -28,8 +28,8 @@ uint32_t shared_address(const void* pointer);
 // Reads `size` bytes, at an address that must be a multiple of `size`.
 void read_shared(void* target, uint32_t address, size_t size);
 
-// Copies `from_source` bytes to shared memory, and zeros up to `size`, when the thread calls `finish_copies`. Until then
-// nobody may read or write them.
+// Copies `from_source` bytes to shared memory, and zeros up to `size`, when the thread calls `finish_copies`. Until
+// then nobody may read or write them.
 void copy_later(uint32_t address, const void* source, size_t size, size_t from_source);
 void finish_copies();
 

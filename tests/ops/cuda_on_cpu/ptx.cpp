@@ -30,13 +30,14 @@ To as(const From& bits) {
 uint32_t word(const Operand& operand) { return static_cast<uint32_t>(operand.input); }
 float number(const Operand& operand) { return as<float>(word(operand)); }
 
-// mma.sync as the PTX ISA describes it ("Matrix fragments for mma.m16n8k8 / mma.m16n8k16"), not as the kernels use it.
+// mma.sync as the PTX ISA describes it ("Matrix fragments for mma.m16n8k8 / mma.m16n8k16"), not as the kernels use
+// it.
 //
-// A 32-bit register holds `packed` neighbours of a row of A, or of a column of B: one tf32 number or two half-precision
-// ones. Of A (16 x K), lane 4 * (row % 8) + (k / packed) % 4 holds the element (row, k), in its register
-// (row >= 8) + 2 * (k / (4 * packed)). Of B (K x 8), lane 4 * column + (k / packed) % 4 holds the element (k, column),
-// in its register k / (4 * packed). Of C and D (16 x 8), a lane holds rows lane / 4 and lane / 4 + 8 at columns
-// 2 * (lane % 4) and the next.
+// A 32-bit register holds `packed` neighbours of a row of A, or of a column of B: one tf32 number or two
+// half-precision ones. Of A (16 x K), lane 4 * (row % 8) + (k / packed) % 4 holds the element (row, k), in its
+// register (row >= 8) + 2 * (k / (4 * packed)). Of B (K x 8), lane 4 * column + (k / packed) % 4 holds the element
+// (k, column), in its register k / (4 * packed). Of C and D (16 x 8), a lane holds rows lane / 4 and lane / 4 + 8 at
+// columns 2 * (lane % 4) and the next.
 
 // The numbers that a register holds.
 void tf32(uint32_t word, float* numbers) {

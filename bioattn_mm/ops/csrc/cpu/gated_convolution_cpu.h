@@ -9,11 +9,12 @@ namespace {
 // A tile. At its borders the gradient of the convolution is computed twice, which costs less than to store it.
 constexpr int64_t kRows = 32, kColumns = 32;
 constexpr int64_t kTaps = 9, kCacheLine = 64;
-// Neighbouring cache lines of each token that are computed together, row by row, at most. The tokens of a tile lie in more
-// pages than the processor keeps addresses of, so that a page is looked up anew for each row: once for all of these lines.
-// Instruction sets with more registers keep the one with which they were measured.
+// Neighbouring cache lines of each token that are computed together, row by row, at most. The tokens of a tile lie in
+// more pages than the processor keeps addresses of, so that a page is looked up anew for each row: once for all of these
+// lines. Instruction sets with more registers keep the one with which they were measured.
 constexpr int64_t kLines = kRegisters < 32 ? 8 : 1;
-// Sums of the backward pass, for the gradients of the convolution's weight and bias and of the bias of gate and features.
+// Sums of the backward pass, for the gradients of the convolution's weight and bias and of the bias of gate and
+// features.
 enum { kOfConvolution = kTaps,
        kOfGate,
        kOfFeatures,
@@ -207,8 +208,8 @@ struct ConvolveTransposed {
   }
 };
 
-// The vectors of a tile's channels. All are computed row by row, as long as the cache lines that they share are near: rows
-// of an image can be at distances at which they evict each other.
+// The vectors of a tile's channels. All are computed row by row, as long as the cache lines that they share are near:
+// rows of an image can be at distances at which they evict each other.
 template <typename Data, template <typename> typename LanesOf>
 struct AllLanes {
   BIOATTN_INLINE explicit AllLanes(const Tile<Data>& tile) : number((tile.last - tile.first) / kLanes<Number<Data>>) {
@@ -294,8 +295,8 @@ void for_tiles(const Tensor& x, const Tile<Data>& all, const Compute& compute) {
   });
 }
 
-// An uninitialised tensor like another. Memory above 32 MiB comes from the system anew each time, and tiles would bring
-// its pages of 4 KiB into use in an order that no cache likes; pages of 2 MiB are brought at once.
+// An uninitialised tensor like another. Memory above 32 MiB comes from the system anew each time, and tiles would
+// bring its pages of 4 KiB into use in an order that no cache likes; pages of 2 MiB are brought at once.
 Tensor empty_in_large_pages(const Tensor& like) {
   Tensor tensor = empty_like(like);
 #ifdef MADV_HUGEPAGE
@@ -329,7 +330,8 @@ Tensor forward(
     using T = Number<Data>;
     Tile<Data> all{};
     all.x = static_cast<const Data*>(x.const_data_ptr()), all.output = static_cast<Data*>(output.mutable_data_ptr());
-    all.weight = taps.const_data_ptr<T>(), all.bias = bias.const_data_ptr<T>(), all.x_bias = x_bias.const_data_ptr<T>();
+    all.weight = taps.const_data_ptr<T>(), all.bias = bias.const_data_ptr<T>(),
+    all.x_bias = x_bias.const_data_ptr<T>();
     all.height = x.size(1), all.width = x.size(2), all.channels = channels;
     for_tiles(x, all, [](const auto& tile) { convolve(tile); });
   });
@@ -349,7 +351,8 @@ GatedConvolutionGradients backward(
     Tile<Data> all{};
     all.x = static_cast<const Data*>(x.const_data_ptr());
     all.grad_output = static_cast<const Data*>(grad_output.const_data_ptr());
-    all.weight = taps.const_data_ptr<T>(), all.bias = bias.const_data_ptr<T>(), all.x_bias = x_bias.const_data_ptr<T>();
+    all.weight = taps.const_data_ptr<T>(), all.bias = bias.const_data_ptr<T>(),
+    all.x_bias = x_bias.const_data_ptr<T>();
     all.grad_x = static_cast<Data*>(grad_x.mutable_data_ptr()), all.sums = sums.mutable_data_ptr<T>();
     all.height = x.size(1), all.width = x.size(2), all.channels = channels;
     for_tiles(x, all, [](const auto& tile) { differentiate(tile); });

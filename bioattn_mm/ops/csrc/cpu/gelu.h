@@ -16,7 +16,8 @@ BIOATTN_INLINE void normal_distribution(
   const Vector<float> half = 0.70710678f * (x < 0 ? -x : x);
   const Vector<float> exponent = exponential(-half * half);
   const Vector<float> t = 1 / (1 + 0.3275911f * half);
-  const Vector<float> p = (((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f;
+  const Vector<float> p =
+      (((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f;
   const Vector<float> tail = 0.5f * p * t * exponent;
   cumulative = x < 0 ? tail : 1 - tail;
   density = 0.39894228f * exponent;
@@ -24,7 +25,8 @@ BIOATTN_INLINE void normal_distribution(
 
 BIOATTN_INLINE void normal_distribution(
     const Vector<double>& x, Vector<double>& cumulative, Vector<double>& density, const void*) {
-  for (int64_t lane = 0; lane < kLanes<double>; ++lane) cumulative[lane] = 0.5 * std::erfc(-x[lane] * 0.70710678118654752440);
+  for (int64_t lane = 0; lane < kLanes<double>; ++lane)
+    cumulative[lane] = 0.5 * std::erfc(-x[lane] * 0.70710678118654752440);
   density = 0.39894228040143267794 * exponential(Vector<double>(-0.5 * x * x));
 }
 
@@ -42,14 +44,15 @@ BIOATTN_INLINE void normal_distribution(
   const Vector<float> half = 0.70710678f * (x < 0 ? -x : x);
   const Vector<float> exponent = rough_exponential(-half * half);
   const Vector<float> t = rough_inverse(1 + 0.3275911f * half);
-  const Vector<float> p = (((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f;
+  const Vector<float> p =
+      (((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f;
   const Vector<float> tail = 0.5f * p * t * exponent;
   cumulative = x < 0 ? tail : 1 - tail;
   density = 0.39894228f * exponent;
 }
 
-// The forward pass needs no density: a polynomial for the distribution function where |x| < 4.25, to 1.5e-5, takes half
-// of the instructions.
+// The forward pass needs no density: a polynomial for the distribution function where |x| < 4.25, to 1.5e-5, takes
+// half of the instructions.
 BIOATTN_INLINE Vector<float> gelu(const Vector<float>& x, const NativeBFloat16*) {
   constexpr float kCoefficients[] = {-5.32785283e-9f, 2.25546472e-7f, -5.62651212e-6f, 9.34199852e-5f,
                                      -1.10857515e-3f, 9.81609151e-3f, -6.63452893e-2f, 3.98907125e-1f};

@@ -10,8 +10,8 @@ namespace {
 constexpr int64_t kGrain = 1 << 14;
 
 // The cells of one axis, which overlap where the length is no multiple of their number: cell u has the positions from
-// u * length / cells, rounded down, to (u + 1) * length / cells, rounded up. The same with the roles exchanged are the
-// cells that a position is in.
+// u * length / cells, rounded down, to (u + 1) * length / cells, rounded up. The same with the roles exchanged are
+// the cells that a position is in.
 struct Axis {
   int64_t length, cells;
 
@@ -64,7 +64,8 @@ BIOATTN_KERNEL void pool(const Pooling<Data> p) {
 template <typename Data>
 BIOATTN_KERNEL void differentiate_pool(const Pooling<Data> p) {
   using T = Number<Data>;
-  const Axis rows = p.s.rows, columns = p.s.columns, cells_of_row = rows.transposed(), cells_of_column = columns.transposed();
+  const Axis rows = p.s.rows, columns = p.s.columns, cells_of_row = rows.transposed(),
+             cells_of_column = columns.transposed();
   for (int64_t row = p.begin; row < p.end; ++row) {
     const int64_t image = row / rows.length, i = row % rows.length;
     const int64_t top = cells_of_row.begin(i), bottom = cells_of_row.end(i);
@@ -76,7 +77,8 @@ BIOATTN_KERNEL void differentiate_pool(const Pooling<Data> p) {
         for (int64_t u = top; u < bottom; ++u)
           for (int64_t v = left; v < right; ++v) {
             const int64_t cell = (image * rows.cells + u) * columns.cells + v;
-            gradient += load(p.grad_output + cell * p.s.channels + c) * (p.inverse_sizes[u] * p.inverse_sizes[rows.cells + v]);
+            gradient += load(p.grad_output + cell * p.s.channels + c) *
+                        (p.inverse_sizes[u] * p.inverse_sizes[rows.cells + v]);
           }
         const Vector<T> x = load(p.x + token + c);
         Vector<T> cumulative, density;
@@ -134,8 +136,8 @@ Tensor backward(const Tensor& grad_output, const Tensor& x) {
     using Data = decltype(data);
     const auto inverse = inverse_sizes<Number<Data>>(s);
     parallel_for(0, rows, kGrain / std::max(int64_t(1), numbers) + 1, [&](int64_t begin, int64_t end) {
-      differentiate_pool(
-          Pooling<Data>{s, data_of<Data>(x), data_of<Data>(grad_output), nullptr, data_of<Data>(grad_x), inverse.data(), begin, end});
+      differentiate_pool(Pooling<Data>{s, data_of<Data>(x), data_of<Data>(grad_output), nullptr,
+                                       data_of<Data>(grad_x), inverse.data(), begin, end});
     });
   });
   return grad_x;

@@ -1,10 +1,10 @@
 // The instruction sets that the CPU kernels are compiled for, and which of them runs.
 //
 // Each instruction set has a source file of its own (default.cpp, avx2.cpp, ...), which includes all kernels in a
-// namespace of its name, with vectors as wide as its registers. A binary holds all of them, and `kernels` picks one set
-// when an operator is called. Compilers make code for an instruction set of what stands between BIOATTN_TARGET and
-// BIOATTN_END_TARGET alone: the inline functions of other headers, of which the linker keeps one copy for all files, must
-// run on any processor, which a flag of the compiler for the whole file would not give.
+// namespace of its name, with vectors as wide as its registers. A binary holds all of them, and `kernels` picks one
+// set when an operator is called. Compilers make code for an instruction set of what stands between BIOATTN_TARGET
+// and BIOATTN_END_TARGET alone: the inline functions of other headers, of which the linker keeps one copy for all
+// files, must run on any processor, which a flag of the compiler for the whole file would not give.
 #pragma once
 
 #include "../aggregated_attention.h"
@@ -75,8 +75,9 @@ const CpuKernels& cpu_kernels(ScalarType dtype);
 // Whether those for bfloat16 have instructions for it.
 inline bool has_bfloat16_instructions() { return cpu_kernels(kBFloat16).has_bfloat16_instructions; }
 
-// The name of the instruction set in use: default, avx2, avx512, or avx512_bf16, which is avx512 with instructions for
-// bfloat16. At first it is that of PyTorch's own operators, which the environment variable ATEN_CPU_CAPABILITY lowers.
+// The name of the instruction set in use: default, avx2, avx512, or avx512_bf16, which is avx512 with instructions
+// for bfloat16. At first it is that of PyTorch's own operators, which the environment variable ATEN_CPU_CAPABILITY
+// lowers.
 std::string cpu_capability();
 
 // Those that this processor runs, the simplest first.

@@ -44,8 +44,8 @@ BIOATTN_INLINE To same_bits(const From& from) {
 }
 
 // exp(x) for x <= 88, to 2e-7 and 1.4e-8 |x| of its value, for a number or a vector with as many unsigned integers:
-// 2^n 2^f with n = x / ln 2 rounded to an integer, and a polynomial for 2^f. It gives the smallest normal number instead
-// of anything smaller, 0 included; NaN stays NaN.
+// 2^n 2^f with n = x / ln 2 rounded to an integer, and a polynomial for 2^f. It gives the smallest normal number
+// instead of anything smaller, 0 included; NaN stays NaN.
 template <typename Unsigned, typename Float>
 BIOATTN_INLINE Float exponential_of(const Float& x) {
   constexpr float kInverseOfLn2 = 1.44269504f;
@@ -53,7 +53,9 @@ BIOATTN_INLINE Float exponential_of(const Float& x) {
   const Float limited = larger(Float{} - 87.f, x);
   const Float shifted = limited * kInverseOfLn2 + kRoundToInteger;
   const Float f = limited * kInverseOfLn2 - (shifted - kRoundToInteger);
-  const Float p = ((((f * 1.32647261e-3f + 9.67151299e-3f) * f + 5.55073359e-2f) * f + 2.40222424e-1f) * f + 6.93147004e-1f) * f + 1.f;
+  const Float p =
+      ((((f * 1.32647261e-3f + 9.67151299e-3f) * f + 5.55073359e-2f) * f + 2.40222424e-1f) * f + 6.93147004e-1f) * f +
+      1.f;
   return same_bits<Float>(same_bits<Unsigned>(p) + (same_bits<Unsigned>(shifted) << 23));  // n into the exponent
 }
 

@@ -1,11 +1,11 @@
 // Table of the log-spaced position bias on the CPU, without a hidden activation for each of its numbers.
 //
 // In a row of the table, a hidden unit is relu(offset + slope * x) of the column's coordinate x: in the order of the
-// coordinates it is active in the last columns, if the slope is not negative, or in the first ones, and linear there. So
-// the columns need only sums of offsets and of slopes, times the weights, over the units that are active in them: each
-// unit is added where its columns end, and sums over these places give the columns. In the backward pass each unit takes
-// the sums of the gradients of its columns in the same way. A row costs hidden + columns steps for all heads, not
-// hidden * columns.
+// coordinates it is active in the last columns, if the slope is not negative, or in the first ones, and linear there.
+// So the columns need only sums of offsets and of slopes, times the weights, over the units that are active in them:
+// each unit is added where its columns end, and sums over these places give the columns. In the backward pass each
+// unit takes the sums of the gradients of its columns in the same way. A row costs hidden + columns steps for all
+// heads, not hidden * columns.
 #pragma once
 
 #include "vectors.h"
@@ -27,8 +27,8 @@ struct HeadsOf {
   typedef T type __attribute__((vector_size(kHeads * sizeof(T)), aligned(alignof(T)), may_alias));
 };
 
-// A row of the table for one group of heads. A place says how many columns a unit is active in: the last ones for places
-// 0 to `columns`, the first ones for those that follow.
+// A row of the table for one group of heads. A place says how many columns a unit is active in: the last ones for
+// places 0 to `columns`, the first ones for those that follow.
 template <typename T>
 struct Row {
   int64_t hidden, columns, heads;  // hidden units padded to whole vectors, columns, 4, 8 or 16 heads
@@ -229,7 +229,8 @@ LogCPBGradients backward(
       for (int64_t row = block * layers.rows / blocks; row < (block + 1) * layers.rows / blocks; ++row) {
         for (int64_t head = first_head; head < std::min(layers.heads, first_head + lanes); ++head)
           for (int64_t c = 0; c < layers.columns; ++c)
-            grad_row[c * lanes + head - first_head] = grad_data[(head * layers.rows + row) * layers.columns + order[c]];
+            grad_row[c * lanes + head - first_head] =
+                grad_data[(head * layers.rows + row) * layers.columns + order[c]];
         differentiate_row(RowGradient<T>{
             layers.row(row, group, places.data(), sums.data(), nullptr), grad_row.data(), vertical_data + row,
             unit_sums_data + task * size});

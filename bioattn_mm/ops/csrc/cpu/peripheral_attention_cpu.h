@@ -1,8 +1,8 @@
 // Peripheral attention on the CPU, fused: log Phi_p and attention weights exist for one block of queries at a time.
 //
-// What belongs to the keys of one query is a flat array with rows of W + 2 positions (`pitch`), the width of a query's
-// window of the plane. The 9 inputs of a 3 x 3 convolution are then at fixed distances from its output, in whole
-// vectors, whatever the width; the last two positions of each row are computed and not used.
+// What belongs to the keys of one query is a flat array with rows of W + 2 positions (`pitch`), the width of a
+// query's window of the plane. The 9 inputs of a 3 x 3 convolution are then at fixed distances from its output, in
+// whole vectors, whatever the width; the last two positions of each row are computed and not used.
 //
 // In the backward pass every task owns all gradients that it adds to (of its queries, keys or hidden channels): sums
 // have the same order for any number of threads.
@@ -17,10 +17,10 @@ namespace {
 // channels and positions, or of a matrix.
 constexpr int64_t kGroup = 4, kColumns = kRegisters / 2 / kGroup * kVectorBytes / sizeof(float);
 constexpr int64_t kHalfColumns = kColumns / 2;  // in the last columns of a matrix
-constexpr int64_t kSteps = 128;                 // steps of a matrix product for which its second factor stays in the first-level cache
+constexpr int64_t kSteps = 128;                 // steps of a matrix product for which its second factor stays in L1
 constexpr int64_t kTaps = 9;
 constexpr int64_t kLanes = 16;           // positions in a step of the other loops
-constexpr int64_t kChunk = 1024;         // positions for which the operands of weight gradients stay in the first-level cache
+constexpr int64_t kChunk = 1024;         // positions for which the operands of weight gradients stay in L1
 constexpr int64_t kQueries = 32;         // queries of a block
 constexpr int64_t kBandPairs = 1 << 20;  // pairs of query and key, of all heads, in a band of the backward pass
 constexpr int64_t kSlices = 4;           // parts of a band whose gradients of the plane are summed separately
@@ -59,7 +59,9 @@ struct Sizes {
     return place / width * plane_pitch + place % width;
   }
   // Number of a token in (B, heads, H * W).
-  int64_t token(int64_t image, int64_t head, int64_t number) const { return (image * heads + head) * tokens + number; }
+  int64_t token(int64_t image, int64_t head, int64_t number) const {
+    return (image * heads + head) * tokens + number;
+  }
 
   int64_t batch, heads, tokens, head_dims, hidden, height, width;
   int64_t pitch, plane_pitch;
@@ -157,8 +159,8 @@ BIOATTN_KERNEL void convolve(const Convolution<T> task) {
   }
 }
 
-// c = a b, or c += a b, for matrices a (rows, steps), b (steps, columns) and c (rows, columns). Rows are a multiple of
-// kGroup, columns of kHalfColumns.
+// c = a b, or c += a b, for matrices a (rows, steps), b (steps, columns) and c (rows, columns). Rows are a multiple
+// of kGroup, columns of kHalfColumns.
 template <typename T>
 struct Product {
   const T* a;
@@ -204,7 +206,8 @@ BIOATTN_KERNEL void multiply(const Product<T> task) {
         const T* a = task.a + row * task.row_stride + first * task.step_stride;
         T* c = task.c + row * task.c_stride + column;
         if (task.columns - column >= kColumns)
-          multiply_block<kColumns>(a, task.row_stride, task.step_stride, b, task.b_stride, c, task.c_stride, steps, add);
+          multiply_block<kColumns>(a, task.row_stride, task.step_stride, b, task.b_stride, c, task.c_stride, steps,
+                                   add);
         else
           multiply_block<kHalfColumns>(
               a, task.row_stride, task.step_stride, b, task.b_stride, c, task.c_stride, steps, add);
@@ -335,8 +338,8 @@ BIOATTN_KERNEL void compute_grad_softmax(const GradSoftmax<T> task) {
   }
 }
 
-// Gradients of the second convolution's weight for kGroup hidden channels: products of the gradients of its outputs and
-// of its inputs at every distance, summed over the positions into vectors.
+// Gradients of the second convolution's weight for kGroup hidden channels: products of the gradients of its outputs
+// and of its inputs at every distance, summed over the positions into vectors.
 template <typename T>
 struct GradWeight {
   const T* grad_convolved;  // (head_groups * kGroup, stride)
@@ -361,7 +364,8 @@ BIOATTN_KERNEL void add_grad_weight(const GradWeight<T> task) {
           for (int64_t lane = 0; lane < kLanes; ++lane) {
             for (int64_t head = 0; head < kGroup; ++head) {
               const T factor = grad[head * task.stride + k + lane];
-              for (int64_t dx = 0; dx < 3; ++dx) sum[(head * 3 + dx) * kLanes + lane] += factor * input[k + dx + lane];
+              for (int64_t dx = 0; dx < 3; ++dx)
+                sum[(head * 3 + dx) * kLanes + lane] += factor * input[k + dx + lane];
             }
           }
         }
@@ -421,7 +425,8 @@ struct Buffer {
   T* data;
 };
 
-// Weights of a convolution as `Convolution` reads them, those of missing channels zero: from (outputs, inputs, kTaps).
+// Weights of a convolution as `Convolution` reads them, those of missing channels zero: from (outputs, inputs,
+// kTaps).
 Tensor grouped_weights(const Tensor& weight) {
   const int64_t outputs = weight.size(0), groups = divide_up(outputs, kGroup);
   return pad(weight.contiguous(), {0, 0, 0, 0, 0, groups * kGroup - outputs})
@@ -454,8 +459,8 @@ struct Position {
     }
   }
 
-  // The second convolution for a query, (head_groups * kGroup, stride), through its hidden activations. Its bias is left
-  // out, because the norm subtracts the mean.
+  // The second convolution for a query, (head_groups * kGroup, stride), through its hidden activations. Its bias is
+  // left out, because the norm subtracts the mean.
   void convolve_window(int64_t query, T* activation, T* convolved) const {
     activate(query, 0, s.hidden, activation);
     convolve(Convolution<T>{
@@ -476,7 +481,8 @@ struct Position {
   const T *plane, *scale, *shift, *norm_weight, *norm_bias;
 };
 
-// Tokens (B, heads, H * W, d) as the second factor of a product over their channels: (B, heads, key_blocks, d, kColumns).
+// Tokens (B, heads, H * W, d) as the second factor of a product over their channels: (B, heads, key_blocks, d,
+// kColumns).
 Tensor blocks_of(const Tensor& tokens, const Sizes& s) {
   return pad(tokens, {0, 0, 0, s.key_blocks * kColumns - s.tokens})
       .view({s.batch, s.heads, s.key_blocks, kColumns, s.head_dims})
@@ -546,8 +552,8 @@ void forward(const PeripheralInputs& inputs, double eps, Tensor& output, Tensor&
         position.convolve_window(first + number, work.activation.data, work.convolved.data);
         for (int64_t head = 0; head < s.heads; ++head) {
           T unused;
-          position.compute_log_phi(
-              head, work.convolved.data, logits.data, log_phi.data + (head * kQueries + number) * s.key_stride, &unused);
+          position.compute_log_phi(head, work.convolved.data, logits.data,
+                                   log_phi.data + (head * kQueries + number) * s.key_stride, &unused);
         }
       }
       for (int64_t image = 0; image < s.batch; ++image) {
@@ -575,9 +581,8 @@ class Backward {
   Backward(const Tensor& grad_output, const PeripheralInputs& inputs, double eps, const Tensor& logsumexp)
       : s_(inputs),
         position_(inputs, s_, eps),
-        band_(
-            kQueries *
-            std::clamp(kBandPairs / (s_.heads * s_.tokens * kQueries), int64_t(1), divide_up(s_.tokens, kQueries))),
+        band_(kQueries *
+              std::clamp(kBandPairs / (s_.heads * s_.tokens * kQueries), int64_t(1), divide_up(s_.tokens, kQueries))),
         query_(inputs.query.const_data_ptr<T>()),
         grad_output_(grad_output.const_data_ptr<T>()),
         logsumexp_(logsumexp.const_data_ptr<T>()),
@@ -597,8 +602,8 @@ class Backward {
         inverse_deviation_(s_.heads * band_),
         grad_convolved_(band_ * s_.head_groups * kGroup * s_.stride),
         grad_plane_(zeros({kSlices, s_.hidden, s_.plane_stride}, inputs.plane.options())),
-        grad_weight_(zeros(
-            {kSlices, s_.hidden_groups, s_.head_groups, kGroup, 3, kGroup, 3}, inputs.plane.options().dtype(kDouble))),
+        grad_weight_(zeros({kSlices, s_.hidden_groups, s_.head_groups, kGroup, 3, kGroup, 3},
+                           inputs.plane.options().dtype(kDouble))),
         grad_norm_weight_(empty({s_.heads, s_.tokens}, inputs.plane.options())),
         grad_norm_bias_(empty_like(grad_norm_weight_)),
         grad_key_(zeros({s_.batch, s_.heads, round_up(s_.tokens, kGroup), s_.padded_dims}, inputs.key.options())),
@@ -620,11 +625,13 @@ class Backward {
     }
     grad_.key = grad_key_.narrow(2, 0, s_.tokens).narrow(3, 0, s_.head_dims).contiguous();
     grad_.value = grad_value_.narrow(2, 0, s_.tokens).narrow(3, 0, s_.head_dims).contiguous();
-    grad_.plane = grad_plane_.sum({0}).narrow(1, 0, s_.plane_stride - kLanes).reshape(grad_.plane.sizes()).contiguous();
+    grad_.plane =
+        grad_plane_.sum({0}).narrow(1, 0, s_.plane_stride - kLanes).reshape(grad_.plane.sizes()).contiguous();
     const Tensor weight = grad_weight_.sum({0})
                               .permute({1, 4, 0, 2, 3, 5})  // heads, hidden channels, rows, columns
                               .reshape({s_.head_groups * kGroup, s_.hidden_groups * kGroup, 3, 3});
-    grad_.conv_weight = weight.narrow(0, 0, s_.heads).narrow(1, 0, s_.hidden).to(grad_.plane.scalar_type()).contiguous();
+    grad_.conv_weight =
+        weight.narrow(0, 0, s_.heads).narrow(1, 0, s_.hidden).to(grad_.plane.scalar_type()).contiguous();
     grad_.norm_weight = grad_norm_weight_.sum({1});
     grad_.norm_bias = grad_norm_bias_.sum({1});
     return grad_;  // the output does not depend on conv_bias, whose gradient stays zero
@@ -666,7 +673,8 @@ class Backward {
         scale_to(work.query.data, query_ + token * d, queries * d, T(s_.logit_scale));
         multiply_keys(s_, work.query.data, queries, plane_of<T>(key_blocks_, image, head), weights_.data + place);
         std::copy_n(grad_output_ + token * d, queries * d, work.query.data);
-        multiply_keys(s_, work.query.data, queries, plane_of<T>(value_blocks_, image, head), grad_logits_.data + place);
+        multiply_keys(s_, work.query.data, queries, plane_of<T>(value_blocks_, image, head),
+                      grad_logits_.data + place);
         compute_grad_softmax(GradSoftmax<T>{
             log_phi_.data + place, logsumexp_ + token, weights_.data + place, grad_logits_.data + place,
             grad_log_phi_.data + place, queries, s_.tokens, s_.key_stride});
@@ -706,17 +714,17 @@ class Backward {
       for (int64_t number = begin; number < end; ++number)
         for (int64_t head = 0; head < s_.heads; ++head) {
           const int64_t place = row(head, number), sum = head * s_.tokens + first_ + number;
-          compute_grad_norm(GradNorm<T>{
-              grad_log_phi_.data + place, normalized_.data + place, position_.norm_weight[head],
-              position_.norm_bias[head], inverse_deviation_.data[head * band_ + number], log_phi_.data + place,
-              grad_convolved(number, head) + s_.gradient_start, grad_weight + sum, grad_bias + sum, s_.height, s_.width,
-              s_.pitch});
+          compute_grad_norm(GradNorm<T>{grad_log_phi_.data + place, normalized_.data + place,
+                                        position_.norm_weight[head], position_.norm_bias[head],
+                                        inverse_deviation_.data[head * band_ + number], log_phi_.data + place,
+                                        grad_convolved(number, head) + s_.gradient_start, grad_weight + sum,
+                                        grad_bias + sum, s_.height, s_.width, s_.pitch});
         }
     });
   }
 
-  // What the band adds to the gradients of the plane and of the second convolution's weight, and the gradients of scale
-  // and shift. A task is a slice of the band's queries and a group of hidden channels.
+  // What the band adds to the gradients of the plane and of the second convolution's weight, and the gradients of
+  // scale and shift. A task is a slice of the band's queries and a group of hidden channels.
   void add_position_gradients() {
     const int64_t slice = divide_up(queries_, kSlices);
     const int64_t weights = s_.head_groups * kGroup * 3 * kGroup * 3;  // of a task
@@ -733,10 +741,9 @@ class Backward {
         for (int64_t number = part * slice; number < std::min((part + 1) * slice, queries_); ++number) {
           const int64_t query = first_ + number;
           position_.activate(query, start, stop, activation.data);
-          convolve(Convolution<T>{
-              grad_convolved(number, 0) + s_.gradient_start - s_.margin,
-              transposed_weight_.const_data_ptr<T>() + group * s_.heads * kTaps * kGroup, grad_activation.data, s_.heads,
-              1, s_.stride, s_.pitch, s_.window});
+          convolve(Convolution<T>{grad_convolved(number, 0) + s_.gradient_start - s_.margin,
+                                  transposed_weight_.const_data_ptr<T>() + group * s_.heads * kTaps * kGroup,
+                                  grad_activation.data, s_.heads, 1, s_.stride, s_.pitch, s_.window});
           add_grad_weight(GradWeight<T>{
               grad_convolved(number, 0) + s_.gradient_start, activation.data, sums.data, s_.head_groups, s_.stride,
               s_.pitch, s_.convolved});

@@ -1,12 +1,12 @@
-// Attention with a relative position bias on the CPU, fused: attention weights exist for one block of queries and keys
-// at a time, and the softmax keeps a running maximum.
+// Attention with a relative position bias on the CPU, fused: attention weights exist for one block of queries and
+// keys at a time, and the softmax keeps a running maximum.
 //
 // A tile of queries is a rectangle of the grid, column by column. For one column of queries, the biases that its
 // queries need lie in one plane of rows as wide as the grid, and those of a query and all keys, in the order of the
 // keys, are consecutive numbers of this plane: adding them is one loop without indices, and so is their gradient.
 //
-// The products are matrix products in the BLAS of PyTorch. In the backward pass a task owns one head of one image, and
-// with it all gradients that it adds to: sums have the same order for any number of threads.
+// The products are matrix products in the BLAS of PyTorch. In the backward pass a task owns one head of one image,
+// and with it all gradients that it adds to: sums have the same order for any number of threads.
 #pragma once
 
 #include "kernels.h"
@@ -100,8 +100,8 @@ void for_queries(const Sizes& s, const Tile& tile, const Function& function) {
     for (int64_t i = tile.top; i < tile.top + tile.rows; ++i) function(query++, i * s.width + j);
 }
 
-// Calls function(plane, table, count) for each row of the planes of a tile: the places of its numbers among the planes,
-// and in the table of a head, (2 H - 1, 2 W - 1) biases of the offsets (key - query).
+// Calls function(plane, table, count) for each row of the planes of a tile: the places of its numbers among the
+// planes, and in the table of a head, (2 H - 1, 2 W - 1) biases of the offsets (key - query).
 template <typename Function>
 void for_planes(const Sizes& s, const Tile& tile, const Function& function) {
   for (int64_t column = 0; column < tile.columns; ++column)
@@ -112,7 +112,8 @@ void for_planes(const Sizes& s, const Tile& tile, const Function& function) {
     }
 }
 
-// A tile of queries, a block of keys, and what belongs to them. Loops take it by value, which keeps members in registers.
+// A tile of queries, a block of keys, and what belongs to them. Loops take it by value, which keeps members in
+// registers.
 template <typename T>
 struct Block {
   // Where the biases of a query and the block of keys are in the planes.
@@ -158,8 +159,8 @@ BIOATTN_KERNEL void compute_weights(const ForwardBlock<T> b) {
   }
 }
 
-// Turns the products of a block into weights in `logits`, and the gradients of the weights in `grad_logits` into those of
-// the logits, which are added to the gradients of the biases.
+// Turns the products of a block into weights in `logits`, and the gradients of the weights in `grad_logits` into
+// those of the logits, which are added to the gradients of the biases.
 template <typename T>
 BIOATTN_KERNEL void compute_gradients(const BackwardBlock<T> b) {
   for (int64_t query = 0; query < b.queries; ++query) {
@@ -178,9 +179,8 @@ BIOATTN_KERNEL void compute_gradients(const BackwardBlock<T> b) {
 }
 
 template <typename T>
-void forward(
-    const Tokens<T>& query, const Tokens<T>& key, const Tokens<T>& value, const Tensor& table, T scale, const Sizes& s,
-    Tensor& output, Tensor& logsumexp) {
+void forward(const Tokens<T>& query, const Tokens<T>& key, const Tokens<T>& value, const Tensor& table, T scale,
+             const Sizes& s, Tensor& output, Tensor& logsumexp) {
   const int64_t tiles = s.row_tiles * s.column_tiles, queries = s.tile_rows * s.tile_columns;
   const T* table_data = table.const_data_ptr<T>();
   T* output_data = output.mutable_data_ptr<T>();
@@ -314,9 +314,8 @@ std::tuple<Tensor, Tensor> forward(
   if (logsumexp.numel() == 0) return {output, logsumexp};
   dispatch<float, double>(query.scalar_type(), [&](auto zero) {
     using scalar_t = decltype(zero);
-    forward<scalar_t>(
-        Tokens<scalar_t>(query), Tokens<scalar_t>(key), Tokens<scalar_t>(value), flip(bias), scale, Sizes(query), output,
-        logsumexp);
+    forward<scalar_t>(Tokens<scalar_t>(query), Tokens<scalar_t>(key), Tokens<scalar_t>(value), flip(bias), scale,
+                      Sizes(query), output, logsumexp);
   });
   return {output, logsumexp};
 }
@@ -339,7 +338,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
           flip(bias), Tokens<scalar_t>(output), logsumexp.contiguous(), scale, s, grad);
     });
   }
-  const auto to_grid = [&](const Tensor& gradient) { return gradient.transpose(1, 2).contiguous().view(query.sizes()); };
+  const auto to_grid = [&](const Tensor& gradient) {
+    return gradient.transpose(1, 2).contiguous().view(query.sizes());
+  };
   return {to_grid(grad_query), to_grid(grad_key), to_grid(grad_value), flip(grad_table.sum({0}))};
 }
 

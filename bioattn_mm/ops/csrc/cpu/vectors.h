@@ -168,8 +168,8 @@ BIOATTN_INLINE Bits make_pairs(const Vector<float>& first, const Vector<float>& 
 }
 #endif
 
-// Where a lane of one of two rows comes from when their blocks of `step` lanes are transposed. Lanes of the first row are
-// counted from 0, those of the second from the number of lanes on.
+// Where a lane of one of two rows comes from when their blocks of `step` lanes are transposed. Lanes of the first row
+// are counted from 0, those of the second from the number of lanes on.
 constexpr int source_lane(int lane, int step, bool of_second_row) {
   const bool from_second_row = lane & step;
   const int second = kLanes<float>;

@@ -5,9 +5,9 @@
 // layouts of the tensor cores (device.cuh), so queries, sums and gradients stay in registers between the pooled part,
 // which consists of matrix products, and the window part, which does not.
 //
-// The other factor of the products, keys and values or, for their gradients, queries, comes from shared memory in runs
-// of eight neighbours in a row of their grid. Their order there is such that lane t of a quad has the logits of the
-// t-th of four runs: the position biases of a run are neighbours in memory, and a lane loads them at once.
+// The other factor of the products, keys and values or, for their gradients, queries, comes from shared memory in
+// runs of eight neighbours in a row of their grid. Their order there is such that lane t of a quad has the logits of
+// the t-th of four runs: the position biases of a run are neighbours in memory, and a lane loads them at once.
 #pragma once
 
 #include "../aggregated_attention.h"
@@ -33,7 +33,8 @@ constexpr int kStaged = kTile * kTiles<T>;
 
 __host__ __device__ __forceinline__ int round_up(int length) { return (length + kTile - 1) / kTile * kTile; }
 
-// A grid of tokens in runs, eight neighbours in a row. Where a row ends within a run, the rest of the run is not there.
+// A grid of tokens in runs, eight neighbours in a row. Where a row ends within a run, the rest of the run is not
+// there.
 struct Grid {
   Grid(int height, int width)
       : height(height),
@@ -114,8 +115,8 @@ __device__ __forceinline__ bool has_group(int group, int channels) {
   return group < kAtLeast || kTile * group < channels;
 }
 
-// What a lane computes: the grid of blocks is (tiles of the image, heads, batch), and the warps of a block have rows of
-// the image below one another.
+// What a lane computes: the grid of blocks is (tiles of the image, heads, batch), and the warps of a block have rows
+// of the image below one another.
 struct Place {
   template <typename T>
   __device__ explicit Place(const Arguments<T>& p)
@@ -165,8 +166,8 @@ __device__ __forceinline__ void load_channels(Pair<T> (&pairs)[kGroups], const T
     pairs[c] = has_group<kGroups>(c, channels) ? load_pair(token + kTile * c) : Pair<T>{T(0), T(0)};
 }
 
-// Loads the lane's channels of two tokens, as a left factor of matrix products. `data` begins with the first of them in
-// the first token, as in the next function.
+// Loads the lane's channels of two tokens, as a left factor of matrix products. `data` begins with the first of them
+// in the first token, as in the next function.
 template <int kGroups, typename T>
 __device__ __forceinline__ void load_rows(
     Pair<T> (&pairs)[kGroups][2], const T* data, const int (&tokens)[2], int stride, int channels) {
@@ -273,8 +274,8 @@ __device__ __forceinline__ void multiply_by_rows(
 }
 
 // sums (16 x channels) += a (16 x 32, as four tiles) times the 32 rows from `first`. Tensor cores round every sum
-// toward zero: over hundreds of products that is more than float32 should lose. There each product is summed by itself,
-// and added with rounding to nearest.
+// toward zero: over hundreds of products that is more than float32 should lose. There each product is summed by
+// itself, and added with rounding to nearest.
 template <int kGroups, typename T>
 __device__ __forceinline__ void add_product_of_rows(
     float (&sums)[kGroups][4], const Pair<T> (*a)[2], const Rows<kGroups, T>& rows, int first) {
@@ -295,8 +296,8 @@ __device__ __forceinline__ void add_product_of_rows(
   }
 }
 
-// Copies the same tokens of two tensors to shared memory, kStaged<T> at a time, while those before are worked on: there
-// is room for both. A thread copies (part of) one row; what it needs to find its token is computed once.
+// Copies the same tokens of two tensors to shared memory, kStaged<T> at a time, while those before are worked on:
+// there is room for both. A thread copies (part of) one row; what it needs to find its token is computed once.
 template <int kGroups, typename T>
 struct Stage {
   using Matrix = Rows<kGroups, T>;
@@ -349,12 +350,13 @@ struct Stage {
   int stride;
 };
 
-// The bias of tokens that are not there, as a run of any dtype; `minus_infinity` gives its address. They are variables
-// because the compiler would make branches of constants.
+// The bias of tokens that are not there, as a run of any dtype; `minus_infinity` gives its address. They are
+// variables because the compiler would make branches of constants.
 static __device__ Vector<uint32_t> minus_infinity_float[2] = {
     {0xff800000u, 0xff800000u, 0xff800000u, 0xff800000u}, {0xff800000u, 0xff800000u, 0xff800000u, 0xff800000u}};
 static __device__ Vector<uint32_t> minus_infinity_half[1] = {{0xfc00fc00u, 0xfc00fc00u, 0xfc00fc00u, 0xfc00fc00u}};
-static __device__ Vector<uint32_t> minus_infinity_bfloat16[1] = {{0xff80ff80u, 0xff80ff80u, 0xff80ff80u, 0xff80ff80u}};
+static __device__ Vector<uint32_t> minus_infinity_bfloat16[1] = {
+    {0xff80ff80u, 0xff80ff80u, 0xff80ff80u, 0xff80ff80u}};
 
 template <typename T>
 __device__ __forceinline__ const T* minus_infinity() {
@@ -364,11 +366,12 @@ __device__ __forceinline__ const T* minus_infinity() {
   return reinterpret_cast<const T*>(run);
 }
 
-// Position biases of two rows of logits: those of the lane's queries over runs of pooled keys or, for the gradients of
-// the keys, those of its pooled keys over runs of queries.
+// Position biases of two rows of logits: those of the lane's queries over runs of pooled keys or, for the gradients
+// of the keys, those of its pooled keys over runs of queries.
 template <typename T>
 struct RunBias {
-  // Makes the biases of a run the first summands of its four tiles of logits; -inf if it is beyond the end of the grid.
+  // Makes the biases of a run the first summands of its four tiles of logits; -inf if it is beyond the end of the
+  // grid.
   __device__ void start(float (*logits)[4], const Grid& grid, const Run& run) const {
     constexpr int kSize = Vector<T>::kSize;
     const bool exists = run.row < grid.height;
@@ -416,10 +419,10 @@ __device__ __forceinline__ RunBias<T> bias_of_queries(const Arguments<T>& p, con
 }
 
 // Calls function(dy, dx, inside, token) for every token in the windows of the lane's two queries, row by row. `token`
-// is its number in (B, H, W) or, where it is not inside, that of some other token: there are no branches. In the window of
-// the upper query its offset is dy * window + dx, if dy < window; in that of the lower query it is one row less, if
-// dy > 0. kWindow is the size of the window where the kernel is compiled for one, else 0; kRows is how many rows the
-// compiler may work on at once, as registers allow.
+// is its number in (B, H, W) or, where it is not inside, that of some other token: there are no branches. In the
+// window of the upper query its offset is dy * window + dx, if dy < window; in that of the lower query it is one row
+// less, if dy > 0. kWindow is the size of the window where the kernel is compiled for one, else 0; kRows is how many
+// rows the compiler may work on at once, as registers allow.
 template <int kWindow, int kRows = kWindow + 1, typename T, typename Function>
 __device__ __forceinline__ void for_windows(const Arguments<T>& p, const Place& place, const Function& function) {
   const int window = window_of<kWindow>(p), margin = window / 2, left = place.column - margin;
@@ -444,17 +447,19 @@ __device__ __forceinline__ void for_offsets(const Arguments<T>& p, int t, const 
     if (o + t < offsets) function(o + t);
 }
 
-// A tensor as the kernels read it: contiguous and, where it is a view of memory that begins elsewhere, aligned for the
-// widest loads. PyTorch's own allocations are.
-inline bool is_aligned(const Tensor& tensor) { return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0; }
+// A tensor as the kernels read it: contiguous and, where it is a view of memory that begins elsewhere, aligned for
+// the widest loads. PyTorch's own allocations are.
+inline bool is_aligned(const Tensor& tensor) {
+  return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
+}
 
 inline Tensor for_kernels(const Tensor& tensor) {
   const Tensor contiguous = tensor.contiguous();
   return is_aligned(contiguous) ? contiguous : contiguous.clone();
 }
 
-// The same for tokens (B, H, W, heads, d), whose neighbours in a row may lie further apart, as do the keys in a tensor
-// of keys and values: such views are not copied.
+// The same for tokens (B, H, W, heads, d), whose neighbours in a row may lie further apart, as do the keys in a
+// tensor of keys and values: such views are not copied.
 inline Tensor tokens_for_kernels(const Tensor& tokens) {
   const auto sizes = tokens.sizes(), strides = tokens.strides();
   const bool in_one_piece = strides[4] == 1 && strides[3] == sizes[4] && strides[1] == sizes[2] * strides[2] &&
@@ -489,13 +494,13 @@ struct Range {
   int begin, end;
 };
 
-// The numbers of all pairs, of which `rows` (contiguous, int64) has the row of the bias, one of `number`, in the order of
-// these rows, and a `Range` for each row; the same for columns.
+// The numbers of all pairs, of which `rows` (contiguous, int64) has the row of the bias, one of `number`, in the
+// order of these rows, and a `Range` for each row; the same for columns.
 std::tuple<Tensor, Tensor> pairs_by_row(const Tensor& rows, int64_t number);
 
 // Calls function(std::integral_constant<int, kGroups>(), std::integral_constant<int, kWindow>()) with the smallest
-// compiled number of groups of eight channels that holds a head's channels, and with the size of the window or, for any
-// size, 0: 24 channels and windows of 3 x 3, those of every TransNeXt, have kernels of their own.
+// compiled number of groups of eight channels that holds a head's channels, and with the size of the window or, for
+// any size, 0: 24 channels and windows of 3 x 3, those of every TransNeXt, have kernels of their own.
 template <typename Function>
 void for_sizes(int64_t channels, int64_t window, const Function& function) {
   check_value(

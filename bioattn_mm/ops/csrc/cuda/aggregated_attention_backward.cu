@@ -1,6 +1,6 @@
-// Aggregated attention on CUDA, backward. Attention weights are not read from memory: every kernel computes those that
-// it needs again from the inputs and the logsumexp. There are no atomic additions: each sum is added up by one thread or
-// warp, always in the same order.
+// Aggregated attention on CUDA, backward. Attention weights are not read from memory: every kernel computes those
+// that it needs again from the inputs and the logsumexp. There are no atomic additions: each sum is added up by one
+// thread or warp, always in the same order.
 //
 //   query_kernel         gradients of the queries and token weights; sums for the window bias; `statistics`
 //   window_kernel        gradients of the window keys and values, gathered from the queries in whose windows they are
@@ -43,7 +43,9 @@ struct BackwardArguments : Arguments<T> {
   __device__ Statistics* statistics_of(int image, int head, int i) const {
     return advanced(statistics, (image * this->heads + head) * this->height + i, row_of_statistics());
   }
-  __device__ int row_of_statistics() const { return this->queries.padded_width * static_cast<int>(sizeof(Statistics)); }
+  __device__ int row_of_statistics() const {
+    return this->queries.padded_width * static_cast<int>(sizeof(Statistics));
+  }
 };
 
 // Weight of a logit.
@@ -51,11 +53,11 @@ __device__ __forceinline__ float weight_of(float logit, float shift) {
   return power_of_two(fmaf(kLog2e, logit, -shift));
 }
 
-// Gradients of the logits of four tiles, which `logits` and `grad_weights` have before and after: there the gradients of
-// the weights minus their mean. `shift` is that of each of the lane's two queries.
+// Gradients of the logits of four tiles, which `logits` and `grad_weights` have before and after: there the gradients
+// of the weights minus their mean. `shift` is that of each of the lane's two queries.
 template <typename T>
-__device__ __forceinline__ void logit_gradients(
-    Pair<T> (&grad_logits)[4][2], const float (&logits)[4][4], const float (&grad_weights)[4][4], const float (&shift)[2]) {
+__device__ __forceinline__ void logit_gradients(Pair<T> (&grad_logits)[4][2], const float (&logits)[4][4],
+                                                const float (&grad_weights)[4][4], const float (&shift)[2]) {
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
 #pragma unroll
@@ -188,8 +190,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
     __syncthreads();
     const Run begin;
     Stage<kGroups, T> stage(
-        shared_memory, pooled, begin, advanced(p.pooled_key, place.image * p.pooled, p.stride.pooled_key) + place.head_channel,
-        p.stride.pooled_key, advanced(p.pooled_value, place.image * p.pooled, p.stride.pooled_value) + place.head_channel,
+        shared_memory, pooled, begin,
+        advanced(p.pooled_key, place.image * p.pooled, p.stride.pooled_key) + place.head_channel, p.stride.pooled_key,
+        advanced(p.pooled_value, place.image * p.pooled, p.stride.pooled_value) + place.head_channel,
         p.stride.pooled_value);
     const RunBias<T> bias = bias_of_queries(p, place);
     Run run = begin.behind(pooled, t);
@@ -219,7 +222,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
 
 // Here the lane's two tokens are keys, and the tokens of their windows are the queries in whose windows they are.
 template <int kGroups, int kWindow, typename T>
-__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>) window_kernel(BackwardArguments<T> p) {
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>)
+    window_kernel(BackwardArguments<T> p) {
   const Place place(p);
   const int t = place.t;
   Pair<T> key[kGroups][2], value[kGroups][2];
@@ -228,7 +232,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
 
   const int window = window_of<kWindow>(p), offsets = window * window;
   const T *queries = p.query + place.channel, *grads = p.grad_output + place.channel;
-  const T *token_weights = p.token_weights + place.head * offsets, *window_bias = p.window_bias + place.head * offsets;
+  const T *token_weights = p.token_weights + place.head * offsets,
+          *window_bias = p.window_bias + place.head * offsets;
   // Of the row of columns of the image that the token numbers of `for_windows` continue.
   const Statistics* statistics = p.statistics_of(place.image, place.head, 0);
   int query_stride = p.stride.query, grad_stride = p.grad_output_stride;
@@ -317,14 +322,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
   load_rows(key, p.pooled_key + channel, token, p.stride.pooled_key, p.channels);
   load_rows(value, p.pooled_value + channel, token, p.stride.pooled_value, p.channels);
 
-  const int begin = split * rounds_in_split * kTiles<T>, end = clamp(begin + rounds_in_split * kTiles<T>, queries.runs);
+  const int begin = split * rounds_in_split * kTiles<T>,
+            end = clamp(begin + rounds_in_split * kTiles<T>, queries.runs);
   float key_sums[kGroups][4] = {}, value_sums[kGroups][4] = {};
   if (begin < end) {
     const Run first_run(queries, begin);
     const int first_token = image * p.height * p.width;
-    Stage<kGroups, T> stage(
-        block_memory(), queries, first_run, advanced(p.query, first_token, p.stride.query) + head_channel, p.stride.query,
-        advanced(p.grad_output, first_token, p.grad_output_stride) + head_channel, p.grad_output_stride);
+    Stage<kGroups, T> stage(block_memory(), queries, first_run,
+                            advanced(p.query, first_token, p.stride.query) + head_channel, p.stride.query,
+                            advanced(p.grad_output, first_token, p.grad_output_stride) + head_channel,
+                            p.grad_output_stride);
     const Statistics* statistics = p.statistics_of(image, head, 0);
     int row_of_statistics = p.row_of_statistics();
     keep(statistics), keep(row_of_statistics);
@@ -333,8 +340,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
 #pragma unroll 1
     for (int first = begin, buffer = 0; first < end; first += kTiles<T>, buffer ^= 1) {
       wait_for_copies();
-      __syncthreads();                                       // all have copied these queries, and none still reads those before
-      if constexpr (sizeof(T) == 4) keep(key), keep(value);  // and not their two parts, too, in each twice the registers
+      __syncthreads();  // all have copied these queries, and none still reads those before
+      if constexpr (sizeof(T) == 4)
+        keep(key), keep(value);  // and not their two parts, too, in each twice the registers
       if (first + kTiles<T> < end) stage.copy(queries, buffer ^ 1, p.channels);
 #pragma unroll
       for (int n = 0; n < kTiles<T>; n += 4) {
@@ -360,7 +368,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
           grad_logits[k / 4][k % 4] *= weights[k / 4][k % 4];
         }
 #pragma unroll
-        for (int k = 0; k < 8; ++k) left[k / 2][k % 2] = make_pair<T>(weights[k / 2][k % 2 * 2], weights[k / 2][k % 2 * 2 + 1]);
+        for (int k = 0; k < 8; ++k)
+          left[k / 2][k % 2] = make_pair<T>(weights[k / 2][k % 2 * 2], weights[k / 2][k % 2 * 2 + 1]);
         add_product_of_rows(value_sums, left, stage.second(buffer), kTile * n);
 #pragma unroll
         for (int k = 0; k < 8; ++k)
@@ -372,11 +381,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
   const int stride = p.heads * p.channels * static_cast<int>(sizeof(float));
   const int first_token = split * p.batch * p.pooled;
   store_rows(advanced(pooled_key_sums, first_token, stride) + channel, key_sums, token, exists, stride, p.channels);
-  store_rows(advanced(pooled_value_sums, first_token, stride) + channel, value_sums, token, exists, stride, p.channels);
+  store_rows(advanced(pooled_value_sums, first_token, stride) + channel, value_sums, token, exists, stride,
+             p.channels);
 }
 
-// Loads channels of a token for sums over all of them, in which their order does not matter: a lane has four neighbours
-// of sixteen, loaded at once, where there are so many. `token` is 2t channels behind the beginning of the head.
+// Loads channels of a token for sums over all of them, in which their order does not matter: a lane has four
+// neighbours of sixteen, loaded at once, where there are so many. `token` is 2t channels behind the beginning of the
+// head.
 template <int kGroups, typename T>
 __device__ __forceinline__ void load_in_any_order(Pair<T> (&pairs)[kGroups], const T* token, int channels, int t) {
   struct alignas(4 * sizeof(T)) Four {
@@ -404,9 +415,9 @@ __device__ __forceinline__ void multiply_channels(
   if constexpr (kGroups % 2) multiply_add(products, a[kGroups - 1], b[kGroups - 1]);
 }
 
-// Writes the numbers of all pairs (query row, pooled row), of which `rows` has the row of the bias, in the order of these
-// rows, and the range of each of them. A warp has a row. Each lane looks at its share of the pairs twice: to count those
-// in front of the row and in it, and to write the latter.
+// Writes the numbers of all pairs (query row, pooled row), of which `rows` has the row of the bias, in the order of
+// these rows, and the range of each of them. A warp has a row. Each lane looks at its share of the pairs twice: to
+// count those in front of the row and in it, and to write the latter.
 __global__ void __launch_bounds__(kThreads)
     pairs_kernel(const int64_t* rows, int count, int bias_rows, int* pairs, Range* ranges) {
   const int lane = threadIdx.x % kLanes, row = blockIdx.x * kWarps + threadIdx.x / kLanes;
@@ -434,8 +445,8 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kBiasTiles = 2;  // of pooled columns, in a block of pooled_bias_kernel
 
-// A block has one row of the bias, four groups of sixteen columns of queries and some tiles of pooled columns, and sums
-// over the pairs of the row.
+// A block has one row of the bias, four groups of sixteen columns of queries and some tiles of pooled columns, and
+// sums over the pairs of the row.
 template <int kGroups, typename T>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>) pooled_bias_kernel(
     BackwardArguments<T> p, const int* pairs, const Range* ranges) {
@@ -506,7 +517,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
         multiply_channels(logits, query, key);
         multiply_channels(grad_weights, grad, value);
 #pragma unroll
-        for (int m = 0; m < 4; ++m) sums[n][m] = fmaf(weight_of(logits[m], shift[m / 2]), grad_weights[m], sums[n][m]);
+        for (int m = 0; m < 4; ++m)
+          sums[n][m] = fmaf(weight_of(logits[m], shift[m / 2]), grad_weights[m], sums[n][m]);
       }
     }
   }

@@ -62,8 +62,9 @@ __device__ __forceinline__ void attend_to_pooled_keys(
   const Grid& keys = p.pooled_keys;
   const Run begin;
   Stage<kGroups, T> stage(
-      shared_memory, keys, begin, advanced(p.pooled_key, place.image * p.pooled, p.stride.pooled_key) + place.head_channel,
-      p.stride.pooled_key, advanced(p.pooled_value, place.image * p.pooled, p.stride.pooled_value) + place.head_channel,
+      shared_memory, keys, begin,
+      advanced(p.pooled_key, place.image * p.pooled, p.stride.pooled_key) + place.head_channel, p.stride.pooled_key,
+      advanced(p.pooled_value, place.image * p.pooled, p.stride.pooled_value) + place.head_channel,
       p.stride.pooled_value);
   const RunBias<T> bias = bias_of_queries(p, place);
   Run run = begin.behind(keys, place.t);
@@ -89,7 +90,8 @@ __device__ __forceinline__ void attend_to_pooled_keys(
 }
 
 template <int kGroups, int kWindow, typename T>
-__global__ void __launch_bounds__(kThreads, kGroups <= 3 ? 4 : 2) forward_kernel(Arguments<T> p, T* output, float* logsumexp, T* rounding) {
+__global__ void __launch_bounds__(kThreads, kGroups <= 3 ? 4 : 2)
+    forward_kernel(Arguments<T> p, T* output, float* logsumexp, T* rounding) {
   char* const shared_memory = block_memory();
   const Place place(p);
   const int g = place.g, t = place.t;
@@ -202,9 +204,8 @@ RoundedForward aggregated_attention_forward_cuda(const Inputs& any_inputs, bool 
   const DeviceGuard guard(any_inputs.query.device());
   const Inputs inputs = for_kernels(any_inputs);
   const int64_t offsets = inputs.window_bias.size(1);
-  check_value(
-      offsets <= kMaxWindow * kMaxWindow, "aggregated_attention on CUDA takes windows of 3, 5, 7 and 9, got ", offsets,
-      " window offsets");
+  check_value(offsets <= kMaxWindow * kMaxWindow, "aggregated_attention on CUDA takes windows of 3, 5, 7 and 9, got ",
+              offsets, " window offsets");
   const Tensor& query = inputs.query;
   Tensor output = empty(query.sizes(), query.options());
   const bool rounds = for_backward && is_half_precision(query.scalar_type());
@@ -216,10 +217,9 @@ RoundedForward aggregated_attention_forward_cuda(const Inputs& any_inputs, bool 
     for_sizes(p.channels, p.window, [&](auto groups, auto window_size) {
       constexpr int kGroups = decltype(groups)::value, kWindow = decltype(window_size)::value;
       const int window = kWarps * kWarpQueries * p.offsets * static_cast<int>(sizeof(float));
-      launch(
-          forward_kernel<kGroups, kWindow, T>, blocks_over_image(p), kThreads, std::max(Stage<kGroups, T>::kBytes, window), p,
-          output.mutable_data_ptr<T>(), logsumexp.mutable_data_ptr<float>(),
-          rounds ? rounding.mutable_data_ptr<T>() : nullptr);
+      launch(forward_kernel<kGroups, kWindow, T>, blocks_over_image(p), kThreads,
+             std::max(Stage<kGroups, T>::kBytes, window), p, output.mutable_data_ptr<T>(),
+             logsumexp.mutable_data_ptr<float>(), rounds ? rounding.mutable_data_ptr<T>() : nullptr);
     });
   });
   return {output, logsumexp, rounding};

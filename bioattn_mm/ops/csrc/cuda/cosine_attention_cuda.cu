@@ -2,8 +2,8 @@
 // gradients of the projections from its gradients.
 //
 // A token and head have one thread, with all channels in registers. Nothing is saved for the backward pass but what
-// aggregated attention saves: unit vectors are computed again. Sums over the tokens have one order, whatever the GPU, so
-// results repeat to the last bit.
+// aggregated attention saves: unit vectors are computed again. Sums over the tokens have one order, whatever the GPU,
+// so results repeat to the last bit.
 
 #include "cosine_attention.h"
 
@@ -91,7 +91,8 @@ struct Channels {
 template <typename T>
 struct Queries {
   const T* query;                                              // (B, H, W, heads, d)
-  const float *scale, *embedding, *tokens, *token_bias;        // (heads), (heads, d), (heads, d, k * k), (heads, k * k)
+  const float *scale, *embedding;                              // (heads), (heads, d)
+  const float *tokens, *token_bias;                            // (heads, d, k * k), (heads, k * k)
   int number, height, width, heads, channels, window, pooled;  // tokens of all images, pooled tokens of one
 
   __host__ __device__ int offsets() const { return window * window; }
@@ -151,8 +152,8 @@ __global__ void __launch_bounds__(kThreads) scaled_queries_kernel(Queries<T> q, 
   query.store(scaled + q.place(token, head) * q.channels, q.channels);
 }
 
-// What a block of the next kernel has in shared memory: the head's parameters and, for the tokens that it works on, side
-// by side, what is summed.
+// What a block of the next kernel has in shared memory: the head's parameters and, for the tokens that it works on,
+// side by side, what is summed.
 struct GradientMemory {
   GradientMemory(int offsets, int channels)
       : sums(offsets * channels + channels + offsets + 1), lines(2 * channels + offsets + 1) {
@@ -173,14 +174,15 @@ struct GradientMemory {
   int tokens, bytes;
 };
 
-// Groups of tokens whose sums are added up at the end, as many on every GPU. Tests have fewer tokens, and define fewer.
+// Groups of tokens whose sums are added up at the end, as many on every GPU. Tests have fewer tokens, and define
+// fewer.
 #ifndef BIOATTN_SUM_BLOCKS
 #define BIOATTN_SUM_BLOCKS 256
 #endif
 constexpr int kSumBlocks = BIOATTN_SUM_BLOCKS;
 
-// Writes the gradients of the projected queries and, for each block and head, sums for those of the parameters. Blocks
-// are (groups of tokens, heads).
+// Writes the gradients of the projected queries and, for each block and head, sums for those of the parameters.
+// Blocks are (groups of tokens, heads).
 template <int kGroups, typename T>
 __global__ void __launch_bounds__(kThreads) query_gradients_kernel(
     Queries<T> q, const T* grad_scaled, const T* grad_token_weights, T* grad_query, float* sums, GradientMemory m) {
@@ -299,8 +301,9 @@ __global__ void __launch_bounds__(kThreads)
 
 // Writes the gradients of keys and values from those of the unit vectors and of the values.
 template <int kGroups, typename T>
-__global__ void __launch_bounds__(kThreads) key_gradients_kernel(
-    const T* key_value, const T* grad_unit, const T* grad_value, T* grad_key_value, int number, int heads, int channels) {
+__global__ void __launch_bounds__(kThreads)
+    key_gradients_kernel(const T* key_value, const T* grad_unit, const T* grad_value, T* grad_key_value, int number,
+                         int heads, int channels) {
   using Vectors = Channels<kGroups>;
   const Keys keys(number, heads, channels);
   if (!keys.exists) return;
@@ -312,8 +315,8 @@ __global__ void __launch_bounds__(kThreads) key_gradients_kernel(
   Vectors::load(grad_value + keys.unit, channels).store(grad_key_value + keys.value, channels);
 }
 
-// The position bias of each pair (query column, pooled column) from a table (rows, columns). Blocks are those of a row
-// after the other.
+// The position bias of each pair (query column, pooled column) from a table (rows, columns). Blocks are those of a
+// row after the other.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     bias_of_pairs_kernel(const float* table, const int64_t* columns, int pairs, int num_columns, T* bias) {
@@ -367,9 +370,9 @@ template <int kGroups, typename T>
 Tensor unit_keys(const Tensor& key_value) {
   const auto s = key_value.sizes();
   Tensor units = empty({s[0], s[1], s[2], s[4], s[5]}, key_value.options());
-  launch(
-      unit_keys_kernel<kGroups, T>, blocks_for(units.numel() / s[5]), kThreads, 0, key_value.const_data_ptr<T>(),
-      units.mutable_data_ptr<T>(), static_cast<int>(s[0] * s[1] * s[2]), static_cast<int>(s[4]), static_cast<int>(s[5]));
+  launch(unit_keys_kernel<kGroups, T>, blocks_for(units.numel() / s[5]), kThreads, 0, key_value.const_data_ptr<T>(),
+         units.mutable_data_ptr<T>(), static_cast<int>(s[0] * s[1] * s[2]), static_cast<int>(s[4]),
+         static_cast<int>(s[5]));
   return units;
 }
 
@@ -377,10 +380,10 @@ template <int kGroups, typename T>
 Tensor key_gradients(const Tensor& key_value, const Tensor& grad_unit, const Tensor& grad_value) {
   const auto s = key_value.sizes();
   Tensor grad = empty(s, key_value.options());
-  launch(
-      key_gradients_kernel<kGroups, T>, blocks_for(grad_unit.numel() / s[5]), kThreads, 0, key_value.const_data_ptr<T>(),
-      grad_unit.const_data_ptr<T>(), grad_value.const_data_ptr<T>(), grad.mutable_data_ptr<T>(),
-      static_cast<int>(s[0] * s[1] * s[2]), static_cast<int>(s[4]), static_cast<int>(s[5]));
+  launch(key_gradients_kernel<kGroups, T>, blocks_for(grad_unit.numel() / s[5]), kThreads, 0,
+         key_value.const_data_ptr<T>(), grad_unit.const_data_ptr<T>(), grad_value.const_data_ptr<T>(),
+         grad.mutable_data_ptr<T>(), static_cast<int>(s[0] * s[1] * s[2]), static_cast<int>(s[4]),
+         static_cast<int>(s[5]));
   return grad;
 }
 
@@ -444,12 +447,14 @@ CosineGradients cosine_attention_backward_cuda(
   Tensor grad_query = empty(inputs.query.sizes(), inputs.query.options()), grad_key_value, grad_pooled_key_value;
   const auto like = [](const Tensor& tensor) { return empty(tensor.sizes(), tensor.options()); };
   Tensor grad_scale = like(inputs.scale), grad_embedding = like(inputs.query_embedding);
-  Tensor grad_table = like(inputs.pooled_bias), grad_tokens = like(inputs.tokens), grad_token_bias = like(inputs.token_bias);
+  Tensor grad_table = like(inputs.pooled_bias), grad_tokens = like(inputs.tokens),
+         grad_token_bias = like(inputs.token_bias);
   Inputs grad;
   for_inputs(inputs, [&](auto groups, auto zero) {
     constexpr int kGroups = decltype(groups)::value;
     using T = decltype(zero);
-    grad = aggregated_attention_backward_cuda(grad_output, normalised<kGroups, T>(inputs), output, logsumexp, rounding);
+    grad =
+        aggregated_attention_backward_cuda(grad_output, normalised<kGroups, T>(inputs), output, logsumexp, rounding);
 
     const Queries<T> q = queries_of<T>(inputs);
     const GradientMemory memory(q.offsets(), q.channels);
@@ -470,11 +475,11 @@ CosineGradients cosine_attention_backward_cuda(
 
     const Tensor &table = inputs.pooled_bias, &columns = inputs.pooled_bias_columns;
     const auto [order, ranges] = pairs_by_row(columns, table.size(2));
-    launch(
-        table_gradients_kernel<T>, static_cast<unsigned>(table.size(0) * table.size(1) * blocks_for(table.size(2))), kThreads,
-        0, grad.pooled_bias.const_data_ptr<T>(), order.const_data_ptr<int>(),
-        static_cast<const Range*>(ranges.const_data_ptr()), static_cast<int>(columns.numel()),
-        static_cast<int>(table.size(2)), grad_table.mutable_data_ptr<float>());
+    launch(table_gradients_kernel<T>,
+           static_cast<unsigned>(table.size(0) * table.size(1) * blocks_for(table.size(2))), kThreads, 0,
+           grad.pooled_bias.const_data_ptr<T>(), order.const_data_ptr<int>(),
+           static_cast<const Range*>(ranges.const_data_ptr()), static_cast<int>(columns.numel()),
+           static_cast<int>(table.size(2)), grad_table.mutable_data_ptr<float>());
   });
   return {
       grad_query, grad_key_value, grad_pooled_key_value, grad_scale, grad_embedding,

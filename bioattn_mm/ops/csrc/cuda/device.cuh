@@ -93,8 +93,8 @@ __device__ __forceinline__ float add_dot(float sum, const Pair<T>& a, const Pair
   return fmaf(static_cast<float>(a.y), static_cast<float>(b.y), sum);
 }
 
-// Keeps an integer, or an address in global memory, in a register: the compiler does not see how it came about, and can
-// neither compute it again in every round of a loop nor make branches of it.
+// Keeps an integer, or an address in global memory, in a register: the compiler does not see how it came about, and
+// can neither compute it again in every round of a loop nor make branches of it.
 __device__ __forceinline__ void keep(int& number) {
 #ifdef __CUDA_ARCH__
   asm volatile("" : "+r"(number));
@@ -199,8 +199,8 @@ __device__ __forceinline__ void wait_for_copies() {
 #endif
 }
 
-// Loads four matrices of 8 x 8 half-precision numbers from shared memory: lane l gives the address of a row, row l % 8
-// of matrix l / 8. Of each matrix a lane gets row g at columns 2t and 2t + 1; if transposed, rows 2t and 2t + 1 at
+// Loads four matrices of 8 x 8 half-precision numbers from shared memory: lane l gives the address of a row, row l %
+// 8 of matrix l / 8. Of each matrix a lane gets row g at columns 2t and 2t + 1; if transposed, rows 2t and 2t + 1 at
 // column g.
 template <bool kTransposed, typename T>
 __device__ __forceinline__ void load_matrices(Pair<T> (&matrices)[4], const T* row) {
@@ -232,9 +232,10 @@ __device__ __forceinline__ void tensor_core_product(
 
 __device__ __forceinline__ void tensor_core_product(
     float (&c)[4], const Pair<c10::BFloat16> (&a)[2], const Pair<c10::BFloat16>& b) {
-  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(b)));
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(b)));
 }
 
 // The same, a step of sixteen at once: twice the rate of two steps of eight. Since 8.0.
@@ -261,9 +262,9 @@ __device__ __forceinline__ void tensor_core_product(
 }
 
 // float32 as two tf32 parts each: three products keep all but about 2^-22 of the result. The high part is rounded to
-// nearest, ties away from zero: the tensor core itself cuts bits off, which would make every product a little smaller.
-// A NaN may lose its bits in the high part, and stays in the low one. The tensor core counts the summed dimension t,
-// t + 4; here these are the neighbours 2t, 2t + 1 in both factors, which is the same sum.
+// nearest, ties away from zero: the tensor core itself cuts bits off, which would make every product a little
+// smaller. A NaN may lose its bits in the high part, and stays in the low one. The tensor core counts the summed
+// dimension t, t + 4; here these are the neighbours 2t, 2t + 1 in both factors, which is the same sum.
 __device__ __forceinline__ void tensor_core_product(float (&c)[4], const Pair<float> (&a)[2], const Pair<float>& b) {
   const auto high = [](float x) { return (__float_as_uint(x) + 0x1000u) & 0xffffe000u; };
   const auto low = [&](float x) { return __float_as_uint(x - __uint_as_float(high(x))); };
@@ -282,8 +283,8 @@ __device__ __forceinline__ void tensor_core_product(float (&c)[4], const Pair<fl
   product(high_a, high_b);
 }
 
-// Without tensor cores, in ordinary arithmetic: a row's factors come from its four lanes. Not inlined, because a kernel
-// has up to a hundred of these; arguments and result then pass in registers.
+// Without tensor cores, in ordinary arithmetic: a row's factors come from its four lanes. Not inlined, because a
+// kernel has up to a hundred of these; arguments and result then pass in registers.
 struct Accumulator {
   float c[4];
 };

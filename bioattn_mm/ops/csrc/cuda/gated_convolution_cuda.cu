@@ -1,11 +1,11 @@
 // ConvGLU's gate on a GPU: convolution, GELU and product in one pass over the tokens.
 //
-// One launch forward, three backward. A lane has two neighbouring channels; a warp goes along a row of tokens with the
-// 3 x 3 window in registers; the warps of a block have rows below each other, so that each finds two of its three rows
-// in the cache. The backward pass computes the convolution again: `features_kernel` gives the gradients of the features
-// and of the convolution's output, and `gate_kernel` takes the latter back through the convolution. The gradients of
-// the parameters are sums over all tokens, in one order, so that results repeat to the last bit: each block adds up
-// what its tile gives, and `sums_kernel` adds up the tiles.
+// One launch forward, three backward. A lane has two neighbouring channels; a warp goes along a row of tokens with
+// the 3 x 3 window in registers; the warps of a block have rows below each other, so that each finds two of its three
+// rows in the cache. The backward pass computes the convolution again: `features_kernel` gives the gradients of the
+// features and of the convolution's output, and `gate_kernel` takes the latter back through the convolution. The
+// gradients of the parameters are sums over all tokens, in one order, so that results repeat to the last bit: each
+// block adds up what its tile gives, and `sums_kernel` adds up the tiles.
 
 #include "gated_convolution.h"
 
@@ -24,8 +24,8 @@ constexpr int kColumns = 16;           // of a tile, which has kWarps rows
 constexpr int kChannels = 2 * kLanes;  // of a block
 constexpr int kTaps = 9;
 
-// Sums over the tokens, (tiles, kSums, C): the gradients of the weight, for each tap, of the bias, and of what is added to
-// features and gate.
+// Sums over the tokens, (tiles, kSums, C): the gradients of the weight, for each tap, of the bias, and of what is
+// added to features and gate.
 enum { kOfBias = kTaps,
        kOfFeatures,
        kOfGate,
@@ -150,7 +150,8 @@ struct Column {
 // The 3 x 3 tokens around one that moves along a row. Outside of the image they are zero.
 template <typename T>
 struct Window {
-  __device__ __forceinline__ Window(const Row<const T>& row, const Channels& added, const Place& place, const Sizes& s)
+  __device__ __forceinline__ Window(const Row<const T>& row, const Channels& added, const Place& place,
+                                    const Sizes& s)
       : width(s.width), added(added) {
 #pragma unroll
     for (int k = 0; k < 3; ++k) {
@@ -191,8 +192,9 @@ struct Window {
   Channels x[3][3] = {};
 };
 
-// Goes along a piece of a row. What a column needs is loaded while the one before is computed, for memory answers late.
-// After three columns the window has the same registers again: with as many in a round of the loop none is copied.
+// Goes along a piece of a row. What a column needs is loaded while the one before is computed, for memory answers
+// late. After three columns the window has the same registers again: with as many in a round of the loop none is
+// copied.
 template <int kInARound, typename Load, typename Step>
 __device__ __forceinline__ void walk(const Place& place, const Load& load, const Step& step) {
   auto next = load(place.first);
@@ -234,7 +236,8 @@ __global__ void __launch_bounds__(kThreads)
   if (!place.exists) return;
   const Channels bias = load(parameters.bias, place.channel);
   const Channels added = load_if_given(parameters.x_bias, s.channels + place.channel);
-  const Row<const T> gates = row_of(x, 2 * s.channels, 0, place), features = row_of(x, 2 * s.channels, s.channels, place);
+  const Row<const T> gates = row_of(x, 2 * s.channels, 0, place),
+                     features = row_of(x, 2 * s.channels, s.channels, place);
   const Row<T> target = row_of(output, s.channels, 0, place);
   Window<T> gate(gates, load_if_given(parameters.x_bias, place.channel), place, s);
   struct Loaded {
@@ -275,8 +278,8 @@ __device__ __forceinline__ void store_sums(
   }
 }
 
-// Gradients of the features, (B, H, W, 2 C) with those of the gate, and of the convolution's output, (B, H, W, C); and
-// all sums but that of the gate.
+// Gradients of the features, (B, H, W, 2 C) with those of the gate, and of the convolution's output, (B, H, W, C);
+// and all sums but that of the gate.
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 2) features_kernel(
     const T* __restrict__ grad_output, const T* __restrict__ x, Parameters parameters, T* __restrict__ grad_x,
@@ -449,16 +452,15 @@ GatedConvolutionGradients gated_convolution_backward_cuda(
   for_dtype(x, [&](auto zero) {
     using T = decltype(zero);
     const Parameters pointers = parameters.pointers();
-    launch(
-        features_kernel<T>, dim3(s.blocks()), kThreads, shared_bytes(kOfFeatures + 1), grad_output.const_data_ptr<T>(),
-        x.const_data_ptr<T>(), pointers, grad_x.mutable_data_ptr<T>(), grad_convolution.mutable_data_ptr<T>(),
-        parts.mutable_data_ptr<float>(), s);
+    launch(features_kernel<T>, dim3(s.blocks()), kThreads, shared_bytes(kOfFeatures + 1),
+           grad_output.const_data_ptr<T>(), x.const_data_ptr<T>(), pointers, grad_x.mutable_data_ptr<T>(),
+           grad_convolution.mutable_data_ptr<T>(), parts.mutable_data_ptr<float>(), s);
     launch(
         gate_kernel<T>, dim3(s.blocks()), kThreads, shared_bytes(1), grad_convolution.const_data_ptr<T>(),
         pointers.weight, grad_x.mutable_data_ptr<T>(), parts.mutable_data_ptr<float>(), s);
   });
-  const GradientsOf grad{
-      grad_x_bias.mutable_data_ptr<float>(), grad_weight.mutable_data_ptr<float>(), grad_bias.mutable_data_ptr<float>()};
+  const GradientsOf grad{grad_x_bias.mutable_data_ptr<float>(), grad_weight.mutable_data_ptr<float>(),
+                         grad_bias.mutable_data_ptr<float>()};
   launch(
       sums_kernel, dim3(blocks_for(s.channels, kLanes), kSums), kThreads, sizeof(float[kWarps][kLanes]),
       parts.const_data_ptr<float>(), s.tiles(), grad, s);

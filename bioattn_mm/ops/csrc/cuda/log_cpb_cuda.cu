@@ -1,8 +1,8 @@
 // Table of the log-spaced position bias on a GPU: the hidden activations stay in registers.
 //
 // One launch forward, two backward, whatever the size. Every sum has one order, so results repeat to the last bit: a
-// thread adds up an element of the table over the hidden units. The gradients of the parameters are sums over the whole
-// table: `parts_kernel` adds up each row of it, `gradients_kernel` the rows.
+// thread adds up an element of the table over the hidden units. The gradients of the parameters are sums over the
+// whole table: `parts_kernel` adds up each row of it, `gradients_kernel` the rows.
 
 #include "log_cpb.h"
 
@@ -100,18 +100,18 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// What a row of the table gives to the gradients, (rows, heads + 2, hidden + 1). The first lines are the gradients of the
-// weight, for each head, with that of the bias behind those of its hidden units: it is the weight of one more unit, whose
-// activation is always 1. The last two lines are sums of the gradients of what relu takes, as they are and multiplied by
-// the column's coordinate; they have no value for the unit more.
+// What a row of the table gives to the gradients, (rows, heads + 2, hidden + 1). The first lines are the gradients of
+// the weight, for each head, with that of the bias behind those of its hidden units: it is the weight of one more
+// unit, whose activation is always 1. The last two lines are sums of the gradients of what relu takes, as they are
+// and multiplied by the column's coordinate; they have no value for the unit more.
 struct PartSizes {
   int lines, units;
 };
 
 PartSizes part_sizes(const Sizes& s) { return {s.heads + 2, s.hidden + 1}; }
 
-// A warp has a row of the table, a lane a hidden unit. The block goes through the groups of heads and, in each, through
-// the columns, of which it stages kLanes at a time.
+// A warp has a row of the table, a lane a hidden unit. The block goes through the groups of heads and, in each,
+// through the columns, of which it stages kLanes at a time.
 template <typename T>
 struct PartsMemory {
   Group<T> grad_table[kWarps][kLanes];
@@ -133,7 +133,8 @@ __global__ void __launch_bounds__(kThreads)
     T weight[kHeads], grad_weight[kHeads] = {};
 #pragma unroll
     for (int k = 0; k < kHeads; ++k)
-      weight[k] = exists && first_head + k < s.heads ? inputs.weight[int64_t(first_head + k) * s.hidden + unit] : T(0);
+      weight[k] =
+          exists && first_head + k < s.heads ? inputs.weight[int64_t(first_head + k) * s.hidden + unit] : T(0);
     for (int first = 0; first < s.columns; first += kLanes) {
       const int count = s.columns - first;
       for (int i = threadIdx.x; i < kWarps * kLanes * kHeads; i += kThreads) {
@@ -176,8 +177,8 @@ struct GradientsOf {
   T *weight, *bias;                // (heads, hidden), (heads)
 };
 
-// A block adds up a line of the parts over the rows, each warp every kWarps-th of them. The sum of a line comes as it is,
-// and with each row multiplied by its coordinate.
+// A block adds up a line of the parts over the rows, each warp every kWarps-th of them. The sum of a line comes as it
+// is, and with each row multiplied by its coordinate.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     gradients_kernel(const T* parts, const T* vertical, GradientsOf<T> grad, Sizes s, PartSizes p) {

@@ -7,6 +7,10 @@
 #include "../log_cpb.h"
 #include "../sliding_window.h"
 
+#include <cuda_runtime.h>
+
+#include <vector>
+
 namespace bioattn_mm {
 namespace {
 
@@ -32,10 +36,22 @@ CosineGradients cosine_attention_backward(
 // Compute capabilities, such as "8.0 9.0+PTX".
 std::string cuda_architectures() { return BIOATTN_CUDA_ARCHITECTURES; }
 
-STABLE_TORCH_LIBRARY_FRAGMENT(bioattn_mm, library) { library.def("cuda_architectures() -> str"); }
+// The release of CUDA that the operators were compiled with, and the last one that the driver runs, such as 13000 and
+// 12080; 0 without a driver.
+std::vector<int64_t> cuda_releases() {
+  int driver = 0;
+  cudaDriverGetVersion(&driver);
+  return {CUDART_VERSION, driver};
+}
+
+STABLE_TORCH_LIBRARY_FRAGMENT(bioattn_mm, library) {
+  library.def("cuda_architectures() -> str");
+  library.def("cuda_releases() -> int[]");
+}
 
 STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CompositeExplicitAutograd, library) {
   library.impl("cuda_architectures", boxed<cuda_architectures>);
+  library.impl("cuda_releases", boxed<cuda_releases>);
 }
 
 STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CUDA, library) {

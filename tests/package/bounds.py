@@ -1,0 +1,215 @@
+"""One wheel with every torch and every Python, where there is no compiler.
+
+Makes an environment for each torch and each Python that has it, with the wheel and all its extras. In each it
+
+- runs `python -m bioattn_mm.ops --check`;
+- imports mmdet, mmseg and mmpretrain and predicts with a detector and a segmentor, and trains two steps with timm
+  (use_wheel.py).
+
+The first Python of each torch also trains what the others predict with, two steps with mmdet, mmseg and mmpretrain,
+and runs the operators' tests, because the libraries know nothing of Python. With the newest torch it also exports to
+ONNX, compares the file in onnxruntime, and runs tests of the page. Nothing is pinned there, as README says; with the
+lowest torch, every package has the lowest version that pyproject.toml names. A torch for the CPU may have no
+torchvision that fits: then there are the operators alone.
+
+uv makes an environment of hard links to a cache that stands beside it, and each is removed after its use: 20 GB on
+disk at most. An environment that passed stands in a table of that wheel in FOLDER, and is not tried again. At the end
+the table is printed; the exit code is 1 if an environment failed.
+"""
+
+import argparse
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TORCHES = ('lowest', '2.11.0', '2.13.0', '2.13.0+cpu', 'newest')
+COLUMNS = ('Python', 'torch', 'NumPy', 'CUDA operators', '`ops --check`', "operators' tests", 'used')
+# What the tests need beside the package, which comes from the wheel.
+SUITE = ('tests', 'benchmarks', 'pyproject.toml', 'README.md', 'configs', 'tools', 'bioattn_mm/ops/csrc')
+PYTEST = ('python', '-m', 'pytest', '-q', '-p', 'no:cacheprovider')
+# The tests of each instruction set are `make test-capabilities`.
+OPERATORS_TESTS = (*PYTEST, '--ignore', 'tests/ops/test_capabilities.py', 'tests/ops')
+PAGE_TESTS = (*PYTEST, 'tests/page/test_requests.py', 'tests/page/test_hosts.py')
+FREE_BYTES = 25e9
+
+
+class Failed(Exception):
+    """A command of an environment failed, or said what it should not."""
+
+
+class Absent(Exception):
+    """There is no such torch for this Python."""
+
+
+class Environment:
+    """An environment with a torch and a Python, in a folder where the suite and the cache are."""
+
+    def __init__(self, folder: Path, python: str, torch: str, lowest: list[str]) -> None:
+        self.folder, self.python, self.torch, self.lowest = folder, python, torch, lowest
+        self.path = folder / 'environment'
+        self.variables = {
+            # uv reads none of pip's settings; where the files of +cpu are, the user may have told pip.
+            'UV_FIND_LINKS': os.environ.get('PIP_FIND_LINKS', '').replace(' ', ','),
+            **os.environ,
+            'UV_CACHE_DIR': str(folder / 'cache'),
+            'PATH': f'{self.path / "bin"}{os.pathsep}{os.environ["PATH"]}',
+            'CC': 'no-compiler',
+            'CXX': 'no-compiler',
+            # Environments with the same Python share their compiled modules.
+            'PYTHONPYCACHEPREFIX': str(folder / 'compiled'),
+        }
+        for name in ('PYTHONPATH', 'PYTHONDONTWRITEBYTECODE'):
+            self.variables.pop(name, None)
+
+    def run(self, *command: str) -> str:
+        """What a command printed, in the folder of the suite."""
+        done = subprocess.run(
+            command,
+            cwd=self.folder / 'suite',
+            env=self.variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding='utf-8',
+            errors='replace',
+        )
+        if done.returncode:
+            raise Failed(f'{" ".join(command)}: exit code {done.returncode}\n{done.stdout[-6000:]}')
+        return done.stdout
+
+    def install(self, *arguments: str) -> None:
+        self.run('uv', 'pip', 'install', '--quiet', '--python', str(self.path / 'bin' / 'python'), *arguments)
+
+    def versions(self) -> dict[str, str]:
+        printed = self.run('uv', 'pip', 'freeze', '--python', str(self.path / 'bin' / 'python'))
+        return dict(line.split('==') for line in printed.splitlines() if '==' in line)
+
+    def make(self, wheel: Path) -> None:
+        """Install as a user does: torch first."""
+        self.run('uv', 'venv', '--quiet', '--clear', '--python', self.python, str(self.path))
+        try:
+            self.install('torch' if self.torch == 'newest' else f'torch=={self.torch}')
+        except Failed as error:
+            if 'No solution found' in str(error):
+                raise Absent(str(error).splitlines()[-1].strip()) from error
+            raise
+        if self.torch.endswith('+cpu'):
+            self.install('numpy', 'packaging', 'rich')
+            self.install('--no-deps', str(wheel))
+            return
+        pytest = re.search('^pytest==.*$', (ROOT / 'requirements' / 'test.txt').read_text(), re.MULTILINE)[0]
+        self.install(f'{wheel}[all]', f'torch=={self.versions()["torch"]}', pytest, *self.lowest)
+        # After opencv-python, which shares its folder and needs graphics libraries.
+        opencv = f'opencv-python-headless=={self.versions()["opencv-python-headless"]}'
+        self.install('--no-deps', '--reinstall', opencv)
+
+    def row(self, wheel: Path, with_tests: bool) -> list[str]:
+        """Make the environment, run everything in it, and return a row of the table."""
+        self.make(wheel)
+        versions = self.versions()
+        report = self.run('python', '-m', 'bioattn_mm.ops', '--check', '--no-times', '--device', 'cpu')
+        cuda = re.search('^compiled for CUDA: (.*)$', report, re.MULTILINE)[1]
+        if 'do not fit' in cuda:
+            raise Failed(cuda)
+        tests = used = '-'
+        if not self.torch.endswith('+cpu'):
+            everything = with_tests and self.torch == 'newest'
+            export = ['--export'] if everything else []
+            used = self.run('python', 'tests/package/use_wheel.py', '../used', *export).splitlines()[-1]
+            if everything:
+                used += f', page ({self.run(*PAGE_TESTS).splitlines()[-1]})'
+            if with_tests:
+                tests = self.run(*OPERATORS_TESTS).splitlines()[-1]
+        python = self.run('python', '--version').split()[1]
+        checked = report.splitlines()[-1]
+        return [python, versions['torch'], versions['numpy'], cuda.split(';')[0], checked, tests, used]
+
+    def make_room(self, *names: str) -> None:
+        """Remove packages from the cache, or all of them."""
+        if (self.folder / 'cache').is_dir():
+            self.run('uv', 'cache', 'clean', '--quiet', *names)
+
+
+def lowest_versions() -> list[str]:
+    """What `pip install 'bioattn_mm[...]'` asks for, with == for >=."""
+    text = (ROOT / 'pyproject.toml').read_text()
+    package = re.search(r'^dependencies = \[(.*?)^\]', text, re.MULTILINE | re.DOTALL)[1]
+    extras = re.findall(r'^(?:detection|segmentation|classification) = (.*)$', text, re.MULTILINE)
+    names = re.findall(r'"([a-z][^"]*)"', ' '.join([package, *extras]))
+    return sorted({name.replace('>=', '==') for name in names})
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('wheel', type=Path, help='such as dist/bioattn_mm-0.1.0-py3-none-manylinux_2_28_x86_64.whl')
+    parser.add_argument('--pythons', nargs='+', required=True, metavar='PYTHON', help='the newest first')
+    parser.add_argument(
+        '--torches', nargs='+', default=TORCHES, metavar='VERSION', help=f'(default: {" ".join(TORCHES)})'
+    )
+    parser.add_argument(
+        '--folder',
+        type=Path,
+        default=ROOT / 'build' / 'bounds',
+        help='where everything is put (default: build/bounds)',
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_args()
+    wheel, folder = args.wheel.resolve(), args.folder.resolve()
+    checksum = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder / 'suite', ignore_errors=True)
+    for name in SUITE:
+        (folder / 'suite' / name).parent.mkdir(parents=True, exist_ok=True)
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, folder / 'suite' / name)
+    table = folder / f'{checksum[:16]}.txt'
+    table.touch()
+    failed = []
+    for torch in args.torches:
+        lowest = lowest_versions() if torch == 'lowest' else []
+        version = next((name.split('==')[1] for name in lowest if name.startswith('torch==')), torch)
+        tested = False
+        shutil.rmtree(folder / 'used', ignore_errors=True)
+        for python in args.pythons:
+            key = f'{torch} with {python}: '
+            environment = Environment(folder, python, version, lowest)
+            if not any(line.startswith(key) for line in table.read_text().splitlines()):
+                if shutil.disk_usage(folder).free < FREE_BYTES:
+                    environment.make_room()
+                print(f'torch {torch} with {python}', flush=True)
+                try:
+                    row = environment.row(wheel, not tested)
+                except Absent as error:
+                    print(f'left out: {error}', flush=True)
+                    continue
+                except Failed as error:
+                    print(f'FAILED: {error}', flush=True)
+                    failed.append(f'torch {torch} with {python}')
+                    continue
+                finally:
+                    shutil.rmtree(environment.path, ignore_errors=True)
+                with table.open('a') as file:
+                    print(f'{key}{" | ".join(row)}', file=file)
+                print(' | '.join(row), flush=True)
+            tested = True
+        if not tested:
+            failed.append(f'no Python with torch {torch}')
+        environment.make_room('torch', 'torchvision', 'triton')
+    environment.make_room()
+    print(f'\n{wheel.name}\nsha256 {checksum}\n')
+    lines = [line.split(': ', 1)[1] for line in table.read_text().splitlines()]
+    for line in (' | '.join(COLUMNS), ' | '.join(['---'] * len(COLUMNS)), *lines):
+        print(f'| {line} |')
+    if failed:
+        sys.exit(f'FAILED: {", ".join(failed)}')
+
+
+if __name__ == '__main__':
+    main()
