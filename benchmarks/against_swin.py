@@ -162,7 +162,9 @@ def run(model: nn.Module, image: Tensor, training: bool, dtype: torch.dtype) -> 
 def kernels_of(model: nn.Module, image: Tensor, training: bool, dtype: torch.dtype) -> list[tuple[str, float]]:
     """Names and seconds of the kernels of a pass; on a CPU of its operators, without those that they call."""
     kind = 'CUDA' if image.is_cuda else 'CPU'
-    with torch.profiler.profile(activities=[getattr(torch.profiler.ProfilerActivity, kind)], acc_events=True) as profile:
+    with torch.profiler.profile(
+        activities=[getattr(torch.profiler.ProfilerActivity, kind)], acc_events=True
+    ) as profile:
         run(model, image, training, dtype)
         if image.is_cuda:
             torch.cuda.synchronize()

@@ -45,6 +45,7 @@ trap '[ -z "$child" ] || kill "$child"; exit 130' INT TERM
 step() {
     local name=$1 limit=$2 left=$((60 * minutes - SECONDS)) start=$SECONDS
     shift 2
+    [ "$device" = cuda ] || limit=$((10 * limit))
     if [ -n "$list" ]; then
         printf '%s (%s s):' "$name" "$limit" && printf ' %q' "$@" && echo
         return
@@ -100,7 +101,7 @@ if [ -n "$tiny" ]; then
     check=(--operators gated_convolution --no-times)
     small=(--batch 1 --sizes 64x64) large=(--batch 1 --sizes 64x96) compile=(--compile aot_eager)
     swin+=(--repeats 1)
-    paper+=(--repeats 1 --batch 1 --training-batch 2 --models Swin-T TransNeXt-Micro)
+    paper+=(--repeats 1 --batch 1 --training-batch 2 --models Swin-T TransNeXt-Tiny)
     whole+=(--crop 64 --batch 2 --steps 3 --workers 0 --configs transnext/upernet_micro_ade20k)
     alone+=(--inputs 64 --stages 3 --repeats 1)
     layers=(--layers 'TransNeXt-T stage 1' --sizes 64)

@@ -2,8 +2,7 @@
 """A whole training step of UperNet by tools/train.py: what of it computes, waits for data, and runs hooks.
 
 Each training runs by itself, on generated images that the config's pipeline resizes and crops as it does ADE20K's, with
-random weights. The times are those that it writes to `steps.jsonl`: medians without the first step, and for the parts
-their share of all steps. Pictures of the miniature are smaller files than photographs, so that a loader of photographs
+random weights. The times are medians of those that it writes to `steps.jsonl`, without the first step. Pictures of the miniature are smaller files than photographs, so that a loader of photographs
 waits longer (see loader.py).
 """
 
@@ -12,11 +11,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from statistics import median
 
 from measure import print_header, print_row, time_text
 
 from bioattn_mm.datasets.mini import make_mini_datasets
-from bioattn_mm.engine.health import health, read_lines
+from bioattn_mm.engine.health import health, is_step, read_lines
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ('transnext/upernet_tiny_ade20k', 'baselines/upernet_swin_tiny_ade20k')
@@ -27,7 +27,9 @@ PIPELINE = 'train_dataloader.dataset.pipeline'
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--configs', nargs='+', default=CONFIGS, help='UperNet on ADE20K, below configs/, without .py')
+    parser.add_argument(
+        '--configs', nargs='+', default=CONFIGS, help='UperNet on ADE20K, below configs/, without .py'
+    )
     parser.add_argument(
         '--ways', nargs='+', default=WAYS, metavar='OPTIONS', help=f'of tools/train.py (default: {", ".join(WAYS)})'
     )
@@ -82,10 +84,14 @@ def train(config: str, way: list[str], work_dir: Path, data: Path, args: argpars
 
 def step_of(work_dir: Path) -> tuple[str, ...]:
     """The cells of a training that has ended."""
-    run = health(read_lines(work_dir / 'steps.jsonl'))
-    seconds, waits, hooks = run['step_time'], run['data_share'], run['hook_share']
-    parts = (f'{time_text(seconds * share)}, {share:.0%}' for share in (1 - waits - hooks, waits, hooks))
-    return time_text(seconds), f'{run["images_per_second"]:.3g}', *parts, f'{run["peak_memory"]} MiB'
+    lines = list(read_lines(work_dir / 'steps.jsonl'))
+    run = health(lines)
+    steps = [line for line in lines if is_step(line)][1:]
+    # Not their shares of the run, of which saving the weights at its end would be the largest.
+    waits, hooks = (median(step[key] for step in steps) for key in ('data_time', 'hook_time'))
+    computes = median(step['time'] - step['data_time'] - step['hook_time'] for step in steps)
+    parts = map(time_text, (computes, waits, hooks))
+    return time_text(run['step_time']), f'{run["images_per_second"]:.3g}', *parts, f'{run["peak_memory"]} MiB'
 
 
 if __name__ == '__main__':

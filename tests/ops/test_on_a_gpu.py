@@ -32,7 +32,9 @@ def test_what_fails_is_named_and_done_again(tmp_path: Path) -> None:
     results = tmp_path / 'results'
     first = run(results, '--device', 'cpu', '--tiny', PYTHON=str(python))
     assert first.returncode == 1
-    states = dict(re.findall(r'^\| (\w+) \| (.*) \| \d+ \|$', (results / 'summary.md').read_text(), flags=re.MULTILINE))
+    states = dict(
+        re.findall(r'^\| (\w+) \| (.*) \| \d+ \|$', (results / 'summary.md').read_text(), flags=re.MULTILINE)
+    )
     assert states.pop('tests') == 'failed with exit code 3: tests.log'
     assert states.pop('table_11').startswith('cut off after ')
     assert set(states.values()) == {'done'}
