@@ -43,9 +43,7 @@ class Capture(TorchDispatchMode):
         self.own: set[int] = set()
         self.outside: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def __torch_dispatch__(
-        self, function: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None
-    ) -> object:
+    def __torch_dispatch__(self, function: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None) -> object:
         kwargs = kwargs or {}
         for tensor in tree_leaves((args, kwargs)):
             if isinstance(tensor, Tensor) and id(tensor) not in self.own:

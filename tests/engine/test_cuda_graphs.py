@@ -89,9 +89,7 @@ def images_of(seed: int, size: tuple[int, int] = (32, 48), device: str = 'cpu') 
     return torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(seed)).to(device)
 
 
-def train(
-    model: Model, steps: int, device: str, *, accumulate: int = 1, sizes=((32, 48),), dtype=None, set_to_none=True
-):
+def train(model: Model, steps: int, device: str, *, accumulate: int = 1, sizes=((32, 48),), dtype=None, set_to_none=True):
     """Losses of some steps of SGD, seeded as the tools seed each."""
     optimizer = torch.optim.SGD(model.parameters(), 0.5, momentum=0.9)
     losses = []
@@ -140,6 +138,7 @@ def test_losses_of_the_eager_run(device: str, options: dict) -> None:
     num_sizes = len(options.get('sizes', 'x'))
     expected = sum(step >= num_sizes and step % num_sizes < 2 for step in range(steps))
     assert (graphed.extract_feat.num_calls, graphed.extract_feat.num_replays) == (steps, expected)
+
 
 
 def test_evaluation_takes_the_new_weights(device: str) -> None:
@@ -231,9 +230,7 @@ def test_what_cannot_be_captured(device: str) -> None:
     _, graphed = twins(device)
     graphed.neck.convs[0].append(Synchronising())
     graphed(images_of(0, device=device))
-    with pytest.raises(
-        InputError, match=r'cannot capture backbone and neck for images of \(2, 3, 32, 48\): .*captur'
-    ):
+    with pytest.raises(InputError, match=r'cannot capture backbone and neck for images of \(2, 3, 32, 48\): .*captur'):
         graphed(images_of(0, device=device))
 
 
