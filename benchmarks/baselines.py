@@ -1,4 +1,4 @@
-"""Aggregated attention by other means, for comparison: an operator for each step, torch.compile, FlexAttention, NATTEN."""
+"""Aggregated attention by other means: an operator for each step, torch.compile, FlexAttention, and NATTEN."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,20 +1,21 @@
 #!/usr/bin/env python
 """Speed as in tables 10 and 11 of the TransNeXt paper, as ratios beside those of its authors.
 
-Both tables are of classifiers at 224 x 224. Table 11: images a second in float32, 64 at a time, on a V100; here beside
-Swin-T, which the table has, too. Table 10: what the authors' CUDA operators gain over their formulas in PyTorch, in
-images a second in float16, 64 at a time, on a V100, and in time and memory of a training step under automatic mixed
-precision, 128 images on each of 8 A100; here what bioattn_mm gains over the formulas of `dense_reference.py`. GPUs and
-implementations are others, so that ratios compare, and times do not.
+Both tables are of classifiers at 224 x 224. Table 11: images a second in float32, 64 at a time, on a V100; here
+beside Swin-T, which the table has, too. Table 10: what the authors' CUDA operators gain over their formulas in
+PyTorch, in images a second in float16, 64 at a time, on a V100, and in time and memory of a training step under
+automatic mixed precision, 128 images on each of 8 A100; here what bioattn_mm gains over the formulas of
+`dense_reference.py`. GPUs and implementations are others, so that ratios compare, and times do not.
 
-Weights are random. A training step is forward pass, backward pass and fused AdamW, without stochastic depth, in float16
-with a scaled loss (float32 on a CPU); memory is its peak. The fastest run counts. Multiplications are those of PyTorch's
-defaults: convolutions in float32 may use TF32 on the GPUs that have it, a V100 has none.
+Weights are random. A training step is forward pass, backward pass and fused AdamW, without stochastic depth, in
+float16 with a scaled loss (on a CPU all is float32); memory is its peak. The fastest run counts. PyTorch's defaults
+decide how matrices are multiplied: convolutions in float32 may use TF32 on GPUs that have it, which a V100 has not.
 """
 
 import argparse
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 
 import timm
 import torch
@@ -71,7 +72,7 @@ def table_11(args: argparse.Namespace) -> None:
     print_header(*head)
     first = None
     for name in in_order(args, TABLE_11):
-        speed = attempt(args, lambda: inference(args, name, torch.float32))
+        speed = attempt(args, partial(inference, args, name, torch.float32))
         first = first or speed
         authors = (TABLE_11[name], ratio(TABLE_11[name], TABLE_11[REFERENCE]))
         print_row(name, count(speed), ratio(speed, first), *authors)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python
 """A whole training step of UperNet by tools/train.py: what of it computes, waits for data, and runs hooks.
 
-Each training runs by itself, on generated images that the config's pipeline resizes and crops as it does ADE20K's, with
-random weights. The times are medians of those that it writes to `steps.jsonl`, without the first step. Pictures of the miniature are smaller files than photographs, so that a loader of photographs
-waits longer (see loader.py).
+Each training runs by itself, on generated images that the config's pipeline resizes and crops as it does ADE20K's,
+with random weights. The times are medians of those that it writes to `steps.jsonl`, without the first step. Pictures
+of the miniature are smaller files than photographs, so that a loader of photographs waits longer (see loader.py).
 """
 
 import argparse
@@ -27,9 +27,7 @@ PIPELINE = 'train_dataloader.dataset.pipeline'
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        '--configs', nargs='+', default=CONFIGS, help='UperNet on ADE20K, below configs/, without .py'
-    )
+    parser.add_argument('--configs', nargs='+', default=CONFIGS, help='of UperNet on ADE20K, below configs/')
     parser.add_argument(
         '--ways', nargs='+', default=WAYS, metavar='OPTIONS', help=f'of tools/train.py (default: {", ".join(WAYS)})'
     )
