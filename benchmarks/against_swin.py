@@ -8,11 +8,13 @@ processor instead of the clock's, for a machine with other work. Freed memory is
 
 On a GPU there are also the kernels that were launched in a pass, the time in which one of them ran, and the most
 memory that PyTorch held: where the time is longer than that of the kernels, the GPU waits for launches. `--compile`
-and `--cuda-graphs` run all three models as these options of tools/train.py do.
+and `--cuda-graphs` run all three models as these options of tools/train.py do. `--by-kernel` adds what the last pass
+launches most often: casts and copies, sums for biases, additions, products.
 """
 
 import argparse
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -30,6 +32,7 @@ from bioattn_mm.models import TransNeXt
 
 REFERENCE = 'Swin-T'
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16}
+MOST_COMMON = 15
 
 
 def main() -> None:
@@ -40,8 +43,17 @@ def main() -> None:
         '--dtypes', nargs='+', default=list(DTYPES), choices=DTYPES, help='of autocast; float32: none'
     )
     parser.add_argument('--no-training', action='store_true', help='measure the forward pass only')
-    parser.add_argument('--compile', action='store_true', help='through torch.compile, for each size')
+    parser.add_argument(
+        '--compile',
+        nargs='?',
+        const='inductor',
+        metavar='BACKEND',
+        help='through torch.compile, for each size, by this backend (without a value: %(const)s)',
+    )
     parser.add_argument('--cuda-graphs', action='store_true', help='as CUDA graphs; needs --device cuda')
+    parser.add_argument(
+        '--by-kernel', action='store_true', help='kernels by name; on a CPU operators, without those that they call'
+    )
     parser.add_argument('--cpu-time', action='store_true', help='seconds of the processor, of all threads')
     args = parser.parse_args()
     if args.cuda_graphs and args.device != 'cuda':
@@ -55,11 +67,12 @@ def main() -> None:
     seconds = 'processor' if args.cpu_time else 'clock'
     threads = torch.get_num_threads()
     device = torch.cuda.get_device_name() if args.device == 'cuda' else f'{threads} threads'
-    means = ''.join(f', {name}' for name in ('compile', 'cuda_graphs') if getattr(args, name)).replace('_', ' ')
+    means = f', compile by {args.compile}' * bool(args.compile) + ', cuda graphs' * args.cuda_graphs
     print(f'batch {args.batch}, {device}{means}, fastest of {args.repeats}, seconds of the {seconds}\n')
     columns = ('input', 'pass', 'dtype', 'model', 'GMAC an image', 'time', f'to {REFERENCE}', 'per multiply-add')
     of_gpu = ('kernels', 'their time', 'memory') if args.device == 'cuda' else ()
     print_header(*columns, 'products alone', *of_gpu)
+    last: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for size in args.sizes:
         height, width = map(int, size.split('x'))
         image = torch.randn(args.batch, 3, height, width, device=args.device)
@@ -67,7 +80,7 @@ def main() -> None:
         counts = {name: count_multiply_adds(model.eval(), image[:1]) for name, model in models.items()}
         for model in models.values():
             if args.compile:
-                compile_parts(model, 'inductor', dynamic=False)
+                compile_parts(model, args.compile, dynamic=False)
             if args.cuda_graphs:
                 model.extract_feat = FeatureGraphs(model)
         for dtype in map(DTYPES.get, args.dtypes):
@@ -81,8 +94,16 @@ def main() -> None:
                     alone = '' if training else time_text(products_alone(models[model], image, dtype, args, clock))
                     cells = (*cells, alone)
                     if args.device == 'cuda':
-                        cells += kernels_and_memory(models[model].train(training), image, training, dtype)
+                        torch.cuda.reset_peak_memory_stats()
+                    if args.by_kernel or args.device == 'cuda':
+                        kernels = kernels_of(models[model].train(training), image, training, dtype)
+                        last[size, model] = kernels
+                    if args.device == 'cuda':
+                        memory = f'{torch.cuda.max_memory_allocated() / 2**20:.0f} MiB'
+                        cells += (len(kernels), time_text(sum(seconds for _, seconds in kernels)), memory)
                     print_row(f'{height} x {width}', name, str(dtype).removeprefix('torch.'), model, *cells)
+    if args.by_kernel:
+        print_by_kernel(last)
 
 
 def make_models(size: tuple[int, int]) -> dict[str, nn.Module]:
@@ -138,15 +159,30 @@ def run(model: nn.Module, image: Tensor, training: bool, dtype: torch.dtype) -> 
             sum(feature.float().mean() for feature in features).backward()
 
 
-def kernels_and_memory(model: nn.Module, image: Tensor, training: bool, dtype: torch.dtype) -> tuple[int, str, str]:
-    """Kernels of a pass, their time, and the peak of memory."""
-    torch.cuda.reset_peak_memory_stats()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
+def kernels_of(model: nn.Module, image: Tensor, training: bool, dtype: torch.dtype) -> list[tuple[str, float]]:
+    """Names and seconds of the kernels of a pass; on a CPU of its operators, without those that they call."""
+    kind = 'CUDA' if image.is_cuda else 'CPU'
+    with torch.profiler.profile(
+        activities=[getattr(torch.profiler.ProfilerActivity, kind)], acc_events=True
+    ) as profile:
         run(model, image, training, dtype)
-        torch.cuda.synchronize()
-    kernels = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    seconds = sum(event.self_device_time_total for event in kernels) / 1e6
-    return len(kernels), time_text(seconds), f'{torch.cuda.max_memory_allocated() / 2**20:.0f} MiB'
+        if image.is_cuda:
+            torch.cuda.synchronize()
+    events = [event for event in profile.events() if event.device_type == getattr(torch.autograd.DeviceType, kind)]
+    times = [event.self_device_time_total if image.is_cuda else event.self_cpu_time_total for event in events]
+    return [(event.name, microseconds / 1e6) for event, microseconds in zip(events, times)]
+
+
+def print_by_kernel(last: dict[tuple[str, str], list[tuple[str, float]]]) -> None:
+    """A table of the kernels that are launched most often."""
+    print()
+    print_header('input', 'model', 'kernel', 'number', 'their time')
+    for (size, model), kernels in last.items():
+        seconds = Counter()
+        for name, took in kernels:
+            seconds[name] += took
+        for name, number in Counter(name for name, _ in kernels).most_common(MOST_COMMON):
+            print_row(size, model, name.replace('|', '/')[:150], number, time_text(seconds[name]))
 
 
 class Products(TorchFunctionMode):

@@ -1,12 +1,13 @@
-"""Aggregated attention by other means, for comparison: an operator for each step, FlexAttention, and NATTEN."""
+"""Aggregated attention by other means: an operator for each step, torch.compile, FlexAttention, and NATTEN."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bioattn_mm.ops import AggregatedAttentionInputs, sliding_window_av, sliding_window_qk
+from bioattn_mm.ops import AggregatedAttentionInputs, aggregated_attention, sliding_window_av, sliding_window_qk
 
 
 def unfused_attention(*tensors: Tensor, backend: str | None = None) -> Tensor:
@@ -27,6 +28,11 @@ def unfused_attention(*tensors: Tensor, backend: str | None = None) -> Tensor:
     pooled_sums = pooled_weights @ inputs.pooled_value.flatten(1, 2).transpose(1, 2)
     pooled_sums = pooled_sums.transpose(1, 2).unflatten(1, (height, width))
     return sliding_window_av(window_weights, inputs.value, backend) + pooled_sums
+
+
+def compiled_formulas(*_: Tensor) -> Callable[..., Tensor]:
+    """`aggregated_attention` by PyTorch's formulas, through torch.compile."""
+    return torch.compile(partial(aggregated_attention, backend='reference'), dynamic=False)
 
 
 def flex_aggregated_attention(*tensors: Tensor, compiled: bool = True) -> Callable[..., Tensor]:

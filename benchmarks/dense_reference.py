@@ -31,9 +31,9 @@ def dense_formulas() -> Iterator[None]:
         yield
 
 
-def unfolded_attention(*tensors: Tensor) -> Tensor:
+def unfolded_attention(*tensors: Tensor, **by_name: Tensor) -> Tensor:
     """Aggregated attention; the k * k window keys and values of every query are copied side by side."""
-    inputs = CosineAttentionInputs(*tensors).normalised()
+    inputs = CosineAttentionInputs(*tensors, **by_name).normalised()
     batch, height, width, heads, channels = inputs.query.shape
     window = round(inputs.window_bias.shape[1] ** 0.5)
 

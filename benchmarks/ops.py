@@ -7,8 +7,9 @@ sums; on a GPU those of the window have one thread for each element. The floor i
 move the inputs and outputs once or to do the multiplications, whichever is longer, at rates that are measured first.
 
 --cpu-time counts the seconds of the processor, of all threads, for a machine that does other things, too.
---baselines adds FlexAttention, with the same result, and NATTEN, where it is installed (pip install natten). NATTEN
-has no position bias, and on a CPU no kernel of its own. A baseline that does not run says why.
+--baselines adds FlexAttention, with the same result, compiled and eager, where all weights exist at once; PyTorch's
+formulas through torch.compile; and NATTEN, where it is installed (pip install natten), by itself and through
+torch.compile. NATTEN has no position bias, and on a CPU no kernel of its own. A baseline that does not run says why.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from importlib.util import find_spec
 from math import ceil
 
 import torch
-from baselines import flex_aggregated_attention, natten_attention, unfused_attention
+from baselines import compiled_formulas, flex_aggregated_attention, natten_attention, unfused_attention
 from measure import Measurement, make_parser, measure, print_header, print_row, time_text
 from torch import Tensor
 
@@ -30,7 +31,13 @@ from bioattn_mm.ops.backends import HOW_TO_BUILD, available_backends
 STAGES = {1: (4, 3, 8), 2: (8, 6, 4), 3: (16, 12, 2)}
 CHANNELS = 24  # of a head
 WINDOW_SIZE = 3
-BASELINES = dict(FlexAttention=flex_aggregated_attention, NATTEN=natten_attention)
+BASELINES = {
+    'FlexAttention': flex_aggregated_attention,
+    'FlexAttention-eager': partial(flex_aggregated_attention, compiled=False),
+    'formulas-compiled': compiled_formulas,
+    'NATTEN': natten_attention,
+    'NATTEN-compiled': lambda *inputs: torch.compile(natten_attention(*inputs)),
+}
 DTYPES = dict(cpu=['float32'], cuda=['float32', 'float16', 'bfloat16'])
 TOLERANCE = dict(float32=1e-4, float16=2e-2, bfloat16=1e-1)
 SECONDS_PER_RUN = 0.05  # a run repeats short calls for so long
@@ -74,9 +81,9 @@ def main() -> None:
     rates = {dtype: matmul_rate(args, dtype) for dtype in dtypes}
     print(f'- copies: {bandwidth / 1e9:.3g} GB/s, read and written')
     print(''.join(f'- products of {dtype} matrices: {rate / 1e12:.3g} TFLOP/s\n' for dtype, rate in rates.items()))
-    if 'NATTEN' in args.baselines and not find_spec('natten'):
+    if not find_spec('natten') and any('NATTEN' in name for name in args.baselines):
         print('NATTEN is not installed (pip install natten): skipped\n')
-        args.baselines.remove('NATTEN')
+        args.baselines = [name for name in args.baselines if 'NATTEN' not in name]
     ratios = ('fused / floor', 'unfused / fused', 'reference / fused', 'less memory than unfused')
     print_header(
         'input', 'stage', 'dtype', 'pass', 'floor', 'fused', 'unfused', 'reference', *ratios, *args.baselines

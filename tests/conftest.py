@@ -56,9 +56,17 @@ LONGEST = (
 SHARED = ('tests/configs/',)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help_text = 'run only tests that need this, such as GPU (see tests/needs.py); may be repeated'
+    parser.addoption('--needs', action='append', default=[], metavar='NAME', help=help_text)
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest files first: the short ones then let parallel workers end at about the same time."""
+    wanted = set(config.getoption('--needs'))
+    if wanted:
+        items[:] = [item for item in items if any(wanted & set(mark.args) for mark in item.iter_markers('needs'))]
     for item in items:
         apply_needs(item)
     ranks = {name: rank for rank, name in enumerate(LONGEST)}

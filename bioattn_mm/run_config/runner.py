@@ -1,5 +1,6 @@
 """Building the Runner of a config, what may stop its training, and the clock for what it runs."""
 
+import copy
 import re
 import time
 import traceback
@@ -20,7 +21,31 @@ from ..errors import InputError
 def build_runner(config: Config) -> Runner | FlexibleRunner:
     """Build the Runner of a config, of the class that its `runner_type` names, if any."""
     runner_type = RUNNERS.get(config.runner_type) if 'runner_type' in config else Runner
-    return runner_type.from_cfg(config)
+    runner = runner_type.from_cfg(config)
+    # Strategies for several processes choose their optimizers themselves.
+    if isinstance(runner, Runner):
+        use_fused_optimizer(runner)
+    return runner
+
+
+def use_fused_optimizer(runner: Runner) -> None:
+    """Let AdamW and Adam update the weights of a model on a GPU in one launch for a group, if the config is silent.
+
+    PyTorch's own choice, `foreach`, launches a kernel for each operation of the update. The config of the runner, which
+    is written to the work dir and to checkpoints, stays as it is.
+    """
+    wrapper = runner.optim_wrapper
+    optimizer = wrapper.get('optimizer') if isinstance(wrapper, dict) else None
+    if optimizer is None or optimizer.get('type') not in FUSED_OPTIMIZERS or OTHER_WAYS & optimizer.keys():
+        return
+    if all(parameter.is_cuda for parameter in runner.model.parameters()):
+        runner.optim_wrapper = copy.deepcopy(wrapper)
+        runner.optim_wrapper['optimizer']['fused'] = True
+
+
+# Optimizers of PyTorch that have a fused kernel, and the arguments by which a config chooses how they compute.
+FUSED_OPTIMIZERS = ('Adam', 'AdamW', torch.optim.Adam, torch.optim.AdamW)
+OTHER_WAYS = {'fused', 'foreach', 'capturable', 'differentiable'}
 
 
 @contextmanager

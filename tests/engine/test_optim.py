@@ -1,14 +1,17 @@
 """Rates and groups of the optimizer's constructors, fused AdamW; the rates of the configs are in tests/configs."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 from mmengine.optim import OptimWrapper, build_optim_wrapper
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config.runner import use_fused_optimizer
 
 
 class Backbone(nn.Sequential):
@@ -91,3 +94,26 @@ def test_a_state_of_other_groups_is_refused() -> None:
     merged.load_state_dict(merged.state_dict())
     with pytest.raises(InputError, match='has 9 groups of 9 tensors, this one 3 of 9: .* --load-from'):
         merged.load_state_dict(separate.state_dict())
+
+
+@pytest.mark.parametrize(
+    ('optimizer', 'device', 'fused'),
+    [
+        (dict(type='AdamW'), 'cuda', True),
+        (dict(type=torch.optim.AdamW), 'cuda', True),
+        (dict(type='AdamW'), 'cpu', None),
+        (dict(type='AdamW', fused=False), 'cuda', False),
+        (dict(type='AdamW', foreach=True), 'cuda', None),
+        (dict(type='SGD', lr=0.1), 'cuda', None),
+    ],
+    ids=str,
+)
+def test_adamw_is_fused_on_a_gpu_where_the_config_says_nothing(optimizer: dict, device: str, fused: bool) -> None:
+    with FakeTensorMode():  # of a GPU that need not be there
+        model = nn.Linear(2, 2, device=device)
+    config = ConfigDict(optimizer=optimizer)
+    runner = SimpleNamespace(model=model, optim_wrapper=config)
+    use_fused_optimizer(runner)
+    assert config == dict(optimizer=optimizer)  # as it is written to the work dir
+    built = build_optim_wrapper(nn.Linear(2, 2), runner.optim_wrapper)
+    assert built.optimizer.param_groups[0]['fused'] == fused
