@@ -31,8 +31,8 @@ def build_runner(config: Config) -> Runner | FlexibleRunner:
 def use_fused_optimizer(runner: Runner) -> None:
     """Let AdamW and Adam update the weights of a model on a GPU in one launch for a group, if the config is silent.
 
-    PyTorch's own choice, `foreach`, launches a kernel for each operation of the update. The config of the runner, which
-    is written to the work dir and to checkpoints, stays as it is.
+    PyTorch's own choice, `foreach`, launches a kernel for each operation of the update. The config of the runner,
+    which is written to the work dir and to checkpoints, stays as it is.
     """
     wrapper = runner.optim_wrapper
     optimizer = wrapper.get('optimizer') if isinstance(wrapper, dict) else None
