@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,7 +51,15 @@ LONGEST = (
     'test_shards.py',
     'test_vars.py',
     'test_main.py',
+    'test_table.py',
+    'test_cuda_graphs.py',
+    'test_random_defects.py',
+    'test_inspect_data.py',
+    'test_channels.py',
 )
+
+# A shell ignores SIGINT in what it starts in the background, and a training leaves it so; tests send it to trainings.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How the names of files begin that share what they make in their process: models of all configs.
 SHARED = ('tests/configs/',)

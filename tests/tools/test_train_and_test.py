@@ -170,19 +170,19 @@ def test_a_detection_config_runs_through_the_same_tools(workplace: Path, tool: I
 
     tool(
         workplace, 'test.py', config, 'detector/iter_60.pth', '--mini', '--amp', 'bfloat16',
-        '--work-dir', 'detector/mixed', '--out', 'mixed', '--format', 'coco', 'voc',
+        '--work-dir', 'detector/mixed', '--out', 'mixed_detections', '--format', 'coco', 'voc',
     )  # fmt: skip
     mixed = metrics_of_test(workplace / 'detector/mixed')
     assert mixed['coco/bbox_mAP_50'] == pytest.approx(tested['coco/bbox_mAP_50'], abs=0.02)
-    written = json.loads((workplace / 'mixed/predictions.json').read_text())
+    written = json.loads((workplace / 'mixed_detections/predictions.json').read_text())
     names = {image['id']: Path(image['file_name']).stem for image in written['images']}
     numbers = Counter(names[each['image_id']] for each in written['annotations'])
     # All of them, and not those alone that predict.py would draw.
     assert len(names) == NUM_VAL and min(each['score'] for each in written['annotations']) < 0.3
     for name in names.values():
-        xml = (workplace / f'mixed/Annotations/{name}.xml').read_text()
+        xml = (workplace / f'mixed_detections/Annotations/{name}.xml').read_text()
         assert xml.count('<object>') == numbers[name]
-        assert (workplace / f'mixed/SegmentationObject/{name}.png').is_file()
+        assert (workplace / f'mixed_detections/SegmentationObject/{name}.png').is_file()
     check_pairs(workplace / 'boxes', workplace / 'data/mini/coco/val2017')
     assert len(pickle.loads((workplace / 'boxes.pkl').read_bytes())) == NUM_VAL
 
@@ -372,7 +372,10 @@ BAD_TEST = {
         r'backbone.stages.0.patch_embed.proj.weight \(file \(48, 3, 7, 7\), model \(72, 3, 7, 7\)\)',
     ),
     'variant that does not exist': (
-        [CONFIG, 'trained/iter_60.pth', '--mini', '--cfg-options', 'model.backbone.arch=huge'],
+        [
+            'configs/transnext/upernet_micro_ade20k.py', 'trained/iter_60.pth', '--mini', '--cfg-options',
+            'model.backbone.arch=huge',
+        ],  # fmt: skip
         "error: arch must be one of micro, tiny, small, base, micro-aaaa or a dict, got 'huge'$",
     ),
     'image that cannot be decoded': (
