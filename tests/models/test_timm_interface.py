@@ -27,9 +27,14 @@ from bioattn_mm.timm_registry import MODELS
 from .classifiers import NAMES, SMALL, released_file, small
 
 every_system = pytest.mark.parametrize('name', SMALL)
+# One of each class and those of other blocks; the others, which differ in size alone, are in `make test-all`.
+REPRESENTATIVES = (*NAMES.values(), 'transnext_micro_aaaa', 'vars_d_gfnet_tiny', 'vars_sd_deit_tiny')
 every_name = pytest.mark.parametrize(
     'name',
-    [*NAMES.values(), 'transnext_micro_aaaa', 'vars_d_gfnet_tiny', 'vars_sd_deit_tiny'],
+    [
+        pytest.param(name, marks=() if name in REPRESENTATIVES else pytest.mark.every_config)
+        for name in (*REPRESENTATIVES, *(name for name in MODELS if name not in REPRESENTATIVES))
+    ],
 )
 PYRAMIDS = ('TransNeXt', 'GABSwin')
 

@@ -8,9 +8,9 @@ Makes an environment for each torch and each Python that has it, with the wheel 
 
 The first Python of each torch also trains what the others predict with, two steps with mmdet, mmseg and mmpretrain,
 and runs the operators' tests, because the libraries know nothing of Python. With the newest torch it also exports to
-ONNX, compares the file in onnxruntime, and runs tests of the page. Nothing is pinned there, as README says; with the
-lowest torch, every package has the lowest version that pyproject.toml names. A torch for the CPU may have no
-torchvision that fits: then there are the operators alone.
+ONNX, compares the file in onnxruntime, and runs the tests of the page and of timm's interface. Nothing is pinned
+there, as README says; with the lowest torch, every package has the lowest version that pyproject.toml names. A torch
+for the CPU may have no torchvision that fits: then there are the operators alone.
 
 uv makes an environment of hard links to a cache that stands beside it, and each is removed after its use: 20 GB on
 disk at most. An environment that passed stands in a table of that wheel in FOLDER, and is not tried again. At the end
@@ -34,6 +34,7 @@ SUITE = ('tests', 'benchmarks', 'pyproject.toml', 'README.md', 'configs', 'tools
 PYTEST = ('python', '-m', 'pytest', '-q', '-p', 'no:cacheprovider')
 # The tests of each instruction set are `make test-capabilities`.
 OPERATORS_TESTS = (*PYTEST, '--ignore', 'tests/ops/test_capabilities.py', 'tests/ops')
+TIMM_TESTS = (*PYTEST, 'tests/models/test_timm_interface.py', 'tests/models/test_timm_models.py')
 PAGE_TESTS = (*PYTEST, 'tests/page/test_requests.py', 'tests/page/test_hosts.py')
 FREE_BYTES = 25e9
 
@@ -121,6 +122,7 @@ class Environment:
             export = ['--export'] if everything else []
             used = self.run('python', 'tests/package/use_wheel.py', '../used', *export).splitlines()[-1]
             if everything:
+                used += f', timm ({self.run(*TIMM_TESTS).splitlines()[-1]})'
                 used += f', page ({self.run(*PAGE_TESTS).splitlines()[-1]})'
             if with_tests:
                 tests = self.run(*OPERATORS_TESTS).splitlines()[-1]
