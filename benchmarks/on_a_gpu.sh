@@ -94,7 +94,7 @@ sys.exit(not (torch.cuda.is_available() and CUDA_ARCHITECTURES))' ||
 fi
 
 swin=("$python" benchmarks/against_swin.py --device "$device")
-paper=("$python" benchmarks/paper_tables.py --device "$device")
+paper=("$python" benchmarks/transnext_tables.py --device "$device")
 whole=("$python" benchmarks/whole_step.py)
 alone=("$python" benchmarks/ops.py --device "$device")
 if [ -n "$tiny" ]; then
