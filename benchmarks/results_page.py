@@ -169,14 +169,15 @@ def seen(difference: Difference, group: Group, records: Records) -> str:
     pairs = [of_first[seed] - of_second[seed] for seed in first.seeds if seed in of_first and seed in of_second]
     if not pairs:
         return f'{difference.what}: not measured yet'
-    if all(pair > 0 for pair in pairs):
+    number = len(first.seeds)
+    if len(pairs) < number:
+        verdict = f'from {len(pairs)} of {number} seeds, which says nothing yet'
+    elif all(pair > 0 for pair in pairs):
         verdict = 'as claimed'
     elif all(pair <= 0 for pair in pairs):
         verdict = 'does not show'
     else:
         verdict = 'differs from seed to seed'
-    number = len(first.seeds)
-    verdict += '' if len(pairs) == number else f', with {len(pairs)} of {number} seeds'
     return f'{difference.what}: {with_range(pairs, "+")}, {verdict}'
 
 
