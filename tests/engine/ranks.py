@@ -1,6 +1,5 @@
 """Functions that run in processes of their own, several of them as ranks of one gloo group."""
 
-import gc
 import multiprocessing
 import os
 import runpy
@@ -23,13 +22,8 @@ CONTEXT.set_forkserver_preload(['tests.engine.ranks', 'tests.engine.trainings', 
 
 
 def make_runs_quick() -> None:
-    """Leave out what takes a second or two of every run of a tool, and that no test looks at.
-
-    mmengine writes configs in lines as they come, without yapf; and its collections of garbage, one for each dataset,
-    do not look at what the libraries made when they were imported.
-    """
+    """Let mmengine write configs in lines as they come, without yapf, which takes a second or two of every run."""
     config_text._format_code = lambda text, style_config: (text, True)
-    gc.freeze()
 
 
 def run_ranks(
