@@ -164,7 +164,7 @@ class Run:
         if state_of(self.record) != TRAINED or latest_checkpoint(self.place / self.folder) is None:
             self.record.update(metrics={}, tested=[])
             self.run('training.log', *self.training)
-        # From the folder that the tools run in, as the paths of the data in the config are.
+        # The paths are seen from the folder that the tools run in, as those of the data in the config are.
         checkpoint = str(self.folder / Path(latest_checkpoint(self.place / self.folder)).name)
         config = str(next((self.place / self.folder).glob('*.py')).relative_to(self.place))
         for kind in ('test_images', *self.row.tests):

@@ -109,7 +109,7 @@ class FeatureGraphs:
         self._awaits_backward = False
 
     def __deepcopy__(self, memo: dict) -> 'FeatureGraphs':
-        # Of a copied model, such as an average of its weights: graphs are of one model's memory.
+        # A copy of the model, such as an average of its weights, gets graphs of its own: they are of one model's memory.
         return FeatureGraphs(memo.get(id(self.model), self.model), self.max_sizes)
 
     def __call__(self, images: Tensor, *args: object, **kwargs: object) -> object:
@@ -180,7 +180,7 @@ class FeatureGraphs:
 
     def _is_between_passes(self) -> bool:
         """Whether a backward pass that reads the memory of the graphs is still to come."""
-        # Without its outputs, or with an exception after it, a forward pass has no backward pass.
+        # A forward pass whose outputs are gone, as after an exception, has no backward pass any more.
         return self._awaits_backward and self._last() is not None
 
     def _graph(self, key: Hashable, images: Tensor) -> Graph | None:
