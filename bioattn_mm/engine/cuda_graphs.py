@@ -109,7 +109,7 @@ class FeatureGraphs:
         self._awaits_backward = False
 
     def __deepcopy__(self, memo: dict) -> 'FeatureGraphs':
-        # A copy of the model, such as an average of its weights, gets graphs of its own: they are of one model's memory.
+        # A copy of the model, such as an average of its weights, gets its own graphs: they are of one model's memory.
         return FeatureGraphs(memo.get(id(self.model), self.model), self.max_sizes)
 
     def __call__(self, images: Tensor, *args: object, **kwargs: object) -> object:
