@@ -240,6 +240,8 @@ def check_number_of_pixels(path: str) -> None:
 
 def _ready(predictor: Predictor) -> Predictor:
     """The predictor; a segmentor takes whole images, and no gradients of parameters take memory."""
+    if predictor.task == 'classification':
+        raise InputError(f'the page is for detectors and segmentors, {predictor.config.filename} is a classifier')
     predictor.model.requires_grad_(False)
     if predictor.task == 'segmentation':
         predictor.model.test_cfg.mode = 'whole'
