@@ -1,15 +1,24 @@
-"""A detector on own data of a single channel of 16 bits: training, test with drawings, prediction, bad files."""
+"""Own data that are not RGB in 8 bits: a detector from training to prediction, and an exported classifier."""
 
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+import torch
 from mmengine.config import Config
+from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 
+from bioattn_mm import Predictor
+from bioattn_mm.export.formats import FOR_ONNX
+from bioattn_mm.run_config.config import load_config
+from bioattn_mm.run_config.own_data import DataArguments
+from bioattn_mm.runtime import Model
+
+from ..needs import needs
 from ..own_folders import convert_images, write_coco_folder
-from .running import InProcess, metrics_of_test
+from .running import ROOT, InProcess, metrics_of_test
 from .small_images import DETECTOR, SMALL
 
 FEW = ('train_cfg.max_iters=2', 'train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2')
@@ -40,3 +49,27 @@ def test_a_detector(tmp_path: Path, tool: InProcess) -> None:
     errors = tool.capsys.readouterr().err
     assert 'colour.png has 3 channels of uint8, expected 1 channel of uint16' in errors
     assert len(list((tmp_path / 'predicted/overlays').iterdir())) == 8
+
+
+@needs(*FOR_ONNX)
+def test_an_exported_classifier(tmp_path: Path, tool: InProcess) -> None:
+    """It has the scores of the checkpoint, for files of images of 16 bits."""
+    draw = np.random.default_rng(0)
+    for name in ('birch', 'oak'):
+        (tmp_path / 'leaves' / name).mkdir(parents=True)
+        for index in range(3):
+            image = draw.integers(30000, 30256, (80, 70 + index, 4), dtype=np.uint16)
+            np.save(tmp_path / 'leaves' / name / f'{index}.npy', image)
+    config = load_config(ROOT / 'tests/tools/convit_small.py', data=DataArguments(str(tmp_path / 'leaves')))
+    config.dump(tmp_path / 'classifier.py')
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        model = MODELS.build(config.model)
+    torch.save(dict(state_dict=model.state_dict()), tmp_path / 'classifier.pth')
+    options = ('--via', 'torch', '--to', 'onnx', '--size', '64x64', '--out', 'exported')
+    tool(tmp_path, 'export.py', 'classifier.py', 'classifier.pth', *options)
+    (exported,) = (tmp_path / 'exported').glob('*.onnx')
+    files = sorted((tmp_path / 'leaves').rglob('*.npy'))
+    predictor = Predictor(tmp_path / 'classifier.py', tmp_path / 'classifier.pth', device='cpu')
+    scores = np.array([sample.pred_score.tolist() for sample in predictor(files)])
+    assert np.ptp(scores[:, 0]) > 1e-4
+    np.testing.assert_allclose([result.scores for result in Model(exported)(files)], scores, atol=1e-5)

@@ -59,18 +59,6 @@ optim_wrapper = dict(optimizer=dict(lr=1e-3))
 auto_scale_lr = dict(base_batch_size=2)
 """
 CLASSIFIER = 'configs/convit/convit-tiny_8xb128_in1k.py'
-SMALL_CLASSIFIER = f"""
-_base_ = '{ROOT}/{CLASSIFIER}'
-arch = dict(_delete_=True, embed_dims=32, num_layers=2, num_heads=4)
-model = dict(backbone=dict(arch=arch, local_up_to_layer=1, out_indices=(1,)), head=dict(in_channels=32))
-workers = dict(num_workers=0, persistent_workers=False)
-train_dataloader = dict(batch_size=2, drop_last=False, **workers)
-val_dataloader = dict(**workers)
-test_dataloader = val_dataloader
-optim_wrapper = dict(optimizer=dict(lr=3e-3))
-param_scheduler = None
-auto_scale_lr = dict(base_batch_size=2)
-"""
 
 
 def run_section(heading: str, folder: Path, tool: InProcess) -> dict[tuple[str, bool], str]:
@@ -183,7 +171,7 @@ def test_channels_of_a_classifier(tmp_path: Path, tool: InProcess) -> None:
                 values[..., 4] += label
                 np.save(tmp_path / folder / name / f'{name}_{index}.npy', values)
     (tmp_path / CLASSIFIER).parent.mkdir(parents=True)
-    (tmp_path / CLASSIFIER).write_text(SMALL_CLASSIFIER)
+    (tmp_path / CLASSIFIER).write_text(f"_base_ = '{ROOT}/tests/tools/convit_small.py'\n")
     printed = run_section('Channels of a classifier', tmp_path, tool)
     assert len(printed) == 4 and 'nothing is wrong' in printed['inspect_data.py', False]
     assert (
