@@ -287,7 +287,7 @@ BAD_ARGUMENTS = {
         'detection',
         'detection',
         dict(mode='slide'),
-        'slide is for segmentors, and .* detector',
+        'slide is for segmentors, and .*mask_rcnn_small.py is none',
     ),
     'unknown mode': ('segmentation', 'segmentation', dict(mode='tiles'), "mode must be 'slide' or 'whole'"),
     'float16 on the CPU': ('detection', 'detection', dict(amp='float16'), 'float16 needs a GPU: on the CPU take'),

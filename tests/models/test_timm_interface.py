@@ -1,7 +1,7 @@
 """What timm asks of a model, and its tools and other libraries call: as `tests/test_models.py` of timm asserts it.
 
-Each name is built as it is; what computes has its settings with few blocks, as those of a stage are alike. timm's
-rules about TorchScript are left out.
+Each name is built as it is; what computes has few blocks and channels in the place of its own. timm's rules about
+TorchScript are left out.
 """
 
 import json
@@ -31,14 +31,21 @@ every_name = pytest.mark.parametrize('name', MODELS)
 PYRAMIDS = ('TransNeXt', 'GABSwin')
 
 
-def shallow(name: str, **options: object) -> nn.Module:
-    """The model of a name with fewer blocks: three, or one a stage and two in the first."""
+def slim(name: str, **options: object) -> nn.Module:
+    """The model of a name with its heads, each of 8 channels or a few more, and three to five blocks."""
     backbone, settings = MODELS[name]
     arch = dict(BACKBONES[backbone].arch_settings[settings['arch']])
-    if len(arch.get('depths', ())) > 1:
-        arch['depths'] = (2, *[1] * (len(arch['depths']) - 1))
+    heads = arch['num_heads']
+    if backbone == 'PerViT':
+        arch['embed_dims'] = tuple(heads * channels for channels in (8, 9, 10, 11))
+    elif backbone == 'GABSwin':
+        arch['embed_dims'] = 8 * heads[0]
     else:
-        arch.update(depths=(3,)) if 'depths' in arch else arch.update(num_layers=3)
+        arch['embed_dims'] = 8 * heads if isinstance(heads, int) else tuple(8 * number for number in heads)
+    if 'depths' in arch:
+        arch['depths'] = (2, *[1] * (len(arch['depths']) - 1)) if len(arch['depths']) > 1 else (3,)
+    else:
+        arch['num_layers'] = 3
     if backbone == 'ConViT':
         options['local_up_to_layer'] = 2
     return timm.create_model(name, arch=arch, **options)
@@ -54,12 +61,15 @@ def images(name: str, batch: int = 1, channels: int = 3) -> Tensor:
 def test_configuration_of_every_name(name: str) -> None:
     with torch.device('meta'):
         model = timm.create_model(name, num_classes=42, in_chans=5)
+        maps = timm.create_model(name, features_only=True).feature_info.channels()
     state_dict, cfg = model.state_dict(), model.default_cfg
     assert state_dict[cfg['first_conv'] + '.weight'].shape[1] == 5
     assert state_dict[cfg['classifier'] + '.weight'].shape == (42, model.num_features)
     assert model.get_classifier().out_features == model.num_classes == 42
     assert model.head_hidden_size == model.num_features == model.feature_info[-1]['num_chs']
     assert {info['module'] for info in model.feature_info} <= {name for name, _ in model.named_modules()}
+    # timm wants three levels of all but plain ViTs; RVT has two strides.
+    assert len(maps) >= (2 if 'rvt' in name else 3)
     strides = [info['reduction'] for info in model.feature_info]
     # segmentation-models-pytorch tells pyramids from the rest by their strides.
     assert strides == [4, 8, 16, 32] if MODELS[name][0] in PYRAMIDS else {16} <= set(strides) <= {16, 32}
@@ -71,7 +81,7 @@ def test_configuration_of_every_name(name: str) -> None:
 @every_name
 @torch.no_grad()
 def test_classifier(name: str) -> None:
-    model = shallow(name, num_classes=42).eval()
+    model = slim(name, num_classes=42).eval()
     x = images(name)
     logits = model(x)
     assert logits.shape == (1, 42)
@@ -90,11 +100,10 @@ def test_classifier(name: str) -> None:
 @pytest.mark.parametrize('feature_cls', [None, 'getter', 'hook', 'fx'])
 @torch.no_grad()
 def test_maps_as_feature_info_has_them(name: str, feature_cls: str | None) -> None:
-    model = shallow(name, features_only=True, feature_cls=feature_cls).eval()
+    model = slim(name, features_only=True, feature_cls=feature_cls, out_indices=(0, 1, 2)).eval()
     x = images(name)
     outputs = model(x)
-    # timm wants three levels of all but plain ViTs; RVT has two strides.
-    assert len(outputs) == len(model.feature_info.channels()) >= (2 if 'rvt' in name else 3)
+    assert len(outputs) == len(model.feature_info.channels()) == 3
     for features, channels, stride in zip(outputs, model.feature_info.channels(), model.feature_info.reduction()):
         length = math.ceil(x.shape[2] / stride)
         if feature_cls in (None, 'getter') or name.startswith('transnext'):
@@ -107,7 +116,7 @@ def test_maps_as_feature_info_has_them(name: str, feature_cls: str | None) -> No
 @every_name
 @torch.no_grad()
 def test_forward_intermediates(name: str) -> None:
-    model = shallow(name).eval()
+    model = slim(name).eval()
     info = FeatureInfo(model.feature_info, len(model.feature_info))
     x = images(name)
     features, intermediates = model.forward_intermediates(x)
@@ -188,14 +197,14 @@ def test_pruned_to_some_stages(name: str) -> None:
 def test_traced_by_fx(name: str) -> None:
     """The graph holds for other sizes than that of any image before, and has the gradients of the model."""
     pad = dict(pad_small_map=True) if MODELS[name][0] == 'GABSwin' else {}
-    model = shallow(name, num_classes=10, **pad).eval()
+    model = slim(name, num_classes=10, **pad).double().eval()
     _, nodes = get_graph_node_names(model)
     traced = create_feature_extractor(model, {nodes[-1]: 'logits'}).eval()
     for size in ((50, 70), (65, 40)):
-        x = torch.randn(1, 3, *size)
+        x = torch.randn(1, 3, *size, dtype=torch.float64)
         with torch.no_grad():
             torch.testing.assert_close(traced(x)['logits'], model(x), rtol=0, atol=0)
-    x = torch.randn(2, 3, 64, 64)
+    x = torch.randn(2, 3, 64, 64, dtype=torch.float64)
     (model.train()(x) ** 2).sum().backward()
     expected = {n: parameter.grad.clone() for n, parameter in model.named_parameters()}
     model.zero_grad()
