@@ -21,7 +21,7 @@ from ..engine.ema import unwrapped
 from ..engine.step_log import peak_memory
 from ..engine.sync_batch_norm import CPUSyncBatchNorm
 from ..errors import InputError
-from ..run_config.pipelines import data_preprocessor_of
+from ..run_config.pipelines import data_preprocessor_of, image_kind
 from ..run_config.runner import build_runner, failures_in_one_line, now
 from .readable_log import groups_table, optimizer_groups, readable_log
 
@@ -186,7 +186,8 @@ def pixel_normalisation(config: Config) -> str:
     preprocessor = data_preprocessor_of(config)
     if not preprocessor.get('mean'):
         return 'not normalised'
-    order = 'RGB' if preprocessor.get('bgr_to_rgb') or preprocessor.get('to_rgb') else 'BGR'
+    is_rgb = preprocessor.get('bgr_to_rgb') or preprocessor.get('to_rgb')
+    order = 'channels as in the files' if image_kind(config) else 'RGB' if is_rgb else 'BGR'
     return f'{order}, mean {list(preprocessor["mean"])}, standard deviation {list(preprocessor["std"])}'
 
 
