@@ -161,15 +161,6 @@ def test_steps_are_those_of_the_transforms(transform: dict, step: dict, size: tu
     assert (prepare(image, [step]).inputs == expected.transpose(2, 0, 1)).all()
 
 
-def test_one_size() -> None:
-    """Images are resized to it as a whole, unless the steps crop to it, as a classifier's do."""
-    image, steps = image_of(53, 80), [dict(type='resize_edge', edge='short', size=37)]
-    assert prepare(image, steps, (32, 48)).inputs.shape == (3, 32, 48)
-    steps.append(dict(type='center_crop', size=[32, 32]))
-    assert prepare(image, steps, (32, 48)).inputs.shape == (3, 32, 48)
-    assert (prepare(image, steps, (32, 32)).inputs == prepare(image, steps).inputs).all()
-
-
 def test_padding_is_cut_off(tmp_path: Path) -> None:
     path = segmentor(tmp_path, **WHOLE)
     document = json.loads((tmp_path / 'pipeline.json').read_text())
