@@ -61,18 +61,19 @@ def images(name: str, batch: int = 1, channels: int = 3) -> Tensor:
 def test_configuration_of_every_name(name: str) -> None:
     with torch.device('meta'):
         model = timm.create_model(name, num_classes=42, in_chans=5)
-        maps = timm.create_model(name, features_only=True).feature_info.channels()
     state_dict, cfg = model.state_dict(), model.default_cfg
     assert state_dict[cfg['first_conv'] + '.weight'].shape[1] == 5
     assert state_dict[cfg['classifier'] + '.weight'].shape == (42, model.num_features)
     assert model.get_classifier().out_features == model.num_classes == 42
     assert model.head_hidden_size == model.num_features == model.feature_info[-1]['num_chs']
     assert {info['module'] for info in model.feature_info} <= {name for name, _ in model.named_modules()}
-    # timm wants three levels of all but plain ViTs; RVT has two strides.
-    assert len(maps) >= (2 if 'rvt' in name else 3)
+    # Of `features_only`. timm wants three levels of all but plain ViTs; RVT has two strides.
+    backbone, settings = MODELS[name]
+    indices = BACKBONES[backbone].default_out_indices(settings['arch'])
+    assert len(indices) >= (2 if 'rvt' in name else 3) and max(indices) == len(model.feature_info) - 1
     strides = [info['reduction'] for info in model.feature_info]
     # segmentation-models-pytorch tells pyramids from the rest by their strides.
-    assert strides == [4, 8, 16, 32] if MODELS[name][0] in PYRAMIDS else {16} <= set(strides) <= {16, 32}
+    assert strides == [4, 8, 16, 32] if backbone in PYRAMIDS else {16} <= set(strides) <= {16, 32}
     data = resolve_model_data_config(model)
     assert cfg['pool_size'] == tuple(length // strides[-1] for length in data['input_size'][1:])
     assert (data['interpolation'], len(data['mean']), len(data['std'])) == ('bicubic', 3, 3)
