@@ -11,6 +11,7 @@ from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 
 from bioattn_mm import Predictor
+from bioattn_mm.checkpoints import read_state_dict
 from bioattn_mm.export.formats import FOR_ONNX
 from bioattn_mm.run_config.config import load_config
 from bioattn_mm.run_config.own_data import DataArguments
@@ -18,6 +19,7 @@ from bioattn_mm.runtime import Model
 
 from ..needs import needs
 from ..own_folders import convert_images, write_coco_folder
+from .random_weights import random_checkpoint
 from .running import ROOT, InProcess, metrics_of_test
 from .small_images import DETECTOR, SMALL
 
@@ -30,11 +32,18 @@ def write(path: Path, image: np.ndarray) -> None:
 
 def test_a_detector(tmp_path: Path, tool: InProcess) -> None:
     folder = convert_images(write_coco_folder(tmp_path / 'parts', range(8)), write, '.png')
-    tool(tmp_path, 'train.py', DETECTOR, '--data', 'parts', '--mini', '--cfg-options', *SMALL, *FEW)
+    random_checkpoint(tmp_path / 'rgb.pth', DETECTOR)
+    start = ('--load-from', 'rgb.pth')
+    tool(tmp_path, 'train.py', DETECTOR, '--data', 'parts', '--mini', *start, '--cfg-options', *SMALL, *FEW)
     work_dir = tmp_path / 'work_dirs/mask_rcnn_small_parts_mini'
     config, checkpoint = work_dir / 'mask_rcnn_small.py', work_dir / 'iter_2.pth'
     saved = Config.fromfile(config)
     assert saved.model.backbone.in_channels == 1 and 40000 < saved.model.data_preprocessor.mean[0] < 41000
+    # It begins with the weights of an RGB model; two steps change them little.
+    name = 'backbone.stages.0.patch_embed.proj.weight'
+    rgb, weight = (read_state_dict(str(path))[name] for path in (tmp_path / 'rgb.pth', checkpoint))
+    torch.testing.assert_close(weight, rgb.sum(1, keepdim=True), atol=0.005, rtol=0)
+    assert weight.std() > 0.03
 
     tool(tmp_path, 'test.py', config, checkpoint, '--work-dir', 'tested', '--show-dir', 'shown')
     assert 'coco/bbox_mAP' in metrics_of_test(tmp_path / 'tested')
