@@ -26,14 +26,14 @@ PREDICTED = ('pred', 'seg_logits')
 class LeaveOutOtherClassesHook(Hook):
     """Start from a checkpoint of other classes: what goes by their number keeps its initial values.
 
-    Without it, mmengine leaves these weights out as well, and logs several lines for each. Weights for images of three
-    channels are converted to the model's channels.
+    Without it, mmengine leaves these weights out as well, and logs several lines for each. Weights of a model of RGB
+    images are converted to the model's channels.
     """
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         # A bare state dict, or one as mmengine saves it.
         weights, model = checkpoint.get('state_dict', checkpoint), unwrapped(runner.model)
-        converted = convert_first_conv(model, runner.cfg.load_from, weights)
+        converted = convert_first_conv(model, runner.cfg.get('load_from'), weights)
         if converted:
             print_log(f'channels converted: {converted}', 'current')
         names = other_classes(weights, model.state_dict())
