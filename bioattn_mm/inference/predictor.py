@@ -484,7 +484,11 @@ class Predictor:
         # An exported model takes as many images as it was exported for.
         batch_size = 1 if self.checkpoint.endswith(EXPORTED_SUFFIX) else len(images)
         with self.autocast():
-            samples = self._inferencer(images, batch_size=batch_size, return_datasamples=True)
+            if self.task == 'classification':  # not by a call, which shows a progress bar for each
+                (batch,) = self._inferencer.preprocess(images, batch_size)
+                samples = self._inferencer.forward(batch)
+            else:
+                samples = self._inferencer(images, batch_size=batch_size, return_datasamples=True)
         if self.task in ('detection', 'panoptic'):
             samples = samples['predictions']
         samples = samples if isinstance(samples, list) else [samples]
