@@ -60,8 +60,7 @@ inline std::string text_of_sizes(Span sizes) {
 }
 
 inline std::string text_of_device(const Device& device) {
-  const std::string name = device.is_cpu() ? "cpu" : device.is_cuda() ? "cuda"
-                                                                      : "another device";
+  const std::string name = device.is_cpu() ? "cpu" : device.is_cuda() ? "cuda" : "another device";
   return device.has_index() ? name + ":" + std::to_string(device.index()) : name;
 }
 

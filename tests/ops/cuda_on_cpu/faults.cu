@@ -79,9 +79,7 @@ __global__ void barrier_that_half_the_threads_reach(float* results) {
 }
 
 __global__ void unknown_instruction(float* results) {
-  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0};"
-               : "+f"(results[0])
-               : "r"(threadIdx.x));
+  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0};" : "+f"(results[0]) : "r"(threadIdx.x));
 }
 
 // Each thread copies what another one reads.

@@ -54,8 +54,8 @@ std::string line_of(const void* address) {
   if (!dladdr(address, &info)) return "?";
   char number[32];
   // The address is the one that a call returns to.
-  snprintf(number, sizeof number, "0x%tx",
-           static_cast<const char*>(address) - 1 - static_cast<char*>(info.dli_fbase));
+  snprintf(
+      number, sizeof number, "0x%tx", static_cast<const char*>(address) - 1 - static_cast<char*>(info.dli_fbase));
   const std::string command = std::string("addr2line -is -e '") + info.dli_fname + "' " + number;
   std::string lines;
   if (FILE* pipe = popen(command.c_str(), "r")) {
@@ -101,16 +101,16 @@ void access(const void* begin, size_t size, bool write, const void* address) {
         const auto& readers = byte.readers[warp];
         const uint32_t others = warp == me.warp ? readers.lanes & ~lane : readers.lanes;
         if (others && unordered(warp, readers.read))
-          fail_at("races: it writes what a thread of warp " + std::to_string(warp) +
-                      " reads without a barrier in between,",
-                  i, address);
+          fail_at(
+              "races: it writes what a thread of warp " + std::to_string(warp) +
+                  " reads without a barrier in between,",
+              i, address);
       }
       byte.writer = me.number, byte.written = me.time, byte.written_at = address;
     } else {
       if (byte.written.interval < first_interval()) fail_at("reads uninitialised", i, address);
       auto& readers = byte.readers[me.warp];
-      const bool same_step =
-          readers.read.interval == me.time.interval && readers.read.warp_step == me.time.warp_step;
+      const bool same_step = readers.read.interval == me.time.interval && readers.read.warp_step == me.time.warp_step;
       readers = {me.time, same_step ? readers.lanes | lane : lane};
     }
   }

@@ -1,8 +1,8 @@
 // Aggregated attention on the CPU, fused: attention weights exist for one group of queries at a time.
 //
 // The steps for a group are in aggregated_attention_lanes.h; here are the loops over groups, and the copies between
-// tokens in memory and planes of channels. In the first part of the backward pass a task owns one head and one block of
-// columns, and in the second the keys of some rows: sums have the same order for any number of threads.
+// tokens in memory and planes of channels. In the first part of the backward pass a task owns one head and one block
+// of columns, and in the second the keys of some rows: sums have the same order for any number of threads.
 #pragma once
 
 #include "aggregated_attention_lanes.h"
@@ -40,8 +40,8 @@ struct SizesOf : WindowSizes<int64_t> {
   int64_t planes;                              // pairs of an image and a head
 };
 
-// The bias of each pooled key for neighbouring queries is contiguous: in the table as it is, if the next query has the
-// next offset; else in a copy (heads, R, Pw, columns).
+// The bias of each pooled key for neighbouring queries is contiguous: in the table as it is, if the next query has
+// the next offset; else in a copy (heads, R, Pw, columns).
 template <typename T>
 struct PooledBias {
   PooledBias(const CpuInputs& inputs, const SizesOf<T>& s)
@@ -56,8 +56,8 @@ struct PooledBias {
     width = round_up(s.width, kQueries<T>);
     for (int64_t v = 0; v < s.pooled_width; ++v) starts[v] = in_table ? index[v] : v * width;
     row_stride = in_table ? table_columns : s.pooled_width * width;
-    // Groups at the right edge of the image read, and of gradients write, a vector beyond the last row at most: there is
-    // room for it behind each head, because heads are computed side by side.
+    // Groups at the right edge of the image read, and of gradients write, a vector beyond the last row at most: there
+    // is room for it behind each head, because heads are computed side by side.
     head_stride = rows * row_stride + kQueries<T>;
     const T* table = inputs.pooled_bias.template const_data_ptr<T>();
     data.assign(heads * head_stride, T(0));
@@ -110,7 +110,14 @@ struct PooledTokens {
   static constexpr bool kRowsAreTokens = std::is_same_v<Element, T> && !kRowsInBlocks;
 
   explicit PooledTokens(const SizesOf<T>& s)
-      : s(s), row_size(s.padded_channels), block_size(divide_up(s.channels, kNumbers<Element>) * kBlock), size(s.padded_pooled * row_size + 2 * kQueries<T>), tokens(s.planes * size), inverse_norms(s.planes * s.padded_pooled), row_elements(kRowsAreTokens ? 0 : s.planes * size), block_elements(s.planes * s.pooled_blocks * block_size) {}
+      : s(s),
+        row_size(s.padded_channels),
+        block_size(divide_up(s.channels, kNumbers<Element>) * kBlock),
+        size(s.padded_pooled * row_size + 2 * kQueries<T>),
+        tokens(s.planes * size),
+        inverse_norms(s.planes * s.padded_pooled),
+        row_elements(kRowsAreTokens ? 0 : s.planes * size),
+        block_elements(s.planes * s.pooled_blocks * block_size) {}
 
   // Copies the tokens of a plane, as unit vectors if that is wanted.
   template <typename Data>
@@ -125,9 +132,10 @@ struct PooledTokens {
         *inverse_norm = 1 / std::max(std::sqrt(dot(token, token, channels)), T(kSmallestNorm));
         for (int64_t c = 0; c < channels; ++c) token[c] *= *inverse_norm;
       }
-    lay_out(PooledLayouts<T, Element>{
-        tokens.data() + plane * size, row_elements.data() + (kRowsAreTokens ? 0 : plane * size),
-        block_elements.data() + plane * s.pooled_blocks * block_size, s.padded_pooled, s.channels, row_size});
+    lay_out(
+        PooledLayouts<T, Element>{
+            tokens.data() + plane * size, row_elements.data() + (kRowsAreTokens ? 0 : plane * size),
+            block_elements.data() + plane * s.pooled_blocks * block_size, s.padded_pooled, s.channels, row_size});
   }
 
   const T* token(int64_t plane, int64_t p) const { return tokens.data() + plane * size + p * row_size; }
@@ -185,13 +193,13 @@ struct Tokens {
   int64_t row_stride, column_stride, image_stride, size;
 };
 
-// Copies `number` columns of a row from `first` on to planes, with zeros outside of the image: whole vectors of columns
-// with `margin` more on both sides; planes may end with some that are not needed. The row below, which is the next to be
-// copied, is fetched into the cache meanwhile: most of the time would be spent waiting for it.
+// Copies `number` columns of a row from `first` on to planes, with zeros outside of the image: whole vectors of
+// columns with `margin` more on both sides; planes may end with some that are not needed. The row below, which is the
+// next to be copied, is fetched into the cache meanwhile: most of the time would be spent waiting for it.
 template <typename Data, typename T>
 void load_planes(
-    const Tokens<Data>& tokens, int64_t image, int64_t head, int64_t row, int64_t first, int64_t number, int64_t width,
-    T* planes, int64_t margin = 0) {
+    const Tokens<Data>& tokens, int64_t image, int64_t head, int64_t row, int64_t first, int64_t number,
+    int64_t width, T* planes, int64_t margin = 0) {
   const int64_t left = std::clamp(-first, int64_t(0), number), right = std::clamp(width - first, left, number);
 #if BIOATTN_BFLOAT16
   if constexpr (std::is_same_v<std::remove_const_t<Data>, c10::BFloat16>) {
@@ -203,8 +211,14 @@ void load_planes(
           __builtin_prefetch(data + tokens.row_stride + lane * tokens.column_stride);
           __builtin_prefetch(data + tokens.row_stride + lane * tokens.column_stride + tokens.size - 1);
         }
-        const TokensAndPlanes group{const_cast<c10::BFloat16*>(data), tokens.column_stride, tokens.size, left - begin,
-                                    right - begin, planes + begin, number};
+        const TokensAndPlanes group{
+            const_cast<c10::BFloat16*>(data),
+            tokens.column_stride,
+            tokens.size,
+            left - begin,
+            right - begin,
+            planes + begin,
+            number};
         const bool all = group.left <= 0 && kLanes<T> <= group.right;
         all ? load_planes_in_pairs<true>(group) : load_planes_in_pairs<false>(group);
       }
@@ -212,7 +226,8 @@ void load_planes(
         const int64_t lane = k < margin ? k : end + k - margin;
         const bool exists = left <= lane && lane < right;
         const Data* source = exists ? tokens.at(image, head, row, first + lane) : nullptr;
-        for (int64_t c = 0; c < tokens.size; ++c) planes[c * number + lane] = exists ? static_cast<T>(source[c]) : T(0);
+        for (int64_t c = 0; c < tokens.size; ++c)
+          planes[c * number + lane] = exists ? static_cast<T>(source[c]) : T(0);
       }
       return;
     }
@@ -247,7 +262,8 @@ void load_planes(
 // Copies the lanes of a group from planes to tokens.
 template <typename Data, typename T>
 void store_planes(
-    const T* planes, const Tokens<Data>& tokens, int64_t image, int64_t head, int64_t row, int64_t first, int64_t width) {
+    const T* planes, const Tokens<Data>& tokens, int64_t image, int64_t head, int64_t row, int64_t first,
+    int64_t width) {
 #if BIOATTN_BFLOAT16
   if constexpr (std::is_same_v<Data, c10::BFloat16>) {
     if (tokens.size >= TokensAndPlanes::kChannels)
@@ -323,7 +339,13 @@ struct Attention {
 template <typename Data, typename T, typename Element>
 struct QueryPlanes {
   QueryPlanes(const Attention<Data, T, Element>& a, int64_t stride)
-      : a(a), stride(stride), unit(a.s.channels * stride), scaled(a.s.channels * stride), inverse_norms(stride), factors(stride), log_lengths(stride) {}
+      : a(a),
+        stride(stride),
+        unit(a.s.channels * stride),
+        scaled(a.s.channels * stride),
+        inverse_norms(stride),
+        factors(stride),
+        log_lengths(stride) {}
 
   // Writes the scaled queries to `target`, if it is given.
   void load(int64_t image, int64_t head, int64_t row, int64_t first, T* target, int64_t margin = 0) {
@@ -337,8 +359,9 @@ struct QueryPlanes {
       log_lengths[lane] = in_image ? log_numbers[a.inside(column, a.s.width)] : T(0);
       factors[lane] = a.scale[head] * log_lengths[lane];
     }
-    scale_queries(ScaledQueries<T>{
-        unit.data(), a.query_embedding + head * a.s.channels, factors.data(), target, a.s.channels, stride});
+    scale_queries(
+        ScaledQueries<T>{
+            unit.data(), a.query_embedding + head * a.s.channels, factors.data(), target, a.s.channels, stride});
   }
 
   const Attention<Data, T, Element>& a;
@@ -350,7 +373,18 @@ struct QueryPlanes {
 template <typename Data, typename T, typename Element>
 struct Tile {
   explicit Tile(const Attention<Data, T, Element>& a)
-      : a(a), queries(a, a.s.columns), keys(a.s.window, a.s.channels, a.s.halo_columns), values(a.s.window, a.s.channels, a.s.halo_columns), outside(a.s.window * kQueries<T>), bias_places(a.s.pooled), pooled(a.s.padded_pooled * kQueries<T>), window(a.s.offsets * kQueries<T>), token_weights(window), output(a.s.padded_channels * kQueries<T>), logsumexp(kQueries<T>), packed(std::max(a.s.padded_pooled, 2 * a.s.padded_channels) * kQueries<T>) {}
+      : a(a),
+        queries(a, a.s.columns),
+        keys(a.s.window, a.s.channels, a.s.halo_columns),
+        values(a.s.window, a.s.channels, a.s.halo_columns),
+        outside(a.s.window * kQueries<T>),
+        bias_places(a.s.pooled),
+        pooled(a.s.padded_pooled * kQueries<T>),
+        window(a.s.offsets * kQueries<T>),
+        token_weights(window),
+        output(a.s.padded_channels * kQueries<T>),
+        logsumexp(kQueries<T>),
+        packed(std::max(a.s.padded_pooled, 2 * a.s.padded_channels) * kQueries<T>) {}
 
   // Calls compute(group, row, column) for the groups of queries in some rows of a block of columns.
   template <typename LoadRow, typename Compute>
@@ -363,8 +397,7 @@ struct Tile {
     for (int64_t row = top; row < bottom; ++row) {
       for (; next <= std::min(row + s.margin, s.height - 1); ++next) {
         load_planes(a.key, image, head, next, left - s.margin, s.halo_columns, s.width, keys[next], s.margin);
-        if (a.cosine)
-          make_unit(UnitVectors<T>{keys[next], keys.inverse_norms.data(), s.channels, s.halo_columns});
+        if (a.cosine) make_unit(UnitVectors<T>{keys[next], keys.inverse_norms.data(), s.channels, s.halo_columns});
         load_planes(a.value, image, head, next, left - s.margin, s.halo_columns, s.width, values[next], s.margin);
       }
       queries.load(image, head, row, left, queries.scaled.data());
@@ -390,13 +423,31 @@ struct Tile {
       load_planes(a.token_weights, image, head, row, column, kQueries<T>, s.width, token_weights.data());
     }
     return {
-        s.channels, s.offsets, s.window, s.pooled, s.pooled_blocks, s.columns, s.halo_columns,
-        queries.scaled.data() + place, queries.unit.data() + place,
-        keys.around(row, s.height, place), values.around(row, s.height, place), outside.data(),
-        a.bias.data.data() + head * a.bias.head_stride + column, bias_places.data(), a.keys.blocks(plane), a.values.rows(plane),
-        a.window_bias + head * s.offsets, a.cosine ? a.tokens + head * s.channels * s.offsets : nullptr,
-        a.cosine ? a.token_bias + head * s.offsets : nullptr, pooled.data(), window.data(), token_weights.data(),
-        output.data(), logsumexp.data(), packed.data()};
+        s.channels,
+        s.offsets,
+        s.window,
+        s.pooled,
+        s.pooled_blocks,
+        s.columns,
+        s.halo_columns,
+        queries.scaled.data() + place,
+        queries.unit.data() + place,
+        keys.around(row, s.height, place),
+        values.around(row, s.height, place),
+        outside.data(),
+        a.bias.data.data() + head * a.bias.head_stride + column,
+        bias_places.data(),
+        a.keys.blocks(plane),
+        a.values.rows(plane),
+        a.window_bias + head * s.offsets,
+        a.cosine ? a.tokens + head * s.channels * s.offsets : nullptr,
+        a.cosine ? a.token_bias + head * s.offsets : nullptr,
+        pooled.data(),
+        window.data(),
+        token_weights.data(),
+        output.data(),
+        logsumexp.data(),
+        packed.data()};
   }
 
   const Attention<Data, T, Element>& a;
@@ -442,7 +493,13 @@ void forward(const CpuInputs& inputs, const Tensor& output, const Tensor& logsum
 template <typename T>
 struct ParameterSums {
   explicit ParameterSums(const SizesOf<T>& s)
-      : s(s), totals(number(s)), embedding(s.channels * kQueries<T>), scale(kQueries<T>), window_bias(s.offsets * kQueries<T>), tokens(s.channels * s.offsets * kQueries<T>), token_bias(window_bias) {}
+      : s(s),
+        totals(number(s)),
+        embedding(s.channels * kQueries<T>),
+        scale(kQueries<T>),
+        window_bias(s.offsets * kQueries<T>),
+        tokens(s.channels * s.offsets * kQueries<T>),
+        token_bias(window_bias) {}
 
   // Adds the lanes to the totals, which have the order at the end of `backward`, and starts them anew.
   void add_up() {
@@ -456,7 +513,9 @@ struct ParameterSums {
       std::fill(lanes->begin(), lanes->end(), T(0));
     }
   }
-  static int64_t number(const SizesOf<T>& s) { return s.offsets + 1 + s.channels + s.channels * s.offsets + s.offsets; }
+  static int64_t number(const SizesOf<T>& s) {
+    return s.offsets + 1 + s.channels + s.channels * s.offsets + s.offsets;
+  }
 
   const SizesOf<T>& s;
   std::vector<double> totals;
@@ -472,7 +531,8 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
   const Tokens<Data> grad_token_weights(grad.token_weights);
   const T* logsumexp_data = logsumexp.const_data_ptr<T>();
 
-  // Gradients of the window logits and weights of the window values: rows (offsets, padded_width) for each row of a plane.
+  // Gradients of the window logits and weights of the window values: rows (offsets, padded_width) for each row of a
+  // plane.
   const int64_t window_row = s.offsets * s.padded_width;
   const Tensor window_data = zeros({2, s.planes, s.height, window_row}, logsumexp.options());
   T* grad_window_data = window_data.mutable_data_ptr<T>();
@@ -500,10 +560,13 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
     Buffer<T> some_rows(2 * pooled_size);
     int64_t groups = 0;  // whose factors are kept
     const auto add_products = [&] {
-      add_outer_products(OuterProducts<T, Element>{
-          some_rows.data(), key_factors.data(), key_rows.data(), groups, sum_keys, row_channels});
-      add_outer_products(OuterProducts<T, Element>{
-          some_rows.data() + pooled_size, value_factors.data(), value_rows.data(), groups, sum_keys, row_channels});
+      add_outer_products(
+          OuterProducts<T, Element>{
+              some_rows.data(), key_factors.data(), key_rows.data(), groups, sum_keys, row_channels});
+      add_outer_products(
+          OuterProducts<T, Element>{
+              some_rows.data() + pooled_size, value_factors.data(), value_rows.data(), groups, sum_keys,
+              row_channels});
       groups = 0;
     };
     for (int64_t number = begin; number < end; ++number) {
@@ -530,23 +593,25 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
           const int64_t place = column - left, valid = std::min(kQueries<T>, s.width - column);
           std::copy_n(in_plane(logsumexp_data, s, plane, row, column), valid, tile.logsumexp.data());
           std::fill(tile.logsumexp.begin() + valid, tile.logsumexp.end(), std::numeric_limits<T>::infinity());
-          T* grad_bias = bias_sums_data + (a.bias.in_table ? block : 0) * bias_size + head * a.bias.head_stride + column;
+          T* grad_bias =
+              bias_sums_data + (a.bias.in_table ? block : 0) * bias_size + head * a.bias.head_stride + column;
           const int64_t window_place = (plane * s.height + row) * window_row + s.margin + column;
-          differentiate(GradientGroup<T, Element>{
-              group, row_channels, grad_planes.data() + place, a.values.blocks(plane),
-              a.keys.rows(plane), grad_bias, grad_pooled.data(), grad_window.data(), grad_tokens.data(),
-              grad_window_data + window_place, factors_data + window_place, s.padded_width,
-              sums.window_bias.data(), sums.token_bias.data(),
-              tile.output.data(), &key_factors[groups * sum_keys * steps],
-              &key_rows[groups * steps * row_channels], &value_factors[groups * sum_keys * steps],
-              &value_rows[groups * steps * row_channels]});
+          differentiate(
+              GradientGroup<T, Element>{
+                  group, row_channels, grad_planes.data() + place, a.values.blocks(plane), a.keys.rows(plane),
+                  grad_bias, grad_pooled.data(), grad_window.data(), grad_tokens.data(),
+                  grad_window_data + window_place, factors_data + window_place, s.padded_width,
+                  sums.window_bias.data(), sums.token_bias.data(), tile.output.data(),
+                  &key_factors[groups * sum_keys * steps], &key_rows[groups * steps * row_channels],
+                  &value_factors[groups * sum_keys * steps], &value_rows[groups * steps * row_channels]});
           if (++groups == kGroups) add_products();
           if (a.cosine)
-            differentiate_query(QueryGradient<T>{
-                s.channels, s.offsets, s.columns, group.unit_query, tile.queries.inverse_norms.data() + place,
-                tile.queries.factors.data() + place, tile.queries.log_lengths.data() + place,
-                a.query_embedding + head * s.channels, group.tokens, grad_tokens.data(), tile.output.data(),
-                sums.embedding.data(), sums.scale.data(), sums.tokens.data()});
+            differentiate_query(
+                QueryGradient<T>{
+                    s.channels, s.offsets, s.columns, group.unit_query, tile.queries.inverse_norms.data() + place,
+                    tile.queries.factors.data() + place, tile.queries.log_lengths.data() + place,
+                    a.query_embedding + head * s.channels, group.tokens, grad_tokens.data(), tile.output.data(),
+                    sums.embedding.data(), sums.scale.data(), sums.tokens.data()});
           else
             store_planes(grad_tokens.data(), grad_token_weights, image, head, row, column, s.width);
           store_planes(tile.output.data(), grad_query, image, head, row, column, s.width);
@@ -574,17 +639,19 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
         for (; next <= std::min(row + s.margin, s.height - 1); ++next) {
           loader.load(image, head, next, left - s.margin, queries[next], s.margin);
           load_planes(
-              grad_tokens_of, image, head, next, left - s.margin, s.halo_columns, s.width, grad_outputs[next], s.margin);
+              grad_tokens_of, image, head, next, left - s.margin, s.halo_columns, s.width, grad_outputs[next],
+              s.margin);
         }
         for (int64_t column = left; column < std::min(left + s.columns, s.width); column += kQueries<T>) {
           for (int64_t dy = 0; dy < s.window; ++dy) {
             const int64_t place = (plane * s.height + row - s.margin + dy) * window_row + column;
             grad_window[dy] = grad_window_data + place, factors[dy] = factors_data + place;
           }
-          gather_gradients(WindowGradients<T>{
-              s.channels, s.offsets, s.window, s.halo_columns, s.padded_width,
-              queries.around(row, s.height, column - left), grad_outputs.around(row, s.height, column - left),
-              grad_window.data(), factors.data(), gradients[0].data(), gradients[1].data()});
+          gather_gradients(
+              WindowGradients<T>{
+                  s.channels, s.offsets, s.window, s.halo_columns, s.padded_width,
+                  queries.around(row, s.height, column - left), grad_outputs.around(row, s.height, column - left),
+                  grad_window.data(), factors.data(), gradients[0].data(), gradients[1].data()});
           if (a.cosine) {
             load_planes(a.key, image, head, row, column, kQueries<T>, s.width, keys.data());
             make_unit(UnitVectors<T>{keys.data(), inverse_norms.data(), s.channels, kQueries<T>});
@@ -610,7 +677,8 @@ void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& 
               sum[k][c] += pooled_sums_data[place + place_of_sum<T, Element>(p, c, row_channels)];
           }
         }
-        const int64_t image = plane / s.heads, head = plane % s.heads, u = p % s.pooled_height, v = p / s.pooled_height;
+        const int64_t image = plane / s.heads, head = plane % s.heads, u = p % s.pooled_height,
+                      v = p / s.pooled_height;
         if (a.cosine) {
           const T* unit = a.keys.token(plane, p);
           const T inverse = a.keys.inverse_norms[plane * s.padded_pooled + p];
@@ -659,7 +727,8 @@ void for_dtypes(const Tensor& tokens, const Function& function) {
 Forward forward(const CpuInputs& inputs) {
   // The only inputs whose values, not only their shape, decide where memory is read and written.
   check_indices("pooled_bias_rows", inputs.pooled_bias_rows, inputs.pooled_bias.size(1), "rows of pooled_bias");
-  check_indices("pooled_bias_columns", inputs.pooled_bias_columns, inputs.pooled_bias.size(2), "columns of pooled_bias");
+  check_indices(
+      "pooled_bias_columns", inputs.pooled_bias_columns, inputs.pooled_bias.size(2), "columns of pooled_bias");
   const Span sizes = inputs.query.sizes();
   Tensor output = empty(sizes, inputs.query.options());
   Tensor logsumexp = empty({sizes[0], sizes[3], sizes[1], sizes[2]}, inputs.window_bias.options());
@@ -669,8 +738,7 @@ Forward forward(const CpuInputs& inputs) {
   return {output, logsumexp};
 }
 
-void backward(
-    const Tensor& grad_output, const CpuInputs& inputs, const Tensor& logsumexp, CpuInputs& gradients) {
+void backward(const Tensor& grad_output, const CpuInputs& inputs, const Tensor& logsumexp, CpuInputs& gradients) {
   for_dtypes(inputs.query, [&](auto data, auto number, auto element) {
     backward<decltype(data), decltype(number), decltype(element)>(grad_output, inputs, logsumexp, gradients);
   });

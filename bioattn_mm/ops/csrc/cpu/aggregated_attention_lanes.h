@@ -2,8 +2,8 @@
 //
 // Tokens lie in planes, one for each channel, in which neighbours in a row are neighbours in memory. So every step is
 // elementwise for the queries of a group: products with a pooled key multiply vectors by its channels, products with
-// the keys of the window read the planes shifted by a column, biases of a pooled key are neighbours in their table, and
-// norms and softmax are sums of vectors.
+// the keys of the window read the planes shifted by a column, biases of a pooled key are neighbours in their table,
+// and norms and softmax are sums of vectors.
 #pragma once
 
 #include "two_vectors.h"
@@ -11,16 +11,17 @@
 namespace bioattn_mm::BIOATTN_ISA::aggregated_attention {
 namespace {
 
-// The queries of a group fill so many registers. Where a register is short, a number of a key that is broadcast to all
-// lanes takes an instruction, which two of them share.
+// The queries of a group fill so many registers. Where a register is short, a number of a key that is broadcast to
+// all lanes takes an instruction, which two of them share.
 constexpr int64_t kParts = kVectorBytes < 64 ? 2 : 1;
 template <typename T>
 constexpr int64_t kQueries = kParts * kLanes<T>;
 constexpr bool kFewRegisters = kRegisters / kParts < 16;
 // Pooled keys of a block: so many sums for each of the group's registers stay in registers.
 constexpr int64_t kBlock = kFewRegisters ? 6 : 8;
-// Where registers are few, sums over pooled keys go through the rows once for each block of channels. Then each block has
-// its rows for itself, one after the other: all rows of all channels and the factors do not fit in the first-level cache.
+// Where registers are few, sums over pooled keys go through the rows once for each block of channels. Then each block
+// has its rows for itself, one after the other: all rows of all channels and the factors do not fit in the
+// first-level cache.
 constexpr bool kRowsInBlocks = kFewRegisters;
 
 // A number for each query of a group.
@@ -56,23 +57,24 @@ struct ScaledQueries {
   int64_t channels, stride;
 };
 
-// Pooled tokens are numbers of the same dtype, or, for tokens in bfloat16, pairs: of two channels in blocks, and of two
-// keys in rows.
+// Pooled tokens are numbers of the same dtype, or, for tokens in bfloat16, pairs: of two channels in blocks, and of
+// two keys in rows.
 template <typename T, typename Element = T>
 struct Group {
   int64_t channels, offsets, window, pooled_keys, blocks;  // d, k * k, k, pooled keys, blocks of them
   int64_t query_stride, key_stride;
-  const T *query, *unit_query;                 // planes with `query_stride`
-  const T* const* keys;                        // (k) planes with `key_stride` of the window's rows, from the window's first
-  const T* const* values;                      //     column of the first query; null outside of the image
-  const T* outside;                            // (k, lanes), -inf where a column of the window is outside of the image
-  const T* pooled_bias;                        // biases of the group's queries, for each pooled key at a place:
-  const int64_t* bias_places;                  // (pooled keys)
+  const T *query, *unit_query;  // planes with `query_stride`
+  const T* const* keys;         // (k) planes with `key_stride` of the window's rows, from the window's first
+  const T* const* values;       //     column of the first query; null outside of the image
+  const T* outside;             // (k, lanes), -inf where a column of the window is outside of the image
+  const T* pooled_bias;         // biases of the group's queries, for each pooled key at a place:
+  const int64_t* bias_places;   // (pooled keys)
   const Element *pooled_key, *pooled_value;    // blocks (d, kBlock) and rows (d padded to kBlock), see kRowsInBlocks
   const T *window_bias, *tokens, *token_bias;  // (k * k), (d, k * k), (k * k)
-  T *pooled, *window_weights, *token_weights;  // (pooled keys, lanes), (k * k, lanes), (k * k, lanes): logits, then weights
-  T *output, *logsumexp;                       // (d padded, lanes), (lanes)
-  Element* packed;                             // room for the pairs of 2 d or all pooled keys, (lanes) each
+  T *pooled, *window_weights,
+      *token_weights;     // (pooled keys, lanes), (k * k, lanes), (k * k, lanes): logits, then weights
+  T *output, *logsumexp;  // (d padded, lanes), (lanes)
+  Element* packed;        // room for the pairs of 2 d or all pooled keys, (lanes) each
 };
 
 template <typename T, typename Element = T>
@@ -82,10 +84,10 @@ struct GradientGroup : Group<T, Element> {
   const Element *pooled_value_blocks, *pooled_key_rows;  // the same
   T* grad_pooled_bias;                                   // as `pooled_bias`
   T *grad_pooled, *grad_window, *grad_tokens;            // of the logits, and of the token weights
-  T *grad_window_rows, *factor_rows;                     // where grad_window and the weights of the window's values are
-  int64_t window_stride;                                 //     for WindowGradients, and the distance of its offsets
-  T *window_bias_sums, *token_bias_sums;                 // (k * k, lanes): sums of grad_window and grad_tokens
-  T* grad_query;                                         // (d padded, lanes)
+  T *grad_window_rows, *factor_rows;      // where grad_window and the weights of the window's values are
+  int64_t window_stride;                  //     for WindowGradients, and the distance of its offsets
+  T *window_bias_sums, *token_bias_sums;  // (k * k, lanes): sums of grad_window and grad_tokens
+  T* grad_query;                          // (d padded, lanes)
   // Factors of the sums for pooled keys and values, as in OuterProducts: of this group.
   Element *key_factors, *key_rows, *value_factors, *value_rows;
 };
@@ -94,8 +96,8 @@ struct GradientGroup : Group<T, Element> {
 template <typename T, typename Element>
 constexpr int64_t kSteps = kQueries<T> / kNumbers<Element>;
 
-// The sums for pooled keys or values are larger than the first-level cache. They are loaded and stored once for so many
-// groups, whose factors are kept until then.
+// The sums for pooled keys or values are larger than the first-level cache. They are loaded and stored once for so
+// many groups, whose factors are kept until then.
 constexpr int64_t kGroups = 4;
 
 // sums[p][c] += sum over lanes of factors[p][lane] * rows[lane][c] for each of some groups. The sums of pairs are in
@@ -112,8 +114,9 @@ struct OuterProducts {
 template <typename T, typename Element>
 constexpr int64_t kKeysOfSums = kNumbers<Element> == 2 ? kQueries<T> : kBlock;
 template <typename T, typename Element>
-constexpr int64_t kChannelsOfSums = kNumbers<Element> == 2 ? kBlock : kVectorBytes < 64 ? kLanes<T>
-                                                                                        : kLanes<T> / 2;
+constexpr int64_t kChannelsOfSums = kNumbers<Element> == 2 ? kBlock
+                                    : kVectorBytes < 64    ? kLanes<T>
+                                                           : kLanes<T> / 2;
 
 template <typename T, typename Element>
 BIOATTN_INLINE int64_t place_of_sum(int64_t p, int64_t c, int64_t row_channels) {
@@ -240,7 +243,8 @@ BIOATTN_INLINE Lanes<T> written_factors(int64_t step, const T* written) {
 
 // sums[c] = sum over steps of factors * rows[c] for kBlocks blocks of channels; factors_of(step) gives the factors.
 template <int64_t kBlocks, typename T, typename Element, typename FactorsOf>
-BIOATTN_INLINE void sum_blocks(T* sums, int64_t steps, const Element* rows, int64_t row_size, const FactorsOf& factors_of) {
+BIOATTN_INLINE void sum_blocks(
+    T* sums, int64_t steps, const Element* rows, int64_t row_size, const FactorsOf& factors_of) {
   Lanes<T> sum[kBlocks * kBlock] = {};
   for (int64_t step = 0; step < steps; ++step, rows += row_size) {
     const auto factors = factors_of(step);
@@ -270,9 +274,10 @@ BIOATTN_INLINE void sum_rows(
     sum_blocks<1>(sums + first * kQueries<T>, steps, rows + first * to_next, row_size, again);
 }
 
-// Copies kLanes<float> tokens, `token_stride` apart, to planes of their channels, of which there are at least as many;
-// and back. Square blocks are transposed in registers.
-BIOATTN_KERNEL void load_block(const float* tokens, int64_t token_stride, int64_t channels, float* planes, int64_t stride) {
+// Copies kLanes<float> tokens, `token_stride` apart, to planes of their channels, of which there are at least as
+// many; and back. Square blocks are transposed in registers.
+BIOATTN_KERNEL void load_block(
+    const float* tokens, int64_t token_stride, int64_t channels, float* planes, int64_t stride) {
   constexpr int64_t lanes = kLanes<float>;
   for (int64_t begin = 0; begin < channels; begin += lanes) {
     const int64_t first = std::min(begin, channels - lanes);
@@ -285,7 +290,8 @@ BIOATTN_KERNEL void load_block(const float* tokens, int64_t token_stride, int64_
   }
 }
 
-BIOATTN_KERNEL void store_block(const float* planes, int64_t stride, int64_t channels, float* tokens, int64_t token_stride) {
+BIOATTN_KERNEL void store_block(
+    const float* planes, int64_t stride, int64_t channels, float* tokens, int64_t token_stride) {
   constexpr int64_t lanes = kLanes<float>;
   for (int64_t begin = 0; begin < channels; begin += lanes) {
     const int64_t first = std::min(begin, channels - lanes);
@@ -322,7 +328,8 @@ BIOATTN_INLINE void add_tile_of_products(const OuterProducts<T>& o, int64_t p, i
 #pragma GCC unroll 8
   for (int64_t k = 0; k < kKeys; ++k)
 #pragma GCC unroll 3
-    for (int64_t v = 0; v < kVectors; ++v) sum[k][v] = *reinterpret_cast<const InMemory*>(target + k * o.row_channels + v * lanes);
+    for (int64_t v = 0; v < kVectors; ++v)
+      sum[k][v] = *reinterpret_cast<const InMemory*>(target + k * o.row_channels + v * lanes);
   for (int64_t group = 0; group < o.groups; ++group) {
     const T* factors = o.factors + (group * o.pooled_keys + p) * kQueries<T>;
     const T* rows = o.rows + group * kQueries<T> * o.row_channels + first;
@@ -339,7 +346,8 @@ BIOATTN_INLINE void add_tile_of_products(const OuterProducts<T>& o, int64_t p, i
 #pragma GCC unroll 8
   for (int64_t k = 0; k < kKeys; ++k)
 #pragma GCC unroll 3
-    for (int64_t v = 0; v < kVectors; ++v) *reinterpret_cast<InMemory*>(target + k * o.row_channels + v * lanes) = sum[k][v];
+    for (int64_t v = 0; v < kVectors; ++v)
+      *reinterpret_cast<InMemory*>(target + k * o.row_channels + v * lanes) = sum[k][v];
 }
 
 template <typename T>
@@ -364,7 +372,8 @@ BIOATTN_KERNEL void lay_out(const PooledLayouts<T> l) {
   if (kRowsInBlocks) {
     T* row = l.rows;
     for (int64_t c = 0; c < l.row_size; c += kBlock)
-      for (int64_t p = 0; p < l.padded_keys; ++p, row += kBlock) std::copy_n(l.tokens + p * l.row_size + c, kBlock, row);
+      for (int64_t p = 0; p < l.padded_keys; ++p, row += kBlock)
+        std::copy_n(l.tokens + p * l.row_size + c, kBlock, row);
   }
   T* target = l.blocks;
   for (const T* block = l.tokens; block < l.tokens + l.padded_keys * l.row_size; block += kBlock * l.row_size)
@@ -490,15 +499,16 @@ template <bool all>
 inline void load_planes_in_pairs(const TokensAndPlanes& t) {
   const auto token = [&](int64_t lane, int64_t first) {
     const bool exists = all || (t.left <= lane && lane < t.right);
-    return exists ? *reinterpret_cast<const HalfOfPairsInMemory*>(t.tokens + lane * t.token_stride + first) : HalfOfPairs{};
+    return exists ? *reinterpret_cast<const HalfOfPairsInMemory*>(t.tokens + lane * t.token_stride + first)
+                  : HalfOfPairs{};
   };
   for (int64_t begin = 0; begin < t.channels; begin += TokensAndPlanes::kChannels) {
     const int64_t first = std::min(begin, t.channels - TokensAndPlanes::kChannels);
     Bits rows[8];
 #pragma GCC unroll 8
     for (int64_t i = 0; i < 8; ++i)
-      rows[i] = (Bits)_mm512_inserti64x4(
-          _mm512_castsi256_si512((__m256i)token(i, first)), (__m256i)token(i + 8, first), 1);
+      rows[i] =
+          (Bits)_mm512_inserti64x4(_mm512_castsi256_si512((__m256i)token(i, first)), (__m256i)token(i + 8, first), 1);
     transpose_blocks(rows);
     float* target = t.planes + first * t.stride;
 #pragma GCC unroll 8
@@ -606,9 +616,9 @@ BIOATTN_INLINE void compute_window_logits(const Group<T, Element>& g) {
   for (int64_t dy = 0; dy < g.window; ++dy)
     for (int64_t dx = 0; dx < g.window; ++dx, logit += kQueries<T>)
       store(
-          logit, g.keys[dy] == nullptr
-                     ? Lanes<T>{} - std::numeric_limits<T>::infinity()
-                     : load_lanes(logit) + (load_lanes(g.outside + dx * kQueries<T>) + g.window_bias[dy * g.window + dx]));
+          logit, g.keys[dy] == nullptr ? Lanes<T>{} - std::numeric_limits<T>::infinity()
+                                       : load_lanes(logit) + (load_lanes(g.outside + dx * kQueries<T>) +
+                                                              g.window_bias[dy * g.window + dx]));
 }
 
 // exp(x - shift)
@@ -702,11 +712,13 @@ BIOATTN_KERNEL void attend(const Group<T, Element> g) {
     T* weight = g.window_weights + offset * kQueries<T>;
     store(weight, load_lanes(weight) * scale + load_lanes(g.token_weights + offset * kQueries<T>));
   }
-  for (int64_t c = 0; c < g.channels; ++c) store(g.output + c * kQueries<T>, load_lanes(g.output + c * kQueries<T>) * scale);
+  for (int64_t c = 0; c < g.channels; ++c)
+    store(g.output + c * kQueries<T>, load_lanes(g.output + c * kQueries<T>) * scale);
   add_window(g.output, g, g.window_weights, g.values);
 }
 
-// sum_rows with written factors, as a function of its own: what its caller holds in registers would take the place of sums.
+// sum_rows with written factors, as a function of its own: what its caller holds in registers would take the place of
+// sums.
 template <typename T>
 BIOATTN_KERNEL void sum_rows_of_written(T* sums, int64_t steps, const T* rows, int64_t channels, const T* written) {
   const auto factors = [&](int64_t step) __attribute__((always_inline)) { return written_factors(step, written); };
@@ -728,8 +740,8 @@ BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> g) {
   const auto grad_output = pack(g.grad_output, g.query_stride, g.channels, g.packed + query.number * kQueries<T>);
   const int64_t pooled = g.blocks * kBlock, block_size = query.number * kBlock;
   const Element* values = g.pooled_value_blocks;
-  // Weights of the pooled keys and their gradients. Where registers are few, each step has a loop of its own; else all
-  // of a block is done in registers.
+  // Weights of the pooled keys and their gradients. Where registers are few, each step has a loop of its own; else
+  // all of a block is done in registers.
   const T *weights = g.pooled, *gradients = g.grad_pooled;
   if constexpr (kFewRegisters) {
     T *of_weights = g.value_factors, *of_gradients = g.key_factors;
@@ -762,9 +774,9 @@ BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> g) {
       }
 #pragma GCC unroll 8
       for (int64_t step = 0; step < kBlock / kNumbers<Element>; ++step)
-        factors_of_step(p / kNumbers<Element> + step, g.value_factors, [&](int64_t key) __attribute__((always_inline)) {
-          return load_lanes(g.pooled + key * kQueries<T>);
-        });
+        factors_of_step(
+            p / kNumbers<Element> + step, g.value_factors,
+            [&](int64_t key) __attribute__((always_inline)) { return load_lanes(g.pooled + key * kQueries<T>); });
     }
   }
   // 1 but for rounding, which would remain where the gradients of logits cancel; 0 in lanes without a query.
@@ -787,13 +799,14 @@ BIOATTN_KERNEL void differentiate(const GradientGroup<T, Element> g) {
     for (int64_t p = 0; p < pooled; ++p) factors_at(p);
     sum_rows_of_written(g.grad_query, steps, g.pooled_key_rows, g.channels, key_factors);
   } else {
-    sum_rows(g.grad_query, steps, g.pooled_key_rows, g.channels, factors_at, [&](int64_t step) __attribute__((always_inline)) {
-      return written_factors(step, key_factors);
-    });
+    sum_rows(
+        g.grad_query, steps, g.pooled_key_rows, g.channels, factors_at,
+        [&](int64_t step) __attribute__((always_inline)) { return written_factors(step, key_factors); });
   }
   for (int64_t offset = 0; offset < g.offsets; ++offset) {
     const int64_t place = offset * kQueries<T>;
-    const Lanes<T> weight = load_lanes(g.window_weights + place) * scale, grad_token = load_lanes(g.grad_tokens + place);
+    const Lanes<T> weight = load_lanes(g.window_weights + place) * scale,
+                   grad_token = load_lanes(g.grad_tokens + place);
     const Lanes<T> gradient = weight * (grad_token - mean);
     store(g.grad_window + place, gradient);
     store(g.grad_window_rows + offset * g.window_stride, gradient);
@@ -812,7 +825,8 @@ BIOATTN_INLINE void differentiate_norm(
     T* gradient, const T* unit, int64_t stride, const T* inverse_norms, int64_t channels) {
   const Lanes<T> inverse = load_lanes(inverse_norms);
   Lanes<T> along = {};
-  for (int64_t c = 0; c < channels; ++c) along += load_lanes(gradient + c * kQueries<T>) * load_lanes(unit + c * stride);
+  for (int64_t c = 0; c < channels; ++c)
+    along += load_lanes(gradient + c * kQueries<T>) * load_lanes(unit + c * stride);
   // Below the smallest norm, the factor is constant.
   along = where_less(inverse, T(0.99999 / kSmallestNorm), along);
   for (int64_t c = 0; c < channels; ++c) {

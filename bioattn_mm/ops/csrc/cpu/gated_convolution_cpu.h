@@ -10,15 +10,12 @@ namespace {
 constexpr int64_t kRows = 32, kColumns = 32;
 constexpr int64_t kTaps = 9, kCacheLine = 64;
 // Neighbouring cache lines of each token that are computed together, row by row, at most. The tokens of a tile lie in
-// more pages than the processor keeps addresses of, so that a page is looked up anew for each row: once for all of these
-// lines. Instruction sets with more registers keep the one with which they were measured.
+// more pages than the processor keeps addresses of, so that a page is looked up anew for each row: once for all of
+// these lines. Instruction sets with more registers keep the one with which they were measured.
 constexpr int64_t kLines = kRegisters < 32 ? 8 : 1;
 // Sums of the backward pass, for the gradients of the convolution's weight and bias and of the bias of gate and
 // features.
-enum { kOfConvolution = kTaps,
-       kOfGate,
-       kOfFeatures,
-       kSums };
+enum { kOfConvolution = kTaps, kOfGate, kOfFeatures, kSums };
 
 // A rectangle of tokens of an image, and the channels from `first` on to before `last`, at most those of kLines.
 // Pointers are to the image.
@@ -320,8 +317,7 @@ void for_dtypes(const Tensor& tokens, const Function& function) {
 
 }  // namespace
 
-Tensor forward(
-    const Tensor& x, const Tensor& x_bias, const Tensor& weight, const Tensor& bias) {
+Tensor forward(const Tensor& x, const Tensor& x_bias, const Tensor& weight, const Tensor& bias) {
   const int64_t channels = weight.size(0);
   Tensor output = empty({x.size(0), x.size(1), x.size(2), channels}, x.options());
   const Tensor taps = weight.view({channels, kTaps}).transpose(0, 1).contiguous();

@@ -136,8 +136,10 @@ Tensor backward(const Tensor& grad_output, const Tensor& x) {
     using Data = decltype(data);
     const auto inverse = inverse_sizes<Number<Data>>(s);
     parallel_for(0, rows, kGrain / std::max(int64_t(1), numbers) + 1, [&](int64_t begin, int64_t end) {
-      differentiate_pool(Pooling<Data>{s, data_of<Data>(x), data_of<Data>(grad_output), nullptr,
-                                       data_of<Data>(grad_x), inverse.data(), begin, end});
+      differentiate_pool(
+          Pooling<Data>{
+              s, data_of<Data>(x), data_of<Data>(grad_output), nullptr, data_of<Data>(grad_x), inverse.data(), begin,
+              end});
     });
   });
   return grad_x;

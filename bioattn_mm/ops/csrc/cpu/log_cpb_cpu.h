@@ -15,8 +15,7 @@ namespace {
 
 // Heads are computed in groups: their numbers are neighbours in memory, in vectors of 4, 8 or 16.
 constexpr int64_t kMostHeads = 16;
-int64_t lanes_for(int64_t heads) { return heads <= 4 ? 4 : heads <= 8 ? 8
-                                                                      : kMostHeads; }
+int64_t lanes_for(int64_t heads) { return heads <= 4 ? 4 : heads <= 8 ? 8 : kMostHeads; }
 // Units of which the active columns are counted at the same time.
 constexpr int64_t kVectors = 4;
 // The backward pass adds up so many blocks of rows one by one: the sums are the same for any number of threads.
@@ -174,9 +173,17 @@ struct Layers {
   }
 
   Row<T> row(int64_t number, int64_t group, int32_t* places, T* sums, T* table) const {
-    return {hidden, columns, lanes, offsets.const_data_ptr<T>() + number * hidden, slopes.const_data_ptr<T>(),
-            coordinates.const_data_ptr<T>(), places,
-            grouped_weight.const_data_ptr<T>() + group * hidden * lanes, sums, table};
+    return {
+        hidden,
+        columns,
+        lanes,
+        offsets.const_data_ptr<T>() + number * hidden,
+        slopes.const_data_ptr<T>(),
+        coordinates.const_data_ptr<T>(),
+        places,
+        grouped_weight.const_data_ptr<T>() + group * hidden * lanes,
+        sums,
+        table};
   }
 
   int64_t room_for_sums() const { return 4 * (columns + 1) * lanes; }
@@ -231,9 +238,10 @@ LogCPBGradients backward(
           for (int64_t c = 0; c < layers.columns; ++c)
             grad_row[c * lanes + head - first_head] =
                 grad_data[(head * layers.rows + row) * layers.columns + order[c]];
-        differentiate_row(RowGradient<T>{
-            layers.row(row, group, places.data(), sums.data(), nullptr), grad_row.data(), vertical_data + row,
-            unit_sums_data + task * size});
+        differentiate_row(
+            RowGradient<T>{
+                layers.row(row, group, places.data(), sums.data(), nullptr), grad_row.data(), vertical_data + row,
+                unit_sums_data + task * size});
       }
     }
   });

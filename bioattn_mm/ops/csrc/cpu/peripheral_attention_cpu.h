@@ -206,8 +206,8 @@ BIOATTN_KERNEL void multiply(const Product<T> task) {
         const T* a = task.a + row * task.row_stride + first * task.step_stride;
         T* c = task.c + row * task.c_stride + column;
         if (task.columns - column >= kColumns)
-          multiply_block<kColumns>(a, task.row_stride, task.step_stride, b, task.b_stride, c, task.c_stride, steps,
-                                   add);
+          multiply_block<kColumns>(
+              a, task.row_stride, task.step_stride, b, task.b_stride, c, task.c_stride, steps, add);
         else
           multiply_block<kHalfColumns>(
               a, task.row_stride, task.step_stride, b, task.b_stride, c, task.c_stride, steps, add);
@@ -453,9 +453,10 @@ struct Position {
   void activate(int64_t query, int64_t start, int64_t stop, T* activation) const {
     for (int64_t channel = start; channel < stop; ++channel, activation += s.stride) {
       const int64_t place = channel * s.tokens + s.window_of(query);
-      compute_activation(Activation<T>{
-          plane + channel * s.plane_stride + s.window_start(query), scale[place], shift[place], activation,
-          s.height + 2, s.pitch, s.plane_pitch});
+      compute_activation(
+          Activation<T>{
+              plane + channel * s.plane_stride + s.window_start(query), scale[place], shift[place], activation,
+              s.height + 2, s.pitch, s.plane_pitch});
     }
   }
 
@@ -463,15 +464,18 @@ struct Position {
   // left out, because the norm subtracts the mean.
   void convolve_window(int64_t query, T* activation, T* convolved) const {
     activate(query, 0, s.hidden, activation);
-    convolve(Convolution<T>{
-        activation, weight.const_data_ptr<T>(), convolved, s.hidden, s.head_groups, s.stride, s.pitch, s.convolved});
+    convolve(
+        Convolution<T>{
+            activation, weight.const_data_ptr<T>(), convolved, s.hidden, s.head_groups, s.stride, s.pitch,
+            s.convolved});
   }
 
   // The second norm and log Phi_p for a head, from the result of `convolve_window`.
   void compute_log_phi(int64_t head, const T* convolved, T* normalized, T* log_phi, T* inverse_deviation) const {
-    compute_norm(Norm<T>{
-        convolved + head * s.stride, norm_weight[head], norm_bias[head], eps, normalized, log_phi, inverse_deviation,
-        s.height, s.width, s.pitch});
+    compute_norm(
+        Norm<T>{
+            convolved + head * s.stride, norm_weight[head], norm_bias[head], eps, normalized, log_phi,
+            inverse_deviation, s.height, s.width, s.pitch});
   }
 
   const Sizes& s;
@@ -491,9 +495,7 @@ Tensor blocks_of(const Tensor& tokens, const Sizes& s) {
 }
 
 // Tokens as the second factor of a product over themselves: (B, heads, H * W, padded_dims).
-Tensor rows_of(const Tensor& tokens, const Sizes& s) {
-  return pad(tokens, {0, s.padded_dims - s.head_dims});
-}
+Tensor rows_of(const Tensor& tokens, const Sizes& s) { return pad(tokens, {0, s.padded_dims - s.head_dims}); }
 
 // The numbers of a tensor (B, heads, ...) that belong to one image and head.
 template <typename T>
@@ -504,17 +506,19 @@ const T* plane_of(const Tensor& tensor, int64_t image, int64_t head) {
 // (queries, key_stride): products of some queries, or of other tokens in their places, with all keys in `blocks_of`.
 template <typename T>
 void multiply_keys(const Sizes& s, const T* queries, int64_t number, const T* key_blocks, T* products) {
-  multiply(Product<T>{
-      queries, s.head_dims, 1, key_blocks, kColumns, s.head_dims * kColumns, products, s.key_stride,
-      round_up(number, kGroup), s.head_dims, round_up(s.tokens, kHalfColumns), false});
+  multiply(
+      Product<T>{
+          queries, s.head_dims, 1, key_blocks, kColumns, s.head_dims * kColumns, products, s.key_stride,
+          round_up(number, kGroup), s.head_dims, round_up(s.tokens, kHalfColumns), false});
 }
 
 // (queries, padded_dims): sums of tokens in `rows_of`, weighted by (queries, key_stride).
 template <typename T>
 void sum_tokens(const Sizes& s, const T* weights, int64_t number, const T* token_rows, T* sums) {
-  multiply(Product<T>{
-      weights, s.key_stride, 1, token_rows, s.padded_dims, kColumns, sums, s.padded_dims, round_up(number, kGroup),
-      s.tokens, s.padded_dims, false});
+  multiply(
+      Product<T>{
+          weights, s.key_stride, 1, token_rows, s.padded_dims, kColumns, sums, s.padded_dims,
+          round_up(number, kGroup), s.tokens, s.padded_dims, false});
 }
 
 // target = factor * source
@@ -552,8 +556,9 @@ void forward(const PeripheralInputs& inputs, double eps, Tensor& output, Tensor&
         position.convolve_window(first + number, work.activation.data, work.convolved.data);
         for (int64_t head = 0; head < s.heads; ++head) {
           T unused;
-          position.compute_log_phi(head, work.convolved.data, logits.data,
-                                   log_phi.data + (head * kQueries + number) * s.key_stride, &unused);
+          position.compute_log_phi(
+              head, work.convolved.data, logits.data, log_phi.data + (head * kQueries + number) * s.key_stride,
+              &unused);
         }
       }
       for (int64_t image = 0; image < s.batch; ++image) {
@@ -561,9 +566,10 @@ void forward(const PeripheralInputs& inputs, double eps, Tensor& output, Tensor&
           const int64_t d = s.head_dims, token = s.token(image, head, first);
           scale_to(work.query.data, query_data + token * d, queries * d, T(s.logit_scale));
           multiply_keys(s, work.query.data, queries, plane_of<T>(keys, image, head), logits.data);
-          compute_softmax(Softmax<T>{
-              log_phi.data + head * kQueries * s.key_stride, logits.data, scale.data, logsumexp_data + token, queries,
-              s.tokens, s.key_stride});
+          compute_softmax(
+              Softmax<T>{
+                  log_phi.data + head * kQueries * s.key_stride, logits.data, scale.data, logsumexp_data + token,
+                  queries, s.tokens, s.key_stride});
           sum_tokens(s, logits.data, queries, plane_of<T>(values, image, head), work.sums.data);
           for (int64_t number = 0; number < queries; ++number)
             scale_to(
@@ -581,8 +587,9 @@ class Backward {
   Backward(const Tensor& grad_output, const PeripheralInputs& inputs, double eps, const Tensor& logsumexp)
       : s_(inputs),
         position_(inputs, s_, eps),
-        band_(kQueries *
-              std::clamp(kBandPairs / (s_.heads * s_.tokens * kQueries), int64_t(1), divide_up(s_.tokens, kQueries))),
+        band_(
+            kQueries *
+            std::clamp(kBandPairs / (s_.heads * s_.tokens * kQueries), int64_t(1), divide_up(s_.tokens, kQueries))),
         query_(inputs.query.const_data_ptr<T>()),
         grad_output_(grad_output.const_data_ptr<T>()),
         logsumexp_(logsumexp.const_data_ptr<T>()),
@@ -602,8 +609,9 @@ class Backward {
         inverse_deviation_(s_.heads * band_),
         grad_convolved_(band_ * s_.head_groups * kGroup * s_.stride),
         grad_plane_(zeros({kSlices, s_.hidden, s_.plane_stride}, inputs.plane.options())),
-        grad_weight_(zeros({kSlices, s_.hidden_groups, s_.head_groups, kGroup, 3, kGroup, 3},
-                           inputs.plane.options().dtype(kDouble))),
+        grad_weight_(zeros(
+            {kSlices, s_.hidden_groups, s_.head_groups, kGroup, 3, kGroup, 3},
+            inputs.plane.options().dtype(kDouble))),
         grad_norm_weight_(empty({s_.heads, s_.tokens}, inputs.plane.options())),
         grad_norm_bias_(empty_like(grad_norm_weight_)),
         grad_key_(zeros({s_.batch, s_.heads, round_up(s_.tokens, kGroup), s_.padded_dims}, inputs.key.options())),
@@ -673,11 +681,12 @@ class Backward {
         scale_to(work.query.data, query_ + token * d, queries * d, T(s_.logit_scale));
         multiply_keys(s_, work.query.data, queries, plane_of<T>(key_blocks_, image, head), weights_.data + place);
         std::copy_n(grad_output_ + token * d, queries * d, work.query.data);
-        multiply_keys(s_, work.query.data, queries, plane_of<T>(value_blocks_, image, head),
-                      grad_logits_.data + place);
-        compute_grad_softmax(GradSoftmax<T>{
-            log_phi_.data + place, logsumexp_ + token, weights_.data + place, grad_logits_.data + place,
-            grad_log_phi_.data + place, queries, s_.tokens, s_.key_stride});
+        multiply_keys(
+            s_, work.query.data, queries, plane_of<T>(value_blocks_, image, head), grad_logits_.data + place);
+        compute_grad_softmax(
+            GradSoftmax<T>{
+                log_phi_.data + place, logsumexp_ + token, weights_.data + place, grad_logits_.data + place,
+                grad_log_phi_.data + place, queries, s_.tokens, s_.key_stride});
         sum_tokens(s_, grad_logits_.data + place, queries, plane_of<T>(key_rows_, image, head), work.sums.data);
         for (int64_t number = 0; number < queries; ++number)
           scale_to(grad_query + (token + number) * d, work.sums.data + number * s_.padded_dims, d, T(s_.logit_scale));
@@ -696,9 +705,10 @@ class Backward {
         const int64_t target = image * grad_key_.stride(0) + head * grad_key_.stride(1) + start * s_.padded_dims;
         const auto add = [&](const T* weights, const Tensor& tokens, T* sums) {
           const T* first = plane_of<T>(tokens, image, head) + first_ * s_.padded_dims;
-          multiply(Product<T>{
-              weights + place, 1, s_.key_stride, first, s_.padded_dims, kColumns, sums + target, s_.padded_dims, rows,
-              queries_, s_.padded_dims, true});
+          multiply(
+              Product<T>{
+                  weights + place, 1, s_.key_stride, first, s_.padded_dims, kColumns, sums + target, s_.padded_dims,
+                  rows, queries_, s_.padded_dims, true});
         };
         add(grad_logits_.data, query_rows_, grad_key);
         add(weights_.data, grad_output_rows_, grad_value);
@@ -714,11 +724,12 @@ class Backward {
       for (int64_t number = begin; number < end; ++number)
         for (int64_t head = 0; head < s_.heads; ++head) {
           const int64_t place = row(head, number), sum = head * s_.tokens + first_ + number;
-          compute_grad_norm(GradNorm<T>{grad_log_phi_.data + place, normalized_.data + place,
-                                        position_.norm_weight[head], position_.norm_bias[head],
-                                        inverse_deviation_.data[head * band_ + number], log_phi_.data + place,
-                                        grad_convolved(number, head) + s_.gradient_start, grad_weight + sum,
-                                        grad_bias + sum, s_.height, s_.width, s_.pitch});
+          compute_grad_norm(
+              GradNorm<T>{
+                  grad_log_phi_.data + place, normalized_.data + place, position_.norm_weight[head],
+                  position_.norm_bias[head], inverse_deviation_.data[head * band_ + number], log_phi_.data + place,
+                  grad_convolved(number, head) + s_.gradient_start, grad_weight + sum, grad_bias + sum, s_.height,
+                  s_.width, s_.pitch});
         }
     });
   }
@@ -741,20 +752,24 @@ class Backward {
         for (int64_t number = part * slice; number < std::min((part + 1) * slice, queries_); ++number) {
           const int64_t query = first_ + number;
           position_.activate(query, start, stop, activation.data);
-          convolve(Convolution<T>{grad_convolved(number, 0) + s_.gradient_start - s_.margin,
-                                  transposed_weight_.const_data_ptr<T>() + group * s_.heads * kTaps * kGroup,
-                                  grad_activation.data, s_.heads, 1, s_.stride, s_.pitch, s_.window});
-          add_grad_weight(GradWeight<T>{
-              grad_convolved(number, 0) + s_.gradient_start, activation.data, sums.data, s_.head_groups, s_.stride,
-              s_.pitch, s_.convolved});
+          convolve(
+              Convolution<T>{
+                  grad_convolved(number, 0) + s_.gradient_start - s_.margin,
+                  transposed_weight_.const_data_ptr<T>() + group * s_.heads * kTaps * kGroup, grad_activation.data,
+                  s_.heads, 1, s_.stride, s_.pitch, s_.window});
+          add_grad_weight(
+              GradWeight<T>{
+                  grad_convolved(number, 0) + s_.gradient_start, activation.data, sums.data, s_.head_groups,
+                  s_.stride, s_.pitch, s_.convolved});
           for (int64_t channel = start; channel < stop; ++channel) {
             const int64_t place = channel * s_.tokens + s_.window_of(query), flat = (channel - start) * s_.stride;
-            add_grad_plane(GradActivation<T>{
-                activation.data + flat, grad_activation.data + flat,
-                position_.plane + channel * s_.plane_stride + s_.window_start(query), inside_.data,
-                position_.scale[place],
-                grad_plane + (part * s_.hidden + channel) * s_.plane_stride + s_.window_start(query),
-                grad_scale + place, grad_shift + place, s_.height + 2, s_.pitch, s_.plane_pitch});
+            add_grad_plane(
+                GradActivation<T>{
+                    activation.data + flat, grad_activation.data + flat,
+                    position_.plane + channel * s_.plane_stride + s_.window_start(query), inside_.data,
+                    position_.scale[place],
+                    grad_plane + (part * s_.hidden + channel) * s_.plane_stride + s_.window_start(query),
+                    grad_scale + place, grad_shift + place, s_.height + 2, s_.pitch, s_.plane_pitch});
           }
         }
         for (int64_t index = 0; index < weights; ++index)

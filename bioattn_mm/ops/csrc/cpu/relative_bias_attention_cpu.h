@@ -179,8 +179,9 @@ BIOATTN_KERNEL void compute_gradients(const BackwardBlock<T> b) {
 }
 
 template <typename T>
-void forward(const Tokens<T>& query, const Tokens<T>& key, const Tokens<T>& value, const Tensor& table, T scale,
-             const Sizes& s, Tensor& output, Tensor& logsumexp) {
+void forward(
+    const Tokens<T>& query, const Tokens<T>& key, const Tokens<T>& value, const Tensor& table, T scale,
+    const Sizes& s, Tensor& output, Tensor& logsumexp) {
   const int64_t tiles = s.row_tiles * s.column_tiles, queries = s.tile_rows * s.tile_columns;
   const T* table_data = table.const_data_ptr<T>();
   T* output_data = output.mutable_data_ptr<T>();
@@ -210,12 +211,13 @@ void forward(const Tokens<T>& query, const Tokens<T>& key, const Tokens<T>& valu
         const int64_t keys = std::min(s.block, s.tokens - first);
         Tensor weights = matrix(logits.data(), tile.queries(), keys);
         multiply(weights, queries_matrix, key.matrix(image, head, first, keys).transpose(0, 1));
-        compute_weights(ForwardBlock<T>{
-            {logits.data(), planes.data(), tile.queries(), first, keys, tile.rows, s.width, s.plane},
-            highest.data(),
-            sum.data(),
-            tile_output.data(),
-            s.channels});
+        compute_weights(
+            ForwardBlock<T>{
+                {logits.data(), planes.data(), tile.queries(), first, keys, tile.rows, s.width, s.plane},
+                highest.data(),
+                sum.data(),
+                tile_output.data(),
+                s.channels});
         add_product(output_matrix, weights, value.matrix(image, head, first, keys));
       }
       for_queries(s, tile, [&](int64_t number, int64_t token) {
@@ -277,12 +279,13 @@ void backward(
           Tensor grad_weights = matrix(grad_logits.data(), tile.queries(), keys);
           multiply(weights, queries_matrix, key_matrix.transpose(0, 1));
           multiply(grad_weights, grad_output_matrix, value.matrix(image, head, first, keys).transpose(0, 1));
-          compute_gradients(BackwardBlock<T>{
-              {logits.data(), planes.data(), tile.queries(), first, keys, tile.rows, s.width, s.plane},
-              tile_logsumexp.data(),
-              mean.data(),
-              grad_logits.data(),
-              grad_planes.data()});
+          compute_gradients(
+              BackwardBlock<T>{
+                  {logits.data(), planes.data(), tile.queries(), first, keys, tile.rows, s.width, s.plane},
+                  tile_logsumexp.data(),
+                  mean.data(),
+                  grad_logits.data(),
+                  grad_planes.data()});
           const int64_t place = (task * s.tokens + first) * s.channels;
           Tensor grad_key = matrix(grad.key + place, keys, s.channels);
           Tensor grad_value = matrix(grad.value + place, keys, s.channels);
@@ -314,8 +317,9 @@ std::tuple<Tensor, Tensor> forward(
   if (logsumexp.numel() == 0) return {output, logsumexp};
   dispatch<float, double>(query.scalar_type(), [&](auto zero) {
     using scalar_t = decltype(zero);
-    forward<scalar_t>(Tokens<scalar_t>(query), Tokens<scalar_t>(key), Tokens<scalar_t>(value), flip(bias), scale,
-                      Sizes(query), output, logsumexp);
+    forward<scalar_t>(
+        Tokens<scalar_t>(query), Tokens<scalar_t>(key), Tokens<scalar_t>(value), flip(bias), scale, Sizes(query),
+        output, logsumexp);
   });
   return {output, logsumexp};
 }

@@ -127,8 +127,7 @@ BIOATTN_INLINE void store(NativeBFloat16* data, const Vector<float>& vector) {
 BIOATTN_INLINE Vector<float> rough_exponential(const Vector<float>& exponent) {
   const Vector<float> x = exponent * 1.44269504f;
   const auto r = (Vector<float>)_mm512_reduce_ps((__m512)x, 1);  // x - floor(x), and 0 where x is infinite
-  const Vector<float> p =
-      (((r * 0.01353417f + 0.05201147f) * r + 0.24144275f) * r + 0.69300384f) * r + 1.0000026f;
+  const Vector<float> p = (((r * 0.01353417f + 0.05201147f) * r + 0.24144275f) * r + 0.69300384f) * r + 1.0000026f;
   return (Vector<float>)_mm512_scalef_ps((__m512)p, (__m512)x);  // p * 2^floor(x)
 }
 

@@ -110,8 +110,7 @@ __device__ __forceinline__ int window_of(const Arguments<T>& p) {
 // for 40 to 64.
 template <int kGroups>
 __device__ __forceinline__ bool has_group(int group, int channels) {
-  constexpr int kAtLeast = kGroups == 8 ? 5 : kGroups == 2 ? 1
-                                                           : kGroups;
+  constexpr int kAtLeast = kGroups == 8 ? 5 : kGroups == 2 ? 1 : kGroups;
   return group < kAtLeast || kTile * group < channels;
 }
 
@@ -202,8 +201,7 @@ struct Rows {
   // The distance of rows: as a multiple of sixteen bytes it is odd, so that the eight rows that a warp reads at once
   // lie in different banks.
   static constexpr int kLength = kTile * kGroups;
-  static constexpr int kStride = sizeof(T) == 4 ? kLength + 4 : kGroups % 2 ? kLength
-                                                                            : kLength + 8;
+  static constexpr int kStride = sizeof(T) == 4 ? kLength + 4 : kGroups % 2 ? kLength : kLength + 8;
   static constexpr int kSize = kStaged<T> * kStride;
 
   // Right factors for two groups of channels, b[n][0] and b[n][1]: their columns are rows 8n to 8n + 7 from `first`.
@@ -520,8 +518,7 @@ template <typename Function>
 void for_dtype(ScalarType dtype, const Function& function) {
   if (dtype == kFloat) return function(float());
   if (dtype == kHalf) return function(c10::Half());
-  check_value(
-      dtype == kBFloat16, "aggregated_attention on CUDA takes float32, float16 and bfloat16, got ", dtype);
+  check_value(dtype == kBFloat16, "aggregated_attention on CUDA takes float32, float16 and bfloat16, got ", dtype);
   function(c10::BFloat16());
 }
 

@@ -56,8 +56,9 @@ __device__ __forceinline__ float weight_of(float logit, float shift) {
 // Gradients of the logits of four tiles, which `logits` and `grad_weights` have before and after: there the gradients
 // of the weights minus their mean. `shift` is that of each of the lane's two queries.
 template <typename T>
-__device__ __forceinline__ void logit_gradients(Pair<T> (&grad_logits)[4][2], const float (&logits)[4][4],
-                                                const float (&grad_weights)[4][4], const float (&shift)[2]) {
+__device__ __forceinline__ void logit_gradients(
+    Pair<T> (&grad_logits)[4][2], const float (&logits)[4][4], const float (&grad_weights)[4][4],
+    const float (&shift)[2]) {
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
 #pragma unroll
@@ -69,8 +70,8 @@ __device__ __forceinline__ void logit_gradients(Pair<T> (&grad_logits)[4][2], co
 }
 
 template <int kGroups, int kWindow, typename T>
-__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>) query_kernel(
-    BackwardArguments<T> p, float* window_bias_sums) {
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>)
+    query_kernel(BackwardArguments<T> p, float* window_bias_sums) {
   char* const shared_memory = block_memory();
   const Place place(p);
   const int g = place.g, t = place.t, lane = threadIdx.x % kLanes;
@@ -293,8 +294,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
 // A warp has sixteen pooled keys, two runs. The grid of blocks is (groups of keys, heads, batch * splits): each split
 // sums over its own part of the queries, kTiles<T> runs in each of rounds_in_split rounds.
 template <int kGroups, typename T>
-__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>) pooled_kernel(
-    BackwardArguments<T> p, int rounds_in_split, float* pooled_key_sums, float* pooled_value_sums) {
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>)
+    pooled_kernel(BackwardArguments<T> p, int rounds_in_split, float* pooled_key_sums, float* pooled_value_sums) {
   const Grid& queries = p.queries;
   const int warp = threadIdx.x / kLanes, g = threadIdx.x % kLanes / 4, t = threadIdx.x % 4;
   const int head = blockIdx.y, image = blockIdx.z % p.batch, split = blockIdx.z / p.batch;
@@ -328,10 +329,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
   if (begin < end) {
     const Run first_run(queries, begin);
     const int first_token = image * p.height * p.width;
-    Stage<kGroups, T> stage(block_memory(), queries, first_run,
-                            advanced(p.query, first_token, p.stride.query) + head_channel, p.stride.query,
-                            advanced(p.grad_output, first_token, p.grad_output_stride) + head_channel,
-                            p.grad_output_stride);
+    Stage<kGroups, T> stage(
+        block_memory(), queries, first_run, advanced(p.query, first_token, p.stride.query) + head_channel,
+        p.stride.query, advanced(p.grad_output, first_token, p.grad_output_stride) + head_channel,
+        p.grad_output_stride);
     const Statistics* statistics = p.statistics_of(image, head, 0);
     int row_of_statistics = p.row_of_statistics();
     keep(statistics), keep(row_of_statistics);
@@ -381,8 +382,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
   const int stride = p.heads * p.channels * static_cast<int>(sizeof(float));
   const int first_token = split * p.batch * p.pooled;
   store_rows(advanced(pooled_key_sums, first_token, stride) + channel, key_sums, token, exists, stride, p.channels);
-  store_rows(advanced(pooled_value_sums, first_token, stride) + channel, value_sums, token, exists, stride,
-             p.channels);
+  store_rows(
+      advanced(pooled_value_sums, first_token, stride) + channel, value_sums, token, exists, stride, p.channels);
 }
 
 // Loads channels of a token for sums over all of them, in which their order does not matter: a lane has four
@@ -448,8 +449,8 @@ constexpr int kBiasTiles = 2;  // of pooled columns, in a block of pooled_bias_k
 // A block has one row of the bias, four groups of sixteen columns of queries and some tiles of pooled columns, and
 // sums over the pairs of the row.
 template <int kGroups, typename T>
-__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>) pooled_bias_kernel(
-    BackwardArguments<T> p, const int* pairs, const Range* ranges) {
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>)
+    pooled_bias_kernel(BackwardArguments<T> p, const int* pairs, const Range* ranges) {
   const int warp = threadIdx.x / kLanes, g = threadIdx.x % kLanes / 4, t = threadIdx.x % 4;
   const int row = blockIdx.x, head = blockIdx.z, channel = head * p.channels + 2 * t;
   const int column_blocks = (p.width + kWarps * 16 - 1) / (kWarps * 16);
@@ -587,9 +588,7 @@ Inputs aggregated_attention_backward_cuda(
     for_sizes(p.channels, p.window, [&](auto groups, auto window_size) {
       constexpr int kGroups = decltype(groups)::value, kWindow = decltype(window_size)::value;
       constexpr int staged = Stage<kGroups, T>::kBytes;
-      const auto sum = [&](const Tensor& sums, Span axes) {
-        return sums.sum(axes).to(output.scalar_type());
-      };
+      const auto sum = [&](const Tensor& sums, Span axes) { return sums.sum(axes).to(output.scalar_type()); };
 
       const dim3 over_image = blocks_over_image(p);
       const int window = 2 * kWarps * kWarpQueries * p.offsets * static_cast<int>(sizeof(float));

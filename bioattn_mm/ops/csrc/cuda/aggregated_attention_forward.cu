@@ -204,8 +204,9 @@ RoundedForward aggregated_attention_forward_cuda(const Inputs& any_inputs, bool 
   const DeviceGuard guard(any_inputs.query.device());
   const Inputs inputs = for_kernels(any_inputs);
   const int64_t offsets = inputs.window_bias.size(1);
-  check_value(offsets <= kMaxWindow * kMaxWindow, "aggregated_attention on CUDA takes windows of 3, 5, 7 and 9, got ",
-              offsets, " window offsets");
+  check_value(
+      offsets <= kMaxWindow * kMaxWindow, "aggregated_attention on CUDA takes windows of 3, 5, 7 and 9, got ",
+      offsets, " window offsets");
   const Tensor& query = inputs.query;
   Tensor output = empty(query.sizes(), query.options());
   const bool rounds = for_backward && is_half_precision(query.scalar_type());
@@ -217,9 +218,10 @@ RoundedForward aggregated_attention_forward_cuda(const Inputs& any_inputs, bool 
     for_sizes(p.channels, p.window, [&](auto groups, auto window_size) {
       constexpr int kGroups = decltype(groups)::value, kWindow = decltype(window_size)::value;
       const int window = kWarps * kWarpQueries * p.offsets * static_cast<int>(sizeof(float));
-      launch(forward_kernel<kGroups, kWindow, T>, blocks_over_image(p), kThreads,
-             std::max(Stage<kGroups, T>::kBytes, window), p, output.mutable_data_ptr<T>(),
-             logsumexp.mutable_data_ptr<float>(), rounds ? rounding.mutable_data_ptr<T>() : nullptr);
+      launch(
+          forward_kernel<kGroups, kWindow, T>, blocks_over_image(p), kThreads,
+          std::max(Stage<kGroups, T>::kBytes, window), p, output.mutable_data_ptr<T>(),
+          logsumexp.mutable_data_ptr<float>(), rounds ? rounding.mutable_data_ptr<T>() : nullptr);
     });
   });
   return {output, logsumexp, rounding};

@@ -301,9 +301,9 @@ __global__ void __launch_bounds__(kThreads)
 
 // Writes the gradients of keys and values from those of the unit vectors and of the values.
 template <int kGroups, typename T>
-__global__ void __launch_bounds__(kThreads)
-    key_gradients_kernel(const T* key_value, const T* grad_unit, const T* grad_value, T* grad_key_value, int number,
-                         int heads, int channels) {
+__global__ void __launch_bounds__(kThreads) key_gradients_kernel(
+    const T* key_value, const T* grad_unit, const T* grad_value, T* grad_key_value, int number, int heads,
+    int channels) {
   using Vectors = Channels<kGroups>;
   const Keys keys(number, heads, channels);
   if (!keys.exists) return;
@@ -347,10 +347,17 @@ unsigned blocks_for(int64_t count) { return static_cast<unsigned>((count + kThre
 // Contiguous, as the kernels read them.
 CosineInputs contiguous(const CosineInputs& inputs) {
   return {
-      for_kernels(inputs.query), for_kernels(inputs.key_value), for_kernels(inputs.pooled_key_value),
-      for_kernels(inputs.scale), for_kernels(inputs.query_embedding), inputs.window_bias,
-      for_kernels(inputs.pooled_bias), inputs.pooled_bias_rows, for_kernels(inputs.pooled_bias_columns),
-      for_kernels(inputs.tokens), for_kernels(inputs.token_bias)};
+      for_kernels(inputs.query),
+      for_kernels(inputs.key_value),
+      for_kernels(inputs.pooled_key_value),
+      for_kernels(inputs.scale),
+      for_kernels(inputs.query_embedding),
+      inputs.window_bias,
+      for_kernels(inputs.pooled_bias),
+      inputs.pooled_bias_rows,
+      for_kernels(inputs.pooled_bias_columns),
+      for_kernels(inputs.tokens),
+      for_kernels(inputs.token_bias)};
 }
 
 template <typename T>
@@ -359,9 +366,17 @@ Queries<T> queries_of(const CosineInputs& inputs) {
   const auto floats = [](const Tensor& tensor) { return tensor.const_data_ptr<float>(); };
   const WindowSizes<int> sizes(inputs.query, inputs.window_bias.size(1));
   return {
-      inputs.query.const_data_ptr<T>(), floats(inputs.scale), floats(inputs.query_embedding),
-      floats(inputs.tokens), floats(inputs.token_bias),
-      size(0) * size(1) * size(2), size(1), size(2), size(3), size(4), sizes.window,
+      inputs.query.const_data_ptr<T>(),
+      floats(inputs.scale),
+      floats(inputs.query_embedding),
+      floats(inputs.tokens),
+      floats(inputs.token_bias),
+      size(0) * size(1) * size(2),
+      size(1),
+      size(2),
+      size(3),
+      size(4),
+      sizes.window,
       static_cast<int>(inputs.pooled_key_value.size(1) * inputs.pooled_key_value.size(2))};
 }
 
@@ -370,9 +385,10 @@ template <int kGroups, typename T>
 Tensor unit_keys(const Tensor& key_value) {
   const auto s = key_value.sizes();
   Tensor units = empty({s[0], s[1], s[2], s[4], s[5]}, key_value.options());
-  launch(unit_keys_kernel<kGroups, T>, blocks_for(units.numel() / s[5]), kThreads, 0, key_value.const_data_ptr<T>(),
-         units.mutable_data_ptr<T>(), static_cast<int>(s[0] * s[1] * s[2]), static_cast<int>(s[4]),
-         static_cast<int>(s[5]));
+  launch(
+      unit_keys_kernel<kGroups, T>, blocks_for(units.numel() / s[5]), kThreads, 0, key_value.const_data_ptr<T>(),
+      units.mutable_data_ptr<T>(), static_cast<int>(s[0] * s[1] * s[2]), static_cast<int>(s[4]),
+      static_cast<int>(s[5]));
   return units;
 }
 
@@ -380,10 +396,11 @@ template <int kGroups, typename T>
 Tensor key_gradients(const Tensor& key_value, const Tensor& grad_unit, const Tensor& grad_value) {
   const auto s = key_value.sizes();
   Tensor grad = empty(s, key_value.options());
-  launch(key_gradients_kernel<kGroups, T>, blocks_for(grad_unit.numel() / s[5]), kThreads, 0,
-         key_value.const_data_ptr<T>(), grad_unit.const_data_ptr<T>(), grad_value.const_data_ptr<T>(),
-         grad.mutable_data_ptr<T>(), static_cast<int>(s[0] * s[1] * s[2]), static_cast<int>(s[4]),
-         static_cast<int>(s[5]));
+  launch(
+      key_gradients_kernel<kGroups, T>, blocks_for(grad_unit.numel() / s[5]), kThreads, 0,
+      key_value.const_data_ptr<T>(), grad_unit.const_data_ptr<T>(), grad_value.const_data_ptr<T>(),
+      grad.mutable_data_ptr<T>(), static_cast<int>(s[0] * s[1] * s[2]), static_cast<int>(s[4]),
+      static_cast<int>(s[5]));
   return grad;
 }
 
@@ -475,15 +492,14 @@ CosineGradients cosine_attention_backward_cuda(
 
     const Tensor &table = inputs.pooled_bias, &columns = inputs.pooled_bias_columns;
     const auto [order, ranges] = pairs_by_row(columns, table.size(2));
-    launch(table_gradients_kernel<T>,
-           static_cast<unsigned>(table.size(0) * table.size(1) * blocks_for(table.size(2))), kThreads, 0,
-           grad.pooled_bias.const_data_ptr<T>(), order.const_data_ptr<int>(),
-           static_cast<const Range*>(ranges.const_data_ptr()), static_cast<int>(columns.numel()),
-           static_cast<int>(table.size(2)), grad_table.mutable_data_ptr<float>());
+    launch(
+        table_gradients_kernel<T>, static_cast<unsigned>(table.size(0) * table.size(1) * blocks_for(table.size(2))),
+        kThreads, 0, grad.pooled_bias.const_data_ptr<T>(), order.const_data_ptr<int>(),
+        static_cast<const Range*>(ranges.const_data_ptr()), static_cast<int>(columns.numel()),
+        static_cast<int>(table.size(2)), grad_table.mutable_data_ptr<float>());
   });
-  return {
-      grad_query, grad_key_value, grad_pooled_key_value, grad_scale, grad_embedding,
-      grad.window_bias.to(kFloat), grad_table, grad_tokens, grad_token_bias};
+  return {grad_query, grad_key_value, grad_pooled_key_value, grad_scale, grad_embedding, grad.window_bias.to(kFloat),
+          grad_table, grad_tokens,    grad_token_bias};
 }
 
 }  // namespace bioattn_mm

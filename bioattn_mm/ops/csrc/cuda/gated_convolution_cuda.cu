@@ -26,10 +26,7 @@ constexpr int kTaps = 9;
 
 // Sums over the tokens, (tiles, kSums, C): the gradients of the weight, for each tap, of the bias, and of what is
 // added to features and gate.
-enum { kOfBias = kTaps,
-       kOfFeatures,
-       kOfGate,
-       kSums };
+enum { kOfBias = kTaps, kOfFeatures, kOfGate, kSums };
 
 int blocks_for(int64_t count, int in_a_block) { return static_cast<int>((count + in_a_block - 1) / in_a_block); }
 
@@ -150,8 +147,8 @@ struct Column {
 // The 3 x 3 tokens around one that moves along a row. Outside of the image they are zero.
 template <typename T>
 struct Window {
-  __device__ __forceinline__ Window(const Row<const T>& row, const Channels& added, const Place& place,
-                                    const Sizes& s)
+  __device__ __forceinline__
+  Window(const Row<const T>& row, const Channels& added, const Place& place, const Sizes& s)
       : width(s.width), added(added) {
 #pragma unroll
     for (int k = 0; k < 3; ++k) {
@@ -244,9 +241,7 @@ __global__ void __launch_bounds__(kThreads)
     Column<T> gate;
     Raw<T> feature;
   };
-  const auto load_column = [&](int column) {
-    return Loaded{gate.load(column + 1), load_raw(features.at(column))};
-  };
+  const auto load_column = [&](int column) { return Loaded{gate.load(column + 1), load_raw(features.at(column))}; };
   walk<3>(place, load_column, [&](int column, const Loaded& loaded) {
     gate.push(loaded.gate, column + 1);
     const Channels feature = channels_of<T>(loaded.feature);
@@ -412,8 +407,7 @@ void for_dtype(const Tensor& x, const Function& function) {
 }
 
 void check_channels(const Tensor& x) {
-  check_value(
-      x.size(3) % 4 == 0, "gated_convolution on CUDA takes an even number of channels, got ", x.size(3) / 2);
+  check_value(x.size(3) % 4 == 0, "gated_convolution on CUDA takes an even number of channels, got ", x.size(3) / 2);
 }
 
 }  // namespace
@@ -452,15 +446,17 @@ GatedConvolutionGradients gated_convolution_backward_cuda(
   for_dtype(x, [&](auto zero) {
     using T = decltype(zero);
     const Parameters pointers = parameters.pointers();
-    launch(features_kernel<T>, dim3(s.blocks()), kThreads, shared_bytes(kOfFeatures + 1),
-           grad_output.const_data_ptr<T>(), x.const_data_ptr<T>(), pointers, grad_x.mutable_data_ptr<T>(),
-           grad_convolution.mutable_data_ptr<T>(), parts.mutable_data_ptr<float>(), s);
+    launch(
+        features_kernel<T>, dim3(s.blocks()), kThreads, shared_bytes(kOfFeatures + 1),
+        grad_output.const_data_ptr<T>(), x.const_data_ptr<T>(), pointers, grad_x.mutable_data_ptr<T>(),
+        grad_convolution.mutable_data_ptr<T>(), parts.mutable_data_ptr<float>(), s);
     launch(
         gate_kernel<T>, dim3(s.blocks()), kThreads, shared_bytes(1), grad_convolution.const_data_ptr<T>(),
         pointers.weight, grad_x.mutable_data_ptr<T>(), parts.mutable_data_ptr<float>(), s);
   });
-  const GradientsOf grad{grad_x_bias.mutable_data_ptr<float>(), grad_weight.mutable_data_ptr<float>(),
-                         grad_bias.mutable_data_ptr<float>()};
+  const GradientsOf grad{
+      grad_x_bias.mutable_data_ptr<float>(), grad_weight.mutable_data_ptr<float>(),
+      grad_bias.mutable_data_ptr<float>()};
   launch(
       sums_kernel, dim3(blocks_for(s.channels, kLanes), kSums), kThreads, sizeof(float[kWarps][kLanes]),
       parts.const_data_ptr<float>(), s.tiles(), grad, s);

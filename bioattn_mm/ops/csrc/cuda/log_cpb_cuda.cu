@@ -57,8 +57,7 @@ struct TableMemory {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    table_kernel(const Inputs<T> inputs, const T* bias, T* table, Sizes s) {
+__global__ void __launch_bounds__(kThreads) table_kernel(const Inputs<T> inputs, const T* bias, T* table, Sizes s) {
   auto& shared = *reinterpret_cast<TableMemory<T>*>(block_memory());
   const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
   const int first_column = blockIdx.x * kLanes, first_row = blockIdx.y * kWarps, first_head = blockIdx.z * kHeads;

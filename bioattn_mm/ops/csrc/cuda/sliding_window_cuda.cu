@@ -26,8 +26,8 @@ dim3 blocks_for(const WindowSizes<int>& s, int64_t last_size) {
 __device__ __forceinline__ int element_of_row() { return blockIdx.y * kThreads + threadIdx.x; }
 
 template <int kCount, typename T>
-__global__ void __launch_bounds__(kThreads) products_kernel(
-    const T* tokens, const T* others, const T* bias, T* products, WindowSizes<int> s, T outside) {
+__global__ void __launch_bounds__(kThreads)
+    products_kernel(const T* tokens, const T* others, const T* bias, T* products, WindowSizes<int> s, T outside) {
   const int element = element_of_row();
   if (element >= s.width * s.heads * s.offsets) return;
   const int64_t row = blockIdx.x;
@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(kThreads) products_kernel(
 }
 
 template <int kCount, typename T>
-__global__ void __launch_bounds__(kThreads, 4) sums_kernel(
-    const T* weights, const T* tokens, T* sums, WindowSizes<int> s, bool transposed) {
+__global__ void __launch_bounds__(kThreads, 4)
+    sums_kernel(const T* weights, const T* tokens, T* sums, WindowSizes<int> s, bool transposed) {
   const int vectors = s.channels / kCount, element = element_of_row();
   if (element >= s.width * s.heads * vectors) return;
   const int64_t row = blockIdx.x;
