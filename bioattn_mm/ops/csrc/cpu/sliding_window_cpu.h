@@ -1,4 +1,5 @@
-// The sliding window on the CPU. One thread computes each output: sums have one order for any number of threads.
+// The sliding window on the CPU. Each output is computed by one thread: sums have the same order for any number of
+// threads.
 #pragma once
 
 #include "kernels.h"
