@@ -188,7 +188,7 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c
     dispatch<float, c10::Half, c10::BFloat16>(left.scalar_type(), [&](auto zero) {
       using T = decltype(zero);
       launch(
-          product_kernel<T>, dim3(1), kLanes, 0, left.const_data_ptr<T>(), right.const_data_ptr<T>(),
+          product_kernel<T>, dim3(1), kWarpSize, 0, left.const_data_ptr<T>(), right.const_data_ptr<T>(),
           sums.mutable_data_ptr<float>());
     });
     return cuda_on_cpu::of_operators(sums);

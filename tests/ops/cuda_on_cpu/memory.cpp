@@ -81,7 +81,7 @@ void access(const void* begin, size_t size, bool write, const void* address) {
   const size_t offset = static_cast<const char*>(begin) - shared_memory;
   if (offset >= sizeof shared_memory || !current_thread()) return;
   const Thread& me = *current_thread();
-  const uint32_t lane = 1u << me.number % kLanes;
+  const uint32_t lane = 1u << me.number % kWarpSize;
   if (offset + size > shared_bytes)
     fail_at(write ? "writes beyond the end, at" : "reads beyond the end, at", offset, address);
   for (size_t i = offset; i < offset + size; ++i) {
@@ -91,7 +91,7 @@ void access(const void* begin, size_t size, bool write, const void* address) {
           std::string(write ? "writes" : "reads") + " what thread " + std::to_string(byte.writer) +
               " copies and has not waited for,",
           i, address);
-    if (byte.writer != me.number && unordered(byte.writer / kLanes, byte.written))
+    if (byte.writer != me.number && unordered(byte.writer / kWarpSize, byte.written))
       fail_at(
           std::string("races: it ") + (write ? "writes" : "reads") + " what thread " + std::to_string(byte.writer) +
               " writes at " + line_of(byte.written_at) + " without a barrier in between,",
