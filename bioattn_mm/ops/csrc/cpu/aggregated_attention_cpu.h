@@ -602,8 +602,10 @@ struct BackwardPass {
         value_weights(grad_logits + s.batch_heads * s.height * window_row),
         bias_blocks(a.bias.in_table ? s.column_blocks : 1),
         bias_sums(zeros({bias_blocks, s.heads * a.bias.head_stride}, logsumexp.options())),
+        bias_sums_data(bias_sums.mutable_data_ptr<T>()),
         pooled_size(PooledSums<T, Element>::size(s)),
         pooled_sums(zeros({2, s.column_blocks, s.batch_heads, pooled_size}, logsumexp.options())),
+        pooled_sums_data(pooled_sums.mutable_data_ptr<T>()),
         parameter_sums(
             zeros({s.column_blocks, s.heads, ParameterSums<T>::number(s)}, logsumexp.options().dtype(kDouble))) {}
 
@@ -611,7 +613,7 @@ struct BackwardPass {
     differentiate_queries();
     gather_window_gradients();
     finish_pooled_gradients();
-    a.bias.reduce(bias_sums.template const_data_ptr<T>(), bias_blocks, s, grad.pooled_bias.mutable_data_ptr<T>());
+    a.bias.reduce(bias_sums_data, bias_blocks, s, grad.pooled_bias.mutable_data_ptr<T>());
     finish_parameters();
   }
 
@@ -828,13 +830,11 @@ struct BackwardPass {
 
   // The sums of a head for the gradient of its bias, as in PooledBias::data.
   T* bias_sums_of(int64_t block, int64_t head) const {
-    return bias_sums.template mutable_data_ptr<T>() +
-           ((a.bias.in_table ? block : 0) * s.heads + head) * a.bias.head_stride;
+    return bias_sums_data + ((a.bias.in_table ? block : 0) * s.heads + head) * a.bias.head_stride;
   }
   // The sums of a head for the gradients of its pooled keys, `of` = 0, or values, `of` = 1.
   T* pooled_sums_of(int64_t of, int64_t block, int64_t batch_head) const {
-    return pooled_sums.template mutable_data_ptr<T>() +
-           ((of * s.column_blocks + block) * s.batch_heads + batch_head) * pooled_size;
+    return pooled_sums_data + ((of * s.column_blocks + block) * s.batch_heads + batch_head) * pooled_size;
   }
 
   const Attention<Data, T, Element> a;
@@ -849,8 +849,10 @@ struct BackwardPass {
   T *const grad_logits, *const value_weights;
   const int64_t bias_blocks;
   const Tensor bias_sums;  // (bias_blocks, heads * head_stride)
+  T* const bias_sums_data;
   const int64_t pooled_size;
-  const Tensor pooled_sums;     // (2, column_blocks, batch_heads, pooled_size)
+  const Tensor pooled_sums;  // (2, column_blocks, batch_heads, pooled_size)
+  T* const pooled_sums_data;
   const Tensor parameter_sums;  // (column_blocks, heads, ParameterSums::number)
 };
 
