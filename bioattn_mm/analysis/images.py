@@ -111,6 +111,8 @@ class ImageReader:
             else:
                 resize = dict(scale=(size[1], size[0]), keep_ratio=False)
             steps[resizes[0]] = dict(type='Resize', **resize)
+            # Classifiers' pipelines cut the middle out of what they have resized.
+            steps = [step for step in steps if step['type'].split('.')[-1] != 'CenterCrop']
         is_loader = [step['type'].split('.')[-1] in LOADERS for step in steps]
         self.load = Compose([step for step, loads in zip(steps, is_loader) if loads])
         self.pipeline = Compose([step for step, loads in zip(steps, is_loader) if not loads])
