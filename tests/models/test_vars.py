@@ -212,10 +212,11 @@ def test_bfloat16_autocast(arch: dict, attention: str) -> None:
     # vars_sd has both dictionaries.
     [pytest.param(name, marks=pytest.mark.every_config if name in ('vars_s', 'vars_d') else ()) for name in KINDS],
 )
-def test_compiles_whole(attention: str) -> None:
+@pytest.mark.parametrize('backend', ['eager', pytest.param('aot_eager', marks=pytest.mark.every_compilation)])
+def test_compiles_whole(attention: str, backend: str) -> None:
     torch.compiler.reset()
     backbone = VARS(SMALL, attention, out_indices=(0, 1)).eval()
-    compiled = torch.compile(backbone, backend='eager', fullgraph=True, dynamic=True)  # one graph for all sizes
+    compiled = torch.compile(backbone, backend=backend, fullgraph=True, dynamic=True)  # one graph for all sizes
     for size in ((64, 96), (80, 48)):
         image = torch.randn(1, 3, *size)
         for a, b in zip(compiled(image), backbone(image), strict=True):

@@ -30,13 +30,19 @@ BACKBONES = {
     },
     'convnext_atto': NARROW,
 }
-# Of the frameworks: what the small images take.
+# Of the frameworks: what the small images take, and smaller heads, which are the libraries'.
 OPTIONS = dict(
-    mask_rcnn={},
-    dino={'model.num_queries': 20},
-    mask2former={'model.data_preprocessor.size': (72, 104)},
-    mask2former_instance={'model.data_preprocessor.batch_augments.0.size': (72, 104)},
-    upernet={'model.data_preprocessor.size': (72, 104)},
+    mask_rcnn={'model.roi_head.bbox_head.fc_out_channels': 64, 'model.roi_head.mask_head.num_convs': 1},
+    dino={'model.num_queries': 20, 'model.encoder.num_layers': 2, 'model.decoder.num_layers': 2},
+    mask2former={
+        'model.data_preprocessor.size': (72, 104),
+        'model.decode_head.transformer_decoder.num_layers': 3,
+    },
+    mask2former_instance={
+        'model.data_preprocessor.batch_augments.0.size': (72, 104),
+        'model.panoptic_head.transformer_decoder.num_layers': 3,
+    },
+    upernet={'model.data_preprocessor.size': (72, 104), 'model.decode_head.channels': 64},
 )
 
 
