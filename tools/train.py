@@ -30,7 +30,6 @@ from bioattn_mm.run_config.distributed import rank_and_size, set_strategy
 from bioattn_mm.run_config.fractions import set_fraction
 from bioattn_mm.run_config.model_check import check_initial_weights, model_of
 from bioattn_mm.run_config.own_data import data_arguments, keep_data_files
-from bioattn_mm.run_config.pipelines import name_host_transforms
 from bioattn_mm.run_config.runner import build_runner, failures_in_one_line
 from bioattn_mm.run_config.shards import shuffle_shards
 
@@ -230,9 +229,6 @@ def train(config: Config, args: argparse.Namespace, notes: list[str]) -> None:
     with failures_in_one_line(config, args.cfg_options) as hook:
         runner = build_runner(config)
         runner.register_hook(hook)
-        # mmdet's and mmseg's inference APIs read the config in the work dir and in the checkpoints.
-        name_host_transforms(runner.cfg)
-        runner.dump_config()
         runner.logger.info(f'seed: {runner.seed}' + ('' if args.seed is None else ', as asked for'))
         for line in (*config.get('own_data', []), *notes):
             runner.logger.info(line)

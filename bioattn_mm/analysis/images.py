@@ -11,6 +11,7 @@ from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import BaseDataElement
 from torch import Tensor
 
+from ..datasets.transforms import name_bad_files
 from ..errors import InputError
 from ..run_config.pipelines import find_datasets, without_annotations
 from ..runtime.inputs import IMAGE_SUFFIXES as SUFFIXES
@@ -113,6 +114,7 @@ class ImageReader:
             steps[resizes[0]] = dict(type='Resize', **resize)
         is_loader = [step['type'].split('.')[-1] in LOADERS for step in steps]
         self.load = Compose([step for step, loads in zip(steps, is_loader) if loads])
+        name_bad_files(self.load)
         self.pipeline = Compose([step for step, loads in zip(steps, is_loader) if not loads])
         self.preprocessor = MODELS.build(data_preprocessor_of(config)).to(device)
 

@@ -16,7 +16,7 @@ from .installed import find_config
 from .mini import MINI_FOLDERS, MINI_ROOT, ensure_mini_data, make_mini
 from .options import check_name, check_options
 from .own_data import DataArguments, use_own_data
-from .pipelines import find_datasets, make_quick, name_bad_files
+from .pipelines import find_datasets
 from .schedule import set_epochs
 from .scratch import start_from_scratch
 from .shards import use_shards
@@ -88,9 +88,6 @@ def load_config(
     Applied are, in this order, `backbone`, `data`, `mini`, `from_scratch`, `tta`, `bias_mode`, `test_set`,
     `cfg_options`, `shards`, `epochs`.
 
-    Images and annotations are loaded with transforms whose errors name the file (see `name_bad_files`), and training
-    images are augmented with quicker ones (see `make_quick`).
-
     Args:
         path: Config file or name of a config of this package (see `find_config`), or a config that was read, which
             stays as it is.
@@ -118,8 +115,6 @@ def load_config(
     config = copy.deepcopy(path) if isinstance(path, Config) else read_config(str(path))
     if backbone:
         use_backbone(config, backbone)
-    name_bad_files(config)
-    make_quick(config)
     if test_set and (mini or data):
         raise InputError('--test-set names the images itself: leave out --mini and --data')
     if shards and (data or test_set):

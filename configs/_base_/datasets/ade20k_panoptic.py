@@ -3,8 +3,8 @@
 _base_ = './ade20k_instance.py'
 dataset_type = 'ADE20KPanopticDataset'
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadPanopticAnnotations', with_bbox=True, with_mask=True, with_seg=True),
+    dict(type='bioattn_mm.CheckedLoadImageFromFile'),
+    dict(type='bioattn_mm.CheckedLoadPanopticAnnotations', with_bbox=True, with_mask=True, with_seg=True),
     dict(
         type='RandomChoiceResize',
         scales=[640 * tenths // 10 for tenths in range(5, 21)],
@@ -15,7 +15,8 @@ train_pipeline = [
         type='RandomCrop', crop_type='absolute', crop_size=(640, 640), recompute_bbox=True, allow_negative_crop=True
     ),
     dict(type='PhotoMetricDistortion'),
-    dict(type='RandomFlip', prob=0.5),
+    dict(type='bioattn_mm.InOrderRandomFlip', prob=0.5),
+    dict(type='bioattn_mm.ChannelsFirst'),
     dict(type='PackDetInputs'),
 ]
 train_dataloader = dict(

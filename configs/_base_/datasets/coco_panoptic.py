@@ -3,9 +3,9 @@
 _base_ = './coco_instance_jitter.py'
 dataset_type = 'CocoPanopticDataset'
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadPanopticAnnotations', with_bbox=True, with_mask=True, with_seg=True),
-    dict(type='RandomFlip', prob=0.5),
+    dict(type='bioattn_mm.CheckedLoadImageFromFile'),
+    dict(type='bioattn_mm.CheckedLoadPanopticAnnotations', with_bbox=True, with_mask=True, with_seg=True),
+    dict(type='bioattn_mm.InOrderRandomFlip', prob=0.5),
     dict(type='RandomResize', scale=(1024, 1024), ratio_range=(0.1, 2.0), resize_type='Resize', keep_ratio=True),
     dict(
         type='RandomCrop',
@@ -14,6 +14,7 @@ train_pipeline = [
         recompute_bbox=True,
         allow_negative_crop=True,
     ),
+    dict(type='bioattn_mm.ChannelsFirst'),
     dict(type='PackDetInputs'),
 ]
 train_dataloader = dict(
