@@ -12,6 +12,7 @@ and copying to where the training process sees it; receiving is what the trainin
 import argparse
 import functools
 import json
+import re
 import resource
 import tempfile
 import time
@@ -86,8 +87,8 @@ def main() -> None:
 
 
 def compare(recipe: str, path: str, step: float, root: Path, number: int) -> str:
-    """Print the rows of one recipe, its config file's own pipeline and ours; return what eight GPUs need."""
-    host, ours = Config.fromfile(path), load_config(path)
+    """Print the rows of a recipe, with the upstream transforms and with ours; return what eight GPUs need."""
+    host, ours = with_host_transforms(Config.fromfile(path)), load_config(path)
     if 'jitter' in recipe:  # as mmdet's config of Mask2Former has it
         host.train_dataloader.dataset.pipeline[0].to_float32 = True
     seconds = {}
@@ -104,6 +105,15 @@ def compare(recipe: str, path: str, step: float, root: Path, number: int) -> str
     need = 2e3 / step
     cores = ', '.join(f'{name} {8 * need * each:.1f}' for name, each in seconds.items())
     return f'{recipe}: a GPU with steps of {step} ms takes {need:.0f} images a second; cores for eight: {cores}'
+
+
+def with_host_transforms(config: Config) -> Config:
+    """The config with the transforms of the upstream library in its training pipeline. Changed in place."""
+    for dataset in find_datasets(config.train_dataloader):
+        dataset.pipeline = [step for step in dataset.pipeline if step.type != 'bioattn_mm.ChannelsFirst']
+        for step in dataset.pipeline:
+            step.type = re.sub(r'^bioattn_mm\.(Checked|InOrder|Counted|Table)', '', step.type)
+    return config
 
 
 def build(config: Config, root: Path) -> BaseDataset:

@@ -2,7 +2,8 @@
 
 from importlib import import_module
 
-from . import compat, renamed, timm_hook
+from . import compat, renamed
+from .timm_models import hook
 from .version import __version__
 
 # Where each of these is. They are imported at first use: the backbones take PyTorch, timm and mmengine, which take
@@ -22,7 +23,7 @@ __all__ = [*_LAZY, '__version__']
 
 # The models of mmdet and mmseg import mmcv.ops: this must come before them.
 compat.install()
-timm_hook.install()
+hook.install()
 renamed.install()
 
 

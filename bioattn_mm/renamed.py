@@ -12,6 +12,9 @@ _CONFIG = ('classes', 'config', 'fractions', 'imagenet', 'installed', 'mini', 'o
 RENAMED = {
     'bioattn_mm.deploy': 'bioattn_mm.mmdeploy_rewriters',
     'bioattn_mm.cli.threads': 'bioattn_mm.process_settings',
+    'bioattn_mm.timm_hook': 'bioattn_mm.timm_models.hook',
+    'bioattn_mm.timm_registry': 'bioattn_mm.timm_models.timm_registry',
+    'bioattn_mm.models.timm_models': 'bioattn_mm.timm_models.models',
     **{f'bioattn_mm.cli.{name}': f'bioattn_mm.run_config.{name}' for name in _CONFIG},
 }
 

@@ -66,7 +66,7 @@ def test_the_models_of_the_table_are_there(page: str) -> None:
             return [pattern]
         return [name for part in match[1].split(',') for name in expand(pattern.replace(match[0], part, 1))]
 
-    from bioattn_mm.timm_registry import MODELS as OURS
+    from bioattn_mm.timm_models.timm_registry import MODELS as OURS
 
     rows = [row.split('|')[1] for row in page.splitlines() if re.match(r'\| `\w+_', row)]
     named = {name for row in rows for pattern in re.findall(r'`(.*?)`', row) for name in expand(pattern)}

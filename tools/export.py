@@ -30,7 +30,7 @@ from bioattn_mm.run_config.config import load_config
 from bioattn_mm.run_config.installed import find_config
 from bioattn_mm.run_config.mini import ensure_mini_data, with_mini_test_data
 from bioattn_mm.run_config.model_check import model_of, state_dict_of
-from bioattn_mm.run_config.pipelines import image_kind, name_host_loading, name_host_transforms
+from bioattn_mm.run_config.pipelines import image_kind, name_host_loading
 from bioattn_mm.runtime.arguments import AtLeast, number_to
 
 DIFFERENT = 1
@@ -255,7 +255,6 @@ def export_via_mmdeploy(args: argparse.Namespace) -> None:
     check_kind(config, deploy_config)
     if args.int8 and has_panoptic_head(config):
         raise InputError(f'--int8 is for segmentors and detectors with boxes, and {config.filename} is neither')
-    name_host_transforms(config)  # mmdeploy finds the loading transforms by their names
     config = with_test_images(args, config)
     read, classes, palette = read_model(args, config)
     description = description_of(config, classes, palette)  # refuses a pipeline before minutes of tracing

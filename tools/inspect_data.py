@@ -42,6 +42,7 @@ from bioattn_mm.run_config.own_data import data_arguments
 from bioattn_mm.run_config.own_data.folders import temporary_file
 from bioattn_mm.run_config.pipelines import (
     LOAD_CHANNELS,
+    build_dataset,
     data_preprocessor_of,
     find_dicts,
     image_kind,
@@ -259,7 +260,7 @@ def draw_samples(
         dataset_config = dict(type='ConcatDataset', datasets=dataset_config)
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # what pycocotools prints
-            dataset = DATASETS.build(dataset_config)
+            dataset = build_dataset(dataset_config)
         length = len(dataset)
     except Exception as error:  # of what is wrong in the annotations
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]

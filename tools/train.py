@@ -29,8 +29,7 @@ from bioattn_mm.run_config.data_check import check_annotations
 from bioattn_mm.run_config.distributed import rank_and_size, set_strategy
 from bioattn_mm.run_config.fractions import set_fraction
 from bioattn_mm.run_config.model_check import check_initial_weights, model_of
-from bioattn_mm.run_config.own_data import data_arguments, keep_data_files
-from bioattn_mm.run_config.pipelines import name_host_transforms
+from bioattn_mm.run_config.own_data import DataArguments, data_arguments, keep_data_files
 from bioattn_mm.run_config.runner import build_runner, failures_in_one_line
 from bioattn_mm.run_config.shards import shuffle_shards
 
@@ -48,6 +47,17 @@ def parse_args() -> argparse.Namespace:
         'train.py mask_rcnn --backbone timm/vit_small_patch14_dinov2 --data DIR --epochs 20',
     )
     parser.add_config()
+    add_run(parser)
+    add_computation(parser)
+    add_reading(parser)
+    parser.add_log()
+    parser.add_config_options()
+    parser.add_launcher()
+    return parser.parse_args()
+
+
+def add_run(parser: ToolParser) -> None:
+    """Add what is trained, from which weights, how long, and where it is written."""
     parser.add_argument(
         '--backbone',
         metavar='timm/NAME',
@@ -95,6 +105,10 @@ def parse_args() -> argparse.Namespace:
         help='go on from CHECKPOINT; without a value from the latest checkpoint in the work dir, or from the start '
         'if there is none',
     )
+
+
+def add_computation(parser: ToolParser) -> None:
+    """Add how it is computed: precision, compilation, processes, random numbers."""
     parser.add_amp()
     parser.add_argument(
         '--compile',
@@ -125,6 +139,10 @@ def parse_args() -> argparse.Namespace:
         help='the same losses in every run with the same seed; slower, and the run ends with an error that names the '
         'operation if one has no deterministic GPU kernel',
     )
+
+
+def add_reading(parser: ToolParser) -> None:
+    """Add how the training images are read, and which of them."""
     parser.add_argument(
         '--skip-bad-data',
         action='store_true',
@@ -149,10 +167,6 @@ def parse_args() -> argparse.Namespace:
         'for 1 / F times the epochs (schedule, validation and checkpoints, too), so that the network sees as many '
         'images as in the whole training (ConViT, table 2)',
     )
-    parser.add_log()
-    parser.add_config_options()
-    parser.add_launcher()
-    return parser.parse_args()
 
 
 @run_tool
@@ -160,21 +174,7 @@ def main() -> None:
     args = parse_args()
     # Bad entries are left out and counted where --skip-bad-data asks for it; else the first one is an error.
     data = data_arguments(args, problems=[] if args.skip_bad_data else None)
-    options = dict(args.cfg_options or {})
-    if args.hang_timeout is not None:
-        options['env_cfg.dist_cfg.timeout'] = args.hang_timeout
-    config = load_config(
-        args.config,
-        data=data,
-        mini=args.mini,
-        epochs=args.epochs,
-        from_scratch=args.from_scratch,
-        backbone=args.backbone,
-        cfg_options=options,
-        dataloaders=('train_dataloader', 'val_dataloader'),
-        shards=args.shards,
-        launcher=args.launcher,
-    )
+    config = read_config(args, data)
     notes = check_annotations(config, ('train_dataloader', 'val_dataloader'), args.skip_bad_data)
     place = config.filename
     if args.backbone:
@@ -194,18 +194,7 @@ def main() -> None:
     set_resume(config, 'auto' if restarted else args.resume, model.state_dict())
     set_start(config, model)
     check_initial_weights(config)
-    if args.amp:
-        set_amp(config, args.amp)
-    if args.strategy and args.cuda_graphs:
-        raise InputError('--cuda-graphs goes with data parallel alone: leave out --strategy')
-    if args.strategy:
-        set_strategy(config, args.strategy)
-    if config.optim_wrapper.get('type') == 'AmpOptimWrapper' and not torch.cuda.is_available():
-        raise InputError("the config's AmpOptimWrapper needs a GPU: on the CPU add --amp bfloat16")
-    if args.compile:
-        set_compile(config, args.compile)
-    if args.cuda_graphs:
-        set_cuda_graphs(config, args.cuda_graphs)
+    set_computation(config, args)
     if args.skip_bad_data:
         set_skip_bad_data(config)
     set_trackers(config, args.log)
@@ -225,14 +214,46 @@ def main() -> None:
         train(config, args, notes)
 
 
+def read_config(args: argparse.Namespace, data: DataArguments | None) -> Config:
+    """The config with what the command line says of data, model and schedule."""
+    options = dict(args.cfg_options or {})
+    if args.hang_timeout is not None:
+        options['env_cfg.dist_cfg.timeout'] = args.hang_timeout
+    return load_config(
+        args.config,
+        data=data,
+        mini=args.mini,
+        epochs=args.epochs,
+        from_scratch=args.from_scratch,
+        backbone=args.backbone,
+        cfg_options=options,
+        dataloaders=('train_dataloader', 'val_dataloader'),
+        shards=args.shards,
+        launcher=args.launcher,
+    )
+
+
+def set_computation(config: Config, args: argparse.Namespace) -> None:
+    """Set precision, strategy, compilation and CUDA graphs as the command line says."""
+    if args.amp:
+        set_amp(config, args.amp)
+    if args.strategy and args.cuda_graphs:
+        raise InputError('--cuda-graphs goes with data parallel alone: leave out --strategy')
+    if args.strategy:
+        set_strategy(config, args.strategy)
+    if config.optim_wrapper.get('type') == 'AmpOptimWrapper' and not torch.cuda.is_available():
+        raise InputError("the config's AmpOptimWrapper needs a GPU: on the CPU add --amp bfloat16")
+    if args.compile:
+        set_compile(config, args.compile)
+    if args.cuda_graphs:
+        set_cuda_graphs(config, args.cuda_graphs)
+
+
 def train(config: Config, args: argparse.Namespace, notes: list[str]) -> None:
     """Train with a config that is complete; the notes are logged."""
     with failures_in_one_line(config, args.cfg_options) as hook:
         runner = build_runner(config)
         runner.register_hook(hook)
-        # mmdet's and mmseg's inference APIs read the config in the work dir and in the checkpoints.
-        name_host_transforms(runner.cfg)
-        runner.dump_config()
         runner.logger.info(f'seed: {runner.seed}' + ('' if args.seed is None else ', as asked for'))
         for line in (*config.get('own_data', []), *notes):
             runner.logger.info(line)

@@ -11,6 +11,7 @@ from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import BaseDataElement
 from torch import Tensor
 
+from ..datasets.transforms import name_bad_files
 from ..errors import InputError
 from ..run_config.pipelines import data_preprocessor_of, find_datasets, without_annotations
 from ..runtime.inputs import IMAGE_SUFFIXES as SUFFIXES
@@ -115,6 +116,7 @@ class ImageReader:
             steps = [step for step in steps if step['type'].split('.')[-1] != 'CenterCrop']
         is_loader = [step['type'].split('.')[-1] in LOADERS for step in steps]
         self.load = Compose([step for step, loads in zip(steps, is_loader) if loads])
+        name_bad_files(self.load)
         self.pipeline = Compose([step for step, loads in zip(steps, is_loader) if not loads])
         self.preprocessor = MODELS.build(data_preprocessor_of(config)).to(device)
 

@@ -16,13 +16,13 @@ from mmengine.registry import MODELS as MMENGINE_MODELS
 from mmengine.registry import init_default_scope
 from torch import Tensor, nn
 
-from .. import timm_registry
 from ..checkpoints import Release, load_backbone
 from ..errors import InputError
 from ..files import unique_name
 from ..models.backbones import Backbone
 from ..run_config.config import load_config
 from ..run_config.runner import without_initial_values
+from ..timm_models import timm_registry
 
 SEED = 0  # of random weights
 RANDOM_WEIGHTS = 'random weights'

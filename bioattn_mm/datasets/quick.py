@@ -1,6 +1,6 @@
 """Transforms that give what mmdet's and mmseg's give for the same random draws, in less time.
 
-`run_config.pipelines.make_quick` puts them into the training pipelines of every config.
+The training pipelines of `configs/_base_/datasets` have them.
 """
 
 import cv2

@@ -1,5 +1,6 @@
 """Transforms that load images and annotations, whose errors name the bad file."""
 
+import copy
 import io
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import mmcv.transforms
 import numpy as np
 from mmcv.transforms import BaseTransform
 from mmengine import fileio
+from mmengine.dataset import Compose
 from mmengine.registry import TRANSFORMS as MMENGINE_TRANSFORMS
 from PIL import Image
 
@@ -86,23 +88,25 @@ class CheckedLoadAnnotations(BaseTransform):
     label map must hold its classes alone, and may be an RGB image. Masks are `BoxedMasks`.
 
     Args:
-        **kwargs: Arguments of the `LoadAnnotations` of the config's default scope.
+        load: The transform that loads, whose masks stay as it loads them. Default: the `LoadAnnotations` of the
+            config's default scope.
+        **kwargs: Arguments of that `LoadAnnotations`.
 
     Raises:
         BadDataError: In `transform`: the annotations are missing or damaged.
     """
 
-    def __init__(self, **kwargs: object) -> None:
+    def __init__(self, load: BaseTransform | None = None, **kwargs: object) -> None:
         # The root registry builds the class of the config's default scope, such as mmdet.
-        self.load = MMENGINE_TRANSFORMS.build(dict(type='LoadAnnotations', **kwargs))
-        if getattr(self.load, 'with_mask', False) and self.load.poly2mask:
+        self.load = load or MMENGINE_TRANSFORMS.build(dict(type='LoadAnnotations', **kwargs))
+        if load is None and getattr(self.load, 'with_mask', False) and self.load.poly2mask:
             from .masks import BoxedLoadAnnotations  # here: it imports mmdet, which mmseg's configs do without
 
             self.load = BoxedLoadAnnotations(**kwargs)
         elif type(self.load).__module__.startswith('mmseg.'):
             from .label_maps import WideLoadAnnotations  # here: it imports mmseg, which mmdet's configs do without
 
-            self.load = WideLoadAnnotations(**kwargs)
+            self.load = with_class(self.load, WideLoadAnnotations)
 
     def transform(self, results: dict) -> dict | None:
         if getattr(self.load, 'with_mask', False):
@@ -150,15 +154,16 @@ class CheckedLoadPanopticAnnotations(BaseTransform):
     `BoxedMasks`.
 
     Args:
-        **kwargs: Arguments of `LoadPanopticAnnotations`.
+        load: The transform that loads. Default: mmdet's `LoadPanopticAnnotations`.
+        **kwargs: Its arguments.
 
     Raises:
         BadDataError: In `transform`: the panoptic map is missing or damaged.
     """
 
-    def __init__(self, **kwargs: object) -> None:
+    def __init__(self, load: BaseTransform | None = None, **kwargs: object) -> None:
         # The name has its scope, because mmpretrain and mmseg have no such transform.
-        self.load = MMENGINE_TRANSFORMS.build(dict(type='mmdet.LoadPanopticAnnotations', **kwargs))
+        self.load = load or MMENGINE_TRANSFORMS.build(dict(type='mmdet.LoadPanopticAnnotations', **kwargs))
         from .masks import BoxedMasks  # here: see `CheckedLoadAnnotations`
 
         self.boxed = BoxedMasks.from_bitmaps
@@ -185,3 +190,30 @@ class CheckedLoadPanopticAnnotations(BaseTransform):
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise BadDataError(f'cannot use the {source}: {reason}; {WHAT_TO_DO}') from error
         return results
+
+
+def name_bad_files(pipeline: Compose) -> None:
+    """Let the errors of a pipeline that was built name the file that cannot be used, also in multi-scale testing.
+
+    What loads images and annotations is replaced by the transforms above around it, which give the same samples.
+    The config that the pipeline was built from stays as it was written.
+
+    Args:
+        pipeline: The pipeline of a dataset of mmdet, mmseg or mmpretrain. Changed in place.
+    """
+    for place, step in enumerate(pipeline.transforms):
+        if type(step) is mmcv.transforms.LoadImageFromFile:
+            pipeline.transforms[place] = with_class(step, CheckedLoadImageFromFile)
+        elif isinstance(step, mmcv.transforms.LoadAnnotations):
+            is_panoptic = type(step).__name__ == 'LoadPanopticAnnotations'
+            kind = CheckedLoadPanopticAnnotations if is_panoptic else CheckedLoadAnnotations
+            pipeline.transforms[place] = kind(step)
+        for inner in getattr(step, 'subroutines', ()):  # of TestTimeAug
+            name_bad_files(inner)
+
+
+def with_class(step: BaseTransform, kind: type[BaseTransform]) -> BaseTransform:
+    """A copy of a transform as an instance of a subclass of its class that takes the same arguments."""
+    step = copy.copy(step)
+    step.__class__ = kind
+    return step

@@ -1,4 +1,8 @@
-"""The health of a training, from the lines that `StepLogHook` writes: speed, stalls, ranks, restarts, losses."""
+"""The health of a training, from the lines that `StepLogHook` writes: speed, stalls, ranks, restarts, losses.
+
+mmengine logs means over some steps, in which a stall, a slow rank and a skipped step are not to be seen. Who watches
+over a long run reads them in the summary at its end.
+"""
 
 import io
 import json

@@ -3,7 +3,7 @@
 import logging
 
 import torch
-from mmengine.dataset import BaseDataset
+from mmengine.dataset import BaseDataset, Compose
 from mmengine.dist import all_reduce, is_main_process
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
@@ -14,6 +14,7 @@ from torch import Tensor
 from ..checkpoints import convert_first_conv, other_classes
 from ..checkpoints.files import is_finite
 from ..datasets.skipping import SkippingPipeline, leaf_datasets
+from ..datasets.transforms import name_bad_files
 from ..errors import InputError
 from ..registry import HOOKS
 from .ema import unwrapped
@@ -41,6 +42,32 @@ class LeaveOutOtherClassesHook(Hook):
             del weights[name]
         if names:
             print_log(f'left out, as of another number of classes: {", ".join(names)}', 'current')
+
+
+class NameBadFilesHook(Hook):
+    """Let errors name the image or annotation that cannot be used (see `bioattn_mm.datasets.transforms`).
+
+    The config stays as it is written: the datasets of the Runner are changed once they are built.
+    """
+
+    priority = 'VERY_HIGH'  # before `SkipBadDataHook` looks for what it counts
+
+    def before_train(self, runner: Runner) -> None:
+        # mmengine starts the workers later, at the first iteration.
+        for loop in (runner.train_loop, runner.val_loop):
+            self._change(loop)
+
+    def before_val(self, runner: Runner) -> None:
+        self._change(runner.val_loop)
+
+    def before_test(self, runner: Runner) -> None:
+        self._change(runner.test_loop)
+
+    @staticmethod
+    def _change(loop: object) -> None:
+        for dataset in leaf_datasets(getattr(loop, 'dataloader', None) and loop.dataloader.dataset):
+            if isinstance(getattr(dataset, 'pipeline', None), Compose):
+                name_bad_files(dataset.pipeline)
 
 
 @HOOKS.register_module()

@@ -12,7 +12,9 @@ from ..registry import MODEL_WRAPPERS
 class CPUSyncBatchNorm(_BatchNorm):
     """Synchronized batch norm over gloo; PyTorch's SyncBatchNorm works on GPUs only.
 
-    The statistics are those of the images of all processes together, whose sizes may differ between processes.
+    The statistics are those of the images of all processes together, whose sizes may differ between processes. All
+    runs of `tools/dist_train.sh` on machines without a GPU have it, and with it the tests that compare one process
+    with several under DDP, FSDP and DeepSpeed: with statistics of each process, none of them would be equal.
     """
 
     def _check_input_dim(self, x: Tensor) -> None:

@@ -76,18 +76,7 @@ def export(
     channels = config.model.backbone.get('in_channels', 3)
     trace_network = trace_portable if is_portable else functools.partial(trace, for_inductor=kind == 'aoti')
     program = trace_network(network, size, channels)
-    if is_portable:
-        from .onnx_file import write_onnx
-
-        onnx = path.with_suffix('.onnx')
-        write_onnx(program, network.names, onnx, any_size=size is None)
-        if kind == 'openvino':
-            write_openvino(onnx, path)
-            onnx.unlink()
-    elif kind == 'pt2':
-        torch.export.save(program, path)
-    else:
-        compile_package(program, path)
+    _write(program, kind, path, network.names, any_size=size is None)
     sizes = [(1, *size)] if size else CHECKED_PORTABLE if is_portable else CHECKED
     check_outputs(network, runner_of(path), sizes, channels)
     document = dict(
@@ -102,6 +91,22 @@ def export(
         palette=[list(colour) for colour in palette],
     )
     return [path, write_pipeline(folder, document)]
+
+
+def _write(program: ExportedProgram, kind: str, path: Path, names: Sequence[str], any_size: bool) -> None:
+    """Write a program as a file of a kind; `names` are those of its outputs."""
+    if kind == 'pt2':
+        torch.export.save(program, path)
+    elif kind == 'aoti':
+        compile_package(program, path)
+    else:
+        from .onnx_file import write_onnx
+
+        onnx = path.with_suffix('.onnx')
+        write_onnx(program, names, onnx, any_size)
+        if kind == 'openvino':
+            write_openvino(onnx, path)
+            onnx.unlink()
 
 
 def compile_package(program: ExportedProgram, path: Path) -> None:

@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from mmengine.config import Config, ConfigDict
 from mmengine.evaluator import Evaluator
 from mmengine.logging import MMLogger
-from mmengine.registry import DATASETS
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement, InstanceData
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..run_config.pipelines import build_dataset
 from .formats import runner_of
 
 # No config pads images whose sides are multiples of this.
@@ -47,7 +47,7 @@ class Verification:
 
     def __init__(self, config: Config, models: dict[str, object], num_images: int) -> None:
         self.models = models
-        dataset = DATASETS.build(config.test_dataloader.dataset)
+        dataset = build_dataset(config.test_dataloader.dataset)
         self.num_available = len(dataset)
         dataset.get_subset_(evenly_spaced(min(num_images, len(dataset)), len(dataset)))
         self.dataloader = Runner.build_dataloader({**config.test_dataloader, 'dataset': dataset})

@@ -36,7 +36,6 @@ from ..run_config.pipelines import (
     image_kind,
     is_panoptic,
     name_host_loading,
-    name_host_transforms,
     without_annotations,
 )
 from ..run_config.runner import is_out_of_memory
@@ -178,7 +177,6 @@ class Predictor:
             )
         self.tiling = tiling
         self.on_tile: Callable[[int, int], None] | None = None
-        name_host_transforms(self.config)  # the inferencers find the loading transforms by their names
         name_host_loading(self.config)
         init_default_scope(self.config.default_scope)
 

@@ -251,14 +251,20 @@ class AggregatedAttention(nn.Module):
 
 def pooled_grid_of(grid: Grid, sr_ratio: int, pool_size: Grid | None) -> Grid:
     """Pooled grid for a token grid: `pool_size`, or the token grid divided by `sr_ratio`, at least 1 x 1."""
+    return pool_size or tuple(_pooled_length(length, sr_ratio) for length in grid)
+
+
+def _pooled_length(length: int, sr_ratio: int) -> int:
+    pooled = length // sr_ratio
+    if isinstance(pooled, Tensor):  # traced
+        return pooled.clamp(min=1)
     # An exported model takes no images of which nothing would be left.
-    lengths = (length // sr_ratio if is_symbol(length) else max(1, length // sr_ratio) for length in grid)
-    return pool_size or tuple(lengths)
+    return pooled if is_symbol(length) else max(1, pooled)
 
 
 def log_of_number(grid: Grid, like: Tensor) -> Tensor | float:
     """Natural logarithm of the number of tokens of a grid, a tensor like `like` where the size is a symbol."""
-    return like.new_ones(grid).sum().log() if is_symbol(grid[0]) else math.log(grid[0] * grid[1])
+    return like.new_ones(grid).sum().log() if any(map(is_symbol, grid)) else math.log(grid[0] * grid[1])
 
 
 def tokens_of_windows(row: Tensor, column: Tensor, grid: Grid, window_size: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..errors import InputError
 from ..ops import log_cpb_table
 from ..ops.constants import cached_constant
-from ..ops.portable import is_same_grid, is_symbol, size_of_cells
+from ..ops.portable import cells_of_axis, is_same_grid, is_symbol, size_of_cells
 from ..registry import MODELS
 from .arguments import weight_and_bias
 from .grid import Grid
@@ -211,13 +211,10 @@ def _doubled_centres(length: int, pooled_length: int, device: torch.device | Non
         starts = (cell * length // pooled_length for cell in range(pooled_length))
         ends = (math.ceil((cell + 1) * length / pooled_length) for cell in range(pooled_length))
         return torch.tensor([start + end - 1 for start, end in zip(starts, ends)], device=device)
-    cell = torch.arange(pooled_length, device=device)
     size = size_of_cells(length, pooled_length)
     if size is not None:
-        return 2 * size * cell + size - 1
-    starts, ends = cell * length, (cell + 1) * length + pooled_length - 1
-    # Rounded towards zero, a quotient is a single operator in ONNX.
-    starts, ends = (torch.div(bound, pooled_length, rounding_mode='trunc') for bound in (starts, ends))
+        return 2 * size * torch.arange(pooled_length, device=device) + size - 1
+    starts, ends = cells_of_axis(length, pooled_length, device)
     return starts + ends - 1
 
 
@@ -233,7 +230,8 @@ def _offset_range(length: int, pooled_length: int) -> tuple[int, int, int]:
     first = (length + pooled_length - 1) // pooled_length - 1
     last = (pooled_length - 1) * length // pooled_length + length - 1
     if is_symbol(length) or is_symbol(pooled_length):
-        step = 2 - torch.sym_min(1, length % pooled_length)
+        rest = length % pooled_length
+        step = 2 - (rest.clamp(max=1) if isinstance(rest, Tensor) else torch.sym_min(1, rest))
     else:
         starts = (index * length // pooled_length for index in range(pooled_length))
         ends = (-((index + 1) * length // -pooled_length) for index in range(pooled_length))  # rounded up

@@ -25,6 +25,9 @@ class PositionEmbedding(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
-        grid = tuple(x.shape[1:3])
+        return x + self.of_grid(tuple(x.shape[1:3]))
+
+    def of_grid(self, grid: tuple[int, int]) -> Tensor:
+        """The embedding of a grid (H, W): (H, W, C)."""
         weight = self.weight.reshape(*self.grid, -1)
-        return x + (weight if is_same_grid(grid, self.grid) else resize_bicubic(weight, grid))
+        return weight if is_same_grid(grid, self.grid) else resize_bicubic(weight, grid)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..ops import AggregatedAttentionInputs, CosineAttentionInputs, aggregated_attention, log_num_keys, unit_vectors
+from ..ops.windows import window_size_of
 from ..registry import MODELS
 from .aggregated_attention import ScaledCosineQuery
 from .arguments import full_precision
@@ -90,7 +91,7 @@ class TrainedLengthQuery(ScaledCosineQuery):
 
     def logit_factors(self, projections: dict[str, Tensor]) -> AggregatedAttentionInputs:
         factors, query = super().logit_factors(projections), projections['query']
-        window_size = round(projections['window_bias'].shape[1] ** 0.5)
+        window_size = window_size_of(projections['window_bias'].shape[1])
         grid, dtype = tuple(query.shape[1:3]), torch.promote_types(query.dtype, torch.float32)
         log_length = log_num_keys(grid, window_size, self.num_keys, dtype, query.device)
         return factors._replace(query=super().forward(query, log_length).to(query.dtype))

@@ -15,8 +15,8 @@ Value = TypeVar('Value')
 class SizeCache:
     """Least-recently-used cache of results that depend on a module's parameters and an input size only.
 
-    It is used in eval mode with autograd off, outside of compilation and of CUDA graphs, which would go on with the
-    results of parameters that have changed since; otherwise every result is computed. It is
+    It is used in eval mode with autograd off, outside of compilation, of tracing and of CUDA graphs, which would go
+    on with the results of parameters that have changed since; otherwise every result is computed. It is
     emptied when a parameter of the module changes (in place, by assignment, by a move to another device or dtype),
     and by `clear`. The module calls `clear` in `train()`: changes through `parameter.data` cannot be detected.
 
@@ -36,8 +36,8 @@ class SizeCache:
         """Whether results for `module` are cached in its present mode."""
         if module.training or torch.is_grad_enabled():
             return False
-        # The compiler cannot follow the second question.
-        return not (torch.compiler.is_compiling() or is_captured())
+        # The compiler cannot follow the questions after the first.
+        return not (torch.compiler.is_compiling() or torch.jit.is_tracing() or is_captured())
 
     def get(
         self, module: nn.Module, size: Hashable, compute: Callable[[], Value], shared: nn.Module | None = None

@@ -1,7 +1,5 @@
 """Other attention layers than TransNeXt's own: those of its tables 2 and 6, and parts of its attention."""
 
-import math
-
 import torch
 from timm.layers import trunc_normal_
 from timm.models import pvt_v2
@@ -14,6 +12,7 @@ from ..registry import MODELS
 from .aggregated_attention import (
     DEFAULT_SCALE,
     AggregatedAttention,
+    log_of_number,
     pool_tokens,
     pooled_grid_of,
     tokens_of_windows,
@@ -224,7 +223,7 @@ class PooledAttention(nn.Module):
         pooled_grid = self.pooled_grid(tuple(x.shape[1:3]))
         x = x.to(autocast_dtype(x))
         query = self.q(x).unflatten(-1, (self.num_heads, -1))
-        query = self.scale(query, math.log(pooled_grid[0] * pooled_grid[1]))
+        query = self.scale(query, log_of_number(pooled_grid, query))
         pooled = pool_tokens(x, self.pool_proj, self.pool_norm, pooled_grid)
         key, value = self.kv(pooled).unflatten(-1, (2, self.num_heads, -1)).unbind(3)
         return query, self.scale.key(key).to(query.dtype), value.to(query.dtype)

@@ -8,14 +8,10 @@ ONNX operators.
 
 from . import (
     adaptive_pooling,
-    aggregated_attention,
-    conv_glu,
-    gaussian_bias,
-    log_cpb,
+    fixed_size,
     onnx_exporter,
     padding,
     peripheral_attention,
-    position_embedding,
     scaled_dot_product_attention,
     sparse_reconstruction,
     tasks,
@@ -25,14 +21,10 @@ from . import (
 
 __all__ = [
     'adaptive_pooling',
-    'aggregated_attention',
-    'conv_glu',
-    'gaussian_bias',
-    'log_cpb',
+    'fixed_size',
     'onnx_exporter',
     'padding',
     'peripheral_attention',
-    'position_embedding',
     'scaled_dot_product_attention',
     'sparse_reconstruction',
     'tasks',

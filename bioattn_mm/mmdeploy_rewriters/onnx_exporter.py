@@ -8,13 +8,26 @@ from mmdeploy.utils import IR
 from torch import Tensor
 from torch.onnx import TensorProtoDataType, symbolic_opset16
 
-EXPORT = 'torch.onnx.export'
+from ..ops.portable import portable_formulas
+
+EXPORT, TRACE = 'torch.onnx.export', 'torch.jit.trace'
 
 
 @FUNCTION_REWRITER.register_rewriter(EXPORT)
 def export__torchscript(*args, **kwargs) -> None:
-    """Trace with TorchScript: PyTorch's default exporter since 2.9 ignores mmdeploy's rewriters."""
-    FUNCTION_REWRITER.get_context(EXPORT).origin_func(*args, dynamo=False, **kwargs)
+    """Trace with TorchScript: PyTorch's default exporter since 2.9 ignores mmdeploy's rewriters.
+
+    Operators and layers of this package compute with what ONNX has.
+    """
+    with portable_formulas():
+        FUNCTION_REWRITER.get_context(EXPORT).origin_func(*args, dynamo=False, **kwargs)
+
+
+@FUNCTION_REWRITER.register_rewriter(TRACE, ir=IR.TORCHSCRIPT)
+def trace__portable(*args, **kwargs) -> torch.jit.ScriptModule:
+    """The same for a file of TorchScript, which has no compiled operators either."""
+    with portable_formulas():
+        return FUNCTION_REWRITER.get_context(TRACE).origin_func(*args, **kwargs)
 
 
 @SYMBOLIC_REWRITER.register_symbolic('grid_sampler', is_pytorch=True, ir=IR.ONNX)
@@ -43,12 +56,6 @@ def roi_align__standard(g, input, rois, output_size, spatial_scale, sampling_rat
         mode_s=pool_mode,
         coordinate_transformation_mode_s='half_pixel' if aligned else 'output_half_pixel',
     )
-
-
-@FUNCTION_REWRITER.register_rewriter('torch.hypot')
-def hypot__square_root(x: Tensor, y: Tensor) -> Tensor:
-    """sqrt(x * x + y * y), because ONNX has no hypot."""
-    return torch.sqrt(x * x + y * y)
 
 
 @FUNCTION_REWRITER.register_rewriter('torch.Tensor.unflatten')

@@ -40,13 +40,3 @@ def not_traced() -> Iterator[None]:
 def integers(lengths: Iterable[Length]) -> tuple[int, ...]:
     """Lengths as integers; only for use in `not_traced`, because traced lengths would silently become constants."""
     return tuple(int(length) for length in lengths)
-
-
-def divide(number: Length, divisor: Length) -> Tensor:
-    """Integer quotient of non-negative numbers. Rounded towards zero, it is a single operator in ONNX."""
-    return torch.div(torch.as_tensor(number), divisor, rounding_mode='trunc')
-
-
-def at_least_one(length: Length) -> Length:
-    """The length, or 1 if it is 0."""
-    return length.clamp(min=1) if isinstance(length, Tensor) else max(1, length)

@@ -10,16 +10,13 @@ from typing import NamedTuple
 
 import torch
 from mmdeploy.core import FUNCTION_REWRITER
-from mmdeploy.utils import is_dynamic_shape
 from torch import Tensor
 
-from ..layers import SparseReconstructionAttention
 from ..layers.fourier import FourierKernels
-from .sizes import Grid, Length, from_sizes, integers, not_traced
+from .sizes import Grid, Length, from_sizes
 
 RFFT2, IRFFT2 = 'torch.fft.rfft2', 'torch.fft.irfft2'
 SPECTRUM = 'bioattn_mm.layers.fourier.FourierKernels._spectrum'
-STATIC_COLUMNS = 'bioattn_mm.layers.SparseReconstructionAttention._static_columns'
 
 
 class Complex(NamedTuple):
@@ -117,13 +114,3 @@ def spectrum__matrices(self: FourierKernels, kernel: Tensor, grid: Grid, dtype: 
         is_own = torch.as_tensor(grid[0] == self.grid[0]) & torch.as_tensor(grid[1] == self.grid[1])
         rows = rows * is_own.to(dtype)
         return Complex(*(part + rows @ rest @ columns.T for part, rest in zip(moved, lost)))
-
-
-@FUNCTION_REWRITER.register_rewriter(STATIC_COLUMNS)
-def static_columns__resized(self: SparseReconstructionAttention, grid: Grid, dtype: torch.dtype) -> Tensor:
-    """The static dictionary on a grid: (heads, H * W, m)."""
-    context = FUNCTION_REWRITER.get_context(STATIC_COLUMNS)
-    if not is_dynamic_shape(context.cfg):
-        with not_traced():
-            return context.origin_func(self, integers(grid), dtype)
-    return self._resized(self.static.to(dtype), grid)

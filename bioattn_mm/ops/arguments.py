@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .windows import window_size_of
+
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -47,7 +49,7 @@ def check_dtype(name: str, tensor: Tensor) -> None:
 def check_offsets(name: str, tensor: Tensor, shape: str) -> int:
     """The last dimension, k * k offsets in a window; a `ValueError` unless it is the square of an odd number k."""
     offsets = tensor.shape[-1] if tensor.dim() else 0
-    window_size = round(offsets**0.5)
+    window_size = window_size_of(offsets)
     if window_size % 2 == 0 or window_size**2 != offsets:
         raise ValueError(
             f'{name} must be {shape} with k odd, got shape {tuple(tensor.shape)}: '

@@ -11,6 +11,7 @@ from .arguments import AggregatedAttentionInputs, check_fits, check_offsets, che
 from .backends import choose_backend
 from .constants import cached_constant
 from .registration import differentiable, needs_backward
+from .windows import window_size_of
 
 SMALLEST_NORM = 1e-6
 
@@ -36,7 +37,7 @@ class CosineAttentionInputs(NamedTuple):
         key, value = self.key_value.unbind(3)
         pooled_key, pooled_value = self.pooled_key_value.unbind(3)
         num_pooled = self.pooled_key_value.shape[1] * self.pooled_key_value.shape[2]
-        window_size = round(self.window_bias.shape[1] ** 0.5)
+        window_size = window_size_of(self.window_bias.shape[1])
         log_number = log_num_keys(
             tuple(self.query.shape[1:3]), window_size, num_pooled, self.scale.dtype, self.query.device
         )

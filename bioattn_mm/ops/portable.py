@@ -42,7 +42,12 @@ def is_same_grid(grid: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def _is_known(length: int, other: int) -> bool:
-    """Whether two lengths are the same; of symbols, whether they are at all sizes of the graph."""
+    """Whether two lengths are the same; of symbols, whether they are at all sizes of the graph.
+
+    Of lengths that torch.jit traces, which are tensors, that is never known.
+    """
+    if isinstance(length, Tensor) or isinstance(other, Tensor):
+        return False
     if not (is_symbol(length) or is_symbol(other)):
         return length == other
     # A comparison by itself would restrict the graph to the sizes for which it has the result of the example.
@@ -57,7 +62,9 @@ def hypot(x: Tensor, y: Tensor) -> Tensor:
 
 
 def is_symbol(length: int) -> bool:
-    """Whether a length is a symbol of a graph that is exported or compiled for any size."""
+    """Whether a length is a symbol of a graph that is exported or compiled for any size, or traced, a tensor."""
+    if isinstance(length, Tensor):
+        return True
     if not torch.compiler.is_compiling():  # true of an export, too
         return False
     from torch.fx.experimental.symbolic_shapes import has_static_value
@@ -72,3 +79,21 @@ def size_of_cells(length: int, number: int) -> int | None:
     # traces are tensors, of which nothing is known.
     is_number = isinstance(size, (int, torch.SymInt)) and not is_symbol(size)
     return int(size) if is_number and _is_known(rest, 0) else None
+
+
+def averaging_matrix(length: int, target: int, like: Tensor) -> Tensor:
+    """Adaptive average pooling of one axis as a matrix, (target, length), of the dtype and device of `like`."""
+    start, end = (bound[:, None] for bound in cells_of_axis(length, target, like.device))
+    position = torch.arange(length, device=like.device)
+    inside = (position >= start) & (position < end)
+    return inside.to(like.dtype) / (end - start).to(like.dtype)
+
+
+def cells_of_axis(length: int, target: int, device: torch.device | None) -> tuple[Tensor, Tensor]:
+    """Start and end (exclusive) of each cell of adaptive pooling along an axis: two of int64 (target,)."""
+    cell = torch.arange(target, device=device)
+    # Rounded towards zero, a quotient is a single operator in ONNX.
+    start, end = (
+        torch.div(bound, target, rounding_mode='trunc') for bound in (cell * length, (cell + 1) * length + target - 1)
+    )
+    return start, end

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .arguments import AggregatedAttentionInputs
-from .windows import outside_of_windows, pad_for_windows, window_products, window_sums
+from .windows import outside_of_windows, pad_for_windows, window_products, window_size_of, window_sums
 
 
 def portable_aggregated_attention(inputs: AggregatedAttentionInputs) -> Tensor:
@@ -18,8 +18,8 @@ def portable_aggregated_attention(inputs: AggregatedAttentionInputs) -> Tensor:
     beside the pooled ones. Where the size is fixed, the bias, which has the mask of the window in it, is a constant.
     """
     batch, height, width, heads, channels = inputs.query.shape
-    offsets = inputs.window_bias.shape[1]
-    window_size = round(offsets**0.5)
+    window_size = window_size_of(inputs.window_bias.shape[1])
+    offsets = window_size**2
 
     logits = window_products(inputs.query, pad_for_windows(inputs.key, window_size), window_size)
     query = torch.cat([logits, inputs.query], dim=-1).permute(0, 3, 1, 2, 4).flatten(2, 3)  # (B, heads, N, k * k + d)

@@ -12,7 +12,7 @@ from .chunks import chunk_numel
 from .portable import is_exported, is_portable
 from .portable_attention import portable_aggregated_attention
 from .relative_bias import bias_of_pairs, bias_of_rows
-from .windows import outside_of_windows, pad_for_windows, window_products, window_sums
+from .windows import outside_of_windows, pad_for_windows, window_products, window_size_of, window_sums
 
 # Without autograd, queries are processed in chunks of rows with at most this many attention weights on a CPU: memory
 # stays bounded at any input size, and the weights stay in the last-level cache.
@@ -39,7 +39,7 @@ def with_dtypes_of_operators(reference: Callable[..., Tensor]) -> Callable[..., 
 @with_dtypes_of_operators
 def sliding_window_qk_reference(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
     """`bioattn_mm.ops.sliding_window_qk` of checked arguments."""
-    window_size = round(bias.shape[-1] ** 0.5)
+    window_size = window_size_of(bias.shape[-1])
     logits = window_products(query, pad_for_windows(key, window_size), window_size) + bias
     return logits.masked_fill(outside_of_windows(query, window_size), float('-inf'))
 
@@ -47,7 +47,7 @@ def sliding_window_qk_reference(query: Tensor, key: Tensor, bias: Tensor) -> Ten
 @with_dtypes_of_operators
 def sliding_window_av_reference(weights: Tensor, value: Tensor) -> Tensor:
     """`bioattn_mm.ops.sliding_window_av` of checked arguments."""
-    window_size = round(weights.shape[-1] ** 0.5)
+    window_size = window_size_of(weights.shape[-1])
     weights = weights.masked_fill(outside_of_windows(value, window_size), 0)
     return window_sums(weights, pad_for_windows(value, window_size), window_size)
 
@@ -58,7 +58,7 @@ def aggregated_attention_reference(*tensors: Tensor) -> Tensor:
     inputs = AggregatedAttentionInputs(*tensors)
     if is_portable():
         return portable_aggregated_attention(inputs)
-    window_size = round(inputs.window_bias.shape[-1] ** 0.5)
+    window_size = window_size_of(inputs.window_bias.shape[-1])
     outside = outside_of_windows(inputs.query, window_size)
     inputs = inputs._replace(
         key=pad_for_windows(inputs.key, window_size), value=pad_for_windows(inputs.value, window_size)

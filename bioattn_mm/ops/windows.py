@@ -10,6 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
+def window_size_of(offsets: int) -> int:
+    """Side k of a window of k * k offsets; traced lengths are tensors."""
+    return round(int(offsets) ** 0.5)
+
+
 def pad_for_windows(tokens: Tensor, window_size: int) -> Tensor:
     """Zeros around (B, H, W, heads, d), as far as windows reach beyond the image."""
     margin = window_size // 2

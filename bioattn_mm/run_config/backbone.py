@@ -1,5 +1,7 @@
 """A backbone of timm in a config: `--backbone timm/NAME`, and the channels of what comes after it."""
 
+from collections.abc import Sequence
+
 import torch
 from mmengine.config import Config
 from torch import nn
@@ -93,23 +95,14 @@ def fit_to_backbone(config: Config) -> nn.Module | None:
         built = build(out_indices=[-1])
         model.head.in_channels = built.out_channels[-1]
         return built
-    if built.is_plain and (neck is None or kind in FIRST_STRIDE):
-        (stride, *_) = built.out_strides
-        if neck is None:
-            strides, channels, out_channels = STRIDES, list(built.out_channels), OUT_CHANNELS
-        else:
-            strides = [FIRST_STRIDE[kind] * 2**level for level in range(neck.num_outs)]
-            built = build(out_indices=[-1])
-            channels, out_channels = built.out_channels[-1], neck.out_channels
-        model.neck = dict(
-            type=PYRAMID,
-            in_channels=channels,
-            out_channels=out_channels,
-            stride=stride,
-            scales=[stride / wanted for wanted in strides],
-        )
-        if neck is None:
-            _set_heads(model, [out_channels] * len(strides))
+    if built.is_plain and neck is None:
+        _set_pyramid(model, built, list(built.out_channels), OUT_CHANNELS, STRIDES)
+        _set_heads(model, [OUT_CHANNELS] * len(STRIDES))
+        return built
+    if built.is_plain and kind in FIRST_STRIDE:
+        built = build(out_indices=[-1])
+        strides = [FIRST_STRIDE[kind] * 2**level for level in range(neck.num_outs)]
+        _set_pyramid(model, built, built.out_channels[-1], neck.out_channels, strides)
         return built
     if not built.is_plain and backbone.get('out_indices') is None:
         wanted = STRIDES[1:] if kind == 'ChannelMapper' else STRIDES
@@ -126,6 +119,15 @@ def fit_to_backbone(config: Config) -> nn.Module | None:
         from_last = kind == 'SimpleFeaturePyramid' and isinstance(neck.get('in_channels'), int)
         neck.in_channels = built.out_channels[-1] if from_last else list(built.out_channels)
     return built
+
+
+def _set_pyramid(
+    model: dict, backbone: nn.Module, channels: int | list[int], out_channels: int, strides: Sequence[int]
+) -> None:
+    """Make maps of several strides of those of a plain backbone, of which `channels` are read."""
+    (stride, *_) = backbone.out_strides
+    scales = [stride / wanted for wanted in strides]
+    model.neck = dict(type=PYRAMID, in_channels=channels, out_channels=out_channels, stride=stride, scales=scales)
 
 
 def _set_heads(model: dict, channels: list[int]) -> None:

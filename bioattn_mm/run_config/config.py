@@ -16,7 +16,7 @@ from .installed import find_config
 from .mini import MINI_FOLDERS, MINI_ROOT, ensure_mini_data, make_mini
 from .options import check_name, check_options
 from .own_data import DataArguments, use_own_data
-from .pipelines import find_datasets, make_quick, name_bad_files
+from .pipelines import find_datasets
 from .schedule import set_epochs
 from .scratch import start_from_scratch
 from .shards import use_shards
@@ -88,9 +88,6 @@ def load_config(
     Applied are, in this order, `backbone`, `data`, `mini`, `from_scratch`, `tta`, `bias_mode`, `test_set`,
     `cfg_options`, `shards`, `epochs`.
 
-    Images and annotations are loaded with transforms whose errors name the file (see `name_bad_files`), and training
-    images are augmented with quicker ones (see `make_quick`).
-
     Args:
         path: Config file or name of a config of this package (see `find_config`), or a config that was read, which
             stays as it is.
@@ -113,23 +110,13 @@ def load_config(
         InputError: The config cannot be run, an option is misspelt or has a value that none can have (see `options`),
             it lacks what an argument asks for, its data do not exist, or the machine does not fit the launcher.
     """
-    if backbone:
-        path = recipe_of(str(path))
-    config = copy.deepcopy(path) if isinstance(path, Config) else read_config(str(path))
-    if backbone:
-        use_backbone(config, backbone)
-    name_bad_files(config)
-    make_quick(config)
     if test_set and (mini or data):
         raise InputError('--test-set names the images itself: leave out --mini and --data')
     if shards and (data or test_set):
         raise InputError('--shards has the data of a config: leave out --data and --test-set')
+    config = _read_or_copy(path, backbone)
     if data:
-        own = use_own_data(config, data)
-        if 'train_dataloader' in dataloaders and 'train' not in own.datasets:
-            raise InputError(
-                f'no training images: found {" and ".join(own.datasets)} alone; name them with --train-data'
-            )
+        _use_data(config, data, dataloaders)
     if mini:
         config = make_mini(config, None if data else MINI_ROOT)
         if dataloaders and not (data or shards):
@@ -137,12 +124,7 @@ def load_config(
     if from_scratch:
         start_from_scratch(config)
     if tta:
-        absent = [key for key in ('tta_model', 'tta_pipeline') if not config.get(key)]
-        if absent:
-            raise InputError(
-                f'multi-scale testing needs {" and ".join(absent)} in the config, {config.filename} has none'
-            )
-        config.merge_from_dict(config.get('tta_overrides', {}))
+        _use_tta(config)
     if bias_mode:
         set_bias_mode(config, bias_mode)
     if test_set:
@@ -160,8 +142,35 @@ def load_config(
     prepare_process(config, launcher)
     if epochs:
         set_epochs(config, epochs, rank_and_size(launcher)[1])
-        merge_options(config, cfg_options)
+        merge_options(config, cfg_options)  # what they say of the schedule stays
     return config
+
+
+def _read_or_copy(path: str | Path | Config, backbone: str | None) -> Config:
+    """The config, or a copy of one that was read; with another backbone if one is named."""
+    if backbone:
+        path = recipe_of(str(path))
+    config = copy.deepcopy(path) if isinstance(path, Config) else read_config(str(path))
+    if backbone:
+        use_backbone(config, backbone)
+    return config
+
+
+def _use_data(config: Config, data: DataArguments, dataloaders: tuple[str, ...]) -> None:
+    """Own data in place of the config's, among them images to train on if the run trains."""
+    own = use_own_data(config, data)
+    if 'train_dataloader' in dataloaders and 'train' not in own.datasets:
+        raise InputError(f'no training images: found {" and ".join(own.datasets)} alone; name them with --train-data')
+
+
+def _use_tta(config: Config) -> None:
+    """Merge what differs in multi-scale testing, which the config must define."""
+    absent = [key for key in ('tta_model', 'tta_pipeline') if not config.get(key)]
+    if absent:
+        raise InputError(
+            f'multi-scale testing needs {" and ".join(absent)} in the config, {config.filename} has none'
+        )
+    config.merge_from_dict(config.get('tta_overrides', {}))
 
 
 def read_config(path: str) -> Config:

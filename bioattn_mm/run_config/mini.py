@@ -91,44 +91,57 @@ def make_mini(config: Config, mini_root: str | None = MINI_ROOT) -> Config:
         return min(value, MAX_COUNT) if is_one_of(path, COUNTS) else value
 
     config = Config(map_values(config.to_dict(), shrink), filename=config.filename)
-    is_classifier = config.default_scope == 'mmpretrain'
     is_dino = 'num_queries' in config.model
-    if is_dino:
-        config.model.num_queries = min(config.model.num_queries, MAX_DINO_QUERIES)
-    config.pop('sync_bn', None)
     start_from_scratch(config)
-    if 'drop_path_rate' in config.model.backbone:
-        config.model.backbone.drop_path_rate = 0.0
-    if 'pad_small_map' in config.model.backbone:  # of Swin's classifiers, whose last map gets smaller than a window
-        config.model.backbone.pad_small_map = True
+    _make_mini_model(config)
+    _make_mini_data(config)
+    _make_mini_schedule(config, DINO_DECAY_BEGIN if is_dino else WARMUP_ITERS)
+    config.randomness = dict(seed=SEED)
+    return config
 
-    if is_classifier:
+
+def _make_mini_model(config: Config) -> None:
+    """What a model of few images and iterations does without."""
+    config.pop('sync_bn', None)
+    if 'num_queries' in config.model:  # of DINO
+        config.model.num_queries = min(config.model.num_queries, MAX_DINO_QUERIES)
+    backbone = config.model.backbone
+    if 'drop_path_rate' in backbone:
+        backbone.drop_path_rate = 0.0
+    if 'pad_small_map' in backbone:  # of Swin's classifiers, whose last map gets smaller than a window
+        backbone.pad_small_map = True
+    if config.default_scope == 'mmpretrain':
         # Mixup and cutmix.
         config.model.train_cfg = None
         config.model.get('data_preprocessor', {}).pop('batch_augments', None)
-        for dataset in find_datasets([config.train_dataloader]):
-            dataset.pipeline = [step for step in dataset.pipeline if step['type'] not in STRONG_AUGMENTATION]
 
+
+def _make_mini_data(config: Config) -> None:
+    """Small batches of few workers; of classifiers without strong augmentation."""
+    is_classifier = config.default_scope == 'mmpretrain'
+    for dataset in find_datasets([config.train_dataloader]) if is_classifier else ():
+        dataset.pipeline = [step for step in dataset.pipeline if step['type'] not in STRONG_AUGMENTATION]
     batch_size = CLASSIFICATION_BATCH_SIZE if is_classifier else BATCH_SIZE
     config.train_dataloader.update(batch_size=batch_size, num_workers=2, persistent_workers=True)
     config.train_dataloader.sampler = dict(type='InfiniteSampler', shuffle=True)
     for dataloader in (config.val_dataloader, config.test_dataloader):
         dataloader.update(num_workers=1, persistent_workers=False)
+    config.env_cfg.update(cudnn_benchmark=False)
+
+
+def _make_mini_schedule(config: Config, decay_begin: int) -> None:
+    """`MAX_ITERS` iterations, with validations, logs and checkpoints on the way."""
     config.train_cfg = dict(type='IterBasedTrainLoop', max_iters=MAX_ITERS, val_interval=MAX_ITERS // 2)
-    decay_begin = DINO_DECAY_BEGIN if is_dino else WARMUP_ITERS
     config.param_scheduler = [
         dict(type='LinearLR', start_factor=1e-3, by_epoch=False, begin=0, end=WARMUP_ITERS),
         dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=decay_begin, end=MAX_ITERS),
     ]
     config.default_hooks.logger.update(interval=10, log_metric_by_epoch=False)
     config.default_hooks.checkpoint.update(by_epoch=False, interval=MAX_ITERS // 2, max_keep_ckpts=1)
+    config.log_processor = dict(by_epoch=False)
     for hook in config.get('custom_hooks') or []:
         if str(hook['type']).endswith('EMAHook'):
             hook.momentum = EMA_MOMENTUM
-    config.log_processor = dict(by_epoch=False)
-    config.env_cfg.update(cudnn_benchmark=False)
-    config.randomness = dict(seed=SEED)
-    return config
 
 
 def with_mini_test_data(config: Config, mini_root: str = MINI_ROOT) -> Config:

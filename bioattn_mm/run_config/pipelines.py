@@ -4,26 +4,17 @@ import copy
 from collections.abc import Iterator
 
 from mmengine.config import Config, ConfigDict
+from mmengine.dataset import BaseDataset
+from mmengine.registry import DATASETS
 
+from ..datasets.skipping import leaf_datasets
+from ..datasets.transforms import name_bad_files
 from ..errors import InputError
 from ..runtime.channels import ImageKind
 
 LOAD_ANNOTATIONS = ('LoadAnnotations', 'LoadPanopticAnnotations')
-LOADING = ('LoadImageFromFile', *LOAD_ANNOTATIONS)
-CHECKED = 'bioattn_mm.Checked'
 # Loads images of any number of channels, with these as arguments.
 LOAD_CHANNELS = 'bioattn_mm.LoadChannelsFromFile'
-
-# Transforms of this package that give the same pixels in less time, by the names of others, for each default scope.
-QUICK = dict(
-    mmdet=dict(RandomFlip='bioattn_mm.InOrderRandomFlip'),
-    mmseg=dict(
-        RandomFlip='bioattn_mm.InOrderRandomFlip',
-        RandomCrop='bioattn_mm.CountedRandomCrop',
-        PhotoMetricDistortion='bioattn_mm.TablePhotoMetricDistortion',
-    ),
-)
-PACKING = ('PackDetInputs', 'PackSegInputs')
 
 # Classifiers are tested on crops of this ratio to the short side, and on whole images from this size in pixels.
 CROP_RATIO = 224 / 256
@@ -35,16 +26,12 @@ def find_datasets(node: object) -> Iterator[ConfigDict]:
     return (found for found in find_dicts(node) if 'data_root' in found)
 
 
-def name_bad_files(config: Config) -> None:
-    """Let a config load images and annotations with this package's transforms, whose errors name the file.
-
-    `LoadImageFromFile` becomes `bioattn_mm.CheckedLoadImageFromFile` with the same arguments, wherever it is in the
-    config, and so do the others of `LOADING`. The config files name the former because mmdet's and mmseg's inference
-    APIs look for them.
-    """
-    for step in find_dicts(config):
-        if step.get('type') in LOADING:
-            step['type'] = CHECKED + step['type']
+def build_dataset(settings: dict) -> BaseDataset:
+    """Build a dataset as it is in a run, where errors name the file (see `engine.hooks.NameBadFilesHook`)."""
+    dataset = DATASETS.build(settings)
+    for leaf in leaf_datasets(dataset):
+        name_bad_files(leaf.pipeline)
+    return dataset
 
 
 def image_kind(config: Config) -> ImageKind | None:
@@ -59,28 +46,6 @@ def data_preprocessor_of(config: Config) -> dict:
     """The settings of the data preprocessor, which may stand beside the model, and in mmpretrain needs no type."""
     settings = config.model.get('data_preprocessor') or config.get('data_preprocessor') or {}
     return dict(type='ClsDataPreprocessor') | settings if config.default_scope == 'mmpretrain' else settings
-
-
-def make_quick(config: Config) -> None:
-    """Let a config's training pipelines use this package's transforms that give the same pixels in less time.
-
-    Args:
-        config: Changed in place. The config files name mmdet's and mmseg's transforms.
-    """
-    quick = QUICK.get(config.default_scope, {})
-    for node in list(find_dicts(config.get('train_dataloader'))):
-        if node.get('type') in quick:
-            node['type'] = quick[node['type']]
-        steps = node.get('pipeline')
-        if quick and isinstance(steps, list) and steps and steps[-1]['type'] in PACKING:
-            steps.insert(len(steps) - 1, dict(type='bioattn_mm.ChannelsFirst'))
-
-
-def name_host_transforms(config: Config) -> None:
-    """Undo `name_bad_files` in a config that is saved, for mmdet's and mmseg's inference APIs."""
-    for step in find_dicts(config):
-        if str(step.get('type')) in [CHECKED + name for name in LOADING]:
-            step['type'] = step['type'].removeprefix(CHECKED)
 
 
 def name_host_loading(config: Config) -> None:
@@ -126,15 +91,14 @@ def load_ground_truth(config: Config, masks: bool = True) -> None:
         config: Changed in place.
         masks: Whether masks are wanted.
     """
-    steps = (step for step in find_dicts(config.get('train_dataloader')) if _loads_annotations(step))
+    steps = (step for step in find_dicts(config.get('train_dataloader')) if loads_annotations(step))
     load = copy.deepcopy(next(steps, dict(type='LoadAnnotations', with_bbox=True)))
-    load['type'] = CHECKED + load['type'].removeprefix(CHECKED)
     if not masks:
         load.pop('with_mask', None)
     for dataset in find_datasets(config.test_dataloader):
         pipeline = dataset.get('pipeline', [])
         types = [step['type'] for step in pipeline]
-        if 'PackDetInputs' in types and not any(map(_loads_annotations, pipeline)):
+        if 'PackDetInputs' in types and not any(map(loads_annotations, pipeline)):
             # The annotations are read from where the dataset reads its images, such as shards.
             backend = dict(backend_args=dataset.backend_args) if dataset.get('backend_args') else {}
             pipeline.insert(types.index('PackDetInputs'), {**load, **backend})
@@ -161,8 +125,9 @@ def set_crop_size(pipeline: list[dict], size: int) -> None:
     pipeline[places[0] : places[-1] + 1] = steps
 
 
-def _loads_annotations(step: ConfigDict) -> bool:
-    return str(step.get('type')).removeprefix(CHECKED) in LOAD_ANNOTATIONS
+def loads_annotations(step: dict) -> bool:
+    """Whether a step of a pipeline loads annotations."""
+    return str(step.get('type')).endswith(LOAD_ANNOTATIONS)
 
 
 def find_dicts(node: object) -> Iterator[ConfigDict]:

@@ -15,6 +15,7 @@ from mmengine.model import BaseModule
 from mmengine.registry import RUNNERS
 from mmengine.runner import FlexibleRunner, Runner
 
+from ..engine.hooks import NameBadFilesHook
 from ..errors import InputError
 
 
@@ -22,6 +23,7 @@ def build_runner(config: Config) -> Runner | FlexibleRunner:
     """Build the Runner of a config, of the class that its `runner_type` names, if any."""
     runner_type = RUNNERS.get(config.runner_type) if 'runner_type' in config else Runner
     runner = runner_type.from_cfg(config)
+    runner.register_hook(NameBadFilesHook())
     # Strategies for several processes choose their optimizers themselves.
     if isinstance(runner, Runner):
         use_fused_optimizer(runner)

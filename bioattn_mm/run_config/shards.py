@@ -8,7 +8,7 @@ from mmengine.config import Config
 
 from ..datasets.shards import BACKEND, ShardBackend
 from ..errors import InputError
-from .pipelines import CHECKED, LOADING, find_datasets, find_dicts
+from .pipelines import find_datasets, find_dicts, loads_annotations
 
 SCOPES = ('mmdet', 'mmseg')
 EVALUATORS = ('val_evaluator', 'test_evaluator')
@@ -57,7 +57,7 @@ def use_shards(config: Config, folder: str, dataloaders: tuple[str, ...]) -> Non
                 if config.get('default_hooks', {}).get('visualization'):
                     config.default_hooks.visualization.backend_args = arguments
             for step in find_dicts(loading):
-                if str(step.get('type')).removeprefix(CHECKED) in LOADING:
+                if str(step.get('type')).endswith('LoadImageFromFile') or loads_annotations(step):
                     step['backend_args'] = arguments
             for evaluator in find_dicts([config.get(key) for key in EVALUATORS]):
                 if isinstance(evaluator.get('ann_file'), str):

@@ -15,7 +15,7 @@ model = dict(
 # Boxes without masks.
 train_pipeline = [
     _base_.train_pipeline[0],
-    dict(type='LoadAnnotations', with_bbox=True),
+    dict(type='bioattn_mm.CheckedLoadAnnotations', with_bbox=True),
     *_base_.train_pipeline[2:],
 ]
 train_dataloader = dict(dataset=dict(pipeline=train_pipeline))

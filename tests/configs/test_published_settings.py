@@ -19,6 +19,7 @@ UNCHANGING = (
     'LoadImageFromFile',
     'LoadAnnotations',
     'LoadPanopticAnnotations',
+    'ChannelsFirst',
     'PackDetInputs',
     'PackSegInputs',
     'PackInputs',
@@ -150,7 +151,7 @@ def steps_of(pipeline: list) -> list:
     steps = []
     for transform in pipeline:
         arguments = dict(transform)
-        kind = arguments.pop('type').removeprefix('bioattn_mm.')
+        kind = re.sub(r'^bioattn_mm\.(Checked|InOrder|Counted|Table)?', '', arguments.pop('type'))
         if kind == 'RandomChoice':
             steps.append((kind, [steps_of(branch) for branch in arguments['transforms']]))
         elif kind not in UNCHANGING:

@@ -22,7 +22,6 @@ from bioattn_mm.datasets.skipping import leaf_datasets
 from bioattn_mm.engine import hooks
 from bioattn_mm.engine.hooks import SkipBadDataHook
 from bioattn_mm.errors import InputError
-from bioattn_mm.run_config.pipelines import name_bad_files
 
 from .conftest import NUM_TRAIN
 
@@ -39,7 +38,6 @@ def build(root: Path, tmp_path: Path, mini: dict[str, Path]):
         damage(folder)
         init_default_scope('mmseg' if name.startswith('ade20k') else 'mmdet')
         config = Config.fromfile(root / f'configs/_base_/datasets/{name}.py')
-        name_bad_files(config)
         config.train_dataloader.dataset.data_root = str(folder)
         return DATASETS.build(config.train_dataloader.dataset)
 

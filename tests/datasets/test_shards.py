@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.dataset import BaseDataset, DefaultSampler
-from mmengine.registry import DATA_SAMPLERS, DATASETS, init_default_scope
+from mmengine.registry import DATA_SAMPLERS, init_default_scope
 from torch.utils.data import DataLoader
 
 from bioattn_mm.datasets.samplers import SeededInfiniteSampler, seed_everything, seed_samples, skip_batches
@@ -21,7 +21,7 @@ from bioattn_mm.datasets.shard_samplers import InfiniteShardSampler, ShardSample
 from bioattn_mm.datasets.shards import ShardBackend, ShardIndex
 from bioattn_mm.errors import InputError
 from bioattn_mm.run_config.config import load_config
-from bioattn_mm.run_config.pipelines import find_datasets
+from bioattn_mm.run_config.pipelines import build_dataset, find_datasets
 from bioattn_mm.run_config.shards import bytes_of, shuffle_shards
 
 from ..needs import needs
@@ -76,7 +76,7 @@ def build(name: str, shards: Path | None = None, split: str = 'train') -> BaseDa
     key = f'{split}_dataloader'
     config = load_config(CONFIGS[name], mini=True, dataloaders=(key,), shards=str(shards) if shards else None)
     init_default_scope(config.default_scope)
-    return DATASETS.build(next(find_datasets(config[key])))
+    return build_dataset(next(find_datasets(config[key])))
 
 
 def assert_same(first: object, second: object) -> None:
@@ -121,7 +121,7 @@ def test_validation_needs_the_shards_alone(
     expected = [build(name, split='val')[index] for index in (0, 5)]
     config = load_config(CONFIGS[name], mini=True, shards=str(shards), dataloaders=('val_dataloader',))
     monkeypatch.chdir(tmp_path)  # where no data are
-    dataset = DATASETS.build(config.val_dataloader.dataset)
+    dataset = build_dataset(config.val_dataloader.dataset)
     for index, sample in zip((0, 5), expected):
         assert torch.equal(dataset[index]['inputs'], sample['inputs'])
     if name == 'coco':

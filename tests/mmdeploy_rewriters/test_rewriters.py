@@ -161,7 +161,6 @@ CASES: dict[str, Callable[[], nn.Module]] = {
     ),
     'padding': lambda: Function(AdaptivePadding(kernel_size=4, stride=4, padding='corner')),
     'masked attention': lambda: Function(masked_attention),
-    'hypot': lambda: Function(lambda x: torch.hypot(x, x.flip(2))),
     'grid sampling': lambda: Function(sampled),
 }
 

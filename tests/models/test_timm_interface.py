@@ -21,8 +21,8 @@ from torch import Tensor, nn
 import bioattn_mm
 from bioattn_mm.checkpoints import load_backbone
 from bioattn_mm.errors import InputError
-from bioattn_mm.models.timm_models import BACKBONES
-from bioattn_mm.timm_registry import MODELS
+from bioattn_mm.timm_models.models import BACKBONES
+from bioattn_mm.timm_models.timm_registry import MODELS
 
 from .classifiers import NAMES, SMALL, released_file, small
 

@@ -13,10 +13,10 @@ from timm.data import resolve_model_data_config
 from timm.optim import param_groups_layer_decay
 
 import bioattn_mm
-from bioattn_mm import timm_hook
 from bioattn_mm.errors import InputError
-from bioattn_mm.models.timm_models import BACKBONES
-from bioattn_mm.timm_registry import MODELS, OF_CLASS
+from bioattn_mm.timm_models import hook
+from bioattn_mm.timm_models.models import BACKBONES
+from bioattn_mm.timm_models.timm_registry import MODELS, OF_CLASS
 from tests import parity
 
 from .classifiers import RELEASED, SMALL, classifier, released_file, small
@@ -46,9 +46,9 @@ def test_names_of_every_variant() -> None:
 def test_they_are_registered_in_either_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """With timm imported, at once; the other order is tested in a new process (tests/checkpoints/test_hub.py)."""
     imported, finders = [], list(sys.meta_path)
-    monkeypatch.setattr(timm_hook, 'import_module', imported.append)
-    timm_hook.install()
-    assert imported == ['bioattn_mm.timm_registry']
+    monkeypatch.setattr(hook, 'import_module', imported.append)
+    hook.install()
+    assert imported == ['bioattn_mm.timm_models.timm_registry']
     assert sys.meta_path == finders
 
 

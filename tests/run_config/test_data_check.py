@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mmengine.config import Config
-from mmengine.registry import DATASETS, init_default_scope
+from mmengine.registry import init_default_scope
 from PIL import Image
 
 from bioattn_mm.datasets.checks import BadDataError
@@ -18,6 +18,7 @@ from bioattn_mm.errors import InputError, printable
 from bioattn_mm.run_config.config import load_config
 from bioattn_mm.run_config.data_check import check_annotations
 from bioattn_mm.run_config.own_data import DataArguments
+from bioattn_mm.run_config.pipelines import build_dataset
 
 from ..own_folders import write_coco_folder, write_mask_folder
 
@@ -199,7 +200,7 @@ def test_values_beyond_8_bits(dtype: type, tmp_path: Path) -> None:
     scenes = write_mask_folder(tmp_path / 'scenes', range(50))
     config = load_config(SEGMENTOR, data=DataArguments(str(scenes)))
     init_default_scope('mmseg')
-    dataset = DATASETS.build(config.train_dataloader.dataset)
+    dataset = build_dataset(config.train_dataloader.dataset)
     path = Path(dataset.get_data_info(1)['seg_map_path'])
     labels = np.array(Image.open(path)).astype(dtype)
     Image.fromarray(labels).save(path, 'TIFF')
@@ -215,7 +216,7 @@ def test_small_label_maps(shape: tuple[int, int], tmp_path: Path) -> None:
     scenes = write_mask_folder(tmp_path / 'scenes', SEEDS)
     config = load_config(SEGMENTOR, data=DataArguments(str(scenes)))
     init_default_scope('mmseg')
-    dataset = DATASETS.build(config.val_dataloader.dataset)
+    dataset = build_dataset(config.val_dataloader.dataset)
     info = dataset.get_data_info(0)
     Image.new('L', shape[::-1]).save(info['seg_map_path'])
     with pytest.raises(BadDataError, match=rf'is of shape \({shape[0]}, {shape[1]}\), its image of'):
@@ -241,7 +242,7 @@ def test_odd_file_names(name: str, coco: Path, tmp_path: Path) -> None:
     os.remove(coco / 'images' / name)
     with pytest.raises(BadDataError) as error:
         for key in LOADERS:
-            dataset = DATASETS.build(config[key].dataset)
+            dataset = build_dataset(config[key].dataset)
             [dataset[index] for index in range(len(dataset))]
     assert str(error.value) == printable(f'image not found: {coco}/images/{name}')
 
@@ -257,7 +258,7 @@ def test_odd_file_names(name: str, coco: Path, tmp_path: Path) -> None:
     init_default_scope('mmseg')
     paths = []
     for key in LOADERS:
-        dataset = DATASETS.build(config[key].dataset)
+        dataset = build_dataset(config[key].dataset)
         paths += [Path(dataset[index]['data_samples'].img_path).name for index in range(len(dataset))]
     assert name in paths
 

@@ -21,7 +21,7 @@ def test_data_sizes_and_schedule_shrink_and_the_architecture_stays(config: Confi
     mini = make_mini(config)
     for dataloader in (mini.train_dataloader, mini.val_dataloader, mini.test_dataloader):
         assert dataloader.dataset.data_root == 'data/mini/ADEChallengeData2016'
-    crop = next(t for t in mini.train_dataloader.dataset.pipeline if t.type == 'RandomCrop')
+    crop = next(t for t in mini.train_dataloader.dataset.pipeline if t.type == 'bioattn_mm.CountedRandomCrop')
     resize = next(t for t in mini.test_dataloader.dataset.pipeline if t.type == 'Resize')
     assert crop.crop_size == (128, 128)
     assert tuple(resize.scale) == (512, 128)
@@ -73,7 +73,7 @@ def test_configs_of_other_datasets_and_heads(config: Config) -> None:
     mosaic, dataset = mini.train_dataloader.dataset.dataset.datasets
     assert mosaic.pipeline[0].img_scale == (160, 160)
     for pipeline in (mosaic.dataset.pipeline, dataset.pipeline):
-        assert next(step for step in pipeline if step.type == 'RandomCrop').crop_size == (128, 128)
+        assert next(step for step in pipeline if step.type == 'bioattn_mm.CountedRandomCrop').crop_size == (128, 128)
     assert [resize.scale for resize in mini.tta_pipeline[1].transforms[0]][:2] == [(256, 64), (384, 96)]
     assert mini.model.data_preprocessor.batch_augments[0].size == (160, 160)
     assert [head.sampler.num for head in mini.model.train_cfg.rcnn] == [64, 32]

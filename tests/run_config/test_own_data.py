@@ -18,6 +18,7 @@ from bioattn_mm.run_config.config import default_work_dir, load_config
 from bioattn_mm.run_config.own_data import DataArguments, keep_data_files
 from bioattn_mm.run_config.own_data.coco import read_coco
 from bioattn_mm.run_config.own_data.masks import read_masks
+from bioattn_mm.run_config.pipelines import build_dataset
 
 from ..own_folders import CLASSES, MASK_CLASSES, coco, labels, write_coco_folder, write_images, write_mask_folder
 
@@ -313,7 +314,7 @@ def test_label_maps_of_colours(name: str, with_classes: bool, tmp_path: Path) ->
     dataset = config.val_dataloader.dataset
     dataset.pipeline = [step for step in dataset.pipeline if step.type != 'Resize']
     init_default_scope('mmseg')
-    sample = DATASETS.build(dataset)[0]['data_samples']
+    sample = build_dataset(dataset)[0]['data_samples']
     seed = int(Path(sample.img_path).stem.split('_')[1])
     np.testing.assert_array_equal(sample.gt_sem_seg.data[0].numpy(), labels(seed))
 
@@ -336,7 +337,7 @@ def test_zero_that_does_not_count(tmp_path: Path) -> None:
     dataset = config.val_dataloader.dataset
     dataset.pipeline = [step for step in dataset.pipeline if step.type != 'Resize']
     init_default_scope('mmseg')
-    sample = DATASETS.build(dataset)[0]['data_samples']
+    sample = build_dataset(dataset)[0]['data_samples']
     expected = labels(int(Path(sample.img_path).stem.split('_')[1])).astype(int) - 1
     expected[(expected == -1) | (expected == 254)] = 255
     np.testing.assert_array_equal(sample.gt_sem_seg.data[0].numpy(), expected)
@@ -406,7 +407,7 @@ def test_a_wrong_label_map_is_named_when_it_is_loaded(tmp_path: Path) -> None:
     (folder / 'classes.txt').write_text('table\nbolt\nnut\n')
     config = load_config(str(ROOT / 'tests/tools/upernet_small.py'), data=DataArguments(str(folder)))
     init_default_scope('mmseg')
-    dataset = DATASETS.build(config.val_dataloader.dataset)
+    dataset = build_dataset(config.val_dataloader.dataset)
     path = Path(dataset.get_data_info(1)['seg_map_path'])
     Image.fromarray(np.full_like(np.array(Image.open(path)), 7)).save(path)
     with pytest.raises(BadDataError, match=rf'label map {path} has the value 7, expected 0 to 2 for 3 classes'):

@@ -1,16 +1,22 @@
 """What the tools change in pipelines."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from mmengine.config import Config
+from mmengine.dataset import BaseDataset, RepeatDataset
 from mmengine.registry import DATASETS, init_default_scope
 
 from bioattn_mm.datasets.mini import make_mini_datasets
-from bioattn_mm.datasets.transforms import CheckedLoadAnnotations
-from bioattn_mm.run_config.pipelines import load_ground_truth, name_bad_files
-
-MASKS = dict(type='LoadAnnotations', with_bbox=True, with_mask=True, poly2mask=False)
+from bioattn_mm.datasets.transforms import (
+    CheckedLoadAnnotations,
+    CheckedLoadImageFromFile,
+    CheckedLoadPanopticAnnotations,
+)
+from bioattn_mm.engine.hooks import NameBadFilesHook
+from bioattn_mm.run_config.config import load_config
+from bioattn_mm.run_config.pipelines import load_ground_truth
 
 
 def read(root: Path, name: str) -> Config:
@@ -21,30 +27,42 @@ def types(steps: list[dict]) -> list[str]:
     return [step['type'] for step in steps]
 
 
-def test_loading_names_files_wherever_a_config_loads() -> None:
-    load = [dict(type='LoadImageFromFile', color_type='color'), MASKS]
-    augmented = [dict(type='TestTimeAug', transforms=[[dict(type='Resize')], [dict(type='LoadAnnotations')]])]
-    inner = dict(type='MultiImageMixDataset', dataset=dict(type='CocoDataset', pipeline=load), pipeline=[])
-    config = Config(
-        dict(
-            train_dataloader=dict(dataset=dict(type='RepeatDataset', dataset=inner)),
-            val_dataloader=dict(dataset=dict(datasets=[dict(pipeline=load), dict(pipeline=load[:1])])),
-            tta_pipeline=augmented,
-            model=dict(type='LoadAnnotationsNet'),
-        )
+@pytest.mark.parametrize('name', ['upernet_micro_ade20k', 'mask_rcnn_micro_coco', 'transnext-micro_8xb128_in1k'])
+def test_the_config_that_runs_is_the_one_that_was_written(root: Path, name: str) -> None:
+    path = root / f'configs/transnext/{name}.py'
+    assert load_config(path).to_dict() == {**Config.fromfile(path).to_dict(), 'launcher': 'none'}
+
+
+@pytest.mark.parametrize(('scope', 'checked'), [
+    ('mmseg', [CheckedLoadAnnotations]), ('mmdet', [CheckedLoadAnnotations, CheckedLoadPanopticAnnotations])
+])  # fmt: skip
+def test_errors_name_files_wherever_a_dataset_loads(scope: str, checked: list[type]) -> None:
+    init_default_scope(scope)
+    names = [kind.__name__.removeprefix('Checked') for kind in checked]
+    load = [dict(type='LoadImageFromFile', color_type='grayscale'), *(dict(type=name) for name in names)]
+    augmented = dict(type='TestTimeAug', transforms=[[dict(type='Resize', scale=(8, 8))], [dict(type=names[0])]])
+    hook = NameBadFilesHook()
+
+    def loop(*steps: dict) -> SimpleNamespace:
+        dataset = BaseDataset(pipeline=list(steps), lazy_init=True)
+        return SimpleNamespace(dataloader=SimpleNamespace(dataset=RepeatDataset(dataset, 2, lazy_init=True)))
+
+    runner = SimpleNamespace(train_loop=loop(*load), val_loop=loop(load[0]), test_loop=loop(augmented))
+    for _ in range(2):  # a second time changes nothing
+        hook.before_train(runner)
+        hook.before_test(runner)
+    train, val, test = (
+        each.dataloader.dataset.dataset.pipeline.transforms
+        for each in (runner.train_loop, runner.val_loop, runner.test_loop)
     )
-    name_bad_files(config)
-    ours = [
-        dict(type='bioattn_mm.CheckedLoadImageFromFile', color_type='color'),
-        {**MASKS, 'type': 'bioattn_mm.CheckedLoadAnnotations'},
-    ]
-    assert config.train_dataloader.dataset.dataset.dataset.pipeline == ours
-    assert [dataset.pipeline for dataset in config.val_dataloader.dataset.datasets] == [ours, ours[:1]]
-    assert types(config.tta_pipeline[0].transforms[1]) == ['bioattn_mm.CheckedLoadAnnotations']
-    assert config.model.type == 'LoadAnnotationsNet'
-    before = config.pretty_text
-    name_bad_files(config)
-    assert config.pretty_text == before
+    assert [type(step) for step in train] == [CheckedLoadImageFromFile, *checked]
+    assert train[0].color_type == 'grayscale'
+    # What loads is the library's own, but of mmseg one that refuses values beyond 8 bits.
+    assert [type(step.load).__name__ for step in train[1:]] == (
+        ['WideLoadAnnotations'] if scope == 'mmseg' else names
+    )
+    assert [type(step) for step in val] == [CheckedLoadImageFromFile]
+    assert type(test[0].subroutines[0].transforms[1]) is CheckedLoadAnnotations
 
 
 @pytest.mark.parametrize('name, with_mask', [('coco_instance', True), ('coco_detection', False)])
@@ -74,9 +92,7 @@ def test_ground_truth_is_loaded_as_in_training_and_once(
 def test_ground_truth_without_training_is_boxes() -> None:
     config = Config(dict(test_dataloader=dict(dataset=dict(data_root='', pipeline=[dict(type='PackDetInputs')]))))
     load_ground_truth(config)
-    assert config.test_dataloader.dataset.pipeline[0] == dict(
-        type='bioattn_mm.CheckedLoadAnnotations', with_bbox=True
-    )
+    assert config.test_dataloader.dataset.pipeline[0] == dict(type='LoadAnnotations', with_bbox=True)
 
 
 def test_ground_truth_of_segmentation_is_there(root: Path) -> None:

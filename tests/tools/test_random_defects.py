@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from mmengine.config import Config
-from mmengine.registry import DATASETS, init_default_scope
+from mmengine.registry import init_default_scope
 
 from bioattn_mm.cli.reports import Report
 from bioattn_mm.datasets.problem import Problem
@@ -17,6 +17,7 @@ from bioattn_mm.errors import InputError, printable
 from bioattn_mm.run_config.config import load_config, read_config
 from bioattn_mm.run_config.data_check import check_annotations
 from bioattn_mm.run_config.own_data import DataArguments
+from bioattn_mm.run_config.pipelines import build_dataset
 
 from ..defects import Case, coco_case, mask_case
 from .running import ROOT
@@ -63,7 +64,7 @@ def trained(case: Case, config: Config) -> list[str]:
         with contextlib.redirect_stdout(io.StringIO()):  # what pycocotools prints
             lines += check_annotations(config, LOADERS)
             for key in LOADERS:
-                dataset = DATASETS.build(config[key].dataset)
+                dataset = build_dataset(config[key].dataset)
                 for index in range(len(dataset)):
                     dataset[index]
     except (InputError, OSError) as error:

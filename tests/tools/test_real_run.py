@@ -7,13 +7,18 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
+import mmdet.registry as mmdet_registry
+import mmseg.registry as mmseg_registry
 import pytest
 import torch
+from mmengine.config import Config, DictAction
+from mmengine.registry import init_default_scope
 
 from .. import parity
 from ..conftest import NUM_TRAIN
-from .running import InProcess, metrics_of_test, run_forked, scalars
+from .running import ROOT, InProcess, metrics_of_test, run_forked, scalars
 from .small_images import small_training
 from .user_folder import make_user_folder
 
@@ -112,9 +117,29 @@ def test_train_by_iterations(upernet: tuple[Path, str]) -> None:
     rates = [line['lr'] for line in scalars(work_dir) if 'lr' in line]
     assert rates == pytest.approx([6e-11 + 6e-5 * index / 1499 for index in range(4)], rel=1e-3)
     assert (work_dir / 'iter_4.pth').is_file()
-    # mmseg's inference APIs find their own transforms in what is saved.
-    for text in ((work_dir / 'upernet_micro_ade20k.py').read_text(), torch_load(work_dir)['meta']['cfg']):
-        assert "type='LoadImageFromFile'" in text and 'bioattn_mm.Checked' not in text
+    model = assert_saved_as_written(UPERNET, work_dir / 'upernet_micro_ade20k.py', mmseg_registry)
+    model.load_state_dict(torch_load(work_dir)['state_dict'])
+    assert torch_load(work_dir)['meta']['cfg'] == (work_dir / 'upernet_micro_ade20k.py').read_text()
+
+
+def assert_saved_as_written(path: str, saved: Path, registry: ModuleType) -> torch.nn.Module:
+    """The pipelines that a run saved are those of its config, and datasets and model are built by the library alone.
+
+    Args:
+        path: The config that was run.
+        saved: The config in the work dir.
+        registry: mmdet's or mmseg's registries.
+    """
+    written, saved = Config.fromfile(ROOT / path), Config.fromfile(saved)
+    options = (option.split('=', 1) for option in small_training(path) + small_images('val', 3))
+    written.merge_from_dict({key: DictAction._parse_iterable(value) for key, value in options})
+    init_default_scope(saved.default_scope)
+    for split in ('train', 'val', 'test'):
+        dataset = saved[f'{split}_dataloader'].dataset
+        assert dataset.pipeline == written[f'{split}_dataloader'].dataset.pipeline
+        steps = registry.DATASETS.build(dict(dataset, lazy_init=True)).pipeline.transforms
+        assert [type(step).__name__ for step in steps] == [step.type.split('.')[-1] for step in dataset.pipeline]
+    return registry.MODELS.build(saved.model)
 
 
 def torch_load(work_dir: Path) -> dict:
@@ -173,6 +198,7 @@ def test_train_by_epochs(user: Path, tool: InProcess) -> None:
     )  # fmt: skip
     lines = [line for line in scalars(work_dir) if 'loss' in line]
     assert [line['epoch'] for line in lines] == [1, 1, 2, 2]
+    assert_saved_as_written(MASK_RCNN, work_dir / 'mask_rcnn_micro_coco.py', mmdet_registry)
     # The end of the warm-up, and a tenth after the milestone.
     assert [line['lr'] for line in lines] == pytest.approx([1e-7, 1e-4, 1e-5, 1e-5])
     metrics = check(user, MASK_RCNN, work_dir / 'epoch_2.pth', options=small_images('test', 3), tool=tool)

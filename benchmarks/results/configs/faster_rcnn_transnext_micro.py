@@ -11,7 +11,7 @@ model = dict(
 )
 train_pipeline = [
     _base_.train_pipeline[0],
-    dict(type='LoadAnnotations', with_bbox=True),
+    dict(type='bioattn_mm.CheckedLoadAnnotations', with_bbox=True),
     *_base_.train_pipeline[2:],
 ]
 train_dataloader = dict(dataset=dict(pipeline=train_pipeline))

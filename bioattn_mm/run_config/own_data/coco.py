@@ -244,38 +244,51 @@ def _complete(content: CocoFile, classes: tuple[str, ...], problems: list[Proble
         changes.append(
             f'area (of the box) or iscrowd (0) was added to {len(bare)} of {len(annotations)} annotations without'
         )
+    return [*changes, *_number(content, problems), *_order_categories(content, classes)]
+
+
+def _number(content: CocoFile, problems: list[Problem] | None) -> list[str]:
+    """Number the annotations if their ids are not numbers from 1 on, each of its own; return what was changed."""
+    annotations = content.annotations
     counts = Counter(each.id for each in annotations)
     # pycocotools takes an id of 0 for no match, and does not count what was found.
     odd = [each for each in annotations if not isinstance(each.id, int) or each.id < 1 or counts[each.id] > 1]
-    if odd:
-        changes.append(
-            f'all {len(annotations)} annotations were numbered, as {len(odd)} had no number of their own from 1 on, '
-            f'such as {odd[0]}'
-        )
-        twice = [(value, count) for value, count in counts.items() if value is not None and count > 1]
-        if problems is not None:
-            problems += [Problem('annotation id twice', path, f'{value!r} stands {n} times') for value, n in twice]
-        for index, each in enumerate(annotations, start=1):
-            each.id = index
-    names = [category.name for category in content.categories]
+    if not odd:
+        return []
+    twice = [(value, count) for value, count in counts.items() if value is not None and count > 1]
+    if problems is not None:
+        problems += [
+            Problem('annotation id twice', content.path, f'{value!r} stands {n} times') for value, n in twice
+        ]
+    change = (
+        f'all {len(annotations)} annotations were numbered, as {len(odd)} had no number of their own from 1 on, '
+        f'such as {odd[0]}'
+    )
+    for index, each in enumerate(annotations, start=1):
+        each.id = index
+    return [change]
+
+
+def _order_categories(content: CocoFile, classes: tuple[str, ...]) -> list[str]:
+    """Keep the categories that are classes, in the order of these; return what was changed."""
+    path, names = content.path, [category.name for category in content.categories]
     unknown = [name for name in classes if names.count(name) != 1]
     if unknown:
         raise InputError(
             f'{path} has {names.count(unknown[0])} categories {unknown[0]!r}, expected one: all files of annotations '
             'must have the same categories'
         )
-    used = {each.category_id for each in annotations}
+    used = {each.category_id for each in content.annotations}
     for category in content.categories:
         if category.name not in classes and category.id in used:
             raise InputError(f'{path} has annotations of {category.name!r}, which is no class of the training data')
-    # mmdet numbers the classes as they come in the file.
-    if [name for name in names if name in classes] != list(classes):
-        changes.append('categories were brought into the order of the training data')
     content.categories = sorted(
         (category for category in content.categories if category.name in classes),
         key=lambda category: classes.index(category.name),
     )
-    return changes
+    # mmdet numbers the classes as they come in the file.
+    is_ordered = [name for name in names if name in classes] == list(classes)
+    return [] if is_ordered else ['categories were brought into the order of the training data']
 
 
 def _find_image_folder(path: Path, images: list[ImageEntry], split: str) -> Path:

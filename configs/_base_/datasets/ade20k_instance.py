@@ -4,8 +4,8 @@ _base_ = './coco_instance_jitter.py'
 dataset_type = 'ADE20KInstanceDataset'
 data_root = 'data/ade/ADEChallengeData2016'
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+    dict(type='bioattn_mm.CheckedLoadImageFromFile'),
+    dict(type='bioattn_mm.CheckedLoadAnnotations', with_bbox=True, with_mask=True),
     dict(
         type='RandomChoiceResize',
         scales=[640 * tenths // 10 for tenths in range(5, 21)],
@@ -17,7 +17,8 @@ train_pipeline = [
     ),
     dict(type='FilterAnnotations', min_gt_bbox_wh=(1e-5, 1e-5), by_mask=True),
     dict(type='PhotoMetricDistortion'),
-    dict(type='RandomFlip', prob=0.5),
+    dict(type='bioattn_mm.InOrderRandomFlip', prob=0.5),
+    dict(type='bioattn_mm.ChannelsFirst'),
     dict(type='PackDetInputs'),
 ]
 test_pipeline = [

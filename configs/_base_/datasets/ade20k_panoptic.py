@@ -2,21 +2,11 @@
 # tools/convert_ade20k.py writes.
 _base_ = './ade20k_instance.py'
 dataset_type = 'ADE20KPanopticDataset'
+# As for instances, without the filter: an image may have stuff alone.
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadPanopticAnnotations', with_bbox=True, with_mask=True, with_seg=True),
-    dict(
-        type='RandomChoiceResize',
-        scales=[640 * tenths // 10 for tenths in range(5, 21)],
-        resize_type='ResizeShortestEdge',
-        max_size=2560,
-    ),
-    dict(
-        type='RandomCrop', crop_type='absolute', crop_size=(640, 640), recompute_bbox=True, allow_negative_crop=True
-    ),
-    dict(type='PhotoMetricDistortion'),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='PackDetInputs'),
+    _base_.train_pipeline[0],
+    dict(type='bioattn_mm.CheckedLoadPanopticAnnotations', with_bbox=True, with_mask=True, with_seg=True),
+    *(step for step in _base_.train_pipeline[2:] if step.type != 'FilterAnnotations'),
 ]
 train_dataloader = dict(
     dataset=dict(

@@ -1,9 +1,9 @@
 # COCO 2017, boxes without masks, with DINO's multi-scale crops.
 _base_ = './coco_instance.py'
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations', with_bbox=True),
-    dict(type='RandomFlip', prob=0.5),
+    dict(type='bioattn_mm.CheckedLoadImageFromFile'),
+    dict(type='bioattn_mm.CheckedLoadAnnotations', with_bbox=True),
+    dict(type='bioattn_mm.InOrderRandomFlip', prob=0.5),
     dict(
         type='RandomChoice',
         transforms=[
@@ -26,6 +26,7 @@ train_pipeline = [
             ],
         ],
     ),
+    dict(type='bioattn_mm.ChannelsFirst'),
     dict(type='PackDetInputs'),
 ]
 train_dataloader = dict(dataset=dict(filter_cfg=dict(filter_empty_gt=False), pipeline=train_pipeline))

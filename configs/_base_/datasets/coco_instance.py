@@ -2,11 +2,14 @@
 dataset_type = 'CocoDataset'
 data_root = 'data/coco'
 
+# Those of bioattn_mm give the samples of the upstream transforms of the same name in less time, and name files that
+# cannot be used. The test pipeline has the upstream names, which the inference APIs look for.
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+    dict(type='bioattn_mm.CheckedLoadImageFromFile'),
+    dict(type='bioattn_mm.CheckedLoadAnnotations', with_bbox=True, with_mask=True),
     dict(type='Resize', scale=(1333, 800), keep_ratio=True),
-    dict(type='RandomFlip', prob=0.5),
+    dict(type='bioattn_mm.InOrderRandomFlip', prob=0.5),
+    dict(type='bioattn_mm.ChannelsFirst'),
     dict(type='PackDetInputs'),
 ]
 # No annotations are loaded: the metric reads the annotation file, and mmdet's inference API has only the image.

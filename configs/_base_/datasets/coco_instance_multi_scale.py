@@ -1,9 +1,9 @@
 # COCO 2017, boxes and masks, with the multi-scale crops of DETR, which Swin's Mask R-CNN trains on.
 _base_ = './coco_instance.py'
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
-    dict(type='RandomFlip', prob=0.5),
+    dict(type='bioattn_mm.CheckedLoadImageFromFile'),
+    dict(type='bioattn_mm.CheckedLoadAnnotations', with_bbox=True, with_mask=True),
+    dict(type='bioattn_mm.InOrderRandomFlip', prob=0.5),
     dict(
         type='RandomChoice',
         transforms=[
@@ -25,6 +25,7 @@ train_pipeline = [
             ],
         ],
     ),
+    dict(type='bioattn_mm.ChannelsFirst'),
     dict(type='PackDetInputs'),
 ]
 train_dataloader = dict(dataset=dict(pipeline=train_pipeline))

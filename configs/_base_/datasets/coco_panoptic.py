@@ -2,19 +2,11 @@
 # annotations from https://cocodataset.org. The instances are rated by their own annotations, too.
 _base_ = './coco_instance_jitter.py'
 dataset_type = 'CocoPanopticDataset'
+# As for instances, without the filter: an image may have stuff alone.
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadPanopticAnnotations', with_bbox=True, with_mask=True, with_seg=True),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='RandomResize', scale=(1024, 1024), ratio_range=(0.1, 2.0), resize_type='Resize', keep_ratio=True),
-    dict(
-        type='RandomCrop',
-        crop_type='absolute',
-        crop_size=(1024, 1024),
-        recompute_bbox=True,
-        allow_negative_crop=True,
-    ),
-    dict(type='PackDetInputs'),
+    _base_.train_pipeline[0],
+    dict(type='bioattn_mm.CheckedLoadPanopticAnnotations', with_bbox=True, with_mask=True, with_seg=True),
+    *(step for step in _base_.train_pipeline[2:] if step.type != 'FilterAnnotations'),
 ]
 train_dataloader = dict(
     dataset=dict(

@@ -1,17 +1,4 @@
 # GABViT-Base, fine-tuned on Stanford Cars (GAB, table 3).
 # Weights: timm's classifier of ImageNet-1k without Gaussians, fetched when training starts.
-_base_ = '../../_base_/recipes/finetune_cars.py'
-model = dict(
-    backbone=dict(
-        type='bioattn_mm.GABViT',
-        arch='base',
-        out_indices=(11,),
-        out_type='avg_featmap',
-        init_cfg=dict(
-            type='Pretrained',
-            checkpoint='https://github.com/rwightman/pytorch-image-models/releases/download/v0.1-tpu-weights/vit_relpos_base_patch16_224-sw-49049aed.pth',
-        ),
-    ),
-    neck=None,
-    head=dict(in_channels=768),
-)
+_base_ = ['../../_base_/recipes/finetune_cars.py', '../../_base_/backbones/gabvit_base_classifier.py']
+model = dict(backbone=_base_.pop('backbone'), neck=None, head=dict(in_channels=768))

@@ -1,6 +1,6 @@
 """The models that `timm.create_model` knows, with what timm keeps of each: weights, input size, normalisation.
 
-This is imported when timm is (see `timm_hook`), and imports the backbones themselves when one is created. ConViT's
+This is imported when timm is (see `hook`), and imports the backbones themselves when one is created. ConViT's
 names end in `_bioattn`, because `convit_tiny`, `convit_small` and `convit_base` are timm's own ConViT.
 """
 
@@ -113,7 +113,7 @@ def _entrypoint(name: str, backbone: str, settings: dict) -> Callable[..., nn.Mo
     """The function that `timm.create_model` calls for a name."""
 
     def create(pretrained: bool = False, **kwargs) -> nn.Module:
-        from .models.timm_models import create_model
+        from .models import create_model
 
         return create_model(name, backbone, settings, pretrained, **kwargs)
 

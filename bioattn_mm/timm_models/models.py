@@ -1,6 +1,6 @@
 """The backbones as models of timm: a classifier, and what `features_only=True` gives.
 
-`bioattn_mm.timm_registry` registers them. The names of their weights are those of mmpretrain's `ImageClassifier` with
+`timm_registry` registers them. The names of their weights are those of mmpretrain's `ImageClassifier` with
 a `LinearClsHead`, `backbone.*` and `head.fc.*`: a checkpoint of one is a checkpoint of the other.
 """
 
@@ -30,8 +30,8 @@ from ..layers import (
     SparseReconstructionAttention,
     layout,
 )
-from .backbones import VARS, Backbone, ConViT, GABSwin, GABViT, PerViT, TransNeXt
-from .backbones.base import check_images
+from ..models.backbones import VARS, Backbone, ConViT, GABSwin, GABViT, PerViT, TransNeXt
+from ..models.backbones.base import check_images
 
 # The classes by name, and the arguments with which each is the backbone of a classifier.
 BACKBONES: dict[str, type[Backbone]] = {

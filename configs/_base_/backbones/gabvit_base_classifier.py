@@ -1,0 +1,8 @@
+# GABViT-Base as a classifier with timm's ImageNet-1k release of the host without Gaussians.
+_base_ = './gabvit_small_classifier.py'
+backbone = dict(
+    arch='base',
+    init_cfg=dict(
+        checkpoint='https://github.com/rwightman/pytorch-image-models/releases/download/v0.1-tpu-weights/vit_relpos_base_patch16_224-sw-49049aed.pth'
+    ),
+)
