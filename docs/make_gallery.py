@@ -3,8 +3,8 @@
 
 A page names a picture, `![...](NAME.png)`, and below it the command that draws it, which ends with
 `--out work_dirs/gallery/NAME`. This runs the commands of all pages from top to bottom, `make gallery` from the
-beginning, and puts what they drew, with fewer colours, beside the pages. A command whose folder is there already is
-not run again.
+beginning, and puts what they drew, with fewer colours, beside the pages: of several drawings the one whose name ends
+that of the picture, else the first. A command whose folder is there already is not run again.
 
 Example:
   python docs/make_gallery.py                       # all pictures: miniature data, trained weights, drawings
@@ -37,7 +37,7 @@ class Step:
 
     Attributes:
         command: Its words.
-        out: Folder that it writes to; None for a training, which ends at once if it is done.
+        out: Folder that it writes to; None for a training, which ends at once if it is done, and for data.
         picture: Picture that it draws.
     """
 
@@ -67,7 +67,7 @@ def main() -> None:
             print('$', shlex.join(step.command), flush=True)
             run(step.command)
         if step.picture:
-            shrink(drawing_in(DOCS.parent / step.out), step.picture)
+            shrink(drawing_in(DOCS.parent / step.out, step.picture.stem), step.picture)
 
 
 def steps_of(page: Path) -> list[Step]:
@@ -87,7 +87,7 @@ def steps_of(page: Path) -> list[Step]:
             out = words[words.index('--out') + 1] if '--out' in words else ''
             if out.startswith(f'{OUT}/'):
                 steps.append(Step(words, Path(out), pictures.pop(Path(out).name)))
-            elif 'tools/train.py' in words and '--resume' in words:
+            elif 'tools/train.py' in words and '--resume' in words or 'docs/make_fixations.py' in words:
                 steps.append(Step(words))
     if pictures:
         raise ValueError(f'{page}: no command to {OUT} for {", ".join(pictures)}')
@@ -100,9 +100,10 @@ def run(command: list[str]) -> None:
     subprocess.run(command, cwd=DOCS.parent, env={**os.environ, 'PATH': path}, check=True)
 
 
-def drawing_in(folder: Path) -> Path:
-    """The drawing that a tool wrote into a folder: the only PNG, or the first by name."""
-    return min(folder.glob('*.png'))
+def drawing_in(folder: Path, name: str) -> Path:
+    """The drawing that a tool wrote into a folder: the one whose name ends `name`, else the first by name."""
+    drawings = sorted(folder.glob('*.png'))
+    return next((drawing for drawing in drawings if name.endswith(drawing.stem)), drawings[0])
 
 
 def shrink(drawing: Path, picture: Path) -> None:

@@ -90,7 +90,6 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--heads', type=int, nargs='+', metavar='HEAD', help='heads to draw, from 0 (default: all of a single layer)'
     )
-    parser.add_compare()
     parser.add_changes()
     parser.add_backbone_arguments(f'{TABLE} and a drawing of each image', max_images=4)
     return parser.parse_args()

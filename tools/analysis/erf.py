@@ -66,7 +66,6 @@ def parse_args() -> argparse.Namespace:
         help='measure one output of each model, and draw the models side by side: its number among the outputs, from '
         '0; negative numbers count from the end (default: all outputs, a line for each model)',
     )
-    parser.add_compare()
     parser.add_argument(
         '--reinit-position',
         action='store_true',

@@ -65,7 +65,6 @@ def parse_args() -> argparse.Namespace:
         'analysis/locality.py configs/pervit/pervit-tiny_8xb128_in1k.py tiny.pth '
         '--compare configs/pervit/pervit-small_8xb128_in1k.py small.pth --images photos --out locality',
     )
-    parser.add_compare()
     parser.add_integer(
         '--queries',
         minimum=1,
