@@ -26,8 +26,9 @@ from PIL import Image
 DOCS = Path(__file__).parent
 PAGES = ('gallery.md', *(f'systems/{name}.md' for name in ('transnext', 'convit', 'pervit', 'gab', 'vars')))
 OUT = 'work_dirs/gallery'
-MAX_BYTES = 300_000
-COLORS = 256
+# Drawings get fewer colours until they are as small as the first of these, and must be as small as the second.
+WANTED_BYTES, MAX_BYTES = 150_000, 300_000
+COLORS = (256, 128, 64, 32)
 NEARLY_WHITE = 248
 
 
@@ -107,23 +108,24 @@ def drawing_in(folder: Path, name: str) -> Path:
 
 
 def shrink(drawing: Path, picture: Path) -> None:
-    """Save a drawing with at most `COLORS` colours that are fitted to it, dithered if that fits into `MAX_BYTES`.
+    """Save a drawing with as many of `COLORS`, fitted to it, as fit into `WANTED_BYTES`; the most are dithered first.
 
     Raises:
-        ValueError: It is too large all the same.
+        ValueError: With the fewest it is larger than `MAX_BYTES`.
     """
     with Image.open(drawing) as image:
         full = image.convert('RGB')
-    fitted = full.quantize(COLORS, kmeans=4)
-    # The background stays white.
-    fitted.putpalette([255 if value >= NEARLY_WHITE else value for value in fitted.getpalette()])
     picture.parent.mkdir(exist_ok=True)
-    for dither in (Image.Dither.FLOYDSTEINBERG, Image.Dither.NONE):
+    most = COLORS[0]
+    for colors, dither in [(most, Image.Dither.FLOYDSTEINBERG), *((number, Image.Dither.NONE) for number in COLORS)]:
+        fitted = full.quantize(colors, kmeans=4)
+        # The background stays white.
+        fitted.putpalette([255 if value >= NEARLY_WHITE else value for value in fitted.getpalette()])
         full.quantize(palette=fitted, dither=dither).save(picture, optimize=True)
         size = picture.stat().st_size
-        if size <= MAX_BYTES:
+        if size <= WANTED_BYTES:
             break
-    else:
+    if size > MAX_BYTES:
         raise ValueError(f'{picture} has {size / 1000:.0f} kB, more than {MAX_BYTES / 1000:.0f} kB')
     print(f'{picture}  {size / 1000:.0f} kB', flush=True)
 
