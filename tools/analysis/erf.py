@@ -173,7 +173,7 @@ def draw(rows: list[dict], fields: list[np.ndarray], weights: dict[str, str], by
         changed = '' if row['condition'] == CLEAN else row['condition']
         model = f'{row["model"]}, {Path(weights[row["model"]]).name}'
         line = ', '.join(filter(None, [model, changed])) if by_model else changed or CLEAN
-        title = describe(row) if by_model else f'{model}, {describe(row)}'
+        title = describe(row) if by_model else f'{model}\n{describe(row)}'
         lines.setdefault(line, []).append((title, row, field))
     columns = max(map(len, lines.values()))
     height, width = fields[0].shape
