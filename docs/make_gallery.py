@@ -118,7 +118,7 @@ def shrink(drawing: Path, picture: Path) -> None:
     picture.parent.mkdir(exist_ok=True)
     most = COLORS[0]
     for colors, dither in [(most, Image.Dither.FLOYDSTEINBERG), *((number, Image.Dither.NONE) for number in COLORS)]:
-        fitted = full.quantize(colors, kmeans=4)
+        fitted = full.quantize(colors)
         # The background stays white.
         fitted.putpalette([255 if value >= NEARLY_WHITE else value for value in fitted.getpalette()])
         full.quantize(palette=fitted, dither=dither).save(picture, optimize=True)
