@@ -8,8 +8,8 @@ each field the fraction of the image's area that holds 20, 50, 80 and 99 % of it
 The models are backbones of configs, of this package, mmdet, mmseg or mmpretrain, and models of timm (--timm). Each
 has a line of fields, and further ones for each corruption, for an attack and for re-initialised position embeddings,
 with the correlation of each field and the one on images as they are, and the overlap (IoU) of the fifth of their
-pixels that contributes most. With --output the models stand side by side, as in the figures of GAB and in figures 2
-and 9 of TransNeXt.
+pixels that contributes most. With --output the models stand side by side (TransNeXt, figures 2 and 9; GAB, figures 1
+to 4).
 """
 
 import argparse
