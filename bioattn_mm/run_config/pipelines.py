@@ -55,6 +55,12 @@ def image_kind(config: Config) -> ImageKind | None:
     return step and ImageKind(step.channels, step.dtype)
 
 
+def data_preprocessor_of(config: Config) -> dict:
+    """The settings of the data preprocessor, which may stand beside the model, and in mmpretrain needs no type."""
+    settings = config.model.get('data_preprocessor') or config.get('data_preprocessor') or {}
+    return dict(type='ClsDataPreprocessor') | settings if config.default_scope == 'mmpretrain' else settings
+
+
 def make_quick(config: Config) -> None:
     """Let a config's training pipelines use this package's transforms that give the same pixels in less time.
 
