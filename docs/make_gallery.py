@@ -3,8 +3,8 @@
 
 A page names a picture, `![...](NAME.png)`, and below it the command that draws it, which ends with
 `--out work_dirs/gallery/NAME`. This runs the commands of all pages from top to bottom, `make gallery` from the
-beginning, and puts what they drew, with fewer colours, beside the pages. A command whose folder is there already is
-not run again.
+beginning, and puts what they drew, with fewer colours, beside the pages: of several drawings the one whose name ends
+that of the picture, else the first. A command whose folder is there already is not run again.
 
 Example:
   python docs/make_gallery.py                       # all pictures: miniature data, trained weights, drawings
@@ -26,8 +26,9 @@ from PIL import Image
 DOCS = Path(__file__).parent
 PAGES = ('gallery.md', *(f'systems/{name}.md' for name in ('transnext', 'convit', 'pervit', 'gab', 'vars')))
 OUT = 'work_dirs/gallery'
-MAX_BYTES = 300_000
-COLORS = 256
+# Drawings get fewer colours until they are as small as the first of these, and must be as small as the second.
+WANTED_BYTES, MAX_BYTES = 150_000, 300_000
+COLORS = (256, 128, 64, 32)
 NEARLY_WHITE = 248
 
 
@@ -37,7 +38,7 @@ class Step:
 
     Attributes:
         command: Its words.
-        out: Folder that it writes to; None for a training, which ends at once if it is done.
+        out: Folder that it writes to; None for a training, which ends at once if it is done, and for data.
         picture: Picture that it draws.
     """
 
@@ -67,7 +68,7 @@ def main() -> None:
             print('$', shlex.join(step.command), flush=True)
             run(step.command)
         if step.picture:
-            shrink(drawing_in(DOCS.parent / step.out), step.picture)
+            shrink(drawing_in(DOCS.parent / step.out, step.picture.stem), step.picture)
 
 
 def steps_of(page: Path) -> list[Step]:
@@ -87,7 +88,7 @@ def steps_of(page: Path) -> list[Step]:
             out = words[words.index('--out') + 1] if '--out' in words else ''
             if out.startswith(f'{OUT}/'):
                 steps.append(Step(words, Path(out), pictures.pop(Path(out).name)))
-            elif 'tools/train.py' in words and '--resume' in words:
+            elif 'tools/train.py' in words and '--resume' in words or 'docs/make_fixations.py' in words:
                 steps.append(Step(words))
     if pictures:
         raise ValueError(f'{page}: no command to {OUT} for {", ".join(pictures)}')
@@ -100,29 +101,31 @@ def run(command: list[str]) -> None:
     subprocess.run(command, cwd=DOCS.parent, env={**os.environ, 'PATH': path}, check=True)
 
 
-def drawing_in(folder: Path) -> Path:
-    """The drawing that a tool wrote into a folder: the only PNG, or the first by name."""
-    return min(folder.glob('*.png'))
+def drawing_in(folder: Path, name: str) -> Path:
+    """The drawing that a tool wrote into a folder: the one whose name ends `name`, else the first by name."""
+    drawings = sorted(folder.glob('*.png'))
+    return next((drawing for drawing in drawings if name.endswith(drawing.stem)), drawings[0])
 
 
 def shrink(drawing: Path, picture: Path) -> None:
-    """Save a drawing with at most `COLORS` colours that are fitted to it, dithered if that fits into `MAX_BYTES`.
+    """Save a drawing with as many of `COLORS`, fitted to it, as fit into `WANTED_BYTES`; the most are dithered first.
 
     Raises:
-        ValueError: It is too large all the same.
+        ValueError: With the fewest it is larger than `MAX_BYTES`.
     """
     with Image.open(drawing) as image:
         full = image.convert('RGB')
-    fitted = full.quantize(COLORS, kmeans=4)
-    # The background stays white.
-    fitted.putpalette([255 if value >= NEARLY_WHITE else value for value in fitted.getpalette()])
     picture.parent.mkdir(exist_ok=True)
-    for dither in (Image.Dither.FLOYDSTEINBERG, Image.Dither.NONE):
+    most = COLORS[0]
+    for colors, dither in [(most, Image.Dither.FLOYDSTEINBERG), *((number, Image.Dither.NONE) for number in COLORS)]:
+        fitted = full.quantize(colors)
+        # The background stays white.
+        fitted.putpalette([255 if value >= NEARLY_WHITE else value for value in fitted.getpalette()])
         full.quantize(palette=fitted, dither=dither).save(picture, optimize=True)
         size = picture.stat().st_size
-        if size <= MAX_BYTES:
+        if size <= WANTED_BYTES:
             break
-    else:
+    if size > MAX_BYTES:
         raise ValueError(f'{picture} has {size / 1000:.0f} kB, more than {MAX_BYTES / 1000:.0f} kB')
     print(f'{picture}  {size / 1000:.0f} kB', flush=True)
 

@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import Normal, Stroke
 
 from ..errors import InputError
-from .attention_panels import ATTENTION, FOVEAL, LEARNABLE_TOKENS, Attention, relative_weight
+from .attention_panels import ATTENTION, FOVEAL, LEARNABLE_TOKENS, PERIPHERAL, Attention, relative_weight
 from .heat import COLORS, draw_heat
 from .images import PreparedImage
 
@@ -39,12 +39,14 @@ class Picture:
         image: The image.
         attention: The layer and the pixel that is marked.
         values: Relative weights, float32, of the size of `image.pixels`; None for the image alone.
+        is_of_query: Whether the weights are of the pixel, which is then marked.
     """
 
     title: str
     image: PreparedImage
     attention: Attention
     values: np.ndarray | None = None
+    is_of_query: bool = True
 
 
 def draw_attention(
@@ -70,19 +72,41 @@ def draw_attention(
         InputError: The layer has no such map or no such head.
     """
     number = _number_of_heads(attention, part)
-    if not set(heads or ()) <= set(range(number)):
-        raise InputError(f'--heads must be 0 to {number - 1} in this layer, got {" ".join(map(str, heads))}')
+    of_heads = _of_heads(image, attention, part, heads)
     suffix = '\nmean of heads' if number > 1 else ''
     lines = [[_photo(image, attention)], [FREE]]
     for name in _in_reading_order(attention):
         line = lines[0] if attention.parts[name][0].is_of_query else lines[1]
         line.append(_picture(f'{name}{_share(attention, name)}{suffix}', image, attention, name))
     if number > 1:
-        gates = attention.gates or []
-        titles = [f'{part}, head {head}' + (f', gate {gates[head]:.2f}' if gates else '') for head in range(number)]
-        heads = range(number) if heads is None else heads
-        lines.append([_picture(titles[head], image, attention, part, head) for head in heads])
+        lines.append(of_heads)
     return _draw([line for line in lines if line != [FREE]], title)
+
+
+def draw_heads(
+    layers: list[tuple[str, PreparedImage, Attention]],
+    part: str = ATTENTION,
+    heads: list[int] | None = None,
+    title: str | None = None,
+) -> Figure:
+    """Draw a line for each layer: the image, and the heads of one of the layer's maps.
+
+    As in `draw_attention`.
+
+    Args:
+        layers: The name of a layer, the image as its model got it, and what the pixel attends to.
+        part: Map whose heads are drawn, which all layers have.
+        heads: Heads to draw, None for all.
+        title: A line above the drawing.
+
+    Raises:
+        InputError: A layer has no such map or no such head.
+    """
+    lines = [
+        [_photo(image, attention, name), *_of_heads(image, attention, part, heads)]
+        for name, image, attention in layers
+    ]
+    return _draw(lines, title, max(map(len, lines)))
 
 
 def draw_layers(image: PreparedImage, layers: list[Attention], title: str | None = None) -> Figure:
@@ -170,13 +194,29 @@ def _number_of_heads(attention: Attention, part: str) -> int:
     return max(len(panel.values) for panel in attention.parts[part])
 
 
+def _of_heads(image: PreparedImage, attention: Attention, part: str, heads: list[int] | None) -> list[Picture]:
+    """The heads of a map, each with its gate.
+
+    Raises:
+        InputError: The layer has no such map or no such head.
+    """
+    number = _number_of_heads(attention, part)
+    if not set(heads or ()) <= set(range(number)):
+        raise InputError(f'--heads must be 0 to {number - 1} in this layer, got {" ".join(map(str, heads))}')
+    gates = attention.gates or []
+    titles = [f'{part}, head {head}' + (f', gate {gates[head]:.2f}' if gates else '') for head in range(number)]
+    heads = range(number) if heads is None else heads
+    return [_picture(titles[head], image, attention, part, head) for head in heads]
+
+
 def _in_reading_order(attention: Attention) -> list[str]:
     """The names of the maps, the attention itself after the parts that it is made of; last what is no part of it.
 
     TransNeXt's learnable tokens are left out: their weights are no part of the softmax.
     """
-    parts = [name for name in attention.parts if name not in (ATTENTION, LEARNABLE_TOKENS, FOVEAL)]
-    return [*parts, ATTENTION, *(name for name in attention.parts if name == FOVEAL)]
+    others = [name for name in attention.parts if name in (FOVEAL, PERIPHERAL)]
+    parts = [name for name in attention.parts if name not in (ATTENTION, LEARNABLE_TOKENS, *others)]
+    return [*parts, ATTENTION, *others]
 
 
 def _share(attention: Attention, name: str) -> str:
@@ -194,7 +234,7 @@ def _photo(image: PreparedImage, attention: Attention, title: str = 'image, in p
 def _picture(title: str, image: PreparedImage, attention: Attention, part: str, head: int | None = None) -> Picture:
     height, width = image.pixels.shape[:2]
     values = relative_weight(attention.parts[part], head, tuple(image.inputs.shape[2:]))
-    return Picture(title, image, attention, values[:height, :width])
+    return Picture(title, image, attention, values[:height, :width], attention.parts[part][0].is_of_query)
 
 
 def _draw(lines: list[list[Picture | None]], title: str | None, columns: int = COLUMNS) -> Figure:
@@ -216,7 +256,8 @@ def _draw(lines: list[list[Picture | None]], title: str | None, columns: int = C
         for axis, picture in zip(row, line):
             if picture is not FREE:
                 show(axis, picture, norm)
-                mark(axis, picture)
+                if picture.is_of_query:
+                    mark(axis, picture)
     add_color_bar(figure, axes, norm)
     return figure
 

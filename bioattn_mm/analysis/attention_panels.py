@@ -8,6 +8,7 @@ import torch
 
 from ..errors import InputError
 from ..layers.attention_maps import Recording
+from .attention_segmentation import attention_received
 from .images import PreparedImage, stride_of
 
 # Weights below this are of masked keys.
@@ -18,6 +19,8 @@ ATTENTION = 'attention'
 LEARNABLE_TOKENS = 'learnable tokens'
 # What TransNeXt would attend to by content alone, were no token pooled: no part of its attention.
 FOVEAL, PERIPHERAL = 'all tokens, content alone', 'pooled tokens, content alone'
+# What each token gets, the mean over all queries; see `attention_received`.
+RECEIVED = 'received'
 
 
 @dataclass
@@ -66,19 +69,26 @@ class Attention:
         return named_panels(self.panels)
 
 
-def attention_of(recording: Recording, image: PreparedImage, query: tuple[int, int]) -> Attention:
+def attention_of(
+    recording: Recording, image: PreparedImage, query: tuple[int, int], with_received: bool = False
+) -> Attention:
     """What a pixel of an image attends to.
 
     Args:
         recording: The layer and what went into it, of `image`.
         image: The image.
         query: Row and column of the pixel in the image file.
+        with_received: With the map `RECEIVED`, for which all queries are computed.
 
     Raises:
         InputError: The image has no such pixel.
     """
     token, stride = find_token(recording, image, query)
     panels = panels_of(recording, token, stride)
+    if with_received:
+        (height, width), is_share = recording.grid, not hasattr(recording.layer, 'reconstruction_norms')
+        extent = (0, width * stride, height * stride, 0)
+        panels.append(Panel(RECEIVED, attention_received(recording), extent, False, is_share))
     return Attention(recording.name, panels, token, recording.grid, stride, gates_of(recording))
 
 

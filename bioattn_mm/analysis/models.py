@@ -81,11 +81,11 @@ def _models_of(args: argparse.Namespace) -> list[tuple[str, str | None, bool]]:
         For each its config or the name of timm's model, its checkpoint or None, and whether it is timm's.
 
     Raises:
-        InputError: There is none, an option has more than two words, or a tool that takes one model has several.
+        InputError: There is none, or an option has more than two words.
     """
     models = [(args.config, args.checkpoint, False)] if args.config else []
     for option, kind in (('compare', 'a config'), ('timm', 'the name of a model')):
-        for words in getattr(args, option, ()):
+        for words in getattr(args, option):
             if len(words) > 2:
                 raise InputError(
                     f'--{option} takes {kind} and a checkpoint, got {len(words)} words: {" ".join(words)}'
@@ -93,10 +93,6 @@ def _models_of(args: argparse.Namespace) -> list[tuple[str, str | None, bool]]:
             models.append((*words, None)[:2] + (option == 'timm',))
     if not models:
         raise InputError('name a config, or a model of timm with --timm')
-    if len(models) > 1 and not hasattr(args, 'compare'):
-        raise InputError(
-            f'this tool looks into one model, got {len(models)}: {", ".join(name for name, *_ in models)}'
-        )
     return models
 
 

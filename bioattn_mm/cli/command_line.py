@@ -270,17 +270,6 @@ class ToolParser(argparse.ArgumentParser):
         """Add an option for one or several integers that must not be below a minimum."""
         self.add_argument(name, action=AtLeast, minimum=minimum, **kwargs)
 
-    def add_compare(self) -> None:
-        """Add `--compare`, whose values `analysis.models.read_sources` reads."""
-        self.add_argument(
-            '--compare',
-            nargs='+',
-            action='append',
-            default=[],
-            metavar=('CONFIG', 'CHECKPOINT'),
-            help='another model on the same images, with or without a checkpoint; repeat the option for more models',
-        )
-
     def add_changes(self) -> None:
         """Add the options of changed images, which `analysis.conditions.Changes` has."""
         group = self.add_argument_group('changed images, side by side with the images as they are')
@@ -326,6 +315,14 @@ class ToolParser(argparse.ArgumentParser):
             metavar=('NAME', 'CHECKPOINT'),
             help='a model of timm in place of a config, such as swin_tiny_patch4_window7_224, with or without a '
             "checkpoint; 'pretrained' stands for timm's own weights",
+        )
+        self.add_argument(
+            '--compare',
+            nargs='+',
+            action='append',
+            default=[],
+            metavar=('CONFIG', 'CHECKPOINT'),
+            help='another model on the same images, with or without a checkpoint; repeat the option for more models',
         )
         self.add_out(files)
         self.add_argument(

@@ -43,17 +43,15 @@ def record_attention(backbone: nn.Module, x: Tensor) -> list[Recording]:
 
     handles = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer in names]
     try:
-        outputs = backbone(x)
+        # Not its outputs, which of a classifier have no grid.
+        grids = [tuple(grid) for _, grid in backbone.iterate_stages(x)]
     finally:
         for handle in handles:
             handle.remove()
-    # A classifier's outputs are no maps; layers before have the grid, too.
-    grids = [tuple(output.shape[2:]) for output in outputs if output.dim() == 4]
-    recordings = []
-    for layer, positional, keywords in inputs:
-        grids.append(_grid_of(positional, grids))
-        recordings.append(Recording(names[layer], layer, positional, keywords, grids[-1], backbone))
-    return recordings
+    return [
+        Recording(names[layer], layer, positional, keywords, _grid_of(positional, grids), backbone)
+        for layer, positional, keywords in inputs
+    ]
 
 
 def _grid_of(inputs: tuple, grids: list[Grid]) -> Grid:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from bioattn_mm.analysis.attention_figure import draw_attention, draw_layers, draw_models
+from bioattn_mm.analysis.attention_figure import draw_attention, draw_heads, draw_layers, draw_models
 from bioattn_mm.analysis.attention_panels import Attention, Panel, panels_of, relative_weight
 from bioattn_mm.analysis.images import PreparedImage
 from bioattn_mm.errors import InputError
@@ -84,6 +84,8 @@ def test_layers_and_models(image: PreparedImage) -> None:
     figure = draw_layers(image, layers)
     assert [axis.get_title() for axis in figure.axes if axis.images].count('blocks.0.attn\nattention') == 2
     wide = PreparedImage(None, (40, 60), np.full((40, 64, 3), 128, np.uint8), torch.zeros(1, 3, *SIZE), {})
+    figure = draw_heads([(name, image, layer) for name, layer in zip('ab', layers)], heads=[1])
+    assert list(drawings(figure)) == ['a', 'attention, head 1, gate 0.75', 'b']
     pictures = drawings(draw_models({'first': (image, layers[:1]), 'second': (wide, layers[1:])}))
     assert list(pictures) == ['image, in pixels', 'first\nblocks.0.attn', 'second\nblocks.0.attn']
     assert [picture.shape[1] for picture in pictures.values()] == [60, 60, 64]

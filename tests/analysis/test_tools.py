@@ -42,6 +42,11 @@ def test_fields_of_two_models(images: Path, tmp_path: Path, tool: InProcess) -> 
         assert 0 < areas[0] and areas[-1] <= 1
     # Further from the image a field is wider.
     assert float(rows[0]['area_50']) < float(rows[3]['area_50'])
+    one = ('--compare', second, '--size', 48, 80, '--output', -1, '--max-images', 1, '--out', tmp_path / 'one')
+    tool(tmp_path, ERF, first, checkpoint, *one, *ON_CPU)
+    outputs = [(row['model'], int(row['output'])) for row in read_csv(tmp_path / 'one' / 'erf.csv')]
+    assert outputs == [('transnext', 3), ('gabvit', 2)]
+    check_drawing(tmp_path / 'one' / 'erf.png')
     check_drawing(out / 'erf.png')
     assert 'gabvit, random weights' in printed
 
@@ -95,6 +100,13 @@ def test_maps_of_several_layers_and_models(images: Path, tmp_path: Path, tool: I
     options = ('--images', images / 'image_1.png', '--size', 64, 96, *ON_CPU)
     tool(tmp_path, MAPS, second, '--layer', 0, -1, '--out', tmp_path / 'layers', *options)
     tool(tmp_path, MAPS, first, '--layer', 2, '--compare', second, '--out', tmp_path / 'models', *options)
+    received = ('--part', 'received', '--corrupt', 'fog:1', '--compare', write_config(tmp_path, 'VARS'))
+    tool(tmp_path, MAPS, first, '--layer', 2, *received, '--out', tmp_path / 'received', *options)
+    results = json.loads((tmp_path / 'received' / 'attention_maps.json').read_text())['images']
+    attention, vars_ = (next(m for m in result['maps'] if m['name'] == 'received') for result in results[::2])
+    # Of a softmax the tokens get 1 in all, of VARS any strength.
+    np.testing.assert_allclose(np.sum(attention['values'], (1, 2)), 1, rtol=1e-4)
+    assert np.array(vars_['values']).shape == (2, 4, 6)
     for folder, expected in (
         ('layers', [('gabvit', 'blocks.0.attn'), ('gabvit', 'blocks.2.attn')]),
         ('models', [('transnext', 'stages.2.blocks.0.attn'), ('gabvit', 'blocks.2.attn')]),
@@ -136,10 +148,14 @@ def test_local_file_of_the_config(images: Path, tmp_path: Path, tool: InProcess)
     init_cfg = dict(type='Pretrained', checkpoint=str(checkpoint))
     config = write_config(tmp_path, 'GABViT', init_cfg=init_cfg)
     tool(tmp_path, LOCALITY, config, '--max-images', 1, '--out', tmp_path / 'out', *ON_CPU)
-    assert json.loads((tmp_path / 'out' / 'locality.json').read_text())['weights'] == str(checkpoint)
+    assert list(json.loads((tmp_path / 'out' / 'locality.json').read_text())['weights'].values()) == [str(checkpoint)]
     config = write_config(tmp_path, 'GABViT', init_cfg=dict(init_cfg, checkpoint='https://example.org/vit.pth'))
-    tool(tmp_path, LOCALITY, config, '--max-images', 1, '--out', tmp_path / 'out_of_url', *ON_CPU)
-    assert json.loads((tmp_path / 'out_of_url' / 'locality.json').read_text())['weights'] == 'random weights'
+    other = ('--compare', write_config(tmp_path, 'PerViT'), '--compare', write_config(tmp_path, 'ConViT'))
+    tool(tmp_path, LOCALITY, config, *other, '--max-images', 1, '--out', tmp_path / 'out_of_url', *ON_CPU)
+    document = json.loads((tmp_path / 'out_of_url' / 'locality.json').read_text())
+    assert document['weights'] == dict.fromkeys(('gabvit', 'pervit', 'convit'), 'random weights')
+    assert {row['model'] for row in document['heads']} == {'gabvit', 'pervit', 'convit'}
+    check_drawing(tmp_path / 'out_of_url' / 'locality.png')
 
 
 @pytest.mark.parametrize(

@@ -94,20 +94,7 @@ TABLE: dict[str, Row | dict[str, Row]] = {
         'Without PyTorch': NotRun('it installs packages; tests/package/check.sh does it'),
         'Without PyTorch, 2': RunBy('tests/runtime/test_page.py'),
     },
-    'docs/gallery.md': {
-        'The models': Run(),
-        'What a pixel attends to': Run(),
-        'Attention under corruption': Run(),
-        'Effective receptive field': Run(),
-        'Locality': Run(),
-        'Fit position bias': Run(),
-        'Position biases of TransNeXt against the input size': Run(),
-        'Training log': Run(),
-        'Confusion matrix': Run(),
-        'Robustness': Run(),
-        'Costs of models': Run(),
-        'The data that a training sees': Run(),
-    },
+    'docs/gallery.md': Run(),
     'docs/get_started.md': {
         'Install': INSTALLS,
         'From source': Run(but=SETS_UP),
@@ -229,7 +216,7 @@ def lines_of(key: tuple[str, str]) -> list[str]:
 
 
 def test_every_training_is_made_short() -> None:
-    trainings = [line for key in RUN for line in lines_of(key) if re.search('train|dry-run', line)]
+    trainings = [line for key in RUN for line in lines_of(key) if re.search('(?<!un)train|dry-run', line)]
     assert len(trainings) > 10
     for line in trainings:
         assert re.search(r'train_cfg.max_(iters=[24]|epochs=1)\b', ' '.join(additions(line))), line

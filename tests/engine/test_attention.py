@@ -105,6 +105,15 @@ def test_gates_over_time(tmp_path: Path, tool: InProcess) -> None:
     )
     assert 'attention/gate/layer0/head3' in printed.replace('\n', '')
 
+    # A classifier whose layers all have a class token, so that no output and no layer has a grid (ConViT, figure 5).
+    deit = dict(BACKBONES['ConViT'], local_up_to_layer=0, out_indices=(1,), out_type='cls_token')
+    train(MODELS.build(dict(type='bioattn_mm.ConViT', **deit)), tmp_path / 'deit', per_head=True)
+    runs, keys = (work_dir, tmp_path / 'deit'), ('--keys', 'attention/nonlocality/*')
+    for option in ('--by-run', '--by-layer'):
+        tool(tmp_path, 'analysis/plot_log.py', *runs, *keys, option, '--out', tmp_path / option)
+        with Image.open(tmp_path / option / 'log.png') as image:
+            assert np.asarray(image.convert('L')).std() > 10
+
 
 @pytest.mark.parametrize(
     ('name', 'measures'),

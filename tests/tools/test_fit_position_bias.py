@@ -81,6 +81,10 @@ def test_file_of_timm(tmp_path: Path, tool: InProcess) -> None:
     rows = rows_of(tmp_path / 'out')
     assert [row['layer'] for row in rows[::2]] == [f'block {index}' for index in range(9)]
     assert all(0 <= float(row['r_squared']) < 1 for row in rows)
+    tool(tmp_path, TOOL, 'test_vit_relpos', 'timm.pth', '--layer', -1, 0, '--untrained', '--out', 'some')
+    assert [row['layer'] for row in rows_of(tmp_path / 'some')[::2]] == ['block 8', 'block 0']
+    line = tool.refused(tmp_path, TOOL, 'test_vit_relpos', 'timm.pth', '--layer', 9, '--out', 'none')
+    assert line == 'error: --layer must be -9 to 8 in this model, got 9'
 
 
 def test_timm_and_gab_vit_have_the_same_learned_bias(tmp_path) -> None:

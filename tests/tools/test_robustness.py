@@ -134,6 +134,22 @@ def test_table_of_two_models(done: Path) -> None:
     assert mmcv.imread(str(done / 'robustness.png')).std() > 10
 
 
+def test_setting_that_is_varied(done: Path, workplace: Path, tool: InProcess) -> None:
+    key = 'model.backbone.pretrain_size'  # the unit of the position bias's coordinates
+    options = ('--corruptions', 'contrast', '--severities', 5, '--out', 'varied', *IMAGES)
+    tool(workplace, TOOL, SMALL, 'random_0.pth', '--vary', key, 224, 32, *options)
+    values = {(row['model'], row['corruption']): row['value'] for row in read(workplace / 'varied')[1]}
+    assert {model for model, _ in values} == {'upernet_small, 224', 'upernet_small, 32'}
+    # 224 is what the model has without the option.
+    unvaried = {row['corruption']: row['value'] for row in read(done)[1] if row['model'] == 'upernet_small'}
+    assert all(values['upernet_small, 224', name] == unvaried[name] for name in ('none', 'contrast'))
+    assert values['upernet_small, 224', 'contrast'] != values['upernet_small, 32', 'contrast']
+    line = tool.refused(workplace, TOOL, SMALL, 'random_0.pth', '--vary', 'model.backbone.none', *options)
+    assert line.startswith('error: --vary model.backbone.none: ') and line.endswith(
+        'has no such number, so name values'
+    )
+
+
 def test_goes_on_where_it_was_killed(killed: dict[str, int], done: Path, workplace: Path, tool: InProcess) -> None:
     first = [f'upernet_small/{name}.json' for name in ('none_0', 'gaussian_noise_5', 'contrast_5')]
     assert sorted(killed) == sorted([*first[:2], 'tools/upernet_small/none_0.json'])

@@ -29,8 +29,14 @@ from mmengine.config import Config
 from rich.progress import track
 from torch import nn
 
-from bioattn_mm.analysis.attention_figure import draw_attention, draw_conditions, draw_layers, draw_models
-from bioattn_mm.analysis.attention_panels import ATTENTION, Attention, attention_of, relative_weight
+from bioattn_mm.analysis.attention_figure import (
+    draw_attention,
+    draw_conditions,
+    draw_heads,
+    draw_layers,
+    draw_models,
+)
+from bioattn_mm.analysis.attention_panels import ATTENTION, RECEIVED, Attention, attention_of, relative_weight
 from bioattn_mm.analysis.conditions import Changes, Condition, conditions_of
 from bioattn_mm.analysis.consistency import consistency
 from bioattn_mm.analysis.images import PreparedImage, find_images
@@ -63,7 +69,8 @@ def parse_args() -> argparse.Namespace:
         default=[-1],
         metavar='N',
         help='number of the attention layer, from 0; negative numbers count from the end (default: -1). Of one layer '
-        'of one model the maps and heads are drawn, of several a line for each: means over the heads',
+        'of one model the maps and heads are drawn, of several a line for each: means over the heads, or the heads '
+        'that --heads names',
     )
     parser.add_argument(
         '--query',
@@ -77,10 +84,12 @@ def parse_args() -> argparse.Namespace:
         default=ATTENTION,
         metavar='MAP',
         help='map whose heads are drawn: attention (default), or a part of it, such as window, pooled, content, '
-        'position, Gaussian, step 0',
+        f'position, Gaussian, step 0; or {RECEIVED}: what each token gets, the mean over all queries, of VARS how '
+        'strongly it is reconstructed',
     )
-    parser.add_argument('--heads', type=int, nargs='+', metavar='HEAD', help='heads to draw, from 0 (default: all)')
-    parser.add_compare()
+    parser.add_argument(
+        '--heads', type=int, nargs='+', metavar='HEAD', help='heads to draw, from 0 (default: all of a single layer)'
+    )
     parser.add_changes()
     parser.add_backbone_arguments(f'{TABLE} and a drawing of each image', max_images=4)
     return parser.parse_args()
@@ -153,7 +162,9 @@ def look_at(model: Model, path: Path, args: argparse.Namespace) -> list[Seen]:
         if not recordings:
             raise InputError(f'{model.name} has no attention layer that can be looked into: it is {model.kind}')
         query = tuple(args.query or (length // 2 for length in image.original_size))
-        layers = [attention_of(choose_layer(recordings, layer), image, query) for layer in args.layer]
+        layers = [
+            attention_of(choose_layer(recordings, layer), image, query, args.part == RECEIVED) for layer in args.layer
+        ]
         seen.append(Seen(condition.name, image, query, layers))
     return seen
 
@@ -171,6 +182,13 @@ def draw(models: list[Model], found: list[list[Seen]], part: str, heads: list[in
                 lines.setdefault(seen.condition, []).extend(captioned(name, seen, of_model[0], part))
         return draw_conditions(lines, part, '; '.join(titles))
     firsts = [seen for (seen,) in found]
+    if heads is not None and len(firsts) * len(firsts[0].layers) > 1:
+        of_layers = [
+            (f'{name}\n{attention.layer}', seen.image, attention)
+            for name, seen in zip(names, firsts)
+            for attention in seen.layers
+        ]
+        return draw_heads(of_layers, part, heads, '; '.join(titles))
     if len(models) > 1:
         of_models = {title: (seen.image, seen.layers) for title, seen in zip(titles, firsts)}
         return draw_models(of_models, part)

@@ -95,7 +95,6 @@ def parse_args() -> argparse.Namespace:
         metavar='N',
         help='queries that attention is averaged over (default: 256)',
     )
-    parser.add_compare()
     parser.add_backbone_arguments(', '.join(FILES), max_images=100)
     return parser.parse_args()
 

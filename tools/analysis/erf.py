@@ -8,7 +8,8 @@ each field the fraction of the image's area that holds 20, 50, 80 and 99 % of it
 The models are backbones of configs, of this package, mmdet, mmseg or mmpretrain, and models of timm (--timm). Each
 has a line of fields, and further ones for each corruption, for an attack and for re-initialised position embeddings,
 with the correlation of each field and the one on images as they are, and the overlap (IoU) of the fifth of their
-pixels that contributes most.
+pixels that contributes most. With --output the models stand side by side (TransNeXt, figures 2 and 9; GAB, figures 1
+to 4).
 """
 
 import argparse
@@ -37,6 +38,7 @@ from bioattn_mm.analysis.models import (
 from bioattn_mm.analysis.receptive_field import SHARES, area_fractions, fit_field, receptive_fields
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.reports import Report, print_table
+from bioattn_mm.errors import InputError
 
 FILES = ('erf.csv', 'erf.json', 'erf.npz', 'erf.png')
 AREAS = tuple(f'area_{100 * share:g}' for share in SHARES)
@@ -55,8 +57,15 @@ def parse_args() -> argparse.Namespace:
         'analysis/erf.py --timm vit_relpos_base_patch16_224 pretrained --reinit-position --images photos --out erf',
         'analysis/erf.py configs/transnext/upernet_tiny_ade20k.py iter_160000.pth --corrupt gaussian_noise:3 fog:5 '
         '--attack pgd --epsilon 4/255 --out erf',
+        'analysis/erf.py --timm vit_base_patch16_224 pretrained --timm resnet50 pretrained --output -1 --out erf',
     )
-    parser.add_compare()
+    parser.add_argument(
+        '--output',
+        type=int,
+        metavar='N',
+        help='measure one output of each model, and draw the models side by side: its number among the outputs, from '
+        '0; negative numbers count from the end (default: all outputs, a line for each model)',
+    )
     parser.add_argument(
         '--reinit-position',
         action='store_true',
@@ -90,8 +99,10 @@ def main() -> None:
                 progress.update(task, description=f'{source.name}, {condition}')
                 inputs = (read(image).inputs for image in progress.track(images, task_id=task))
                 of_line = receptive_fields(model, inputs)
-                clean = clean or of_line
                 outputs = output_numbers(backbone, len(of_line))
+                if args.output is not None:
+                    of_line, outputs = ([choose(fields_, args.output)] for fields_ in (of_line, outputs))
+                clean = clean or of_line
                 for output, field, other in zip(outputs, of_line, clean, strict=True):
                     compared = {} if condition == CLEAN else consistency(other, field)
                     rows.append(measure(source.name, condition, output, field, compared))
@@ -101,10 +112,17 @@ def main() -> None:
     report.write_json('erf.json', dict(weights=weights, images=len(images), fields=rows))
     arrays = {array_name(row): field for row, field in zip(rows, fields, strict=True)}
     np.savez_compressed(report.path('erf.npz'), **arrays)
-    report.write_figure('erf.png', draw(rows, fields, weights))
+    report.write_figure('erf.png', draw(rows, fields, weights, by_model=args.output is None))
     for (name, condition), of_line in by_line(rows).items():
-        print_fields(f'{name}, {weights[name]}, {condition}', [row for (row,) in of_line])
+        print_fields(f'{name}, {weights[name]}, {condition}', of_line)
     print(report)
+
+
+def choose(values: list, number: int) -> object:
+    """One of the values of a model's outputs."""
+    if not -len(values) <= number < len(values):
+        raise InputError(f'--output must be {-len(values)} to {len(values) - 1} in this model, got {number}')
+    return values[number]
 
 
 def lines_of(
@@ -133,37 +151,49 @@ def array_name(row: dict) -> str:
     return f'{row["model"]}{changed}, output {row["output"]}'
 
 
-def by_line(rows: list[dict], *others: list) -> dict[tuple[str, str], list[tuple]]:
-    """The rows, with what belongs to each, by model and condition."""
+def by_line(rows: list[dict]) -> dict[tuple[str, str], list[dict]]:
+    """The rows by model and condition."""
     lines = {}
-    for row, *rest in zip(rows, *others, strict=True):
-        lines.setdefault((row['model'], row['condition']), []).append((row, *rest))
+    for row in rows:
+        lines.setdefault((row['model'], row['condition']), []).append(row)
     return lines
 
 
-def draw(rows: list[dict], fields: list[np.ndarray], weights: dict[str, str]) -> Figure:
-    """Draw a line of fields for each model on a logarithmic scale, with the fitted Gaussians at one and two sigma."""
-    lines = by_line(rows, fields)
+def draw(rows: list[dict], fields: list[np.ndarray], weights: dict[str, str], by_model: bool = True) -> Figure:
+    """Draw the fields on a logarithmic scale, with the fitted Gaussians at one and two sigma.
+
+    Args:
+        rows: What was measured.
+        fields: The fields.
+        weights: The weights of each model.
+        by_model: A line for each model and condition, with its outputs; else one for each condition, with the models.
+    """
+    lines = {}
+    for row, field in zip(rows, fields, strict=True):
+        changed = '' if row['condition'] == CLEAN else row['condition']
+        model = f'{row["model"]}, {Path(weights[row["model"]]).name}'
+        line = ', '.join(filter(None, [model, changed])) if by_model else changed or CLEAN
+        title = describe(row) if by_model else f'{model}\n{describe(row)}'
+        lines.setdefault(line, []).append((title, row, field))
     columns = max(map(len, lines.values()))
     height, width = fields[0].shape
     # A model has fields three inches wide, and 1.5 inches of text.
     size = (3.2 * columns + 0.8, (3 * height / width + 1.5) * len(lines))
     figure = Figure(figsize=size, layout='constrained')
     parts = figure.subfigures(len(lines), 1, squeeze=False).flat
-    for part, ((model, condition), of_line) in zip(parts, lines.items()):
-        changed = '' if condition == CLEAN else f', {condition}'
-        part.suptitle(f'{model}, {Path(weights[model]).name}{changed}', fontsize=9)
+    for part, (line, of_line) in zip(parts, lines.items()):
+        part.suptitle(line, fontsize=9)
         axes = part.subplots(1, columns, squeeze=False)[0]
         for axis in axes[len(of_line) :]:
             axis.axis('off')
-        for axis, (row, field) in zip(axes, of_line):
+        for axis, (title, row, field) in zip(axes, of_line):
             height, width = field.shape
             image = axis.imshow(
                 np.maximum(field / (field.max() or 1), DARKEST), norm=LogNorm(DARKEST, 1), cmap='viridis'
             )
             draw_ellipses(axis, ((width - 1) / 2, (height - 1) / 2), row)
             axis.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
-            axis.set_title(describe(row), fontsize=7)
+            axis.set_title(title, fontsize=7)
             axis.tick_params(labelsize=6)
         part.colorbar(image, ax=axes, label='contribution, largest = 1').ax.tick_params(labelsize=6)
     figure.supxlabel('pixels', fontsize=7)

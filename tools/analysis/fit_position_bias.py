@@ -8,8 +8,8 @@ wide it is (sigma, in patches), with lmfit as in table 1 of GAB (Kim et al., BMV
 centre patch: the bias of the patch in the middle towards all patches of the grid, which the paper fits
 offsets: the bias of every offset between two patches, of which each patch has a part
 
-slices.png has the map of every patch, as figure 5 of GAB, and centre_patch.png those of figure 6: at the place of a
-patch the bias towards all patches.
+slices.png has the map of every patch, as figure 5 of GAB: at the place of a patch the bias towards all patches, with
+--untrained also that of random weights, below. centre_patch.png has those of the patch in the middle, as figure 6.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from timm.layers.pos_embed_rel import gen_relative_position_index
 from torch import nn
 
 from bioattn_mm.analysis.gaussian_fit import draw_ellipses, fit_gaussian
-from bioattn_mm.analysis.models import build_backbone
+from bioattn_mm.analysis.models import SEED, build_backbone
 from bioattn_mm.checkpoints import check_fit, read_state_dict
 from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, run_tool
 from bioattn_mm.cli.reports import Report, print_table
@@ -53,6 +53,7 @@ def parse_args() -> argparse.Namespace:
     parser = ToolParser(
         __doc__,
         'analysis/fit_position_bias.py vit_relpos_base_patch16_224 weights.pth --out fits',
+        'analysis/fit_position_bias.py vit_relpos_base_patch16_224 weights.pth --layer 0 --untrained --out first',
         'analysis/fit_position_bias.py configs/gab/upernet_swin_small_ade20k.py iter_160000.pth --out fits',
     )
     parser.add_argument(
@@ -64,6 +65,16 @@ def parse_args() -> argparse.Namespace:
         'checkpoint', help=f'checkpoint of the whole model, of its backbone, or of ImageNet: {CHECKPOINT_KINDS}'
     )
     parser.add_out(', '.join(FILES))
+    parser.add_argument(
+        '--layer',
+        type=int,
+        nargs='+',
+        metavar='N',
+        help='numbers of the layers, from 0; negative numbers count from the end (default: all)',
+    )
+    parser.add_argument(
+        '--untrained', action='store_true', help='draw in slices.png also the bias of random initial weights'
+    )
     parser.add_integer(
         '--grid',
         minimum=3,
@@ -81,7 +92,8 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     report = Report(args.out, *FILES)
-    tables = read_tables(args.model, args.checkpoint, tuple(args.grid))
+    tables = read_tables(args.model, args.checkpoint, tuple(args.grid), args.layer)
+    initial = read_tables(args.model, None, tuple(args.grid), args.layer) if args.untrained else {}
     maps = {layer: {CENTRE: centre_map(table), OFFSETS: table} for layer, table in tables.items()}
 
     rows = []
@@ -93,15 +105,25 @@ def main() -> None:
     report.write_json('table.json', rows)
     report.write_figure('centre_patch.png', draw_fits(rows, maps, CENTRE))
     report.write_figure('offsets.png', draw_fits(rows, maps, OFFSETS))
-    report.write_figure('slices.png', draw_slices(tables))
+    slices = tables | {f'{layer}, untrained': table for layer, table in initial.items()}
+    report.write_figure('slices.png', draw_slices(slices, columns=min(4, len(tables))))
     columns = dict(r_squared='R^2', sigma_x='sigma x', sigma_y='sigma y', amplitude='amplitude')
     cells = ((row['layer'], row['map'], *(f'{row[column]:.3f}' for column in columns)) for row in rows)
     print_table('Gaussian fits, lengths in patches', ('layer', 'map', *columns.values()), cells)
     print(report)
 
 
-def read_tables(model: str, checkpoint: str, grid: tuple[int, int]) -> dict[str, np.ndarray]:
-    """The bias of each layer at each offset, averaged over heads, by the layer's name: float64 (2 H - 1, 2 W - 1)."""
+def read_tables(
+    model: str, checkpoint: str | None, grid: tuple[int, int], layers: list[int] | None = None
+) -> dict[str, np.ndarray]:
+    """The bias of some layers at each offset, averaged over heads, by the layer's name: float64 (2 H - 1, 2 W - 1).
+
+    Args:
+        model: Config, or name of one of timm's models.
+        checkpoint: Its weights; None for random ones, the same in every run.
+        grid: For GABViT, the grid of patches.
+        layers: Numbers of the layers, None for all.
+    """
     if Path(model).suffix in ('.py', '.yaml', '.yml', '.json'):
         backbone, _ = build_backbone(read_config(model), checkpoint, classes=BACKBONES)
     else:
@@ -110,16 +132,22 @@ def read_tables(model: str, checkpoint: str, grid: tuple[int, int]) -> dict[str,
         tables = {name: table.double().mean(0).numpy() for name, table in tables_of(backbone, grid)}
     if not tables:
         raise InputError(f'{model} has no relative position bias')
-    return tables
+    names = list(tables)
+    for layer in layers or ():
+        if not -len(names) <= layer < len(names):
+            raise InputError(f'--layer must be {-len(names)} to {len(names) - 1} in this model, got {layer}')
+    return {names[layer]: tables[names[layer]] for layer in layers} if layers else tables
 
 
-def load_from_timm(name: str, checkpoint: str) -> nn.Module:
+def load_from_timm(name: str, checkpoint: str | None) -> nn.Module:
     if not timm.is_model(name) or 'relpos' not in name:
         raise InputError(f"{name} is neither a config file nor one of timm's models with relative positions")
-    state_dict = read_state_dict(checkpoint)
+    torch.manual_seed(SEED)
     model = timm.create_model(name)
-    check_fit(checkpoint, state_dict, model.state_dict())
-    model.load_state_dict(state_dict)
+    if checkpoint:
+        state_dict = read_state_dict(checkpoint)
+        check_fit(checkpoint, state_dict, model.state_dict())
+        model.load_state_dict(state_dict)
     return model.eval()
 
 
@@ -194,9 +222,9 @@ def draw_fits(rows: list[dict], maps: dict[str, dict[str, np.ndarray]], name: st
     return figure
 
 
-def draw_slices(tables: dict[str, np.ndarray]) -> Figure:
+def draw_slices(tables: dict[str, np.ndarray], columns: int = 4) -> Figure:
     """Draw, for each layer, the map of every patch at the patch's place."""
-    figure, axes = panels(tables, columns=4, size=3.8)
+    figure, axes = panels(tables, columns, size=3.8)
     for axis, (layer, table) in zip(axes, tables.items()):
         height, width = grid_of(table)
         rows, columns = (range(0, length, -(-length // MAX_SLICES)) for length in (height, width))

@@ -11,6 +11,8 @@ the definitions.
 
 import argparse
 import math
+from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 import bioattn_mm.process_settings  # noqa: F401
@@ -60,6 +62,8 @@ def parse_args() -> argparse.Namespace:
         __doc__,
         'analysis/locality.py configs/convit/upernet_tiny_ade20k.py iter_160000.pth --out locality --size 224 224',
         'analysis/locality.py --timm deit_tiny_patch16_224 pretrained --images photos --out locality',
+        'analysis/locality.py configs/pervit/pervit-tiny_8xb128_in1k.py tiny.pth '
+        '--compare configs/pervit/pervit-small_8xb128_in1k.py small.pth --images photos --out locality',
     )
     parser.add_integer(
         '--queries',
@@ -76,25 +80,36 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     report = Report(args.out, *FILES)
-    (source,) = read_sources(args)
-    images = find_images(source.config, args.images, args.max_images)
-    backbone, weights = build_backbone(source.config, source.checkpoint, args.device, size=args.size)
-    reader = ImageReader(source.config, args.size, args.device)
+    sources = read_sources(args)
+    images = find_images(sources[0].config, args.images, args.max_images)
+    models, weights = {}, {}
+    for source in sources:
+        backbone, weights[source.name] = build_backbone(source.config, source.checkpoint, args.device, size=args.size)
+        reader = ImageReader(source.config, args.size, args.device)
+        images_done = track(images, description=source.name)
+        recordings = (record_attention(backbone, reader(image).inputs) for image in images_done)
+        rows = measure_model(recordings, args.queries)
+        if not rows:
+            raise InputError(f'{source.name} has no attention layer that can be looked into')
+        models[source.name] = Measured(rows, layers_of_one_region(backbone))
 
-    images_done = track(images, description='images')
-    recordings = (record_attention(backbone, reader(image).inputs) for image in images_done)
-    rows = measure_model(recordings, args.queries)
-
-    if not rows:
-        raise InputError(f'{source.name} has no attention layer that can be looked into')
-    title = f'{source.name}, {Path(weights).name}, {len(images)} image{"s" * (len(images) > 1)}'
-    report.write_csv('locality.csv', rows)
-    report.write_json(
-        'locality.json', dict(config=args.config or source.name, weights=weights, images=len(images), heads=rows)
-    )
-    report.write_figure('locality.png', draw(rows, title, layers_of_one_region(backbone)))
-    print_means(rows, title)
+    heads = [dict(model=name, **row) for name, model in models.items() for row in model.rows]
+    report.write_csv('locality.csv', heads)
+    report.write_json('locality.json', dict(weights=weights, images=len(images), heads=heads))
+    number = f'{len(images)} image{"s" * (len(images) > 1)}'
+    titles = {name: f'{name}, {Path(weights[name]).name}' for name in models}
+    report.write_figure('locality.png', draw(models, f'{"; ".join(titles.values())}; {number}'))
+    for name, model in models.items():
+        print_means(model.rows, f'{titles[name]}, {number}')
     print(report)
+
+
+@dataclass
+class Measured:
+    """What `measure_model` returned for a model, and its layers that count as central, see `draw_regions`."""
+
+    rows: list[dict]
+    num_central: int
 
 
 def layers_of_one_region(backbone: nn.Module) -> int:
@@ -102,81 +117,101 @@ def layers_of_one_region(backbone: nn.Module) -> int:
     return 2 + any(isinstance(module, ConditionalPosition) for module in backbone.modules())
 
 
-def draw(rows: list[dict], title: str, num_central: int = 0) -> Figure:
-    """Draw each measure that the model has over its layers: a point for each head, a line through the means.
+def draw(models: dict[str, Measured], title: str) -> Figure:
+    """Draw each measure over the layers, and the regions of each model that has them.
 
     Args:
-        rows: What `measure_model` returned.
+        models: By name what was measured.
         title: Of the figure.
-        num_central: See `draw_regions`.
     """
-    panels = [panel for panel in PANELS if any(key in row for row in rows for key in panel[2])]
-    has_regions = any('region' in row for row in rows)
-    number = len(panels) + 2 * has_regions
+    every = [row for model in models.values() for row in model.rows]
+    panels = [panel for panel in PANELS if any(key in row for row in every for key in panel[2])]
+    with_regions = [name for name, model in models.items() if any('region' in row for row in model.rows)]
+    number = len(panels) + 2 * len(with_regions)
     columns = min(3, number)
     lines = math.ceil(number / columns)
     figure = Figure(figsize=(4.6 * columns, 3.4 * lines + 0.4), layout='constrained')
     axes = figure.subplots(lines, columns, squeeze=False)
     figure.suptitle(title, fontsize=10)
-    for axis in axes.flat[number:]:
-        axis.axis('off')
-    for axis, (name, label, measures) in zip(axes.flat, panels):
-        draw_measures(axis, rows, {key: text for key, text in measures.items() if any(key in row for row in rows)})
+    places = iter(axes.flat)
+    for (name, label, measures), axis in zip(panels, places):
+        draw_measures(axis, models, {key: text for key, text in measures.items() if any(key in row for row in every)})
         # Impacts are inverse distances, which may differ by orders of magnitude.
         axis.set(title=name, ylabel=label, yscale='log' if name.startswith('impact') else 'linear')
-    if has_regions:
-        draw_regions(*axes.flat[number - 2 : number], rows, num_central)
-    for axis in axes.flat[: number - has_regions]:
-        axis.set(xlabel='layer', xlim=(-0.7, rows[-1]['layer'] + 0.7))
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        set_layers(axis, every)
+    for name in with_regions:
+        bars, pie = next(places), next(places)
+        draw_regions(bars, pie, models[name], name if len(models) > 1 else '')
+        set_layers(bars, models[name].rows)
+    for axis in places:
+        axis.axis('off')
     return figure
 
 
-def draw_measures(axis: Axes, rows: list[dict], measures: dict[str, str]) -> None:
-    for index, (key, text) in enumerate(measures.items()):
-        of_layers = {}
-        for row in rows:
-            if math.isfinite(row.get(key, math.nan)):
-                of_layers.setdefault(row['layer'], []).append(row[key])
-        # Shifted a little, so that the points of several measures do not cover each other.
-        places = [layer + 0.12 * (index - (len(measures) - 1) / 2) for layer in of_layers]
-        axis.plot(places, [np.mean(values) for values in of_layers.values()], label=text, color=f'C{index}')
-        for place, values in zip(places, of_layers.values()):
-            axis.plot([place] * len(values), values, '.', color=f'C{index}', alpha=0.5)
-    # A line where the grid changes: distances in tokens are then of another unit.
+def set_layers(axis: Axes, rows: list[dict]) -> None:
+    axis.set(xlabel='layer', xlim=(-0.7, max(row['layer'] for row in rows) + 0.7))
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def draw_measures(axis: Axes, models: dict[str, Measured], measures: dict[str, str]) -> None:
+    """Draw a line through the means of each layer, and of a single model a point for each head."""
+    alone = len(models) == 1
+    for (name, model), dashes in zip(models.items(), cycle(('-', '--', ':', '-.'))):
+        for index, (key, text) in enumerate(measures.items()):
+            of_layers = {}
+            for row in model.rows:
+                if math.isfinite(row.get(key, math.nan)):
+                    of_layers.setdefault(row['layer'], []).append(row[key])
+            if not of_layers:
+                continue
+            # Shifted a little, so that the points of several measures do not cover each other.
+            places = [layer + 0.12 * (index - (len(measures) - 1) / 2) * alone for layer in of_layers]
+            means = [np.mean(values) for values in of_layers.values()]
+            label = text if alone else f'{name}, {text}'
+            axis.plot(places, means, label=label, color=f'C{index}', linestyle=dashes)
+            for place, values in zip(places, of_layers.values()):
+                if alone:
+                    axis.plot([place] * len(values), values, '.', color=f'C{index}', alpha=0.5)
+        draw_borders(axis, model.rows)
+    axis.grid(alpha=0.3)
+    if len(measures) * len(models) > 1:
+        axis.legend(fontsize=8 if alone else 6)
+
+
+def draw_borders(axis: Axes, rows: list[dict]) -> None:
+    """Draw a line where the grid changes: distances in tokens are then of another unit."""
     last = {row['layer']: (row['height'], row['width']) for row in rows}
     for layer, grid in last.items():
         if layer and grid != last[layer - 1]:
             axis.axvline(layer - 0.5, color='grey', linestyle=':', linewidth=1)
-    axis.grid(alpha=0.3)
-    if len(measures) > 1:
-        axis.legend(fontsize=8)
 
 
-def draw_regions(bars: Axes, pie: Axes, rows: list[dict], num_central: int) -> None:
+def draw_regions(bars: Axes, pie: Axes, model: Measured, name: str) -> None:
     """Draw how many layers and heads belong to each region, of every block and of the whole (PerViT, figure 5).
 
     Args:
         bars: Axes of the bars, one for each block.
         pie: Axes of the pie of the whole model.
-        rows: What `measure_model` returned.
-        num_central: Layers of each block that are no attention and count as central (PerViT, footnote 7).
+        model: What was measured; `num_central` layers of each block are no attention and count as central (PerViT,
+            footnote 7).
+        name: Of the model, for the titles.
     """
+    rows, name = model.rows, f'{name}\n' if name else ''
     layers = sorted({row['layer'] for row in rows if 'region' in row})
     bottom, totals = np.zeros(len(layers)), []
     colors = [matplotlib.colormaps['viridis'](index / (len(REGIONS) - 1)) for index in range(len(REGIONS))]
     for index, (region, color) in enumerate(zip(REGIONS, colors)):
         number = [sum(row['layer'] == layer and row.get('region') == region for row in rows) for layer in layers]
-        number = np.array(number) + (num_central if index == 0 else 0)
+        number = np.array(number) + (model.num_central if index == 0 else 0)
         bars.bar(layers, number, bottom=bottom, label=region, color=color)
         bottom += number
         totals.append(number.sum())
-    bars.set(title=REGIONS_TITLE, ylabel='layers and heads', ylim=(0, 1.35 * bottom.max()))
+    bars.set(title=name + REGIONS_TITLE, ylabel='layers and heads', ylim=(0, 1.35 * bottom.max()))
     bars.legend(fontsize=8, ncols=2, loc='upper center')
     pie.pie(
         totals, labels=[f'{100 * total / sum(totals):.0f} %' for total in totals], colors=colors, counterclock=False
     )
-    pie.set(title='regions, all layers')
+    pie.set(title=f'{name}regions, all layers')
 
 
 def print_means(rows: list[dict], title: str) -> None:

@@ -63,6 +63,17 @@ def parse_args() -> argparse.Namespace:
         'AttentionStatisticsHook logs)',
     )
     parser.add_argument(
+        '--by-layer',
+        action='store_true',
+        help='a panel for each layer of a measure of attention, with a line for each head and a black one for their '
+        'mean (ConViT, figure 6); the hook logs heads with per_head=True',
+    )
+    parser.add_argument(
+        '--by-run',
+        action='store_true',
+        help='a panel for each run of a measure of attention, on one scale (ConViT, figure 5)',
+    )
+    parser.add_argument(
         '--names', nargs='+', metavar='NAME', help='a name for each run (default: the ends of the paths)'
     )
     parser.add_argument(
@@ -100,7 +111,7 @@ def main() -> None:
         for name, log in logs.items()
     ]
     report.write_json('log.json', document)
-    report.write_figure('log.png', draw(logs, keys, args.smooth))
+    report.write_figure('log.png', draw(logs, keys, args.smooth, args.by_layer, args.by_run))
     print_runs(document, keys if args.keys else [key for key in keys if key == 'loss' or is_metric(key, logs)])
     print(report)
 
@@ -180,12 +191,26 @@ def summarize(curve: Curve) -> dict[str, dict[str, float]]:
     return {name: dict(iteration=iteration, value=curve[iteration]) for name, iteration in chosen.items()}
 
 
-def draw(logs: dict[str, TrainingLog], keys: list[str], weight: float) -> Figure:
-    """Draw a panel for each key, or each measure of attention, with lines for each run, and the runs' names above."""
+def draw(
+    logs: dict[str, TrainingLog], keys: list[str], weight: float, by_layer: bool = False, by_run: bool = False
+) -> Figure:
+    """Draw a panel for each key, or each measure of attention, with lines for each run, and the runs' names above.
+
+    Args:
+        logs: The runs by their names.
+        keys: What is drawn.
+        weight: See `smooth`.
+        by_layer: A measure of attention has a panel for each layer.
+        by_run: A measure of attention has a panel for each run, with the same scale.
+    """
     panels = {}
-    for key in keys:
+    for key in sorted(keys, key=place_of):
         match = ATTENTION.fullmatch(key)
-        panels.setdefault(match['measure'] if match else key, []).append(key)
+        measure = match['measure'] if match else key
+        of_layer = f', layer {match["layer"]}' if match and by_layer else ''
+        for name in logs if match and by_run else [None]:
+            of_run, runs = (f', {name}', {name: logs[name]}) if name else ('', logs)
+            panels.setdefault(measure + of_layer + of_run, (measure, runs, []))[2].append(key)
     columns = min(MAX_COLUMNS, math.ceil(math.sqrt(len(panels))))
     lines = math.ceil(len(panels) / columns)
     legend_columns = columns if max(map(len, logs)) < 40 else 1
@@ -193,13 +218,16 @@ def draw(logs: dict[str, TrainingLog], keys: list[str], weight: float) -> Figure
     figure = Figure(figsize=(max(4 * columns, 6), 3 * lines + legend_height), layout='constrained')
     axes = figure.subplots(lines, columns, squeeze=False).ravel()
     styles = dict(zip(logs, zip(cycle(COLORS), cycle(DASHES))))
-    for axis, (title, of_panel) in zip(axes, panels.items()):
+    scales = {}
+    for axis, (title, (measure, runs, of_panel)) in zip(axes, panels.items()):
         axis.set_title(title, fontsize=9)
         axis.set_xlabel('iteration', fontsize=8)
         axis.tick_params(labelsize=7)
         axis.grid(alpha=0.3)
         if ATTENTION.fullmatch(of_panel[0]):
-            draw_layers(axis, logs, of_panel, styles)
+            (draw_heads if by_layer else draw_layers)(axis, runs, of_panel, styles)
+            if by_layer or by_run:
+                axis.sharey(scales.setdefault(measure, axis))
             continue
         (key,) = of_panel
         for name, log in logs.items():
@@ -227,18 +255,37 @@ def draw_layers(
             color, dashes = LAYER_COLORS(norm(layer)), styles[name][1]
             for curve in curves if len(curves) > 1 else ():
                 axis.plot(list(curve), list(curve.values()), color=color, alpha=0.3, linewidth=0.7)
-            mean = {
-                iteration: sum(curve[iteration] for curve in curves) / len(curves)
-                for iteration in (curves[0] if curves else ())
-                if all(iteration in curve for curve in curves)
-            }
-            draw_curve(axis, mean, (color, dashes), 0.0)
+            draw_curve(axis, mean_of(curves), (color, dashes), 0.0)
     last = max(layers.values())
     boundaries, ticks = [layer - 0.5 for layer in range(last + 2)], range(0, last + 1, max(1, last // 4))
     colors = ScalarMappable(norm, LAYER_COLORS)
     bar = axis.figure.colorbar(colors, ax=axis, boundaries=boundaries, ticks=ticks)
     bar.set_label('layer', fontsize=7)
     bar.ax.tick_params(labelsize=6)
+
+
+def draw_heads(axis: Axes, logs: dict[str, TrainingLog], keys: list[str], styles: dict[str, tuple[str, str]]) -> None:
+    """Draw a measure of the heads of one layer: a line for each, and a black one for their mean."""
+    for name, log in logs.items():
+        curves = [log.curves[key] for key in keys if key in log.curves]
+        for curve in curves:
+            axis.plot(list(curve), list(curve.values()), linestyle=styles[name][1], linewidth=0.9)
+        draw_curve(axis, mean_of(curves), ('black', styles[name][1]), 0.0)
+
+
+def mean_of(curves: list[Curve]) -> Curve:
+    """The mean of some curves at the iterations that all of them have."""
+    return {
+        iteration: sum(curve[iteration] for curve in curves) / len(curves)
+        for iteration in (curves[0] if curves else ())
+        if all(iteration in curve for curve in curves)
+    }
+
+
+def place_of(key: str) -> tuple[int, int]:
+    """The layer and head of a measure of attention, by which its lines are sorted; of others none."""
+    match = ATTENTION.fullmatch(key)
+    return (int(match['layer']), int(match['head'] or 0)) if match else (-1, 0)
 
 
 def is_smoothed(key: str, log: TrainingLog) -> bool:

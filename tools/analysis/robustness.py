@@ -10,6 +10,9 @@ after they are loaded; classifiers get them corrupted after the crop, or with --
 Attacks (--attack): tests each classifier or segmentor on adversarial images of its test set, for each attack and
 epsilon: white-box, untargeted, in the L-infinity ball, after resizing and before normalisation.
 
+With --vary the models are tested with several values of a setting, and the means over the corruptions are drawn over
+it (VARS, figure 6).
+
 All models get the same images. The result of each test is kept as soon as it is done: after an interruption, the same
 call goes on.
 """
@@ -26,6 +29,7 @@ import bioattn_mm.process_settings  # noqa: F401
 import numpy as np
 from imagecorruptions import get_corruption_names
 from matplotlib.figure import Figure
+from mmengine.config import Config
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -52,6 +56,8 @@ def parse_args() -> argparse.Namespace:
         '--out robustness',
         'analysis/robustness.py configs/transnext/transnext-micro_8xb128_in1k.py transnext_micro_224_1k.pth '
         '--attack fgsm pgd --epsilon 1/255 4/255 --out attacks',
+        'analysis/robustness.py configs/vars/rvt-tiny-vars-d_8xb128_in1k.py vars.pth '
+        '--vary model.backbone.num_steps 1 3 5 7 --out steps',
     )
     parser.add_config()
     parser.add_checkpoint()
@@ -87,6 +93,13 @@ def parse_args() -> argparse.Namespace:
         '--imagenet-c',
         metavar='DIR',
         help='test classifiers of ImageNet-1k on the files of ImageNet-C, DIR/CORRUPTION/SEVERITY',
+    )
+    corruptions.add_argument(
+        '--vary',
+        nargs='+',
+        metavar='KEY',
+        help='key of a number in the configs and values for it: each model is tested with each, and drawn over it; '
+        'without values each model stands at that of its config',
     )
     attacks = parser.add_argument_group('attacks')
     attacks.add_argument(
@@ -124,7 +137,7 @@ def read_study(args: argparse.Namespace) -> Corruptions | Attacks:
         refuse(args, '--attack', 'epsilon', 'steps', 'step_size', 'restarts')
         names, severities = args.corruptions or get_corruption_names(), args.severities or list(SEVERITIES)
         return Corruptions(names, severities, args.imagenet_c)
-    if args.corruptions or args.severities or args.imagenet_c:
+    if args.corruptions or args.severities or args.imagenet_c or args.vary:
         raise InputError('--attack takes no corruptions: measure them by another call')
     if 'pgd' not in args.attack:
         refuse(args, '--attack pgd', 'steps', 'step_size', 'restarts')
@@ -144,13 +157,22 @@ def refuse(args: argparse.Namespace, needed: str, *names: str) -> None:
 def main() -> None:
     args = parse_args()
     study = read_study(args)
-    models = {}
+    models, places = {}, {}
+    key, *values = args.vary or [None]
     for path, checkpoint in ((args.config, args.checkpoint), *args.compare):
         options = dict(mini=args.mini, cfg_options=args.cfg_options)
         config = load_config(path, dataloaders=('test_dataloader',), **options)
         for condition in study.conditions:
             study.change(copy.deepcopy(config), *condition)  # so that none is found to be impossible after hours
-        models[unique_name(path, models)] = TrainedModel.read(config, checkpoint)
+        name = unique_name(path, models)
+        for value in [*map(number_of, values)] or [None]:
+            changed = copy.deepcopy(config)
+            if value is not None:
+                changed.merge_from_dict({key: value})
+            of_value = name if value is None else f'{name}, {value:g}'
+            models[of_value] = TrainedModel.read(changed, checkpoint)
+            if key:
+                places[of_value] = setting_of(changed, key)
     report = Report(args.out, *FILES, overwrite=True)
     logs = report.path('logs')
     results = Results(report.path('results'), models, study.settings)
@@ -160,15 +182,41 @@ def main() -> None:
     for name in models:
         metric = choose_metric(results.load(name, *CLEAN), metric)
     measure_all(models, study, study.conditions, results, logs)
-    write = write_attacks if args.attack else write_corruptions
-    write(report, metric, study, models, results)
+    if args.attack:
+        write_attacks(report, metric, study, models, results)
+    else:
+        write_corruptions(report, metric, study, models, results, key, places)
     print(report)
 
 
+def number_of(text: str) -> float:
+    """A value of `--vary`."""
+    try:
+        return int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        raise InputError(f'--vary takes a key and numbers, got {text}') from None
+
+
+def setting_of(config: Config, key: str) -> float:
+    """A number in a config by its dotted key."""
+    value = config
+    for part in key.split('.'):
+        value = value.get(part) if isinstance(value, dict) else None
+    if not isinstance(value, (int, float)):
+        raise InputError(f'--vary {key}: {config.filename} has no such number, so name values')
+    return value
+
+
 def write_corruptions(
-    report: Report, metric: str, study: Corruptions, models: dict[str, TrainedModel], results: Results
+    report: Report,
+    metric: str,
+    study: Corruptions,
+    models: dict[str, TrainedModel],
+    results: Results,
+    key: str | None,
+    places: dict[str, float],
 ) -> None:
-    """Write and print a metric under corruption."""
+    """Write and print a metric under corruption, and draw it, over a setting that has a value for each model, too."""
     values = results.values(metric, [CLEAN, *study.conditions])
     rows = [
         dict(model=name, corruption=corruption, severity=severity, metric=metric, value=value)
@@ -193,7 +241,7 @@ def write_corruptions(
     about = [dict(model=name, **results.models[name], **summaries[name], corruptions=means[name]) for name in values]
     report.write_csv('robustness.csv', rows)
     report.write_json('robustness.json', dict(metric=metric, imagenet_c=study.imagenet_c, models=about))
-    report.write_figure('robustness.png', draw_corruptions(metric, values, means, summaries))
+    report.write_figure('robustness.png', draw_corruptions(metric, values, means, summaries, key, places))
 
     title = f'{metric}: clean images, mean over corruptions and severities (mPC), ratio (rPC)'
     columns = ['clean', 'mPC', 'rPC']
@@ -268,13 +316,30 @@ def measure_all(
 
 
 def draw_corruptions(
-    metric: str, values: dict[str, dict], means: dict[str, dict], summaries: dict[str, dict]
+    metric: str,
+    values: dict[str, dict],
+    means: dict[str, dict],
+    summaries: dict[str, dict],
+    key: str | None,
+    places: dict[str, float],
 ) -> Figure:
-    """Draw the metric over the severity (mean over corruptions) and for each corruption (mean over severities)."""
+    """Draw the metric over the severity (mean over corruptions) and for each corruption (mean over severities).
+
+    A setting that is varied has a third panel, where the means are drawn over it.
+    """
     corruptions = list(next(iter(means.values())))
     width = 4 + 0.3 * len(corruptions) * (1 + len(values) / 2)
-    figure = Figure(figsize=(4.5 + width, 4.5), layout='constrained')
-    left, right = figure.subplots(1, 2, width_ratios=(4.5, width), sharey=True)
+    widths = (4.5, width, *([3.5] if places else []))
+    figure = Figure(figsize=(sum(widths), 4.5), layout='constrained')
+    left, right, *third = figure.subplots(1, len(widths), width_ratios=widths, sharey=True)
+    for axis in third:
+        for label, of_place in (
+            ('mean over corruptions', {name: summary['mPC'] for name, summary in summaries.items()}),
+            ('images as they are', {name: summary['clean'] for name, summary in summaries.items()}),
+        ):
+            axis.plot(*zip(*sorted((places[name], value) for name, value in of_place.items())), 'o-', label=label)
+        axis.set(xlabel=key, xticks=sorted(places.values()))
+        axis.legend(fontsize=7)
     for index, (name, of_model) in enumerate(values.items()):
         severities = sorted({severity for _, severity in of_model})
         curve = [np.mean([v for (_, severity), v in of_model.items() if severity == s]) for s in severities]
@@ -288,7 +353,7 @@ def draw_corruptions(
     right.set_title('mean over severities (dotted: images as they are)', fontsize=9)
     labels = [name.replace('_', ' ') for name in corruptions]
     right.set_xticks(range(len(labels)), labels, rotation=60, ha='right')
-    for axis in (left, right):
+    for axis in (left, right, *third):
         axis.grid(axis='y', alpha=0.3)
         axis.tick_params(labelsize=8)
     return figure
