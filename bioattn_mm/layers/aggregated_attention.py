@@ -27,6 +27,7 @@ from .arguments import check_window, full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps
 from .building import build_layer
 from .grid import Grid
+from .half_precision import LayerNorm
 from .log_cpb import PositionBias, cell_centres
 
 
@@ -108,6 +109,8 @@ class AggregatedAttention(nn.Module):
             the same methods.
     """
 
+    cast_at_once = ('q', 'kv', 'pool_proj', 'pool_norm', 'proj')
+
     def __init__(
         self,
         embed_dims: int,
@@ -128,7 +131,7 @@ class AggregatedAttention(nn.Module):
         self.kv = nn.Linear(embed_dims, 2 * embed_dims)
         self.scale = build_layer(scale or DEFAULT_SCALE, num_heads=num_heads, head_dims=head_dims)
         self.pool_proj = nn.Conv2d(embed_dims, embed_dims, 1)
-        self.pool_norm = nn.LayerNorm(embed_dims)
+        self.pool_norm = LayerNorm(embed_dims)
         self.window_bias = nn.Parameter(trunc_normal_(torch.empty(num_heads, window_size**2), std=0.0004))
         self.position_bias = position_bias
         if hasattr(position_bias, 'of_window'):
@@ -305,6 +308,8 @@ class LengthScaledAttention(nn.Module):
         position_bias: Position bias between queries and keys.
         scale: As in `AggregatedAttention`.
     """
+
+    cast_at_once = ('qkv', 'proj')
 
     def __init__(
         self, embed_dims: int, num_heads: int, position_bias: PositionBias, scale: dict | None = None

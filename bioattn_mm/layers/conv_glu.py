@@ -21,6 +21,9 @@ class ConvGLU(nn.Module):
         ratio: Expansion ratio of an MLP of the same cost; the gated network is 2/3 as wide.
     """
 
+    # The convolution, and the bias before it, are float32 in the gate's operator.
+    cast_at_once = ('fc1.weight', 'fc2')
+
     def __init__(self, embed_dims: int, ratio: float) -> None:
         super().__init__()
         hidden_dims = int(2 * int(embed_dims * ratio) / 3)

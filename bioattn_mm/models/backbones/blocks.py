@@ -15,13 +15,23 @@ class Block(nn.Module):
         attn: Attention; takes and returns tokens of the block's shape.
         mlp: Feed-forward network; the same.
         drop_path: Probability of skipping a branch in training (stochastic depth).
+        norm_layer: Class of the two norms.
     """
 
-    def __init__(self, embed_dims: int, attn: nn.Module, mlp: nn.Module, drop_path: float) -> None:
+    cast_at_once = ('norm1', 'norm2')
+
+    def __init__(
+        self,
+        embed_dims: int,
+        attn: nn.Module,
+        mlp: nn.Module,
+        drop_path: float,
+        norm_layer: type[nn.LayerNorm] = nn.LayerNorm,
+    ) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(embed_dims, eps=1e-6)
+        self.norm1 = norm_layer(embed_dims, eps=1e-6)
         self.attn = attn
-        self.norm2 = nn.LayerNorm(embed_dims, eps=1e-6)
+        self.norm2 = norm_layer(embed_dims, eps=1e-6)
         self.mlp = mlp
         self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
 

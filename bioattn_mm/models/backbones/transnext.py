@@ -23,6 +23,7 @@ from ...layers import (
 )
 from ...layers.aggregated_attention import pooled_grid_of
 from ...layers.attention_maps import Grid
+from ...layers.half_precision import LayerNorm, copied_weights
 from ...registry import MODELS
 from .base import HierarchicalBackbone
 from .blocks import Block, init_linear, run_block
@@ -37,10 +38,12 @@ TEST_MODES = (*BIAS_MODES, 'unscaled')
 class PatchEmbed(nn.Module):
     """Overlapping patch embedding as in PVTv2: strided convolution and LayerNorm."""
 
+    cast_at_once = ('proj', 'norm')
+
     def __init__(self, in_channels: int, embed_dims: int, patch_size: int, stride: int) -> None:
         super().__init__()
         self.proj = nn.Conv2d(in_channels, embed_dims, patch_size, stride, padding=patch_size // 2)
-        self.norm = nn.LayerNorm(embed_dims)
+        self.norm = LayerNorm(embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) to (B, H', W', C')."""
@@ -50,19 +53,22 @@ class PatchEmbed(nn.Module):
 class Stage(nn.Module):
     """Patch embedding, blocks, and the LayerNorm of the stage's output."""
 
+    cast_at_once = ('norm',)
+
     def __init__(self, patch_embed: PatchEmbed, blocks: list[Block], embed_dims: int, with_cp: bool) -> None:
         super().__init__()
         self.patch_embed = patch_embed
         self.blocks = nn.ModuleList(blocks)
-        self.norm = nn.LayerNorm(embed_dims, eps=1e-6)
+        self.norm = LayerNorm(embed_dims, eps=1e-6)
         self.with_cp = with_cp
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) to (B, C', H', W'), with the channels last in memory."""
-        x = self.patch_embed(x)
-        for block in self.blocks:
-            x = run_block(block, x, self.with_cp)
-        return self.norm(x).permute(0, 3, 1, 2)
+        with copied_weights(self):
+            x = self.patch_embed(x)
+            for block in self.blocks:
+                x = run_block(block, x, self.with_cp)
+            return self.norm(x).permute(0, 3, 1, 2)
 
 
 @MODELS.register_module()
@@ -184,6 +190,7 @@ class TransNeXt(HierarchicalBackbone):
                     ),
                     build_layer({'type': ConvGLU, **(channel_mixer or {})}, **stage_settings),
                     drop_path_rates.pop(0),
+                    norm_layer=LayerNorm,
                 )
                 for _ in range(depth)
             ]

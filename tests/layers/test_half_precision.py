@@ -1,0 +1,160 @@
+"""Copies of weights and LayerNorm under autocast: the values of autocast itself, with a fraction of its casts."""
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bioattn_mm.layers import half_precision
+from bioattn_mm.layers.half_precision import LayerNorm, copied_weights
+from bioattn_mm.models import TransNeXt
+
+SMALL = dict(embed_dims=(8, 8, 16, 16), num_heads=(1, 1, 2, 2), depths=(1, 1, 2, 1))
+
+
+def model(**options) -> TransNeXt:
+    torch.manual_seed(0)
+    return TransNeXt(SMALL, drop_path_rate=0.5, **options).train()
+
+
+def step(backbone: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """Outputs and gradients of a step under autocast."""
+    torch.manual_seed(1)
+    with torch.autocast('cpu', torch.bfloat16):
+        outputs = backbone(torch.randn(2, 3, 64, 48))
+    sum(output.float().square().mean() for output in outputs).backward()
+    return list(outputs), [parameter.grad for parameter in backbone.parameters()]
+
+
+@pytest.fixture
+def without_copies(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    name = 'bioattn_mm.models.backbones.transnext.copied_weights'
+    return lambda: monkeypatch.setattr(name, lambda module: nullcontext())
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LayerNorm takes bfloat16 on the CPU as it does on a GPU."""
+    monkeypatch.setattr(half_precision, 'takes_bfloat16', torch.is_autocast_enabled)
+
+
+@pytest.mark.parametrize('options', [dict(), dict(with_cp=True), dict(frozen_stages=1)], ids=str)
+def test_values_of_autocast(options: dict, without_copies: Callable[[], None]) -> None:
+    with_copies = model(**options)
+    names = list(dict(with_copies.named_parameters()))
+    results = step(with_copies)
+    parameters = dict(with_copies.named_parameters())
+    assert list(parameters) == names
+    assert {type(value) for value in parameters.values()} == {nn.Parameter}
+    assert {value.dtype for value in parameters.values()} == {torch.float32}
+    without_copies()
+    torch.testing.assert_close(results, step(model(**options)), rtol=0, atol=0)
+
+
+def test_gradients_are_accumulated() -> None:
+    backbone = model()
+    once = [gradient.clone() for gradient in step(backbone)[1]]
+    twice = step(backbone)[1]
+    torch.testing.assert_close(twice, [2 * gradient for gradient in once], rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures('as_on_a_gpu')
+def test_layer_norm_in_bfloat16(without_copies: Callable[[], None]) -> None:
+    torch.manual_seed(0)
+    norm, x = LayerNorm(64), 3 + torch.randn(5, 64)
+    nn.init.normal_(norm.weight, 1, 0.1)
+    nn.init.normal_(norm.bias)
+    expected = norm(x)
+    with torch.autocast('cpu', torch.bfloat16):
+        output = norm(x)
+    assert output.dtype == torch.bfloat16
+    # The input, weights and output are rounded to 1/256; of the input 3 is the mean.
+    torch.testing.assert_close(output.float(), expected, rtol=0.02, atol=0.03)
+
+    results = step(model())
+    assert [{tensor.dtype for tensor in tensors} for tensors in results] == [{torch.bfloat16}, {torch.float32}]
+    without_copies()
+    torch.testing.assert_close(results, step(model()), rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures('as_on_a_gpu')
+def test_losses_follow_those_of_float32() -> None:
+    losses = []
+    for enabled in (False, True):
+        backbone = model()
+        optimizer = torch.optim.AdamW(backbone.parameters(), 1e-3)
+        losses.append([])
+        for seed in range(4):
+            torch.manual_seed(seed)
+            with torch.autocast('cpu', torch.bfloat16, enabled):
+                outputs = backbone(torch.randn(2, 3, 64, 48))
+            loss = sum((output.float() - 1).square().mean() for output in outputs)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses[-1].append(loss.item())
+    assert losses[1] == pytest.approx(losses[0], rel=0.01)
+    assert losses[1] != losses[0]
+
+
+class Casts(TorchDispatchMode):
+    """Counts casts from one dtype to another, by that of the result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = Counter()
+
+    def __torch_dispatch__(
+        self, function: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        result = function(*args, **(kwargs or {}))
+        if function is torch.ops.aten._to_copy.default and args[0].is_floating_point():
+            self.number[result.dtype] += 1
+        return result
+
+
+@pytest.mark.usefixtures('as_on_a_gpu')
+def test_number_of_casts(without_copies: Callable[[], None]) -> None:
+    backbone = model()
+    step(backbone)  # makes the constants of this size
+    with Casts() as casts:
+        step(backbone)
+    without_copies()
+    with Casts() as others:
+        step(backbone)
+    # Weights and biases of two norms, three tensors of ConvGLU, and attention's five layers in stages 1 to 3, two in
+    # stage 4; in each stage those of two norms and a convolution.
+    copied = 4 * (4 + 3 + 10) + (4 + 3 + 4) + 4 * 6
+    assert others.number - casts.number == {torch.bfloat16: copied, torch.float32: copied}
+
+
+def test_a_gpu_takes_bfloat16_and_keeps_float16_apart() -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        norm, x = LayerNorm(8, device='cuda'), torch.empty(2, 8, device='cuda')
+        dtypes = []
+        for dtype in (torch.bfloat16, torch.float16):
+            torch.set_autocast_enabled('cuda', True)
+            torch.set_autocast_dtype('cuda', dtype)
+            try:
+                dtypes.append(norm(x.to(dtype)).dtype)
+            finally:
+                torch.set_autocast_enabled('cuda', False)
+                torch.set_autocast_dtype('cuda', torch.float16)
+                torch.clear_autocast_cache()
+    assert dtypes == [torch.bfloat16, torch.float32]
+
+
+def test_weights_are_back_after_an_error() -> None:
+    backbone = model()
+    stage = backbone.stages[0]
+    weight = stage.blocks[0].attn.q.weight
+    with pytest.raises(ZeroDivisionError), torch.autocast('cpu', torch.bfloat16), copied_weights(stage):
+        assert stage.blocks[0].attn.q.weight.dtype == torch.bfloat16
+        assert stage.blocks[0].mlp.dwconv.weight.dtype == torch.float32
+        raise ZeroDivisionError
+    assert stage.blocks[0].attn.q.weight is weight
