@@ -20,8 +20,9 @@ export OMP_WAIT_POLICY ?= PASSIVE
 # modules of the upstream libraries anew, for 10 seconds or more.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Tests run side by side, each file in one process, and share the cores.
-JOBS ?= 2
+# Tests run side by side, each file in one process, and share the cores. They often wait, for processes and for files:
+# a third process then finds work for two cores. Each takes up to 3 GB of memory.
+JOBS ?= $(or $(shell awk '/MemAvailable/ { print ($$2 > 12000000 ? 3 : 2) }' /proc/meminfo 2> /dev/null),2)
 THREADS ?= $(shell n=$$(( $$(nproc) / $(JOBS) )); echo $$(( n > 0 ? n : 1 )))
 PYTEST = OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 

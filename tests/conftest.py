@@ -22,15 +22,17 @@ ROOT = Path(__file__).parents[1]
 NUM_TRAIN, NUM_VAL = 120, 20
 
 
-# The dearest files, most of which run trainings, by what they cost.
+# The dearest files, most of which run trainings, by what they cost; but the second and the third need no miniatures,
+# which the first one draws, and for which other workers would wait.
 LONGEST = (
     'test_every_config.py',
+    'test_aggregated_attention_cuda.py',
+    'test_configs.py',
     'test_real_run.py',
     'test_train_and_test.py',
     'test_interruption.py',
     'test_strategies.py',
     'test_elastic.py',
-    'test_configs.py',
     'test_published_settings.py',
     'test_notebooks.py',
     'test_mmdet.py',
@@ -44,9 +46,9 @@ LONGEST = (
     'test_robustness.py',
     'test_amp.py',
     'test_losses.py',
+    'test_printed.py',
     'test_distributed.py',
     'test_registry.py',
-    'test_aggregated_attention_cuda.py',
     'test_convert_checkpoint.py',
     'test_shards.py',
     'test_vars.py',

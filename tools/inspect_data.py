@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """Look at a dataset before training on it: images with their ground truth, statistics, and what is wrong.
 
-Draws images as the training sees them, after augmentation; counts objects or pixels of each class, sizes of images
-and boxes, objects in an image; and lists annotations that are wrong: ids of categories, labels and images that do not
+Draws images as the training sees them, after augmentation; counts objects, pixels or images of each class, sizes of
+images and boxes, objects in an image; and lists what is wrong: ids of categories, labels and images that do not
 exist, boxes outside of the image or without area, masks and label maps of another size than their image, images that
 are missing, cannot be read or stand twice. Ends with exit code 1 if something is wrong. Images without annotations
 are legal, and counted.
@@ -40,13 +40,21 @@ from bioattn_mm.run_config.classes import leaf_dataset_configs
 from bioattn_mm.run_config.config import load_config
 from bioattn_mm.run_config.own_data import data_arguments
 from bioattn_mm.run_config.own_data.folders import temporary_file
-from bioattn_mm.run_config.pipelines import LOAD_CHANNELS, build_dataset, find_dicts, image_kind, loads_masks
+from bioattn_mm.run_config.pipelines import (
+    LOAD_CHANNELS,
+    build_dataset,
+    data_preprocessor_of,
+    find_dicts,
+    image_kind,
+    loads_masks,
+)
 from bioattn_mm.runtime.channels import ImageKind, shown
 
 SAMPLES = 'samples'  # folder of the images that are drawn
 FILES = ('samples.png', 'statistics.png', 'statistics.json', 'classes.csv', 'images.csv', 'problems.csv')
 SHEET_COLUMNS = 3
 OPACITY = 0.5  # of what is drawn over an image
+CLASSIFIED_SIZE = 448  # of the short side of a drawing, in pixels, where the class is written into the image
 SEED = 0  # of the augmentation of what is drawn
 NUM_PRINTED = 3  # problems of each kind
 MAX_BARS = 60  # classes in the drawing
@@ -127,7 +135,7 @@ def main() -> None:
     found = inspect(config, dataloader, args.max_images, args.decode, problems)
     if not found.files and not found.problems:
         raise InputError(f'no images in the dataset of {dataloader}: its folders or its list of images are empty')
-    unit = 'pixels' if config.default_scope == 'mmseg' else 'objects'
+    unit = dict(mmseg='pixels', mmpretrain='images').get(config.default_scope, 'objects')
 
     as_training = args.split == 'train' and not args.original
     paths = draw_samples(config, dataloader, as_training, args.number, report, found, args.channels)
@@ -138,7 +146,7 @@ def main() -> None:
         for name, amount, images in zip(found.classes, found.amounts, found.images_of_class)
     ]
     images = [
-        dict(file=file, width=size[0], height=size[1], **{'classes' if unit == 'pixels' else 'objects': number})
+        dict(file=file, width=size[0], height=size[1], **{'objects' if unit == 'objects' else 'classes': number})
         for file, size, number in zip(found.files, found.sizes, found.numbers)
     ]
     report.write_csv('classes.csv', classes)
@@ -158,7 +166,7 @@ def main() -> None:
 
     print_table(f'{args.split} images of {args.config}', ('', 'number'), summary.items())
     cells = [row.values() for row in sorted(classes, key=lambda row: -row[unit]) if row['images']]
-    print_table('classes', ('class', unit, 'images'), cells)
+    print_table('classes', tuple(dict.fromkeys(('class', unit, 'images'))), cells)
     for note in notes:
         print(printable(note))
     print_problems(found.problems)
@@ -177,7 +185,7 @@ def check_channels(channels: tuple[int, ...] | None, kind: ImageKind | None) -> 
 
 def channels_of(config: Config, kind: ImageKind) -> dict[str, int | str]:
     """What the summary says of images that are not RGB in 8 bits."""
-    preprocessor = config.model.data_preprocessor
+    preprocessor = data_preprocessor_of(config)
     means = {name: ', '.join(f'{value:g}' for value in preprocessor[key]) for name, key in MEASURED.items()}
     return {'channels': kind.channels, 'depth': kind.dtype, **means}
 
@@ -260,7 +268,8 @@ def draw_samples(
         return []
     if as_training and length < len(found.files):  # with --max-images, fewer files were read
         found.notes.append(f'the training sees {length} of {len(found.files)} images (see filter_cfg of the dataset)')
-    visualizer = VISUALIZERS.build(dict(config.visualizer, name='inspect_data', vis_backends=None, alpha=OPACITY))
+    opacity = {} if config.default_scope == 'mmpretrain' else dict(alpha=OPACITY)
+    visualizer = VISUALIZERS.build(dict(config.visualizer, name='inspect_data', vis_backends=None, **opacity))
     visualizer.dataset_meta = dataset.metainfo
     kind, paths = image_kind(config), []
     for index in np.linspace(0, length - 1, min(number, length)).astype(int).tolist():
@@ -282,7 +291,10 @@ def draw_samples(
         image = np.ascontiguousarray((image if kind is None else shown(image, channels))[..., ::-1])
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')  # of boxes that reach the border
-            visualizer.add_datasample(path.stem, image, sample, draw_pred=False)
+            if config.default_scope == 'mmpretrain':
+                visualizer.visualize_cls(image, sample, draw_pred=False, resize=CLASSIFIED_SIZE)
+            else:
+                visualizer.add_datasample(path.stem, image, sample, draw_pred=False)
         mmcv.imwrite(visualizer.get_image()[..., ::-1], str(path))
         paths.append(path)
     return paths
@@ -292,7 +304,8 @@ def loading_steps(config: Config) -> list[ConfigDict]:
     """The steps of the training pipeline that load and pack an image, without those that change it."""
     steps = [step for step in find_dicts(config.get('train_dataloader')) if isinstance(step.get('type'), str)]
     chosen = {}
-    for names in (('LoadImageFromFile', LOAD_CHANNELS), ('LoadAnnotations',), ('Inputs',)):
+    annotations = [] if config.default_scope == 'mmpretrain' else [('LoadAnnotations',)]
+    for names in (('LoadImageFromFile', LOAD_CHANNELS), *annotations, ('Inputs',)):
         chosen[names] = next((step for step in steps if step['type'].endswith(names)), None)
         if chosen[names] is None:
             raise InputError(
@@ -305,8 +318,9 @@ def summarize(found: Inspection, unit: str) -> dict[str, int | str]:
     """The numbers of the summary by what they are of."""
     summary = {'images': len(found.files), 'images without annotations': found.num_empty}
     summary[f'classes of {len(found.classes)} that occur'] = int((found.images_of_class > 0).sum())
-    summary[unit] = int(found.amounts.sum())
-    summary['crowds and ignored objects' if unit == 'objects' else 'pixels that do not count'] = found.num_ignored
+    if unit != 'images':
+        summary[unit] = int(found.amounts.sum())
+        summary['crowds and ignored objects' if unit == 'objects' else 'pixels that do not count'] = found.num_ignored
     for name, values in measures_of(found, unit).items():
         if len(values):
             low, middle, high = np.percentile(values, (0, 50, 100))
@@ -319,6 +333,8 @@ def measures_of(found: Inspection, unit: str) -> dict[str, np.ndarray]:
     """What histograms are drawn of."""
     sizes = np.array(found.sizes).reshape(-1, 2)
     measures = {'width of images': sizes[:, 0], 'height of images': sizes[:, 1]}
+    if unit == 'images':
+        return measures
     if unit == 'pixels':
         return {**measures, 'classes in an image': np.array(found.numbers)}
     boxes = np.array(found.box_sizes).reshape(-1, 2)

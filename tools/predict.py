@@ -6,7 +6,8 @@ MODEL.onnx --help has the options for it.
 
 Writes a folder with an overlay of every image (PNG, of videos MP4) and with results for other programs: of
 detectors predictions.json in COCO's format, with masks as run lengths, or what --format says; of segmentors index
-PNGs with the palette of the classes. An image that cannot be used is named and left out, and the exit code is then 1.
+PNGs with the palette of the classes; of classifiers the scores in predictions.json. An image that cannot be used is
+named and left out, and the exit code is then 1.
 """
 
 import argparse

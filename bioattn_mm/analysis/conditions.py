@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from ..checkpoints import read_state_dict, weights_for
 from ..datasets.corruption import Corrupt
 from ..errors import InputError
+from ..run_config.pipelines import data_preprocessor_of
 from ..run_config.runner import without_initial_values
 from .attacks import Attack, attack_batch, fgsm, part_of_range, pgd
-from .images import ImageReader, PreparedImage, data_preprocessor_of
+from .images import ImageReader, PreparedImage
 from .models import SEED, TimmBackbone
 from .robustness import insert_corruption
 

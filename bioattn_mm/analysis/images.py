@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..datasets.transforms import name_bad_files
 from ..errors import InputError
-from ..run_config.pipelines import find_datasets, without_annotations
+from ..run_config.pipelines import data_preprocessor_of, find_datasets, without_annotations
 from ..runtime.inputs import IMAGE_SUFFIXES as SUFFIXES
 
 # Transforms that read the image, of the configs and of mmdet's and mmseg's inference APIs.
@@ -112,6 +112,8 @@ class ImageReader:
             else:
                 resize = dict(scale=(size[1], size[0]), keep_ratio=False)
             steps[resizes[0]] = dict(type='Resize', **resize)
+            # Classifiers' pipelines cut the middle out of what they have resized.
+            steps = [step for step in steps if step['type'].split('.')[-1] != 'CenterCrop']
         is_loader = [step['type'].split('.')[-1] in LOADERS for step in steps]
         self.load = Compose([step for step, loads in zip(steps, is_loader) if loads])
         name_bad_files(self.load)
@@ -144,12 +146,6 @@ class ImageReader:
         inputs = self.preprocessor(copy.deepcopy(batch), False)['inputs']
         shown = pixels.flip(0).permute(1, 2, 0).cpu().numpy().round().astype(np.uint8)
         return PreparedImage(path, tuple(sample.ori_shape[:2]), shown, inputs, batch)
-
-
-def data_preprocessor_of(config: Config) -> dict:
-    """The settings of the data preprocessor, which may stand beside the model, and in mmpretrain needs no type."""
-    settings = config.model.get('data_preprocessor') or config.get('data_preprocessor') or {}
-    return dict(type='ClsDataPreprocessor') | settings if config.default_scope == 'mmpretrain' else settings
 
 
 def shorter_side(config: Config) -> int | None:

@@ -227,7 +227,8 @@ def weights_for(
         model: The model; may be on the meta device.
         path: File of the weights, for messages.
         weights: The weights in the file.
-        any_classes: Accept those of a model with other classes, without what goes by their number.
+        any_classes: Accept those of a model with other classes, without what goes by their number, and of images of
+            three channels.
 
     Raises:
         InputError: They do not fit the model.
@@ -235,10 +236,35 @@ def weights_for(
     weights, own = dict(weights), model.state_dict()
     for hook in model._load_state_dict_pre_hooks.values():
         hook(weights, '', {}, True, [], [], [])
-    for name in other_classes(weights, own) if any_classes else ():
-        del weights[name], own[name]
+    if any_classes:
+        convert_first_conv(model, path, weights)
+        for name in other_classes(weights, own):
+            del weights[name], own[name]
     check_fit(path, weights, own)
     return weights
+
+
+def convert_first_conv(model: nn.Module, path: str, weights: dict[str, Tensor]) -> str | None:
+    """Convert weights of a whole model in place for images of another number of channels, see `convert_channels`.
+
+    Args:
+        model: The model; may be on the meta device.
+        path: File of the weights, for messages.
+        weights: The weights under the names of the model.
+
+    Returns:
+        What was converted, for the log; None if they have the channels of the model.
+
+    Raises:
+        InputError: They cannot be converted.
+    """
+    name = f'backbone.{getattr(getattr(model, "backbone", None), "first_conv", None)}.weight'
+    if name not in weights:
+        return None
+    before, weights[name] = weights[name], convert_channels(path, weights[name], model.get_parameter(name).shape[1])
+    if weights[name] is before:
+        return None
+    return f'{name} from {before.shape[1]} to {weights[name].shape[1]}'
 
 
 def other_classes(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> list[str]:

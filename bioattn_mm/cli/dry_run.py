@@ -21,6 +21,7 @@ from ..engine.ema import unwrapped
 from ..engine.step_log import peak_memory
 from ..engine.sync_batch_norm import CPUSyncBatchNorm
 from ..errors import InputError
+from ..run_config.pipelines import data_preprocessor_of, image_kind
 from ..run_config.runner import build_runner, failures_in_one_line, now
 from .readable_log import groups_table, optimizer_groups, readable_log
 
@@ -182,11 +183,12 @@ def precision(wrapper: BaseOptimWrapper) -> str:
 
 def pixel_normalisation(config: Config) -> str:
     """Channel order, mean and standard deviation that pixel values are normalised with."""
-    preprocessor = config.model.get('data_preprocessor') or {}
+    preprocessor = data_preprocessor_of(config)
     if not preprocessor.get('mean'):
         return 'not normalised'
-    order = 'RGB' if preprocessor.get('bgr_to_rgb') or preprocessor.get('to_rgb') else 'BGR'
-    return f'{order}, mean {list(preprocessor.mean)}, standard deviation {list(preprocessor.std)}'
+    is_rgb = preprocessor.get('bgr_to_rgb') or preprocessor.get('to_rgb')
+    order = 'channels as in the files' if image_kind(config) else 'RGB' if is_rgb else 'BGR'
+    return f'{order}, mean {list(preprocessor["mean"])}, standard deviation {list(preprocessor["std"])}'
 
 
 def normalisation_layers(model: nn.Module) -> str:

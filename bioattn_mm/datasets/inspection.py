@@ -1,4 +1,4 @@
-"""What a dataset holds, and what is wrong with it: annotations in COCO's format, and folders of label maps.
+"""What a dataset holds, and what is wrong with it: annotations in COCO's format, label maps, classes of images.
 
 The files of annotations are checked as they are, as mmdet leaves out in silence what it cannot use. Of images only
 the headers are read, unless asked to decode them.
@@ -41,8 +41,8 @@ class Inspection:
         problems: What is wrong.
         files: The images.
         sizes: Width and height of each image in pixels, (N, 2); as the annotations say, or the file.
-        numbers: For each image the number of its objects, or of the classes in its label map.
-        amounts: For each class the number of its objects, or of its pixels.
+        numbers: For each image the number of its objects, or of the classes in its label map or of the image.
+        amounts: For each class the number of its objects, pixels or images.
         images_of_class: For each class the number of images that show it.
         box_sizes: Width and height of each object's box in pixels, (M, 2); empty for label maps.
         num_ignored: Number of crowds, or of pixels that do not count.
@@ -93,7 +93,8 @@ def inspect_dataset(
         kind: Channels and dtype that the images must have; None: they are loaded as RGB in 8 bits.
 
     Raises:
-        InputError: It is neither mmdet's `CocoDataset` nor a dataset of mmseg, or its list of images cannot be read.
+        InputError: It is neither mmdet's `CocoDataset` nor of mmseg or mmpretrain, or its list of images cannot be
+            read.
     """
     if isinstance(dataset, CocoPanopticDataset):
         raise InputError(
@@ -106,9 +107,13 @@ def inspect_dataset(
     elif isinstance(dataset, BaseSegDataset):
         dataset.full_init()
         _inspect_label_maps(found, dataset, max_images, size_of, track)
+    elif hasattr(dataset, 'get_gt_labels'):  # of mmpretrain, which need not be installed
+        dataset.full_init()
+        _inspect_classes(found, dataset, max_images, size_of, track)
     else:
         raise InputError(
-            f"{type(dataset).__name__} cannot be inspected: expected mmdet's CocoDataset or a dataset of mmseg"
+            f"{type(dataset).__name__} cannot be inspected: expected mmdet's CocoDataset, or a dataset of mmseg or "
+            'mmpretrain'
         )
 
 
@@ -196,9 +201,7 @@ def check_box(box: Sequence[float], width: int, height: int) -> tuple[str, str] 
 def _inspect_label_maps(
     found: Inspection, dataset: BaseSegDataset, max_images: int | None, size_of: SizeOf, track: Track
 ) -> None:
-    infos = [dataset.get_data_info(index) for index in _spread(len(dataset), max_images)]
-    if len(infos) < len(dataset):
-        found.notes.append(f'{len(infos)} of {len(dataset)} images and label maps were read')
+    infos = _infos(found, dataset, max_images, 'images and label maps')
 
     def read(info: dict) -> tuple[dict, object, object]:
         return info, _attempt(size_of, info['img_path']), _attempt(read_label_map, info['seg_map_path'])
@@ -226,7 +229,39 @@ def _inspect_label_maps(
 
 
 # ----------------------------------------------------------------------------
+# Classes of images
+
+
+def _inspect_classes(
+    found: Inspection, dataset: BaseDataset, max_images: int | None, size_of: SizeOf, track: Track
+) -> None:
+    infos = _infos(found, dataset, max_images, 'images')
+
+    def read(info: dict) -> tuple[dict, object]:
+        return info, _attempt(size_of, info['img_path'])
+
+    for info, size in track(_in_threads(read, infos), 'reading images', len(infos)):
+        _add_unreadable(found, 'image', info['img_path'], size)
+        if isinstance(size, tuple):
+            labels = np.unique(info['gt_label']).astype(int)  # one, or any number of multi-label data
+            found.files.append(info['img_path'])
+            found.sizes.append(size)
+            found.numbers.append(len(labels))
+            found.amounts[labels] += 1
+            found.images_of_class[labels] += 1
+            found.num_empty += len(labels) == 0
+
+
+# ----------------------------------------------------------------------------
 # Files
+
+
+def _infos(found: Inspection, dataset: BaseDataset, max_images: int | None, what: str) -> list[dict]:
+    """What a dataset says of its images, or of `max_images` of them, spread over all."""
+    infos = [dataset.get_data_info(index) for index in _spread(len(dataset), max_images)]
+    if len(infos) < len(dataset):
+        found.notes.append(f'{len(infos)} of {len(dataset)} {what} were read')
+    return infos
 
 
 def _check_files(

@@ -11,7 +11,7 @@ from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
 from torch import Tensor
 
-from ..checkpoints import other_classes
+from ..checkpoints import convert_first_conv, other_classes
 from ..checkpoints.files import is_finite
 from ..datasets.skipping import SkippingPipeline, leaf_datasets
 from ..datasets.transforms import name_bad_files
@@ -25,15 +25,19 @@ PREDICTED = ('pred', 'seg_logits')
 
 @HOOKS.register_module()
 class LeaveOutOtherClassesHook(Hook):
-    """Start from a checkpoint of a model with other classes: what goes by their number keeps its initial values.
+    """Start from a checkpoint of other classes: what goes by their number keeps its initial values.
 
-    Without it, mmengine leaves these weights out as well, and logs several lines for each.
+    Without it, mmengine leaves these weights out as well, and logs several lines for each. Weights of a model of RGB
+    images are converted to the model's channels.
     """
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         # A bare state dict, or one as mmengine saves it.
-        weights = checkpoint.get('state_dict', checkpoint)
-        names = other_classes(weights, unwrapped(runner.model).state_dict())
+        weights, model = checkpoint.get('state_dict', checkpoint), unwrapped(runner.model)
+        converted = convert_first_conv(model, runner.cfg.get('load_from'), weights)
+        if converted:
+            print_log(f'channels converted: {converted}', 'current')
+        names = other_classes(weights, model.state_dict())
         for name in names:
             del weights[name]
         if names:

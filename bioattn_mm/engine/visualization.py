@@ -53,10 +53,10 @@ class ClsVisualizationHook(Hook):
 
 @HOOKS.register_module()
 class ChannelsVisualizationHook(Hook):
-    """The visualization hook of mmdet or mmseg for images of any number of channels, of which it draws three.
+    """A visualization hook for images of any number of channels, of which it draws three.
 
     Args:
-        host: Type of that hook.
+        host: Type of the hook, of mmdet, mmseg or this package.
         kind: Arguments of the images' `ImageKind`.
         **kwargs: Other arguments of that hook.
     """
@@ -64,6 +64,9 @@ class ChannelsVisualizationHook(Hook):
     def __init__(self, host: str, kind: dict, **kwargs: object) -> None:
         self.hook = MMENGINE_HOOKS.build(dict(type=host, **kwargs))
         self.kind = ImageKind(**kind)
+
+    def before_test_epoch(self, runner: Runner) -> None:
+        self.hook.before_test_epoch(runner)
 
     def after_val_iter(
         self, runner: Runner, batch_idx: int, data_batch: dict, outputs: Sequence[BaseDataElement]

@@ -56,7 +56,7 @@ from pathlib import Path
 from mmengine.config import Config
 
 from ..errors import InputError
-from ..run_config.pipelines import LOAD_CHANNELS, image_kind
+from ..run_config.pipelines import LOAD_CHANNELS, data_preprocessor_of, image_kind
 from ..runtime.images import READ
 
 FORMAT = 'bioattn_mm/1'
@@ -73,7 +73,7 @@ def preprocessing_of(config: Config) -> list[dict]:
         InputError: The test pipeline has a step that is none of those of `pipeline.json`.
     """
     steps = [step for transform in config.test_dataloader.dataset.pipeline for step in _step_of(transform)]
-    preprocessor = {**(config.get('data_preprocessor') or {}), **(config.model.get('data_preprocessor') or {})}
+    preprocessor = data_preprocessor_of(config)
     if 'mean' in preprocessor:
         is_rgb = preprocessor.get('bgr_to_rgb') or preprocessor.get('to_rgb')
         numbers = {name: [float(value) for value in preprocessor[name]] for name in ('mean', 'std')}

@@ -1,4 +1,4 @@
-"""Prediction with a detector, a segmentor or a panoptic model, through the inferencers of mmdet and mmseg."""
+"""Prediction with a model of any task, through the inferencers of mmdet, mmseg and mmpretrain."""
 
 import contextlib
 import copy
@@ -32,6 +32,7 @@ from ..run_config.classes import take_classes
 from ..run_config.config import default_work_dir, load_config
 from ..run_config.model_check import state_dict_of
 from ..run_config.pipelines import (
+    data_preprocessor_of,
     image_kind,
     is_panoptic,
     name_host_loading,
@@ -41,7 +42,7 @@ from ..run_config.runner import is_out_of_memory
 from ..runtime.channels import as_input, shown
 from ..runtime.drawing import OPACITY, draw, drawn_size, resized_labels, shrunk
 from ..runtime.images import check_array
-from ..runtime.tasks import Segmentation
+from ..runtime.tasks import Classification, Segmentation
 from .images import free_memory, read_image
 from .label_maps import can_predict_labels, predict_labels
 from .rasters import Raster, blocks, is_raster
@@ -61,7 +62,7 @@ class Prediction:
         source: The path or the array that was given.
         image: The image as the model's pipeline loaded it, BGR, uint8 (H, W, 3), or of the predictor's `kind`, or
             what reads windows of a large file; None if it could not be read.
-        sample: mmdet's or mmseg's data sample; None after an error.
+        sample: mmdet's, mmseg's or mmpretrain's data sample; None after an error.
         error: Why there is no prediction; None if there is one.
     """
 
@@ -72,7 +73,7 @@ class Prediction:
 
 
 class Predictor:
-    """Predicts on images with a detector, a segmentor or a panoptic model of this package, of mmdet or of mmseg.
+    """Predicts on images with a detector, segmentor, panoptic model or classifier of any config.
 
     The predictions are those of `tools/test.py`; boxes, masks and label maps have the size and the coordinates of the
     image as a viewer shows it, turned as its EXIF data say. Arrays are BGR, as OpenCV reads them, going in and out.
@@ -98,6 +99,10 @@ class Predictor:
 
         >>> sample.pred_panoptic_seg.sem_seg
 
+    Of a classifier, the most probable class and the probability of each:
+
+        >>> predictor.classes[sample.pred_label], sample.pred_score
+
     Args:
         config: Config file, or a config that was read.
         checkpoint: Checkpoint of the whole model, a file, a URL or `hf://OWNER/NAME/FILE` of a Hugging Face
@@ -121,8 +126,8 @@ class Predictor:
     Attributes:
         config (Config): The config after all changes.
         checkpoint (str): The file or URL of the weights.
-        model (nn.Module): The detector or segmentor, in eval mode; of an ONNX file mmdeploy's model of a backend.
-        task (str): 'detection', 'segmentation' or 'panoptic'.
+        model (nn.Module): The model, in eval mode; of an ONNX file mmdeploy's model of a backend.
+        task (str): 'detection', 'segmentation', 'panoptic' or 'classification'.
         classes (tuple[str, ...]): Names of the classes in the order of their indices.
         palette (list[tuple[int, int, int]]): R, G and B of each class.
         device (torch.device): Where the model is.
@@ -156,6 +161,8 @@ class Predictor:
         self.checkpoint = str(checkpoint) if checkpoint is not None else _miniature_checkpoint(self.config, mini)
         is_exported = self.checkpoint.endswith(EXPORTED_SUFFIX)
         if is_exported:
+            if self.task == 'classification':
+                raise InputError(f'an exported classifier is run without a config: predict.py {self.checkpoint}')
             options = dict(bias_mode=bias_mode, tta=tta, amp=amp, mode=mode if mode != 'whole' else None)
             given = [name for name, value in options.items() if value]
             if given:
@@ -216,7 +223,8 @@ class Predictor:
 
         Returns:
             For each image the data sample of mmdet (`pred_instances` with `bboxes`, `scores`, `labels` and `masks`,
-            `pred_panoptic_seg`) or mmseg (`pred_sem_seg`, with the logits `seg_logits`), on the device.
+            `pred_panoptic_seg`), mmseg (`pred_sem_seg`, with the logits `seg_logits`) or mmpretrain (`pred_label`,
+            `pred_score`), on the device.
 
         Raises:
             InputError: An image cannot be read or predicted on.
@@ -254,18 +262,18 @@ class Predictor:
                 batch = []
                 yield self._label_raster(source)
                 continue
-            try:
+            prediction = Prediction(source)
+            with _keeping_error(prediction):
                 image = self._read(source)
                 largest_batch = int(min(batch_size, self._number_that_fits(image, return_logits)))
-            except InputError as error:
+                prediction.image = image
+            if batch and (prediction.error or image.shape != batch[0].image.shape):
                 yield from self._predict(batch, return_logits)
                 batch = []
-                yield Prediction(source, error=error)
+            if prediction.error:
+                yield prediction
                 continue
-            if batch and image.shape != batch[0].image.shape:
-                yield from self._predict(batch, return_logits)
-                batch = []
-            batch.append(Prediction(source, image))
+            batch.append(prediction)
             if len(batch) >= largest_batch:
                 yield from self._predict(batch, return_logits)
                 batch = []
@@ -274,19 +282,17 @@ class Predictor:
     def _iterate_tiled(self, images: Iterable[str | Path | np.ndarray], batch_size: int) -> Iterator[Prediction]:
         """What `iterate` gives, by tiles."""
         for source in images:
-            try:
-                if is_raster(source):
-                    image = Raster(source, self.kind)
-                else:
-                    image = self._read(source)
-                yield Prediction(source, image, self._detect_in_tiles(source, image, batch_size))
-            except InputError as error:
-                yield Prediction(source, error=error)
+            prediction = Prediction(source)
+            with _keeping_error(prediction):
+                prediction.image = Raster(source, self.kind) if is_raster(source) else self._read(source)
+                prediction.sample = self._detect_in_tiles(source, prediction.image, batch_size)
+            yield prediction
 
     def _label_raster(self, source: str | Path) -> Prediction:
         """Predict the label map of a file that is larger than memory, block by block; the map lies in a file, too."""
-        try:
-            raster = Raster(source, self.kind)
+        prediction = Prediction(source)
+        with _keeping_error(prediction):
+            prediction.image = raster = Raster(source, self.kind)
             height, width = raster.shape[:2]
             margin = max(self.config.model.test_cfg.crop_size)
             # The file is gone with the last array that shows it.
@@ -299,12 +305,10 @@ class Predictor:
                 labels[own] = sample.pred_sem_seg.data[0][inner].cpu().numpy()
                 if self.on_tile is not None:
                     self.on_tile(number, len(parts))
-        except InputError as error:
-            return Prediction(source, error=error)
-        sample.set_metainfo(dict(img_path=str(source), ori_shape=(height, width)))
-        sample = type(sample)(metainfo=sample.metainfo)
-        sample.pred_sem_seg = PixelData(data=torch.from_numpy(labels)[None])
-        return Prediction(source, raster, sample)
+            sample.set_metainfo(dict(img_path=str(source), ori_shape=(height, width)))
+            prediction.sample = type(sample)(metainfo=sample.metainfo)
+            prediction.sample.pred_sem_seg = PixelData(data=torch.from_numpy(labels)[None])
+        return prediction
 
     def _detect_in_tiles(self, source: object, image: np.ndarray | Raster, batch_size: int) -> BaseDataElement:
         """Predict on the tiles of an image and on the whole of it, and merge the detections.
@@ -361,6 +365,9 @@ class Predictor:
             # Not by mmseg, which sorts the pixels of a class in a list to find a place for its name.
             labels = Segmentation(resized_labels(sample.pred_sem_seg.data[0].numpy(), image.shape[:2]))
             return draw(image, labels, self.classes, self.palette, opacity)
+        if self.task == 'classification':
+            scores = Classification(sample.pred_score.numpy())
+            return draw(image, scores, self.classes, self.palette, opacity)
         size = drawn_size(image)
         image, sample = shrunk(image, size), _of_size(sample, size)
         rgb = np.ascontiguousarray(image[..., ::-1])
@@ -385,6 +392,8 @@ class Predictor:
         self._take_classes(checkpoint)
         check_fit(self.checkpoint, weights, state_dict_of(self.config))
         self.config.model.pop('pretrained', None)
+        if self.task == 'classification':
+            self.config.model.data_preprocessor = data_preprocessor_of(self.config)
         model = MODELS.build(copy.deepcopy(self.config.model))
         model.load_state_dict(weights, strict=False)
         model.cfg = self.config
@@ -444,19 +453,15 @@ class Predictor:
         """Predict on a batch; if that fails, on each image alone, so that only those fail that must."""
         if not batch:
             return
-        try:
+        attempt, samples = Prediction(None, batch[0].image), []
+        with _keeping_error(attempt):
             samples = self._run([prediction.image for prediction in batch], return_logits)
-        except (InputError, MemoryError, cv2.error, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and not is_out_of_memory(error):
-                raise
-            if len(batch) > 1:
-                for prediction in batch:
-                    yield from self._predict([prediction], return_logits)
-                return
-            (prediction,) = batch
-            prediction.error = InputError(_reason(error, prediction.image))
-            yield prediction
-            return
+        if attempt.error and len(batch) > 1:
+            for prediction in batch:
+                yield from self._predict([prediction], return_logits)
+        elif attempt.error:
+            batch[0].error = attempt.error
+            yield batch[0]
         for prediction, sample in zip(batch, samples):
             if not isinstance(prediction.source, np.ndarray):
                 sample.set_metainfo(dict(img_path=str(prediction.source)))
@@ -477,8 +482,12 @@ class Predictor:
         # An exported model takes as many images as it was exported for.
         batch_size = 1 if self.checkpoint.endswith(EXPORTED_SUFFIX) else len(images)
         with self.autocast():
-            samples = self._inferencer(images, batch_size=batch_size, return_datasamples=True)
-        if self.task != 'segmentation':
+            if self.task == 'classification':  # not by a call, which shows a progress bar for each
+                (batch,) = self._inferencer.preprocess(images, batch_size)
+                samples = self._inferencer.forward(batch)
+            else:
+                samples = self._inferencer(images, batch_size=batch_size, return_datasamples=True)
+        if self.task in ('detection', 'panoptic'):
             samples = samples['predictions']
         samples = samples if isinstance(samples, list) else [samples]
         for sample in samples:
@@ -510,10 +519,15 @@ class _MMSegInferencer(_BuiltModel, MMSegInferencer):
 
 
 INFERENCERS = dict(detection=_DetInferencer, panoptic=_DetInferencer, segmentation=_MMSegInferencer)
-TASKS = dict(mmdet='detection', mmseg='segmentation')
+TASKS = dict(mmdet='detection', mmseg='segmentation', mmpretrain='classification')
 
 
 def _build_inferencer(config: Config, model: nn.Module, device: torch.device) -> BaseInferencer:
+    if _task_of(config) == 'classification':
+        from mmpretrain import ImageClassificationInferencer  # here: the other models do without mmpretrain
+
+        model._config = config
+        return ImageClassificationInferencer(model)
     config = copy.deepcopy(config)
     name = {'detection': 'DetVisualizer', 'panoptic': 'PanopticVisualizer', 'segmentation': 'SegVisualizer'}
     # It draws, and what it drew is written elsewhere.
@@ -524,8 +538,8 @@ def _build_inferencer(config: Config, model: nn.Module, device: torch.device) ->
 def _task_of(config: Config) -> str:
     if config.default_scope not in TASKS:
         raise InputError(
-            f'{config.filename} is a config of {config.default_scope}: prediction is for detectors of mmdet and '
-            'segmentors of mmseg'
+            f'{config.filename} is a config of {config.default_scope}: prediction is for those of mmdet, mmseg and '
+            'mmpretrain'
         )
     return 'panoptic' if is_panoptic(config) else TASKS[config.default_scope]
 
@@ -552,7 +566,7 @@ def _set_mode(config: Config, mode: str) -> None:
     if mode not in ('slide', 'whole'):
         raise InputError(f"mode must be 'slide' or 'whole', got {mode!r}")
     if config.default_scope != 'mmseg':
-        raise InputError(f'{mode} is for segmentors, and {config.filename} is a detector')
+        raise InputError(f'{mode} is for segmentors, and {config.filename} is none')
     test_cfg = config.model.setdefault('test_cfg', dict())
     test_cfg.mode = mode
     if mode == 'slide' and 'crop_size' not in test_cfg:
@@ -613,11 +627,22 @@ def _of_size(sample: BaseDataElement, size: tuple[int, int]) -> BaseDataElement:
     return drawn
 
 
-def _reason(error: Exception, image: np.ndarray) -> str:
-    """One line for an image that the model or its pipeline does not take."""
-    size = f'an image of {image.shape[1]} x {image.shape[0]} pixels'
+@contextlib.contextmanager
+def _keeping_error(prediction: Prediction) -> Iterator[None]:
+    """Context in which an error that one image causes becomes that of its prediction, and the run goes on."""
+    try:
+        yield
+    except (InputError, MemoryError, cv2.error, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not is_out_of_memory(error):
+            raise
+        prediction.error = InputError(_reason(error, prediction.image))
+
+
+def _reason(error: Exception, image: np.ndarray | Raster | None) -> str:
+    """One line for an image that cannot be read, or that the model or its pipeline does not take."""
+    size = 'the image' if image is None else f'an image of {image.shape[1]} x {image.shape[0]} pixels'
     if isinstance(error, InputError):
-        return f'{size}: {error}'
+        return str(error) if image is None else f'{size}: {error}'
     if isinstance(error, cv2.error):
         return f'{size} cannot be resized to what the model takes: its sides differ too much, or that is too large'
     return f'{size} needs more memory than there is: make it smaller, or cut it into pieces'

@@ -27,7 +27,7 @@ class Raster:
         reduced: The whole image with at most `runtime.drawing.MAX_PIXELS` pixels, BGR, uint8 (h, w, 3), or of `kind`.
 
     Raises:
-        InputError: The file has other channels.
+        InputError: The file has other channels, or cannot be decoded; of a window when that is read.
     """
 
     def __init__(self, path: str | Path, kind: ImageKind | None = None) -> None:
@@ -56,7 +56,12 @@ class Raster:
         return self._image(window=((rows.start, rows.stop), (columns.start, columns.stop)))
 
     def _image(self, **options: object) -> np.ndarray:
-        image = np.ascontiguousarray(self._file.read(self._bands, **options).transpose(1, 2, 0))
+        import rasterio
+
+        try:
+            image = np.ascontiguousarray(self._file.read(self._bands, **options).transpose(1, 2, 0))
+        except rasterio.errors.RasterioIOError as error:
+            raise InputError(f'cannot decode the image {self._path}: damaged') from error
         return image if self._kind is None else self._kind.check(image, str(self._path))
 
     def write_labels(

@@ -1,4 +1,4 @@
-"""The files of `tools/predict.py` for models in PyTorch: detections, label maps and panoptic maps of data samples."""
+"""The files of `tools/predict.py` for models in PyTorch: what data samples hold."""
 
 import numpy as np
 import torch
@@ -46,6 +46,8 @@ class Results(results.Files):
             self.annotations.append(
                 dict(image_id=entry['id'], file_name=file_name, segments_info=panoptic.segments())
             )
+        elif self.predictor.task == 'classification':
+            self.add_scores(entry, sample.pred_score.numpy())
         else:
             labels = sample.pred_sem_seg.data[0].numpy()
             if isinstance(prediction.image, Raster):

@@ -106,7 +106,7 @@ class Explorer:
         outputs: Stages of the backbone's outputs.
 
     Raises:
-        InputError: The model's backbone is none of this package's.
+        InputError: The model is a classifier, or its backbone is none of this package's.
     """
 
     def __init__(self, make_predictor: Callable[[str | None], Predictor]) -> None:
@@ -117,6 +117,8 @@ class Explorer:
                 f'the page looks into the model, which {self.predictor.checkpoint} hides: name the checkpoint'
             )
         config, backbone = self.predictor.config, self.predictor.model.backbone
+        if self.predictor.task == 'classification':
+            raise InputError(f'{config.filename} is a classifier: the page is for detectors and segmentors')
         if not isinstance(backbone, Backbone):
             raise InputError(
                 f'{config.filename} has the backbone {type(backbone).__name__}: expected a subclass of Backbone'

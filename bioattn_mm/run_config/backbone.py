@@ -55,10 +55,10 @@ def use_backbone(config: Config, name: str) -> None:
     from timm.models import get_pretrained_cfg
 
     known = get_pretrained_cfg(model_name)
-    if known is not None and 'mean' in config.model.get('data_preprocessor', {}):
-        config.model.data_preprocessor.update(
-            mean=[255 * value for value in known.mean], std=[255 * value for value in known.std]
-        )
+    # mmpretrain's configs have the data preprocessor outside of the model.
+    for preprocessor in (config.get('data_preprocessor'), config.model.get('data_preprocessor')):
+        if known is not None and 'mean' in (preprocessor or {}):
+            preprocessor.update(mean=[255 * value for value in known.mean], std=[255 * value for value in known.std])
     rules = config.optim_wrapper.get('paramwise_cfg') or {}
     own = sorted(backbone.no_weight_decay & {parameter for parameter, _ in backbone.named_parameters()})
     keys = {**rules.get('custom_keys', {}), **{f'backbone.{parameter}': dict(decay_mult=0.0) for parameter in own}}

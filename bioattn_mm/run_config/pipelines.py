@@ -42,6 +42,12 @@ def image_kind(config: Config) -> ImageKind | None:
     return step and ImageKind(step.channels, step.dtype)
 
 
+def data_preprocessor_of(config: Config) -> dict:
+    """The settings of the data preprocessor, which may stand beside the model, and in mmpretrain needs no type."""
+    settings = config.model.get('data_preprocessor') or config.get('data_preprocessor') or {}
+    return dict(type='ClsDataPreprocessor') | settings if config.default_scope == 'mmpretrain' else settings
+
+
 def name_host_loading(config: Config) -> None:
     """Name `LoadImageFromFile` in place of `LOAD_CHANNELS`, for the inferencers and mmdeploy, which get arrays."""
     for step in list(find_dicts(config)):

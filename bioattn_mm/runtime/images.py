@@ -105,13 +105,14 @@ def prepare(image: np.ndarray, steps: Sequence[dict], fixed_size: tuple[int, int
         image: BGR, uint8 (H, W, 3), or of the kind that the step `read` states (H, W, channels).
         steps: `preprocessing` of the description.
         fixed_size: (height, width) to which images are resized in the place of what the steps say, for a model that
-            takes one size alone.
+            takes one size alone; steps that crop to this size are done as they are.
 
     Raises:
         InputError: A step is unknown, or the image is too thin to be resized.
     """
     image, steps = as_input(image), [step for step in steps if step['type'] != READ]
-    if fixed_size:
+    cropped = next((step.get('size') for step in steps if step['type'] == 'center_crop'), None)
+    if fixed_size and cropped != list(fixed_size):
         steps = [step for step in steps if step['type'] not in ('resize', 'resize_edge', 'center_crop', 'pad')]
         steps = [dict(type='resize', scale=fixed_size[::-1], keep_ratio=False), *steps]
     size = image.shape[:2]

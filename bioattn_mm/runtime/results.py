@@ -117,6 +117,11 @@ class Files:
         entry['label_map'] = f'labels/{name}.png'
         write_png(self.path(entry['label_map']), index_image(labels, self.predictor.palette))
 
+    def add_scores(self, entry: dict, scores: np.ndarray) -> None:
+        """Write the scores of a classifier, (classes,), and the best kept class into the entry of the image."""
+        kept = max(self.kept, key=lambda index: scores[index])
+        entry.update(category_id=kept, score=float(scores[kept]), scores=scores.tolist())
+
     def add_detections(self, name: str, entry: dict, result: Detections) -> None:
         """Keep the detections of an image for the document, and write its files of other formats."""
         self.add_annotations(entry, coco_annotations(result))
@@ -173,8 +178,7 @@ class Results(Files):
             result = result.keep((result.scores >= self.score_thr) & np.isin(result.labels, self.kept))
             self.add_detections(name, entry, result)
         else:
-            kept = max(self.kept, key=lambda index: result.scores[index])
-            entry.update(category_id=kept, score=float(result.scores[kept]), scores=result.scores.tolist())
+            self.add_scores(entry, result.scores)
         # What is below the threshold is left out already.
         return self.predictor.draw(prediction.image, result, score_thr=-1.0)
 

@@ -103,6 +103,7 @@ def test_the_samples_of_the_files_from_few_open_files(name: str, shards: Path, o
             seed_everything(3, index)
             samples.append(dataset[index])
         assert_same(*samples)
+    packed.pipeline.transforms = packed.pipeline.transforms[:1]  # which reads the image's file
     with opened() as files:
         for index in range(len(packed)):
             packed[index]

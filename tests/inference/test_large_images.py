@@ -61,12 +61,12 @@ def test_labels_are_those_of_mmseg(mode: str, checkpoints: dict[str, str], image
 
 def test_a_window_adds_to_its_own_rows_alone(checkpoints: dict[str, str], image: np.ndarray) -> None:
     """No array has the logits of all of the input, where a window slides."""
-    options = {'test_dataloader.dataset.pipeline.1.scale': (900, 600)}
+    options = {'test_dataloader.dataset.pipeline.1.scale': (450, 300)}
     predictor = Predictor(
         CONFIGS['segmentation'], checkpoints['segmentation'], device='cpu', mode='slide', cfg_options=options
     )
     predictor.model.test_cfg.update(crop_size=(64, 64), stride=(64, 64))
-    strip = 4 * 150 * 64 * 900
+    strip = 4 * 150 * 64 * 450
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr('bioattn_mm.inference.label_maps.free_memory', lambda device: 3 * strip)
         with torch.profiler.profile(profile_memory=True) as profile:
@@ -74,10 +74,10 @@ def test_a_window_adds_to_its_own_rows_alone(checkpoints: dict[str, str], image:
         assert sample.pred_sem_seg.data.shape == (1, 40, 60)
         assert max(event.self_cpu_memory_usage for event in profile.events()) < 1.1 * strip
         patch.setattr('bioattn_mm.inference.label_maps.free_memory', lambda device: 3 * strip - 1)
-        with pytest.raises(InputError, match=r'60 x 40 pixels: the scores of 150 classes in 900 x 64 pixels need .*'):
+        with pytest.raises(InputError, match=r'60 x 40 pixels: the scores of 150 classes in 450 x 64 pixels need .*'):
             predictor(image)
         predictor.model.test_cfg.mode = 'whole'
-        with pytest.raises(InputError, match=r'in 900 x 600 pixels need .*: make it smaller, or slide a window'):
+        with pytest.raises(InputError, match=r'in 450 x 300 pixels need .*: make it smaller, or slide a window'):
             predictor(image)
 
 

@@ -287,7 +287,7 @@ BAD_ARGUMENTS = {
         'detection',
         'detection',
         dict(mode='slide'),
-        'slide is for segmentors, and .* detector',
+        'slide is for segmentors, and .*mask_rcnn_small.py is none',
     ),
     'unknown mode': ('segmentation', 'segmentation', dict(mode='tiles'), "mode must be 'slide' or 'whole'"),
     'float16 on the CPU': ('detection', 'detection', dict(amp='float16'), 'float16 needs a GPU: on the CPU take'),
@@ -319,12 +319,12 @@ def test_classes_of_the_config(checkpoints: dict[str, str], tmp_path: Path) -> N
         Predictor(config, tmp_path / 'bare.pth', device='cpu')
 
 
-def test_a_classifier(tmp_path: Path) -> None:
-    (tmp_path / 'classifier.py').write_text(
-        "default_scope = 'mmpretrain'\nmodel = dict()\ntest_dataloader = dict()\ntest_evaluator = dict()\n"
+def test_a_config_of_another_library(tmp_path: Path) -> None:
+    (tmp_path / 'pose.py').write_text(
+        "default_scope = 'mmpose'\nmodel = dict()\ntest_dataloader = dict()\ntest_evaluator = dict()\n"
     )
-    with pytest.raises(InputError, match='is a config of mmpretrain: prediction is for detectors of mmdet and'):
-        Predictor(tmp_path / 'classifier.py', 'x.pth')
+    with pytest.raises(InputError, match='is a config of mmpose: prediction is for those of mmdet, mmseg and mmpret'):
+        Predictor(tmp_path / 'pose.py', 'x.pth')
 
 
 def test_importing_the_package_imports_no_host_library() -> None:

@@ -1,13 +1,14 @@
 """Detection in tiles: what they cover, how their detections merge, and a large image by the tool."""
 
 import json
+import re
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 import torch
-from mmengine.structures import InstanceData
+from mmengine.structures import BaseDataElement, InstanceData
 from pycocotools import mask as coco_mask
 
 from bioattn_mm import Predictor
@@ -114,6 +115,33 @@ def test_a_large_image_by_the_tool(workplace: Path, checkpoints: dict[str, str],
     assert cv2.imread(str(workplace / 'tiled/overlays/large.png')).shape == noise.shape
 
 
+def test_a_bad_image_does_not_end_the_run(
+    checkpoints: dict[str, str], image: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiled = Predictor(CONFIGS['detection'], checkpoints['detection'], mini=True, device='cpu', tiling=Tiling(64))
+    run = tiled._run
+
+    def run_small(images: list[np.ndarray], return_logits: bool) -> list[BaseDataElement]:
+        if images[0].max() == 7:
+            raise torch.OutOfMemoryError('CUDA out of memory')
+        return run(images, return_logits)
+
+    monkeypatch.setattr(tiled, '_run', run_small)
+    (tmp_path / 'text.png').write_text('no image')
+    bad = {
+        'cannot decode the image .*text.png': tmp_path / 'text.png',
+        'an image of 1000 x 1 pixels cannot be resized': np.zeros((1, 1000, 3), np.uint8),
+        'an image of 60 x 40 pixels needs more memory than there is': np.full_like(image, 7),
+    }
+    *between, last = tiled.iterate([*bad.values(), image])
+    assert last.error is None and 'bboxes' in last.sample.pred_instances
+    for prediction, message in zip(between, bad, strict=True):
+        assert re.match(message, str(prediction.error)) and prediction.sample is None
+    monkeypatch.setattr(tiled, '_run', lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        tiled(image)
+
+
 def test_what_cannot_be_tiled(checkpoints: dict[str, str]) -> None:
     with pytest.raises(InputError, match='tiles are for detectors .*: of segmentors slide a window'):
         Predictor(CONFIGS['segmentation'], checkpoints['segmentation'], mini=True, tiling=Tiling(64))
@@ -159,6 +187,15 @@ def test_detection_in_a_large_tiff(geotiff: Path, checkpoints: dict[str, str], t
     results = Results(tmp_path / 'out', tiled, score_thr=0.0)
     results.add_image(prediction)
     assert cv2.imread(str(tmp_path / 'out/overlays/field.png')).shape == prediction.image.reduced.shape
+    check_cut_off(tiled, geotiff)
+
+
+def check_cut_off(predictor: Predictor, geotiff: Path) -> None:
+    """A file whose header alone is whole does not end the run."""
+    geotiff.write_bytes(geotiff.read_bytes()[:20000])
+    bad, good = predictor.iterate([geotiff, np.zeros((64, 64, 3), np.uint8)])
+    assert str(bad.error) == f'cannot decode the image {geotiff}: damaged' and bad.sample is None
+    assert good.error is None
 
 
 @needs('rasterio', 'tifffile')
@@ -199,3 +236,4 @@ def test_label_map_of_a_large_tiff(
         assert (file.read(1) == labels).all()
         assert file.transform == source.transform and file.crs == source.crs
         assert file.colormap(1)[1][:3] == tuple(predictor.palette[1])
+    check_cut_off(predictor, geotiff)

@@ -54,9 +54,10 @@ class Environment:
         self.folder, self.python, self.torch, self.lowest = folder, python, torch, lowest
         self.path = folder / 'environment'
         self.variables = {
-            # uv reads none of pip's settings; where the files of +cpu are, the user may have told pip.
-            'UV_FIND_LINKS': os.environ.get('PIP_FIND_LINKS', '').replace(' ', ','),
             **os.environ,
+            # Where the files of +cpu are, the user may have told pip, whose settings uv does not read. For the other
+            # torches uv would prefer them, too.
+            'UV_FIND_LINKS': os.environ.get('PIP_FIND_LINKS', '').replace(' ', ',') if torch.endswith('+cpu') else '',
             'UV_CACHE_DIR': str(folder / 'cache'),
             'PATH': f'{self.path / "bin"}{os.pathsep}{os.environ["PATH"]}',
             'CC': 'no-compiler',

@@ -99,12 +99,13 @@ def main() -> None:
         run('predict', CONFIGS[framework], f'{framework}/iter_2.pth', '--mini', '--out', str(predicted), images)
         if len(list((predicted / 'overlays').iterdir())) != 2:
             raise SystemExit(f'{predicted} has not the two images')
-    train_timm()
     done = f'trained {", ".join(CONFIGS)}, timm; predicted' if trains else 'trained timm; predicted'
     if args.export:
         options = ('--via', 'torch', '--to', 'onnx', '--out', 'exported', '--verify', '--verify-images', '2')
         run('export', CONFIGS['mmseg'], 'mmseg/iter_2.pth', '--mini', *options)
         done += '; exported'
+    # The last: it starts threads in this process, for which one that is forked from it later would wait for ever.
+    train_timm()
     print(done)
 
 

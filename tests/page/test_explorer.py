@@ -10,7 +10,7 @@ import pytest
 import torch
 from mmdet.structures import INSTANCE_OFFSET
 from mmengine.config import Config
-from mmengine.registry import MODELS
+from mmengine.registry import MODELS, DefaultScope
 
 from bioattn_mm import Predictor
 from bioattn_mm.analysis.attention_panels import ATTENTION, Panel, weight_per_pixel
@@ -230,4 +230,9 @@ def test_refuses_models_that_it_cannot_look_into(tmp_path: Path) -> None:
     Path(config).write_text(text[:start] + resnet + text[end:].replace('in_channels=16', 'in_channels=512'))
     torch.save(dict(state_dict=MODELS.build(Config.fromfile(config).model).state_dict()), checkpoint)
     with pytest.raises(InputError, match='has the backbone ResNet: expected a subclass of Backbone'):
+        explorer_of(config, checkpoint)
+    config = str(Path(__file__).parents[1] / 'tools/convit_small.py')
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        torch.save(dict(state_dict=MODELS.build(Config.fromfile(config).model).state_dict()), checkpoint)
+    with pytest.raises(InputError, match='convit_small.py is a classifier: the page is for detectors and segmentors'):
         explorer_of(config, checkpoint)

@@ -11,6 +11,7 @@ from mmengine.registry import MODELS, init_default_scope
 from bioattn_mm.errors import InputError
 from bioattn_mm.run_config.backbone import RECIPES
 from bioattn_mm.run_config.config import load_config
+from bioattn_mm.run_config.pipelines import data_preprocessor_of
 
 from ..docs.blocks import read_blocks
 from ..hosts.inputs import inputs_for
@@ -83,8 +84,9 @@ def test_images_and_decay_as_the_weights_want_them() -> None:
     assert settings[id(vit.blocks[3].mlp.fc1.weight)] == (base.lr * 0.5, base.weight_decay)
     assert settings[id(model.neck.levels[0][0].weight)] == (base.lr, base.weight_decay)
 
-    config = load_config('upernet', backbone='timm/vit_base_patch16_siglip_224')
-    assert config.model.data_preprocessor.mean == [127.5] * 3
+    for base in ('upernet', 'convit/convit-tiny_8xb128_in1k'):
+        config = load_config(base, backbone='timm/vit_base_patch16_siglip_224')
+        assert data_preprocessor_of(config)['mean'] == [127.5] * 3
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,15 @@ def test_the_runtime_normalises_channels(channels: int) -> None:
     assert not prepared.inputs[:, 48:].any()
 
 
+def test_one_size() -> None:
+    """Images are resized to it as a whole, unless the steps crop to it, as a classifier's do."""
+    image, steps = image_of(3, 'uint8', (53, 80)), [dict(type='resize_edge', edge='short', size=37)]
+    assert prepare(image, steps, (32, 48)).inputs.shape == (3, 32, 48)
+    steps.append(dict(type='center_crop', size=[32, 32]))
+    assert prepare(image, steps, (32, 48)).inputs.shape == (3, 32, 48)
+    assert (prepare(image, steps, (32, 32)).inputs == prepare(image, steps).inputs).all()
+
+
 def test_as_input_keeps_every_value() -> None:
     values = np.arange(65536, dtype=np.uint16).reshape(256, 256, 1)
     assert as_input(values).dtype == np.float32 and np.array_equal(as_input(values), values)

@@ -100,11 +100,8 @@ def short(iterations: int) -> list[str]:
 
 @pytest.mark.parametrize(
     'backbone',
-    # One of several stages and one whose attention is a loop; the others are in `make test-all`.
-    [
-        pytest.param(name, marks=() if name in ('TransNeXt', 'VARS') else pytest.mark.every_config)
-        for name in BACKBONES
-    ],
+    # The one of several stages; the others are in `make test-all`.
+    [pytest.param(name, marks=() if name == 'TransNeXt' else pytest.mark.every_config) for name in BACKBONES],
 )
 def test_every_system_learns(backbone: str, place: Path, tool: InProcess, tmp_path: Path) -> None:
     """To tell images apart that it has not seen."""

@@ -58,6 +58,7 @@ test_dataloader = val_dataloader
 optim_wrapper = dict(optimizer=dict(lr=1e-3))
 auto_scale_lr = dict(base_batch_size=2)
 """
+CLASSIFIER = 'configs/convit/convit-tiny_8xb128_in1k.py'
 
 
 def run_section(heading: str, folder: Path, tool: InProcess) -> dict[tuple[str, bool], str]:
@@ -157,6 +158,42 @@ def test_other_channels(tmp_path: Path, tool: InProcess) -> None:
         Path(name).stem for name in names
     ]
     with pytest.raises(InputError, match='the array has 3 channels of uint8, expected 4 channels of uint16'):
+        predictor(np.zeros((64, 64, 3), np.uint8))
+
+
+def test_channels_of_a_classifier(tmp_path: Path, tool: InProcess) -> None:
+    """The classes differ in the fifth channel alone."""
+    for folder, number in (('leaves', 12), ('new_leaves', 1)):
+        for label, name in enumerate(('birch', 'oak')):
+            (tmp_path / folder / name).mkdir(parents=True)
+            for index in range(number):
+                values = np.random.default_rng(index).normal(size=(48, 40, 5)).astype(np.float32) / 1000
+                values[..., 4] += label
+                np.save(tmp_path / folder / name / f'{name}_{index}.npy', values)
+    (tmp_path / CLASSIFIER).parent.mkdir(parents=True)
+    (tmp_path / CLASSIFIER).write_text(f"_base_ = '{ROOT}/tests/tools/convit_small.py'\n")
+    printed = run_section('Channels of a classifier', tmp_path, tool)
+    assert len(printed) == 4 and 'nothing is wrong' in printed['inspect_data.py', False]
+    assert (
+        'augmentation that needs RGB in 8 bits is left out: RandAugment, RandomErasing'
+        in printed['inspect_data.py', False]
+    )
+    rows = (tmp_path / 'inspected_leaves/classes.csv').read_text().splitlines()
+    assert rows == ['class,images', 'birch,11', 'oak,11']
+    assert np.asarray(Image.open(tmp_path / 'inspected_leaves/samples.png')).std() > 10
+    assert 'accuracy/top1 100' in printed['test.py', False]
+    assert (tmp_path / 'compared_leaves/predictions.png').is_file()
+
+    document = json.loads((tmp_path / 'predicted_leaves/predictions.json').read_text())
+    work_dir = tmp_path / 'work_dirs/convit/convit-tiny_8xb128_in1k_leaves'
+    (config,), (checkpoint,) = work_dir.glob('*.py'), work_dir.glob('best*.pth')
+    predictor = Predictor(config, checkpoint, device='cpu')
+    for label, entry in enumerate(document['images']):
+        (sample,) = predictor(np.load(tmp_path / entry['file_name']))
+        assert entry['category_id'] == sample.pred_label == label
+        assert entry['scores'] == pytest.approx(sample.pred_score.tolist(), abs=1e-6)
+    assert len(list((tmp_path / 'predicted_leaves/overlays').iterdir())) == 2
+    with pytest.raises(InputError, match='the array has 3 channels of uint8, expected 5 channels of float32'):
         predictor(np.zeros((64, 64, 3), np.uint8))
 
 

@@ -184,7 +184,7 @@ def test_two_processes_with_synchronised_batch_norm(user: Path) -> None:
     )  # fmt: skip
     run_two(
         user, '--work-dir', 'two', *options, 'train_cfg.max_iters=2', 'train_cfg.val_interval=2',
-        'default_hooks.checkpoint.interval=2',
+        'default_hooks.checkpoint.interval=2', 'default_hooks.checkpoint.save_optimizer=False',
     )  # fmt: skip
     assert 'mIoU' in last_validation(user / 'two')
     state_dict = torch.load(user / 'two/iter_2.pth', weights_only=False)['state_dict']
@@ -194,7 +194,7 @@ def test_two_processes_with_synchronised_batch_norm(user: Path) -> None:
 def test_train_by_epochs(user: Path, tool: InProcess) -> None:
     work_dir, _ = train(
         user, MASK_RCNN, 'train_dataloader.dataset.indices=4', 'train_cfg.max_epochs=2', 'param_scheduler.0.end=2',
-        'param_scheduler.1.milestones=[1]', how=tool,
+        'param_scheduler.1.milestones=[1]', 'default_hooks.checkpoint.save_optimizer=False', how=tool,
     )  # fmt: skip
     lines = [line for line in scalars(work_dir) if 'loss' in line]
     assert [line['epoch'] for line in lines] == [1, 1, 2, 2]

@@ -151,9 +151,10 @@ def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, tr
 @pytest.mark.usefixtures('bfloat16_anywhere')
 def test_a_detection_config_runs_through_the_same_tools(workplace: Path, tool: InProcess) -> None:
     config = str(ROOT / 'tests/tools/mask_rcnn_small.py')
+    small = 'test_dataloader.dataset.pipeline.1.scale=(160,120)'
     tool(
         workplace, 'train.py', config, '--mini', '--work-dir', 'detector',
-        '--cfg-options', 'train_cfg.max_iters=60', 'train_cfg.val_interval=60',
+        '--cfg-options', 'train_cfg.max_iters=60', 'train_cfg.val_interval=60', small.replace('test', 'val'),
     )  # fmt: skip
     losses = [line['loss'] for line in scalars(workplace / 'detector') if 'loss' in line]
     assert losses[-1] < 0.7 * losses[0]
@@ -161,7 +162,7 @@ def test_a_detection_config_runs_through_the_same_tools(workplace: Path, tool: I
 
     tool(
         workplace, 'test.py', config, 'detector/iter_60.pth', '--mini',
-        '--work-dir', 'detector/tested', '--show-dir', 'boxes', '--out', 'boxes.pkl',
+        '--work-dir', 'detector/tested', '--show-dir', 'boxes', '--out', 'boxes.pkl', '--cfg-options', small,
     )  # fmt: skip
     tested = metrics_of_test(workplace / 'detector/tested')
     for name in ('coco/bbox_mAP', 'coco/segm_mAP', 'coco/bbox_mAP_50'):
@@ -169,8 +170,8 @@ def test_a_detection_config_runs_through_the_same_tools(workplace: Path, tool: I
     assert (workplace / 'boxes/predictions.png').is_file()
 
     tool(
-        workplace, 'test.py', config, 'detector/iter_60.pth', '--mini', '--amp', 'bfloat16',
-        '--work-dir', 'detector/mixed', '--out', 'mixed_detections', '--format', 'coco', 'voc',
+        workplace, 'test.py', config, 'detector/iter_60.pth', '--mini', '--amp', 'bfloat16', '--work-dir',
+        'detector/mixed', '--out', 'mixed_detections', '--format', 'coco', 'voc', '--cfg-options', small,
     )  # fmt: skip
     mixed = metrics_of_test(workplace / 'detector/mixed')
     assert mixed['coco/bbox_mAP_50'] == pytest.approx(tested['coco/bbox_mAP_50'], abs=0.02)

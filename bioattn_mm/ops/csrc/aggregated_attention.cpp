@@ -2,7 +2,6 @@
 
 #include "aggregated_attention.h"
 
-#include "boxed.h"
 #include "cpu/isa.h"
 
 #include <numeric>
@@ -11,7 +10,7 @@ namespace bioattn_mm {
 namespace {
 namespace of_aggregated_attention {
 
-// On the CPU half precision is a format of storage: what is computed is float32.
+// On the CPU half precision is a format of storage: the arithmetic is float32.
 Tensor at_least_float(const Tensor& tensor) { return tensor.to(full_precision(tensor.scalar_type())).contiguous(); }
 
 CpuInputs inputs_of_cpu(const Inputs& inputs) {
@@ -64,11 +63,6 @@ Gradients backward(
       gradients.window_bias.to(dtype),
       gradients.pooled_bias.view(inputs.pooled_bias.sizes()).to(dtype),
       gradients.token_weights};
-}
-
-STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
-  library.impl("aggregated_attention", boxed<checked<check_aggregated_attention, forward>>);
-  library.impl("aggregated_attention_backward", boxed<checked<check_aggregated_attention_backward, backward>>);
 }
 
 }  // namespace of_aggregated_attention

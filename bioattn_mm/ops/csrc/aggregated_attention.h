@@ -86,15 +86,15 @@ struct Sizes : WindowSizes<Integer> {
         pooled(pooled_height * pooled_width),
         bias_rows(inputs.pooled_bias.size(1)) {}
 
-  // Number of a token and head in (B, H, W, heads).
+  // The index of a token and head in (B, H, W, heads).
   C10_HOST_DEVICE int64_t token(Integer image, Integer head, Integer i, Integer j) const {
     return ((static_cast<int64_t>(image) * this->height + i) * this->width + j) * this->heads + head;
   }
-  // Number of a pooled token and head in (B, Ph, Pw, heads).
+  // The index of a pooled token and head in (B, Ph, Pw, heads).
   C10_HOST_DEVICE int64_t pooled_token(Integer image, Integer head, Integer u, Integer v) const {
     return ((static_cast<int64_t>(image) * pooled_height + u) * pooled_width + v) * this->heads + head;
   }
-  // First bias of row `row` and query column j in (heads, R, W, Pw).
+  // The index of the first bias of row `row` and query column j in (heads, R, W, Pw).
   C10_HOST_DEVICE int64_t bias(Integer head, Integer row, Integer j) const {
     return ((static_cast<int64_t>(head) * bias_rows + row) * this->width + j) * pooled_width;
   }
@@ -107,9 +107,9 @@ struct Sizes : WindowSizes<Integer> {
 // for half precision.
 using Forward = std::tuple<Tensor, Tensor>;
 
-// The same, and for half precision what rounding took from the output: an output and its rounding together are exact
-// enough for the mean of the gradients of a query's weights, which the backward pass takes from them. Where nothing
-// is rounded it has no elements.
+// The same, and the rounding: what the output lost when it was rounded to half precision. On CUDA the backward pass
+// needs the output without this loss, because it computes the mean of the gradients of a query's weights from it. The
+// rounding has no elements where nothing is rounded.
 using RoundedForward = std::tuple<Tensor, Tensor, Tensor>;
 
 inline ArgumentChecks check_inputs(const Inputs& inputs) {
@@ -143,10 +143,10 @@ inline void check_aggregated_attention_backward(
   check_rounding(arguments, rounding, inputs.query);
 }
 
-// What the CPU computes, for the operators aggregated_attention, cosine_attention and, in bfloat16,
-// relative_bias_attention. Tokens are (B, H, W, heads, d)
-// with any distance between columns, in one dtype; parameters are contiguous, float32 or for float64 tokens float64.
-// Without a window, k = 0, keys, values and token weights need not be given.
+// The inputs of the CPU kernels that aggregated_attention, cosine_attention and, in bfloat16, relative_bias_attention
+// share. Tokens are (B, H, W, heads, d) in one dtype, with any stride from column to column; parameters are
+// contiguous, float32 or for float64 tokens float64. Without a window, k = 0, keys, values and token weights are not
+// needed.
 struct CpuInputs {
   Tensor query, key, value;
   Tensor pooled_key, pooled_value;
@@ -154,8 +154,8 @@ struct CpuInputs {
   Tensor pooled_bias;          // (heads, R, C)
   Tensor pooled_bias_rows;     // (H, Ph), int64
   Tensor pooled_bias_columns;  // (W, Pw), int64
-  // Either the token weights, (B, H, W, heads, k * k), or what they and the scaled queries are computed from, with
-  // queries and keys that are not unit vectors yet.
+  // Either the token weights, (B, H, W, heads, k * k), are given, or the parameters that they and the scaled queries
+  // are computed from. Then queries and keys are not unit vectors yet.
   Tensor token_weights;
   Tensor scale, query_embedding, tokens, token_bias;  // (heads), (heads, d), (heads, d, k * k), (heads, k * k)
 };

@@ -12,25 +12,19 @@
 
 namespace bioattn_mm {
 
-// The next argument, and for a struct of T::kTensors tensors the next ones. They belong to the caller from then on.
-template <typename T>
-T read(StableIValue*& stack);
-
-template <typename T, size_t... i>
-T read_tensors(StableIValue*& stack, std::index_sequence<i...>) {
-  return T{((void)i, read<Tensor>(stack))...};
-}
-
 template <typename T, typename = void>
 constexpr size_t kTensorsOf = 0;
 template <typename T>
 constexpr size_t kTensorsOf<T, std::void_t<decltype(T::kTensors)>> = T::kTensors;
 
+// Takes the next argument from the stack, or as many tensors as a struct says that it has (T::kTensors). The callee
+// owns them from then on.
 template <typename T>
-T read(StableIValue*& stack) {
+T take(StableIValue*& stack) {
   using torch::stable::detail::to;
   if constexpr (kTensorsOf<T> > 0) {
-    return read_tensors<T>(stack, std::make_index_sequence<kTensorsOf<T>>());
+    const auto tensors = [&](auto... each) { return T{((void)each, take<Tensor>(stack))...}; };
+    return std::apply(tensors, std::array<int, kTensorsOf<T>>());
   } else if constexpr (std::is_same_v<T, Tensor>) {
     return to<torch::stable::Tensor>(*stack++);
   } else if constexpr (std::is_same_v<T, std::optional<Tensor>>) {
@@ -42,34 +36,35 @@ T read(StableIValue*& stack) {
 }
 
 template <typename T>
-void write(StableIValue* stack, const T& result) {
-  if constexpr (std::is_same_v<T, Tensor>)
-    *stack = torch::stable::detail::from(static_cast<const torch::stable::Tensor&>(result));
-  else
-    *stack = torch::stable::detail::from(result);
+void put(StableIValue* stack, const T& result) {
+  using Stable = std::conditional_t<std::is_same_v<T, Tensor>, torch::stable::Tensor, T>;
+  *stack = torch::stable::detail::from(static_cast<const Stable&>(result));
 }
 
 template <typename... Types>
-void write(StableIValue* stack, const std::tuple<Types...>& results) {
-  std::apply([&](const auto&... each) { (write(stack++, each), ...); }, results);
+void put(StableIValue* stack, const std::tuple<Types...>& results) {
+  std::apply([&](const auto&... each) { (put(stack++, each), ...); }, results);
 }
 
-template <auto function, typename Signature = decltype(function)>
+// The boxed form of `kernel`, and of `check`, which takes the same arguments and raises an error where they do not
+// fit; kernels without tensors have none.
+template <auto kernel, auto check = nullptr, typename Signature = decltype(kernel)>
 struct Boxed;
 
-template <auto function, typename Result, typename... Types>
-struct Boxed<function, Result (*)(Types...)> {
+template <auto kernel, auto check, typename Result, typename... Types>
+struct Boxed<kernel, check, Result (*)(Types...)> {
   static void call(StableIValue* stack, uint64_t, uint64_t) {
     [[maybe_unused]] StableIValue* next = stack;
-    std::tuple<std::decay_t<Types>...> arguments{read<std::decay_t<Types>>(next)...};
+    const std::tuple<std::decay_t<Types>...> arguments{take<std::decay_t<Types>>(next)...};
+    if constexpr (!std::is_same_v<decltype(check), std::nullptr_t>) std::apply(check, arguments);
     if constexpr (std::is_void_v<Result>)
-      std::apply(function, arguments);
+      std::apply(kernel, arguments);
     else
-      write(stack, std::apply(function, arguments));
+      put(stack, std::apply(kernel, arguments));
   }
 };
 
-template <auto function>
-constexpr auto boxed = Boxed<function>::call;
+template <auto kernel, auto check = nullptr>
+constexpr auto boxed = Boxed<kernel, check>::call;
 
 }  // namespace bioattn_mm

@@ -1,5 +1,5 @@
-// Checks of an operator's tensors, where they enter C++. Kernels take all sizes from one or two tensors and read and
-// write the others by them, so a tensor of another shape, dtype or device would be read outside of its memory.
+// Checks of an operator's tensors, where they enter C++. Kernels take all sizes from one or two tensors, so they
+// would read a tensor of another shape, dtype or device outside of its memory.
 #pragma once
 
 #include "tensor.h"
@@ -82,7 +82,8 @@ inline void check_indices(const char* name, const Tensor& indices, int64_t size,
       " must be 0 to ", size - 1, ", the ", of);
 }
 
-// Room for what rounding takes from an output of the shape of `query`, of which only half precision has any.
+// An uninitialised tensor for the rounding of an output with the shape of `query` (see RoundedForward). It has no
+// elements where the backward pass needs no rounding, or nothing is rounded: without half precision.
 inline Tensor empty_rounding(const Tensor& query, bool for_backward) {
   const bool rounds = for_backward && is_half_precision(query.scalar_type());
   return rounds ? empty_like(query) : empty({0}, query.options());
@@ -92,20 +93,5 @@ inline void check_rounding(const ArgumentChecks& arguments, const Tensor& roundi
   const bool is_rounded = is_half_precision(query.scalar_type());
   arguments.check("rounding", rounding, is_rounded ? query.sizes() : Span({0}));
 }
-
-// A kernel of an operator, behind a function of the same arguments that raises an error where they do not fit.
-template <auto check, auto kernel, typename Signature = decltype(kernel)>
-struct Checked;
-
-template <auto check, auto kernel, typename Result, typename... Types>
-struct Checked<check, kernel, Result (*)(Types...)> {
-  static Result call(Types... arguments) {
-    check(arguments...);
-    return kernel(arguments...);
-  }
-};
-
-template <auto check, auto kernel>
-constexpr auto checked = Checked<check, kernel>::call;
 
 }  // namespace bioattn_mm

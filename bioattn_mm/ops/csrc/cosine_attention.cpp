@@ -2,7 +2,6 @@
 
 #include "cosine_attention.h"
 
-#include "boxed.h"
 #include "cpu/isa.h"
 
 namespace bioattn_mm {
@@ -28,8 +27,8 @@ CpuInputs inputs_of_cpu(const CosineInputs& inputs) {
   return cpu;
 }
 
-// The logsumexp is in the order that the device's kernels have, so PyTorch is told only how many numbers there are.
-// The rounding is written and read on CUDA alone.
+// The order of the logsumexp's axes is that of the device's kernels, so its shape is one axis. The rounding is
+// written and read on CUDA alone.
 RoundedForward forward(const CosineInputs& inputs, bool for_backward) {
   const Tensor& query = inputs.query;
   const Tensor rounding = empty_rounding(query, for_backward);
@@ -44,9 +43,9 @@ RoundedForward forward(const CosineInputs& inputs, bool for_backward) {
 CosineGradients backward(
     const Tensor& grad_output, const CosineInputs& inputs, const Tensor&, const Tensor& logsumexp, const Tensor&) {
   if (inputs.query.numel() == 0)
-    return {zeros_like(inputs.query), zeros_like(inputs.key_value), zeros_like(inputs.pooled_key_value),
-            zeros_like(inputs.scale), zeros_like(inputs.query_embedding), zeros_like(inputs.window_bias),
-            zeros_like(inputs.pooled_bias), zeros_like(inputs.tokens), zeros_like(inputs.token_bias)};
+    return {zeros_like(inputs.query),       zeros_like(inputs.key_value),       zeros_like(inputs.pooled_key_value),
+            zeros_like(inputs.scale),       zeros_like(inputs.query_embedding), zeros_like(inputs.window_bias),
+            zeros_like(inputs.pooled_bias), zeros_like(inputs.tokens),          zeros_like(inputs.token_bias)};
   const Tensor grad_key_value = empty_like(inputs.key_value);
   const Tensor grad_pooled_key_value = empty_like(inputs.pooled_key_value);
   CpuInputs grad;
@@ -58,13 +57,8 @@ CosineGradients backward(
   const Tensor shaped = logsumexp.contiguous().view({sizes[0], sizes[3], sizes[1], sizes[2]});
   const auto& kernels = cpu_kernels(inputs.query.scalar_type());
   kernels.attention_backward(grad_output.contiguous(), inputs_of_cpu(inputs), shaped, grad);
-  return {grad.query, grad_key_value, grad_pooled_key_value, grad.scale, grad.query_embedding,
-          grad.window_bias, grad.pooled_bias, grad.tokens, grad.token_bias};
-}
-
-STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
-  library.impl("cosine_attention", boxed<checked<check_cosine_attention, forward>>);
-  library.impl("cosine_attention_backward", boxed<checked<check_cosine_attention_backward, backward>>);
+  return {grad.query,       grad_key_value,   grad_pooled_key_value, grad.scale,     grad.query_embedding,
+          grad.window_bias, grad.pooled_bias, grad.tokens,           grad.token_bias};
 }
 
 }  // namespace of_cosine_attention

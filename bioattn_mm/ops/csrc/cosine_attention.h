@@ -60,7 +60,7 @@ inline void check_cosine_attention_backward(
 // token_bias.
 using CosineGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-// On CUDA, with the limits of aggregated_attention_forward_cuda.
+// The kernels on CUDA, with the limits of aggregated_attention_forward_cuda.
 RoundedForward cosine_attention_forward_cuda(const CosineInputs& inputs, bool for_backward);
 CosineGradients cosine_attention_backward_cuda(
     const Tensor& grad_output, const CosineInputs& inputs, const Tensor& output, const Tensor& logsumexp,

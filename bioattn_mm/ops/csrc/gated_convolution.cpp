@@ -2,7 +2,6 @@
 
 #include "gated_convolution.h"
 
-#include "boxed.h"
 #include "cpu/isa.h"
 
 namespace bioattn_mm {
@@ -11,12 +10,12 @@ namespace of_gated_convolution {
 
 using std::optional;
 
-constexpr int64_t kLanes = 16;
+constexpr int64_t kChannelMultiple = 16;
 
 void check_cpu(const Tensor& x, const Tensor& weight) {
   check_value(
-      weight.size(0) % kLanes == 0 && x.scalar_type() != kHalf, "gated_convolution on the CPU takes a multiple of ",
-      kLanes, " channels and no float16");
+      weight.size(0) % kChannelMultiple == 0 && x.scalar_type() != kHalf,
+      "gated_convolution on the CPU takes a multiple of ", kChannelMultiple, " channels and no float16");
 }
 
 Tensor or_zeros(const optional<Tensor>& x_bias, const Tensor& bias) {
@@ -37,11 +36,6 @@ GatedConvolutionGradients backward(
   const auto& kernels = cpu_kernels(x.scalar_type());
   return kernels.gated_convolution_backward(
       grad_output.contiguous(), x.contiguous(), or_zeros(x_bias, bias), weight.contiguous(), bias.contiguous());
-}
-
-STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
-  library.impl("gated_convolution", boxed<checked<check_gated_convolution, forward>>);
-  library.impl("gated_convolution_backward", boxed<checked<check_gated_convolution_backward, backward>>);
 }
 
 }  // namespace of_gated_convolution

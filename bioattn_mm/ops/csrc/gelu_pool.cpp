@@ -2,14 +2,13 @@
 
 #include "gelu_pool.h"
 
-#include "boxed.h"
 #include "cpu/isa.h"
 
 namespace bioattn_mm {
 namespace {
 namespace of_gelu_pool {
 
-// Channels that fill a vector of the widest kernel, of 64 bytes.
+// The fewest channels that fill a vector of the widest kernel, which has 64 bytes.
 int64_t least_channels(const Tensor& x) { return x.scalar_type() == kDouble ? 8 : 16; }
 
 ArgumentChecks check_tokens(const Tensor& x) {
@@ -37,11 +36,6 @@ Tensor forward(const Tensor& x, int64_t height, int64_t width) {
 
 Tensor backward(const Tensor& grad_output, const Tensor& x) {
   return cpu_kernels(x.scalar_type()).gelu_pool_backward(grad_output.contiguous(), x.contiguous());
-}
-
-STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
-  library.impl("gelu_pool", boxed<checked<check_forward, forward>>);
-  library.impl("gelu_pool_backward", boxed<checked<check_backward, backward>>);
 }
 
 }  // namespace of_gelu_pool

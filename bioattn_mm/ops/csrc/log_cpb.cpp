@@ -2,7 +2,6 @@
 
 #include "log_cpb.h"
 
-#include "boxed.h"
 #include "cpu/isa.h"
 
 namespace bioattn_mm {
@@ -25,11 +24,6 @@ LogCPBGradients backward(
       .log_cpb_table_backward(
           grad_table.contiguous(), vertical.contiguous(), horizontal.contiguous(), hidden_weight.contiguous(),
           hidden_bias.contiguous(), weight.contiguous());
-}
-
-STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
-  library.impl("log_cpb_table", boxed<checked<check_log_cpb_table, forward>>);
-  library.impl("log_cpb_table_backward", boxed<checked<check_log_cpb_table_backward, backward>>);
 }
 
 }  // namespace of_log_cpb

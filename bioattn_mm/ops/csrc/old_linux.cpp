@@ -1,4 +1,4 @@
-// What the headers of a new C++ library take from its binary, which an old one lacks: see old_linux.h.
+// The symbols that the headers of a new C++ library use and the binary of an old one lacks: see old_linux.h.
 
 #include <new>
 

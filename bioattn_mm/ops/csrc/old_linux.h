@@ -1,5 +1,5 @@
-// What lets a library that is compiled on a new Linux be loaded on an old one, as manylinux_2_28 asks for. It comes
-// before all other headers; old_linux.cpp has the rest.
+// These declarations make a library that is compiled on a new Linux run on an old one, as manylinux_2_28 demands.
+// They come before all other headers; old_linux.cpp has the rest.
 #pragma once
 
 #include <cmath>

@@ -1,8 +1,8 @@
 // The operators on the CPU in one translation unit: reading PyTorch's headers takes most of the time of compiling one
-// of them. Each has a namespace of its own in its file.
+// of them. Each has a namespace of its own in its file; here they are registered.
 
-#include "about.cpp"
 #include "aggregated_attention.cpp"
+#include "boxed.h"
 #include "cosine_attention.cpp"
 #include "gated_convolution.cpp"
 #include "gelu_pool.cpp"
@@ -11,3 +11,45 @@
 #include "relative_bias_attention.cpp"
 #include "schemas.cpp"
 #include "sliding_window.cpp"
+
+namespace bioattn_mm {
+namespace {
+
+// The version of the package that the library was compiled from. The Python files beside it compare it with theirs.
+std::string version() { return BIOATTN_VERSION; }
+
+STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CompositeExplicitAutograd, library) {
+  library.impl("version", boxed<version>);
+  library.impl("cpu_capability", boxed<cpu_capability>);
+  library.impl("cpu_capabilities", boxed<cpu_capabilities>);
+  library.impl("set_cpu_capability", boxed<set_cpu_capability>);
+}
+
+STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
+  library.impl("aggregated_attention", boxed<of_aggregated_attention::forward, check_aggregated_attention>);
+  library.impl(
+      "aggregated_attention_backward", boxed<of_aggregated_attention::backward, check_aggregated_attention_backward>);
+  library.impl("cosine_attention", boxed<of_cosine_attention::forward, check_cosine_attention>);
+  library.impl("cosine_attention_backward", boxed<of_cosine_attention::backward, check_cosine_attention_backward>);
+  library.impl("gated_convolution", boxed<of_gated_convolution::forward, check_gated_convolution>);
+  library.impl("gated_convolution_backward", boxed<of_gated_convolution::backward, check_gated_convolution_backward>);
+  library.impl("gelu_pool", boxed<of_gelu_pool::forward, of_gelu_pool::check_forward>);
+  library.impl("gelu_pool_backward", boxed<of_gelu_pool::backward, of_gelu_pool::check_backward>);
+  library.impl("log_cpb_table", boxed<of_log_cpb::forward, check_log_cpb_table>);
+  library.impl("log_cpb_table_backward", boxed<of_log_cpb::backward, check_log_cpb_table_backward>);
+  library.impl(
+      "peripheral_attention", boxed<of_peripheral_attention::forward, of_peripheral_attention::check_forward>);
+  library.impl(
+      "peripheral_attention_backward",
+      boxed<of_peripheral_attention::backward, of_peripheral_attention::check_backward>);
+  library.impl(
+      "relative_bias_attention",
+      boxed<of_relative_bias_attention::forward, of_relative_bias_attention::check_forward>);
+  library.impl(
+      "relative_bias_attention_backward",
+      boxed<of_relative_bias_attention::backward, of_relative_bias_attention::check_backward>);
+  SlidingWindow<of_sliding_window::products, of_sliding_window::sums>::add_to(library);
+}
+
+}  // namespace
+}  // namespace bioattn_mm

@@ -2,7 +2,6 @@
 
 #include "peripheral_attention.h"
 
-#include "boxed.h"
 #include "check.h"
 #include "cpu/isa.h"
 
@@ -43,7 +42,7 @@ void check_backward(const Tensor& grad_output, const PeripheralInputs& inputs, d
   arguments.check("logsumexp", logsumexp, inputs.query.sizes().slice(0, 3), inputs.plane.scalar_type());
 }
 
-// On the CPU half precision is a format of storage: what is computed is float32.
+// On the CPU half precision is a format of storage: the arithmetic is float32.
 Tensor at_least_float(const Tensor& tensor) { return tensor.to(full_precision(tensor.scalar_type())).contiguous(); }
 
 PeripheralForward forward(const PeripheralInputs& inputs, double eps) {
@@ -57,11 +56,6 @@ Gradients backward(const Tensor& grad_output, const PeripheralInputs& inputs, do
   for (Tensor* gradient : {&gradients.query, &gradients.key, &gradients.value})
     *gradient = gradient->to(inputs.query.scalar_type());
   return gradients.apply([](const auto&... tensors) { return Gradients{tensors...}; });
-}
-
-STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
-  library.impl("peripheral_attention", boxed<checked<check_forward, forward>>);
-  library.impl("peripheral_attention_backward", boxed<checked<check_backward, backward>>);
 }
 
 }  // namespace of_peripheral_attention

@@ -3,7 +3,6 @@
 #include "relative_bias_attention.h"
 
 #include "aggregated_attention.h"
-#include "boxed.h"
 #include "check.h"
 #include "cpu/isa.h"
 
@@ -34,11 +33,11 @@ void check_backward(
   arguments.check("logsumexp", logsumexp, query.sizes().slice(0, 4), bias.scalar_type());
 }
 
-// On the CPU half precision is a format of storage: what is computed is float32. The bias is never in half precision.
+// On the CPU half precision is a format of storage: the arithmetic is float32. The bias is never in half precision.
 Tensor at_least_float(const Tensor& tensor) { return tensor.to(full_precision(tensor.scalar_type())); }
 
-// With instructions of bfloat16, attention to all tokens is aggregated attention with all tokens pooled and no
-// window.
+// Whether the kernels of aggregated attention are used, with all tokens as pooled tokens and no window: they are
+// faster with instructions for bfloat16.
 bool is_aggregated(const Tensor& query) { return query.scalar_type() == kBFloat16 && has_bfloat16_instructions(); }
 
 CpuInputs without_window(
@@ -46,12 +45,12 @@ CpuInputs without_window(
   const auto tokens = [](const Tensor& tensor) {
     return tensor.stride(4) == 1 && tensor.stride(3) == tensor.size(4) ? tensor : tensor.contiguous();
   };
-  // Where the table has the offset between two rows, or two columns.
+  // The indices in the table of the offsets between two rows, or two columns.
   const auto offsets = [&](int64_t length) {
-    Tensor places = empty({length, length}, bias.options().dtype(kLong));
-    int64_t* place = places.mutable_data_ptr<int64_t>();
-    for (int64_t k = 0; k < length * length; ++k) place[k] = k / length - k % length + length - 1;
-    return places;
+    Tensor indices = empty({length, length}, bias.options().dtype(kLong));
+    int64_t* index = indices.mutable_data_ptr<int64_t>();
+    for (int64_t k = 0; k < length * length; ++k) index[k] = k / length - k % length + length - 1;
+    return indices;
   };
   CpuInputs inputs;
   inputs.query = tokens(scale == 1 ? query : multiply_by(query, scale));
@@ -62,9 +61,8 @@ CpuInputs without_window(
   return inputs;
 }
 
-// A bias as the kernels read it: contiguous, and with the stride of a head that it would have with more of them.
-// PyTorch leaves that of a single head open, and kernels take the gradient's from it, which has a table for each
-// image.
+// The bias as the kernels read it: contiguous, with the usual stride from head to head. PyTorch allows any stride
+// where there is a single head, but the kernels use it for the gradient, too, which has a table for each image.
 Tensor dense(const Tensor& bias) { return bias.contiguous().flatten().view(bias.sizes()); }
 
 Forward forward(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, double scale) {
@@ -104,11 +102,6 @@ Gradients backward(
       at_least_float(output), logsumexp, scale);
   const auto dtype = query.scalar_type();
   return {grad_query.to(dtype), grad_key.to(dtype), grad_value.to(dtype), grad_bias};
-}
-
-STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) {
-  library.impl("relative_bias_attention", boxed<checked<check_forward, forward>>);
-  library.impl("relative_bias_attention_backward", boxed<checked<check_backward, backward>>);
 }
 
 }  // namespace of_relative_bias_attention

@@ -1,7 +1,6 @@
-// The operators as PyTorch knows them, in C++ so that an exported model finds them in a process without Python. Names
-// say what the rest of the package needs to know: `X_backward` takes the gradient of the first result of X, and then
-// arguments and results of X; its results have the names of the arguments that they are the gradients of. So
-// bioattn_mm/ops/registration.py connects the two.
+// The schemas of the operators, in C++ so that an exported model finds them in a process without Python. Their names
+// connect them (bioattn_mm/ops/registration.py): `X_backward` takes the gradient of the first result of X, and then
+// arguments and results of X; its results have the names of the arguments that they are the gradients of.
 
 #include <torch/csrc/stable/library.h>
 

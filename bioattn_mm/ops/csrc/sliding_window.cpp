@@ -2,7 +2,6 @@
 
 #include "sliding_window.h"
 
-#include "boxed.h"
 #include "cpu/isa.h"
 
 namespace bioattn_mm {
@@ -16,8 +15,6 @@ Tensor products(const Tensor& tokens, const Tensor& others, const Tensor& bias, 
 Tensor sums(const Tensor& weights, const Tensor& tokens, bool transposed) {
   return cpu_kernels(tokens.scalar_type()).window_sums(weights, tokens, transposed);
 }
-
-STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CPU, library) { SlidingWindow<products, sums>::add_to(library); }
 
 }  // namespace of_sliding_window
 }  // namespace

@@ -1,4 +1,5 @@
-// Tensors of PyTorch's stable ABI, with the names that they have in ATen, and what else the kernels use of PyTorch.
+// Tensors of PyTorch's stable ABI, with the names that they have in ATen, and the other parts of PyTorch that the
+// kernels use.
 //
 // Nothing here includes a header of ATen or c10: the library runs with every torch from 2.10 on, whatever the one
 // that it was compiled with.
@@ -24,7 +25,7 @@ namespace bioattn_mm {
 
 using torch::headeronly::ScalarType;
 using torch::stable::Device;
-using Span = torch::headeronly::IntHeaderOnlyArrayRef;  // of integers, such as sizes
+using Span = torch::headeronly::IntHeaderOnlyArrayRef;  // a view of integers, such as sizes
 
 constexpr ScalarType kHalf = ScalarType::Half, kBFloat16 = ScalarType::BFloat16, kFloat = ScalarType::Float;
 constexpr ScalarType kDouble = ScalarType::Double, kInt = ScalarType::Int, kLong = ScalarType::Long;
@@ -35,13 +36,19 @@ constexpr ScalarType scalar_type_of = c10::CppTypeToScalarType<T>::value;
 
 inline bool is_half_precision(ScalarType dtype) { return dtype == kHalf || dtype == kBFloat16; }
 
-// The quotient of positive integers, rounded up.
-template <typename Integer>
-constexpr Integer divide_up(Integer value, Integer divisor) {
+// The quotient of an integer that is not negative and a positive one, rounded up.
+template <typename Integer, typename Divisor>
+constexpr Integer divide_up(Integer value, Divisor divisor) {
   return (value + divisor - 1) / divisor;
 }
 
-// Without a stream: in a library with a C++ library of its own inside, streams write no numbers.
+// The next multiple, or the value itself if it is one.
+template <typename Integer, typename Divisor>
+constexpr Integer round_up(Integer value, Divisor multiple) {
+  return divide_up(value, multiple) * multiple;
+}
+
+// Texts are made without streams, which write no numbers in a library that has a C++ library of its own inside.
 inline std::string text_of_one(const char* text) { return text; }
 inline std::string text_of_one(const std::string& text) { return text; }
 inline std::string text_of_one(ScalarType dtype) { return torch::headeronly::toString(dtype); }
@@ -60,8 +67,7 @@ inline std::string text_of_sizes(Span sizes) {
 }
 
 inline std::string text_of_device(const Device& device) {
-  const std::string name = device.is_cpu() ? "cpu" : device.is_cuda() ? "cuda"
-                                                                      : "another device";
+  const std::string name = device.is_cpu() ? "cpu" : device.is_cuda() ? "cuda" : "another device";
   return device.has_index() ? name + ":" + std::to_string(device.index()) : name;
 }
 
@@ -71,13 +77,13 @@ void check_value(bool condition, const Parts&... parts) {
   if (!condition) throw std::invalid_argument(text_of(parts...));
 }
 
-// The same with an IndexError.
+// Raises an error with a message, which Python sees as an IndexError.
 template <typename... Parts>
 void check_index(bool condition, const Parts&... parts) {
   if (!condition) throw std::out_of_range(text_of(parts...));
 }
 
-// What a new tensor needs.
+// The dtype and device of a new tensor.
 struct Options {
   Options dtype(ScalarType other) const { return {other, device}; }
 
@@ -107,7 +113,7 @@ class Tensor : public torch::stable::Tensor {
   }
   void zero_() const { TORCH_ERROR_CODE_CHECK(aoti_torch_zero_(get())); }
 
-  // Views. PyTorch's dispatcher would take several times as long as what this takes.
+  // Views, which do not go through PyTorch's dispatcher: it would take several times as long.
   Tensor view(Span sizes) const;  // of a contiguous tensor
   Tensor flatten(int64_t first = 0, int64_t last = -1) const;
   Tensor permute(Span axes) const;
@@ -120,7 +126,7 @@ class Tensor : public torch::stable::Tensor {
   Tensor sum(Span axes) const { return torch::stable::sum(*this, axes); }
 
  private:
-  // The same memory from another first element on, by other sizes and strides.
+  // A view of the same memory with other sizes and strides, from the element `offset` on.
   Tensor alias(Span sizes, Span strides, int64_t offset = 0) const {
     AtenTensorHandle handle;
     TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(
@@ -139,7 +145,7 @@ inline std::vector<int64_t> contiguous_strides(Span sizes) {
 
 inline Tensor Tensor::view(Span sizes) const { return alias(sizes, contiguous_strides(sizes)); }
 
-// A copy, if the axes cannot be one without.
+// Copies the tensor if no view has these axes as one.
 inline Tensor Tensor::flatten(int64_t first, int64_t last) const {
   return torch::stable::flatten(*this, first, last);
 }
@@ -190,7 +196,7 @@ inline Tensor zeros(Span sizes, const Options& options) {
   return tensor;
 }
 
-// A contiguous tensor of the shape and dtype of another, which may have other strides.
+// Contiguous tensors of the shape and dtype of another, whatever its strides.
 inline Tensor empty_like(const Tensor& tensor) { return empty(tensor.sizes(), tensor.options()); }
 inline Tensor zeros_like(const Tensor& tensor) { return zeros(tensor.sizes(), tensor.options()); }
 
@@ -206,8 +212,9 @@ inline Tensor Tensor::flip(Span axes) const {
   return call("aten::flip", "", static_cast<const torch::stable::Tensor&>(*this), axes);
 }
 
-// The tensor with `widths` more at the begin and the end of its axes, from the last axis on.
-// Contiguous; PyTorch would keep channels that are last in memory, or look so in a tensor with axes of length 1.
+// The tensor with padding at the begin and the end of its axes: two widths for each axis, from the last axis on. The
+// result is contiguous, while PyTorch's is channels-last where the tensor is, or looks so because it has axes of
+// length 1.
 inline Tensor pad(const Tensor& tensor, Span widths, double value = 0) {
   return Tensor(torch::stable::pad(tensor, widths, "constant", value)).contiguous();
 }
@@ -217,13 +224,13 @@ inline Tensor multiply_by(const Tensor& tensor, double factor) {
   return call("aten::mul", "Tensor", static_cast<const torch::stable::Tensor&>(tensor), scalar);
 }
 
-// Calls function(begin, end) for ranges of the numbers from `begin` to `end`, in parallel.
+// Calls function(begin, end) for ranges that together are the integers from `begin` to before `end`, in parallel.
 template <typename Function>
 void parallel_for(int64_t begin, int64_t end, int64_t grain, const Function& function) {
   torch::stable::parallel_for(begin, end, grain, function);
 }
 
-// Calls function(T()) with the type T among Types that a dtype is of.
+// Calls function(T()) with the one of Types that has the dtype.
 template <typename... Types, typename Function>
 void dispatch(ScalarType dtype, const Function& function) {
   const bool found = ((dtype == scalar_type_of<Types> && (function(Types()), true)) || ...);

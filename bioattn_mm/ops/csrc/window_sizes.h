@@ -1,4 +1,4 @@
-// Sizes of a map of tokens and of the sliding window around each of them.
+// The sizes of a map of tokens and of the sliding window around each token.
 #pragma once
 
 #include "tensor.h"
@@ -7,7 +7,7 @@
 
 namespace bioattn_mm {
 
-// Sizes of tokens (B, H, W, heads, d) and of windows of k x k tokens: window = k, offsets = k * k.
+// The sizes of tokens (B, H, W, heads, d) and of windows of k x k tokens: window = k, offsets = k * k.
 template <typename Integer>
 struct WindowSizes {
   WindowSizes(const Tensor& tokens, int64_t offsets)

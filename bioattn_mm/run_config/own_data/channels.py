@@ -25,13 +25,13 @@ MAX_PADDED = 4  # channels that OpenCV pads
 MAX_MEASURED = 1000
 NUM_THREADS = 8  # which read files
 CHUNK = 2**20  # pixels that are summed at a time
-# Transforms of mmcv, mmdet, mmseg and this package that compute with colours, or make images of three channels.
+# Transforms of the upstream libraries and this package that compute with colours, or make images of three channels.
 RGB_ONLY = {
-    'AdjustGamma', 'Albu', 'AutoAugment', 'AutoContrast', 'BioMedicalGaussianBlur', 'Brightness', 'CachedMixUp',
-    'CachedMosaic', 'CLAHE', 'Color', 'ColorJitter', 'ColorTransform', 'Contrast', 'Corrupt', 'Corruption',
-    'Equalize', 'Invert', 'Lighting', 'MixUp', 'Mosaic', 'PhotoMetricDistortion', 'Posterize', 'RandAugment',
-    'RandomGrayscale', 'RandomMosaic', 'RGB2Gray', 'Sharpness', 'Solarize', 'SolarizeAdd',
-    'TablePhotoMetricDistortion', 'YOLOXHSVRandomAug',
+    'AdjustGamma', 'Albu', 'Albumentations', 'AutoAugment', 'AutoContrast', 'BioMedicalGaussianBlur',
+    'Brightness', 'CachedMixUp', 'CachedMosaic', 'CLAHE', 'Color', 'ColorJitter', 'ColorTransform', 'Contrast',
+    'Corrupt', 'Corruption', 'Equalize', 'GaussianBlur', 'Invert', 'Lighting', 'MixUp', 'Mosaic',
+    'PhotoMetricDistortion', 'Posterize', 'RandAugment', 'RandomErasing', 'RandomGrayscale', 'RandomMosaic',
+    'RGB2Gray', 'Sharpness', 'Solarize', 'SolarizeAdd', 'TablePhotoMetricDistortion', 'YOLOXHSVRandomAug',
 }  # fmt: skip
 
 
@@ -181,14 +181,20 @@ def _set(config: Config, own: OwnData, kind: ImageKind, mean: list[float], std: 
                     'leave it out, the data preprocessor pads, too'
                 )
             step.pad_val = {**(step.pad_val if isinstance(step.get('pad_val'), dict) else {}), 'img': 0}
+        if step.get('backend') == 'pillow':  # which resizes images in 8 bits alone
+            step.backend = 'cv2'
     left_out: set[str] = set()
     _leave_out(config._cfg_dict, left_out)
     if left_out:
         own.notes.append(f'augmentation that needs RGB in 8 bits is left out: {", ".join(sorted(left_out))}')
     for preprocessor in filter(None, (config.get('data_preprocessor'), config.model.get('data_preprocessor'))):
+        preprocessor.update(mean=mean, std=std)
+        if config.default_scope == 'mmpretrain':  # whose own takes any number of channels
+            preprocessor.to_rgb = False
+            continue
         if kind.channels not in HOST_CHANNELS:
             preprocessor.update(type='bioattn_mm.multichannel_preprocessor', host=preprocessor.type)
-        preprocessor.update(mean=mean, std=std, bgr_to_rgb=False, rgb_to_bgr=False)
+        preprocessor.update(bgr_to_rgb=False, rgb_to_bgr=False)
     if kind.channels != RGB.channels:
         config.model.backbone.in_channels = kind.channels
     hook = config.get('default_hooks', {}).get('visualization')

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from ...datasets.problem import Problem
 from ...errors import InputError
-from ...runtime.inputs import IMAGE_SUFFIXES
+from ...runtime.inputs import ARRAY_SUFFIX, IMAGE_SUFFIXES
 from .arguments import DataArguments
-from .folders import SPLITS, VAL_SEED, OwnData, draw_val, files_below, notes_of_sources, sources_of, temporary_file
+from .folders import SPLITS, VAL_SEED, OwnData, draw_val, images_below, notes_of_sources, sources_of, temporary_file
 
 Images = dict[str, list[str]]  # by class
 
@@ -28,7 +28,8 @@ def read_class_folders(arguments: DataArguments) -> OwnData:
     if empty:
         where = sources[first] / empty[0]
         if arguments.problems is None:
-            raise InputError(f'{where} has no images ({", ".join(IMAGE_SUFFIXES)}): remove the folder, or fill it')
+            suffixes = ', '.join((*IMAGE_SUFFIXES, ARRAY_SUFFIX))
+            raise InputError(f'{where} has no images ({suffixes}): remove the folder, or fill it')
         arguments.problems += [Problem('class without images', str(sources[first] / name)) for name in empty]
     own = OwnData(classes, notes=notes_of_sources(sources))
     if 'train' in images and 'val' not in images:
@@ -50,6 +51,7 @@ def read_class_folders(arguments: DataArguments) -> OwnData:
         ]
         if not samples:
             raise InputError(f'no {split} images in {folder}: expected two at least of a class')
+        own.files[split] = [folder / sample['img_path'] for sample in samples]
         file = temporary_file(f'{split}.json')
         file.write_text(json.dumps(dict(metainfo={}, data_list=samples)), encoding='ascii')
         own.datasets[split] = dict(
@@ -79,7 +81,7 @@ def _images_by_class(folder: Path) -> Images:
         raise InputError(
             f'{folder} has no folders of classes: expected one for each class, with its images, see docs/own_data.md'
         )
-    return {name: [f'{name}/{file}' for file in files_below(folder / name, IMAGE_SUFFIXES)] for name in classes}
+    return {name: [f'{name}/{file}' for file in images_below(folder / name)] for name in classes}
 
 
 def _without_val(by_class: Images, folder: Path) -> tuple[Images, Images]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import InputError
+from ...runtime.inputs import ARRAY_SUFFIX, IMAGE_SUFFIXES
 from .arguments import DataArguments
 
 # The words for each split in names of files and folders.
@@ -91,6 +92,11 @@ def files_below(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
     if broken is not None:
         raise InputError(f'the name of {folder / broken} has a line break: rename the file')
     return names
+
+
+def images_below(folder: Path) -> list[str]:
+    """The images below a folder, seen from there; arrays only if there is nothing else, as they may be features."""
+    return files_below(folder, IMAGE_SUFFIXES) or files_below(folder, (ARRAY_SUFFIX,))
 
 
 @functools.cache

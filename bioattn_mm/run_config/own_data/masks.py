@@ -12,10 +12,20 @@ from ...datasets.label_maps import read_label_map
 from ...datasets.problem import Problem
 from ...errors import InputError
 from ...files import other_spelling
-from ...runtime.inputs import ARRAY_SUFFIX, IMAGE_SUFFIXES
+from ...runtime.inputs import IMAGE_SUFFIXES
 from .arguments import DataArguments
 from .class_files import IGNORED_NAME, PALETTE_FILES, Colours, classes_and_colours, classes_named_in
-from .folders import SPLITS, VAL_SEED, OwnData, draw_val, files_below, notes_of_sources, sources_of, temporary_file
+from .folders import (
+    SPLITS,
+    VAL_SEED,
+    OwnData,
+    draw_val,
+    files_below,
+    images_below,
+    notes_of_sources,
+    sources_of,
+    temporary_file,
+)
 from .voc_layout import CLASS_MAPS, MISSING, SplitList, find_lists, find_root, image_folder
 from .voc_xml import find_names
 
@@ -142,7 +152,7 @@ def _vocs_own(places: list[Path], roots: list[Path]) -> tuple[tuple[str, ...], C
 def _pairs(source: MaskSource) -> tuple[list[str], list[Problem]]:
     """The images below a folder that have a label map, and the files that are left out, as they are alone."""
     images, masks = source.images, source.masks
-    names = files_below(images, IMAGE_SUFFIXES) or files_below(images, (ARRAY_SUFFIX,))
+    names = images_below(images)
     maps = files_below(masks, (MASK_SUFFIX,))
     absent = []
     if source.listed:

@@ -50,7 +50,7 @@ inline float __shfl_sync(unsigned, float value, int lane) {
 }
 
 inline float __shfl_xor_sync(unsigned mask, float value, int difference) {
-  return __shfl_sync(mask, value, threadIdx.x % cuda_on_cpu::kLanes ^ difference);
+  return __shfl_sync(mask, value, threadIdx.x % cuda_on_cpu::kWarpSize ^ difference);
 }
 
 inline int __shfl_xor_sync(unsigned mask, int value, int difference) {
@@ -61,6 +61,6 @@ inline int __shfl_xor_sync(unsigned mask, int value, int difference) {
 inline bool __all_sync(unsigned, bool value) {
   const cuda_on_cpu::Slot* const slots = cuda_on_cpu::exchange({{value ? 1.0f : 0.0f}});
   bool all = true;
-  for (int lane = 0; lane < cuda_on_cpu::kLanes; ++lane) all = all && slots[2 * lane].numbers[0];
+  for (int lane = 0; lane < cuda_on_cpu::kWarpSize; ++lane) all = all && slots[2 * lane].numbers[0];
   return all;
 }

@@ -79,9 +79,7 @@ __global__ void barrier_that_half_the_threads_reach(float* results) {
 }
 
 __global__ void unknown_instruction(float* results) {
-  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0};"
-               : "+f"(results[0])
-               : "r"(threadIdx.x));
+  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0};" : "+f"(results[0]) : "r"(threadIdx.x));
 }
 
 // Each thread copies what another one reads.
@@ -190,7 +188,7 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c
     dispatch<float, c10::Half, c10::BFloat16>(left.scalar_type(), [&](auto zero) {
       using T = decltype(zero);
       launch(
-          product_kernel<T>, dim3(1), kLanes, 0, left.const_data_ptr<T>(), right.const_data_ptr<T>(),
+          product_kernel<T>, dim3(1), kWarpSize, 0, left.const_data_ptr<T>(), right.const_data_ptr<T>(),
           sums.mutable_data_ptr<float>());
     });
     return cuda_on_cpu::of_operators(sums);

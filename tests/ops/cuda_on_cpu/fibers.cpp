@@ -107,7 +107,7 @@ void run_block() {
   for (Barrier& warp : block.warps) warp.waiting.clear();
   for (int i = 0; i < block.threads; ++i) {
     Fiber& fiber = block.fibers[i];
-    fiber.thread = {i, i / kLanes, {block.first_interval, 0}};
+    fiber.thread = {i, i / kWarpSize, {block.first_interval, 0}};
     fiber.started = false, fiber.turn = 0;
     block.ready.push_back(i);
   }
@@ -130,7 +130,7 @@ void fail(const std::string& message) {
 }
 
 void run(unsigned x, unsigned y, unsigned z, int threads, const std::function<void()>& kernel) {
-  if (threads % kLanes || threads > kMaxThreads) throw std::invalid_argument("whole warps, at most 256 threads");
+  if (threads % kWarpSize || threads > kMaxThreads) throw std::invalid_argument("whole warps, at most 256 threads");
   ++number_of_launches;
   const SegmentationFaults segmentation_faults;
   block.threads = threads, block.kernel = &kernel, block.fault.clear(), block.running = true;
@@ -157,10 +157,10 @@ void sync_warp(const char* file, int line) {
   ++fiber().thread.time.warp_step;
 }
 
-void meet_warp() { wait(block.warps[fiber().thread.warp], kLanes); }
+void meet_warp() { wait(block.warps[fiber().thread.warp], kWarpSize); }
 
 const Slot* exchange(const Slot& mine) {
-  const int turn = fiber().turn ^= 1, first = fiber().thread.warp * kLanes;
+  const int turn = fiber().turn ^= 1, first = fiber().thread.warp * kWarpSize;
   block.slots[2 * block.current + turn] = mine;
   meet_warp();
   return &block.slots[2 * first + turn];

@@ -8,7 +8,7 @@
 
 namespace cuda_on_cpu {
 
-constexpr int kLanes = 32, kMaxThreads = 256, kMaxWarps = kMaxThreads / kLanes;
+constexpr int kWarpSize = 32, kMaxThreads = 256, kMaxWarps = kMaxThreads / kWarpSize;
 
 // When a thread accesses memory. An interval ends at each barrier of the block, which orders the accesses of all its
 // threads; a warp step ends at each barrier of the warp, which orders those of its lanes. Numbers of intervals are

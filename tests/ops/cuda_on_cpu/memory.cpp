@@ -54,8 +54,8 @@ std::string line_of(const void* address) {
   if (!dladdr(address, &info)) return "?";
   char number[32];
   // The address is the one that a call returns to.
-  snprintf(number, sizeof number, "0x%tx",
-           static_cast<const char*>(address) - 1 - static_cast<char*>(info.dli_fbase));
+  snprintf(
+      number, sizeof number, "0x%tx", static_cast<const char*>(address) - 1 - static_cast<char*>(info.dli_fbase));
   const std::string command = std::string("addr2line -is -e '") + info.dli_fname + "' " + number;
   std::string lines;
   if (FILE* pipe = popen(command.c_str(), "r")) {
@@ -81,7 +81,7 @@ void access(const void* begin, size_t size, bool write, const void* address) {
   const size_t offset = static_cast<const char*>(begin) - shared_memory;
   if (offset >= sizeof shared_memory || !current_thread()) return;
   const Thread& me = *current_thread();
-  const uint32_t lane = 1u << me.number % kLanes;
+  const uint32_t lane = 1u << me.number % kWarpSize;
   if (offset + size > shared_bytes)
     fail_at(write ? "writes beyond the end, at" : "reads beyond the end, at", offset, address);
   for (size_t i = offset; i < offset + size; ++i) {
@@ -91,7 +91,7 @@ void access(const void* begin, size_t size, bool write, const void* address) {
           std::string(write ? "writes" : "reads") + " what thread " + std::to_string(byte.writer) +
               " copies and has not waited for,",
           i, address);
-    if (byte.writer != me.number && unordered(byte.writer / kLanes, byte.written))
+    if (byte.writer != me.number && unordered(byte.writer / kWarpSize, byte.written))
       fail_at(
           std::string("races: it ") + (write ? "writes" : "reads") + " what thread " + std::to_string(byte.writer) +
               " writes at " + line_of(byte.written_at) + " without a barrier in between,",
@@ -101,16 +101,16 @@ void access(const void* begin, size_t size, bool write, const void* address) {
         const auto& readers = byte.readers[warp];
         const uint32_t others = warp == me.warp ? readers.lanes & ~lane : readers.lanes;
         if (others && unordered(warp, readers.read))
-          fail_at("races: it writes what a thread of warp " + std::to_string(warp) +
-                      " reads without a barrier in between,",
-                  i, address);
+          fail_at(
+              "races: it writes what a thread of warp " + std::to_string(warp) +
+                  " reads without a barrier in between,",
+              i, address);
       }
       byte.writer = me.number, byte.written = me.time, byte.written_at = address;
     } else {
       if (byte.written.interval < first_interval()) fail_at("reads uninitialised", i, address);
       auto& readers = byte.readers[me.warp];
-      const bool same_step =
-          readers.read.interval == me.time.interval && readers.read.warp_step == me.time.warp_step;
+      const bool same_step = readers.read.interval == me.time.interval && readers.read.warp_step == me.time.warp_step;
       readers = {me.time, same_step ? readers.lanes | lane : lane};
     }
   }

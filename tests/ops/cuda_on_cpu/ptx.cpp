@@ -71,7 +71,7 @@ void mma(const Instruction& instruction, const Operand* operands) {
     for (const int i : groups[matrix]) unpack(word(operands[i]), next), next += packed;
   const Slot* const slots = exchange(mine);
 
-  const int numbers_of_a = packed * groups[1].size(), lane = current_thread()->number % kLanes;
+  const int numbers_of_a = packed * groups[1].size(), lane = current_thread()->number % kWarpSize;
   for (int i = 0; i < 4; ++i) {
     const int row = lane / 4 + 8 * (i / 2), column = lane % 4 * 2 + i % 2;
     double sum = *static_cast<float*>(operands[groups[3][i]].output);
@@ -92,7 +92,7 @@ void ldmatrix(const Instruction& instruction, const Operand* operands) {
   Slot mine;
   read_shared(mine.numbers, word(operands[4]), 16);
   const Slot* const slots = exchange(mine);
-  const int lane = current_thread()->number % kLanes;
+  const int lane = current_thread()->number % kWarpSize;
   for (int matrix = 0; matrix < 4; ++matrix) {
     uint16_t numbers[2];
     for (int k = 0; k < 2; ++k) {

@@ -6,25 +6,23 @@
 namespace bioattn_mm::BIOATTN_ISA::gated_convolution {
 namespace {
 
-// A tile. At its borders the gradient of the convolution is computed twice, which costs less than to store it.
+// The size of a tile. At its borders the gradient of the convolution is computed twice, which costs less than to
+// store it.
 constexpr int64_t kRows = 32, kColumns = 32;
 constexpr int64_t kTaps = 9, kCacheLine = 64;
-// Neighbouring cache lines of each token that are computed together, row by row, at most. The tokens of a tile lie in
-// more pages than the processor keeps addresses of, so that a page is looked up anew for each row: once for all of these
-// lines. Instruction sets with more registers keep the one with which they were measured.
+// The most cache lines of each token that are computed together, row by row. The tokens of a tile lie in more pages
+// than the TLB holds, so that pages are looked up anew for each row; computing several lines together does this once
+// for all of them. Instruction sets with more registers keep a single line, with which they were measured.
 constexpr int64_t kLines = kRegisters < 32 ? 8 : 1;
-// Sums of the backward pass, for the gradients of the convolution's weight and bias and of the bias of gate and
-// features.
-enum { kOfConvolution = kTaps,
-       kOfGate,
-       kOfFeatures,
-       kSums };
+// The sums of the backward pass: for the gradients of the convolution's weight, one for each tap, and bias, and of
+// the bias of gate and features.
+enum { kOfConvolution = kTaps, kOfGate, kOfFeatures, kSums };
 
-// A rectangle of tokens of an image, and the channels from `first` on to before `last`, at most those of kLines.
-// Pointers are to the image.
+// A rectangle of tokens of an image, and the channels from `first` to before `last`, at most those of kLines. The
+// pointers are to the first token of the image.
 template <typename Data>
 struct Tile {
-  using T = Number<Data>;
+  using T = Arithmetic<Data>;
   const Data *x, *grad_output;      // (H, W, 2 C), (H, W, C)
   const T *weight, *bias, *x_bias;  // (taps, C), (C), (2 C)
   Data *output, *grad_x;            // (H, W, C), (H, W, 2 C)
@@ -35,7 +33,7 @@ struct Tile {
 // Neighbouring tokens of a row that share the loads of their neighbours; the last tokens of a row are one by one.
 constexpr int64_t kTokens = 4;
 
-// The tokens of a row of a tile, and two more on both sides, for the lanes of one vector.
+// The tokens of a row of a tile, and two more on both sides, for one vector of channels.
 constexpr int64_t kMargin = 2;
 template <typename T>
 using Row = Vector<T>[kColumns + 2 * kMargin];
@@ -53,9 +51,9 @@ BIOATTN_INLINE void clear(Row<T>& row) {
   for (Vector<T>& token : row) token = Vector<T>{};
 }
 
-// Gates of row i with their bias; outside of the image they are 0.
-template <typename Data, typename T = Number<Data>>
-BIOATTN_INLINE void load_gates(const Tile<Data>& t, int64_t first, int64_t i, Row<Number<Data>>& row) {
+// Loads the gates of row i and adds their bias; outside of the image they are 0.
+template <typename Data, typename T = Arithmetic<Data>>
+BIOATTN_INLINE void load_gates(const Tile<Data>& t, int64_t first, int64_t i, Row<Arithmetic<Data>>& row) {
   const int64_t begin = std::max(t.left - kMargin, int64_t(0)), end = std::min(t.right + kMargin, t.width);
   if (i < 0 || i >= t.height || begin > t.left - kMargin || end < t.right + kMargin) clear<T>(row);
   if (i < 0 || i >= t.height) return;
@@ -70,10 +68,10 @@ BIOATTN_INLINE void load_gates(const Tile<Data>& t, int64_t first, int64_t i, Ro
 // sums[k] += convolution at token j + k of row i
 template <int64_t kNumber, typename T>
 BIOATTN_INLINE void add_convolution(
-    Vector<T> (&sums)[kNumber], const Vector<T> (&weights)[kTaps], Rows<T>& rows, int64_t i, int64_t place) {
+    Vector<T> (&sums)[kNumber], const Vector<T> (&weights)[kTaps], Rows<T>& rows, int64_t i, int64_t column) {
 #pragma GCC unroll 3
   for (int64_t dy = 0; dy < 3; ++dy) {
-    const Vector<T>* tokens = rows[i + dy - 1] + place - 1;
+    const Vector<T>* tokens = rows[i + dy - 1] + column - 1;
 #pragma GCC unroll 3
     for (int64_t dx = 0; dx < 3; ++dx)
 #pragma GCC unroll 4
@@ -89,10 +87,10 @@ BIOATTN_INLINE void for_tokens(State& state, int64_t i, int64_t begin, int64_t e
   for (; j < end; ++j) Step::template compute<1>(state, i, j);
 }
 
-// What the steps below share: a vector of channels of a tile, from `first` on.
+// The state of one vector of channels of a tile, from channel `first` on, which the steps below share.
 template <typename Data>
-struct Lanes {
-  using T = Number<Data>;
+struct State {
+  using T = Arithmetic<Data>;
 
   BIOATTN_INLINE void begin(const Tile<Data>& of_tile, int64_t first_channel) {
     tile = of_tile, first = first_channel;
@@ -107,16 +105,16 @@ struct Lanes {
 };
 
 template <typename Data>
-struct GradientLanes : Lanes<Data> {
-  using typename Lanes<Data>::T;
+struct GradientState : State<Data> {
+  using typename State<Data>::T;
 
   BIOATTN_INLINE void begin(const Tile<Data>& of_tile, int64_t first_channel) {
-    Lanes<Data>::begin(of_tile, first_channel);
+    State<Data>::begin(of_tile, first_channel);
     for (int64_t tap = 0; tap < kTaps; ++tap) flipped[tap] = this->weights[kTaps - 1 - tap];
     for (int64_t k = 0; k < kSums; ++k) sums[k] = sums_of_row[k] = Vector<T>{};
   }
 
-  // Sums of one row before they are added to those of the tile: one long sum would lose digits.
+  // Adds the sums of a row to those of the tile: one long sum would lose digits.
   BIOATTN_INLINE void add_up() {
     for (int64_t k = 0; k < kSums; ++k) sums[k] += sums_of_row[k], sums_of_row[k] = Vector<T>{};
   }
@@ -125,149 +123,151 @@ struct GradientLanes : Lanes<Data> {
   Vector<T> flipped[kTaps], sums[kSums], sums_of_row[kSums];
 };
 
-// The output.
+// Computes the output.
 struct Convolve {
   template <int64_t kNumber, typename Data>
-  BIOATTN_INLINE static void compute(Lanes<Data>& lanes, int64_t i, int64_t j) {
-    using T = Number<Data>;
-    const Tile<Data>& t = lanes.tile;
+  BIOATTN_INLINE static void compute(State<Data>& state, int64_t i, int64_t j) {
+    using T = Arithmetic<Data>;
+    const Tile<Data>& t = state.tile;
     const int64_t token = i * t.width + j;
     Vector<T> sums[kNumber];
-    for (int64_t k = 0; k < kNumber; ++k) sums[k] = lanes.bias;
-    add_convolution<kNumber, T>(sums, lanes.weights, lanes.gates, i, j - t.left + kMargin);
+    for (int64_t k = 0; k < kNumber; ++k) sums[k] = state.bias;
+    add_convolution<kNumber, T>(sums, state.weights, state.gates, i, j - t.left + kMargin);
     for (int64_t k = 0; k < kNumber; ++k) {
-      __builtin_prefetch(t.x + (2 * (token + t.width + k) + 1) * t.channels + lanes.first);
-      __builtin_prefetch(t.output + (token + t.width + k) * t.channels + lanes.first, 1);
-      const Vector<T> features = load(t.x + (2 * (token + k) + 1) * t.channels + lanes.first) + lanes.feature_bias;
-      store(t.output + (token + k) * t.channels + lanes.first, gelu(sums[k], t.x) * features);
+      __builtin_prefetch(t.x + (2 * (token + t.width + k) + 1) * t.channels + state.first);
+      __builtin_prefetch(t.output + (token + t.width + k) * t.channels + state.first, 1);
+      const Vector<T> features = load(t.x + (2 * (token + k) + 1) * t.channels + state.first) + state.feature_bias;
+      store(t.output + (token + k) * t.channels + state.first, gelu(sums[k], t.x) * features);
     }
   }
 };
 
-// The gradient of the convolution, and for tokens of the tile itself that of the features.
+// Computes the gradient of the convolution and, for tokens of the tile itself, that of the features.
 template <bool kOfTile>
 struct DifferentiateGate {
   template <int64_t kNumber, typename Data>
-  BIOATTN_INLINE static void compute(GradientLanes<Data>& lanes, int64_t i, int64_t j) {
-    using T = Number<Data>;
-    const Tile<Data>& t = lanes.tile;
-    const int64_t token = i * t.width + j, place = j - t.left + kMargin;
+  BIOATTN_INLINE static void compute(GradientState<Data>& state, int64_t i, int64_t j) {
+    using T = Arithmetic<Data>;
+    const Tile<Data>& t = state.tile;
+    const int64_t token = i * t.width + j, column = j - t.left + kMargin;
     Vector<T> sums[kNumber];
-    for (int64_t k = 0; k < kNumber; ++k) sums[k] = lanes.bias;
-    add_convolution<kNumber, T>(sums, lanes.weights, lanes.gates, i, place);
+    for (int64_t k = 0; k < kNumber; ++k) sums[k] = state.bias;
+    add_convolution<kNumber, T>(sums, state.weights, state.gates, i, column);
     for (int64_t k = 0; k < kNumber; ++k) {
       Vector<T> cumulative, density;
       normal_distribution(sums[k], cumulative, density, t.x);
-      const int64_t of_features = (2 * (token + k) + 1) * t.channels + lanes.first;
-      __builtin_prefetch(t.grad_output + (token + t.width + k) * t.channels + lanes.first);
+      const int64_t of_features = (2 * (token + k) + 1) * t.channels + state.first;
+      __builtin_prefetch(t.grad_output + (token + t.width + k) * t.channels + state.first);
       __builtin_prefetch(t.x + of_features + 2 * t.width * t.channels);
       __builtin_prefetch(t.grad_x + of_features + 2 * t.width * t.channels, 1);
       __builtin_prefetch(t.grad_x + of_features + (2 * t.width - 1) * t.channels, 1);
-      const Vector<T> gradient = load(t.grad_output + (token + k) * t.channels + lanes.first);
-      const Vector<T> features = load(t.x + of_features) + lanes.feature_bias;
-      lanes.gradients[i][place + k] = gradient * features * (cumulative + sums[k] * density);
+      const Vector<T> gradient = load(t.grad_output + (token + k) * t.channels + state.first);
+      const Vector<T> features = load(t.x + of_features) + state.feature_bias;
+      state.gradients[i][column + k] = gradient * features * (cumulative + sums[k] * density);
       if (!kOfTile) continue;
       const Vector<T> grad_features = gradient * sums[k] * cumulative;
       store(t.grad_x + of_features, grad_features);
-      lanes.sums_of_row[kOfFeatures] += grad_features;
+      state.sums_of_row[kOfFeatures] += grad_features;
     }
   }
 };
 
-// Sums for the gradients of the convolution's weight and bias.
+// Adds to the sums for the gradients of the convolution's weight and bias.
 struct AddToSums {
   template <int64_t kNumber, typename Data>
-  BIOATTN_INLINE static void compute(GradientLanes<Data>& lanes, int64_t i, int64_t j) {
-    using T = Number<Data>;
-    const int64_t place = j - lanes.tile.left + kMargin;
-    const Vector<T>* gradients = lanes.gradients[i] + place;
-    for (int64_t k = 0; k < kNumber; ++k) lanes.sums_of_row[kOfConvolution] += gradients[k];
+  BIOATTN_INLINE static void compute(GradientState<Data>& state, int64_t i, int64_t j) {
+    using T = Arithmetic<Data>;
+    const int64_t column = j - state.tile.left + kMargin;
+    const Vector<T>* gradients = state.gradients[i] + column;
+    for (int64_t k = 0; k < kNumber; ++k) state.sums_of_row[kOfConvolution] += gradients[k];
 #pragma GCC unroll 3
     for (int64_t dy = 0; dy < 3; ++dy) {
-      const Vector<T>* gates = lanes.gates[i + dy - 1] + place - 1;
+      const Vector<T>* gates = state.gates[i + dy - 1] + column - 1;
 #pragma GCC unroll 3
       for (int64_t dx = 0; dx < 3; ++dx)
 #pragma GCC unroll 4
-        for (int64_t k = 0; k < kNumber; ++k) lanes.sums_of_row[3 * dy + dx] += gradients[k] * gates[k + dx];
+        for (int64_t k = 0; k < kNumber; ++k) state.sums_of_row[3 * dy + dx] += gradients[k] * gates[k + dx];
     }
   }
 };
 
-// The gradient of the gates from that of the convolution.
+// Computes the gradient of the gates from that of the convolution.
 struct ConvolveTransposed {
   template <int64_t kNumber, typename Data>
-  BIOATTN_INLINE static void compute(GradientLanes<Data>& lanes, int64_t i, int64_t j) {
-    using T = Number<Data>;
-    const Tile<Data>& t = lanes.tile;
+  BIOATTN_INLINE static void compute(GradientState<Data>& state, int64_t i, int64_t j) {
+    using T = Arithmetic<Data>;
+    const Tile<Data>& t = state.tile;
     Vector<T> sums[kNumber] = {};
-    add_convolution<kNumber, T>(sums, lanes.flipped, lanes.gradients, i, j - t.left + kMargin);
+    add_convolution<kNumber, T>(sums, state.flipped, state.gradients, i, j - t.left + kMargin);
     for (int64_t k = 0; k < kNumber; ++k) {
-      store(t.grad_x + 2 * (i * t.width + j + k) * t.channels + lanes.first, sums[k]);
-      lanes.sums_of_row[kOfGate] += sums[k];
+      store(t.grad_x + 2 * (i * t.width + j + k) * t.channels + state.first, sums[k]);
+      state.sums_of_row[kOfGate] += sums[k];
     }
   }
 };
 
-// The vectors of a tile's channels. All are computed row by row, as long as the cache lines that they share are near:
-// rows of an image can be at distances at which they evict each other.
-template <typename Data, template <typename> typename LanesOf>
-struct AllLanes {
-  BIOATTN_INLINE explicit AllLanes(const Tile<Data>& tile) : number((tile.last - tile.first) / kLanes<Number<Data>>) {
-    for (int64_t v = 0; v < number; ++v) lanes[v].begin(tile, tile.first + v * kLanes<Number<Data>>);
+// The states of all vectors of a tile's channels. They are computed together for each row, while the cache lines that
+// they share are in the cache: later, other rows of the image may have evicted them.
+template <typename Data, template <typename> typename StateOf>
+struct AllStates {
+  BIOATTN_INLINE explicit AllStates(const Tile<Data>& tile)
+      : number((tile.last - tile.first) / kLanes<Arithmetic<Data>>) {
+    for (int64_t v = 0; v < number; ++v) states[v].begin(tile, tile.first + v * kLanes<Arithmetic<Data>>);
   }
 
-  BIOATTN_INLINE LanesOf<Data>* begin() { return lanes; }
-  BIOATTN_INLINE LanesOf<Data>* end() { return lanes + number; }
+  BIOATTN_INLINE StateOf<Data>* begin() { return states; }
+  BIOATTN_INLINE StateOf<Data>* end() { return states + number; }
 
   int64_t number;
-  LanesOf<Data> lanes[kLines * kCacheLine / sizeof(Data) / kLanes<Number<Data>>];
+  StateOf<Data> states[kLines * kCacheLine / sizeof(Data) / kLanes<Arithmetic<Data>>];
 };
 
 template <typename Data>
 BIOATTN_KERNEL void convolve(const Tile<Data> tile) {
-  AllLanes<Data, Lanes> all(tile);
+  AllStates<Data, State> all(tile);
   for (int64_t i = tile.top - 1; i <= tile.top; ++i)
-    for (Lanes<Data>& lanes : all) load_gates(tile, lanes.first, i, lanes.gates[i]);
+    for (State<Data>& state : all) load_gates(tile, state.first, i, state.gates[i]);
   for (int64_t i = tile.top; i < tile.bottom; ++i)
-    for (Lanes<Data>& lanes : all) {
-      load_gates(tile, lanes.first, i + 1, lanes.gates[i + 1]);
-      for_tokens<Convolve>(lanes, i, tile.left, tile.right);
+    for (State<Data>& state : all) {
+      load_gates(tile, state.first, i + 1, state.gates[i + 1]);
+      for_tokens<Convolve>(state, i, tile.left, tile.right);
     }
 }
 
-// The gradients of the convolution's row i, with those of the features, and of the gates' row above.
+// Computes the gradients of row i of the convolution and the features, and then of the row of gates above, which
+// needs them.
 template <typename Data>
-BIOATTN_INLINE void differentiate_row(GradientLanes<Data>& lanes, int64_t i) {
-  const Tile<Data>& tile = lanes.tile;
-  load_gates(tile, lanes.first, i + 1, lanes.gates[i + 1]);
-  Row<Number<Data>>& gradients = lanes.gradients[i];
+BIOATTN_INLINE void differentiate_row(GradientState<Data>& state, int64_t i) {
+  const Tile<Data>& tile = state.tile;
+  load_gates(tile, state.first, i + 1, state.gates[i + 1]);
+  Row<Arithmetic<Data>>& gradients = state.gradients[i];
   const int64_t begin = std::max(tile.left - 1, int64_t(0)), end = std::min(tile.right + 1, tile.width);
   const bool inside = 0 <= i && i < tile.height;
-  if (!inside || begin == tile.left || end == tile.right) clear<Number<Data>>(gradients);
+  if (!inside || begin == tile.left || end == tile.right) clear<Arithmetic<Data>>(gradients);
   if (tile.top <= i && i < tile.bottom) {
-    for_tokens<DifferentiateGate<false>>(lanes, i, begin, tile.left);
-    for_tokens<DifferentiateGate<true>>(lanes, i, tile.left, tile.right);
-    for_tokens<DifferentiateGate<false>>(lanes, i, tile.right, end);
-    for_tokens<AddToSums>(lanes, i, tile.left, tile.right);
+    for_tokens<DifferentiateGate<false>>(state, i, begin, tile.left);
+    for_tokens<DifferentiateGate<true>>(state, i, tile.left, tile.right);
+    for_tokens<DifferentiateGate<false>>(state, i, tile.right, end);
+    for_tokens<AddToSums>(state, i, tile.left, tile.right);
   } else if (inside) {
-    for_tokens<DifferentiateGate<false>>(lanes, i, begin, end);
+    for_tokens<DifferentiateGate<false>>(state, i, begin, end);
   }
-  if (i > tile.top) for_tokens<ConvolveTransposed>(lanes, i - 1, tile.left, tile.right);
-  lanes.add_up();
+  if (i > tile.top) for_tokens<ConvolveTransposed>(state, i - 1, tile.left, tile.right);
+  state.add_up();
 }
 
 template <typename Data>
 BIOATTN_KERNEL void differentiate(const Tile<Data> tile) {
-  AllLanes<Data, GradientLanes> all(tile);
+  AllStates<Data, GradientState> all(tile);
   for (int64_t i = tile.top - 2; i < tile.top; ++i)
-    for (GradientLanes<Data>& lanes : all) load_gates(tile, lanes.first, i, lanes.gates[i]);
+    for (GradientState<Data>& state : all) load_gates(tile, state.first, i, state.gates[i]);
   for (int64_t i = tile.top - 1; i <= tile.bottom; ++i)
-    for (GradientLanes<Data>& lanes : all) differentiate_row(lanes, i);
-  for (GradientLanes<Data>& lanes : all)
-    for (int64_t k = 0; k < kSums; ++k) store(tile.sums + k * tile.channels + lanes.first, lanes.sums[k]);
+    for (GradientState<Data>& state : all) differentiate_row(state, i);
+  for (GradientState<Data>& state : all)
+    for (int64_t k = 0; k < kSums; ++k) store(tile.sums + k * tile.channels + state.first, state.sums[k]);
 }
 
-// Rectangles of tokens of all images, each with sums of its own.
+// The number of rectangles of tokens in all images. Each has sums of its own.
 int64_t number_of_rectangles(const Tensor& x) {
   return x.size(0) * divide_up(x.size(1), kRows) * divide_up(x.size(2), kColumns);
 }
@@ -296,13 +296,13 @@ void for_tiles(const Tensor& x, const Tile<Data>& all, const Compute& compute) {
 }
 
 // An uninitialised tensor like another. Memory above 32 MiB comes from the system anew each time, and tiles would
-// bring its pages of 4 KiB into use in an order that no cache likes; pages of 2 MiB are brought at once.
+// touch its pages of 4 KiB in an order that is bad for the caches; so it gets pages of 2 MiB.
 Tensor empty_in_large_pages(const Tensor& like) {
   Tensor tensor = empty_like(like);
 #ifdef MADV_HUGEPAGE
   constexpr uintptr_t page = 1 << 21;
   const auto begin = reinterpret_cast<uintptr_t>(tensor.mutable_data_ptr()), end = begin + tensor.nbytes();
-  const uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
+  const uintptr_t first = round_up(begin, page), last = end / page * page;
   if (tensor.nbytes() > 32 << 20) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 #endif
   return tensor;
@@ -320,14 +320,13 @@ void for_dtypes(const Tensor& tokens, const Function& function) {
 
 }  // namespace
 
-Tensor forward(
-    const Tensor& x, const Tensor& x_bias, const Tensor& weight, const Tensor& bias) {
+Tensor forward(const Tensor& x, const Tensor& x_bias, const Tensor& weight, const Tensor& bias) {
   const int64_t channels = weight.size(0);
   Tensor output = empty({x.size(0), x.size(1), x.size(2), channels}, x.options());
   const Tensor taps = weight.view({channels, kTaps}).transpose(0, 1).contiguous();
   for_dtypes(x, [&](auto data) {
     using Data = decltype(data);
-    using T = Number<Data>;
+    using T = Arithmetic<Data>;
     Tile<Data> all{};
     all.x = static_cast<const Data*>(x.const_data_ptr()), all.output = static_cast<Data*>(output.mutable_data_ptr());
     all.weight = taps.const_data_ptr<T>(), all.bias = bias.const_data_ptr<T>(),
@@ -343,11 +342,11 @@ GatedConvolutionGradients backward(
   const int64_t channels = weight.size(0);
   Tensor grad_x = empty_in_large_pages(x);
   const Tensor taps = weight.view({channels, kTaps}).transpose(0, 1).contiguous();
-  // They are added up in order, so they are the same for any number of threads.
+  // The sums of rectangles are added up in order, so that they are the same for any number of threads.
   const Tensor sums = empty({number_of_rectangles(x), kSums, channels}, weight.options());
   for_dtypes(x, [&](auto data) {
     using Data = decltype(data);
-    using T = Number<Data>;
+    using T = Arithmetic<Data>;
     Tile<Data> all{};
     all.x = static_cast<const Data*>(x.const_data_ptr());
     all.grad_output = static_cast<const Data*>(grad_output.const_data_ptr());

@@ -1,16 +1,16 @@
-// GELU and the normal distribution it is made of, for vectors.
+// GELU and the functions of the normal distribution that it consists of, for vectors.
 #pragma once
 
 #include "vectors.h"
 
 namespace bioattn_mm::BIOATTN_ISA {
 
-// The arithmetic is float32, for float64 it is float64.
+// The type of the arithmetic: float32, or float64 for data in float64.
 template <typename Data>
-using Number = std::conditional_t<std::is_same_v<Data, double>, double, float>;
+using Arithmetic = std::conditional_t<std::is_same_v<Data, double>, double, float>;
 
-// The distribution function and the density of the normal distribution; for float32 to 2e-7 by formula 7.1.26 of
-// Abramowitz and Stegun.
+// The distribution function and the density of the normal distribution; in float32 with an error of 2e-7, by formula
+// 7.1.26 of Abramowitz and Stegun. The last argument selects the precision.
 BIOATTN_INLINE void normal_distribution(
     const Vector<float>& x, Vector<float>& cumulative, Vector<float>& density, const void*) {
   const Vector<float> half = 0.70710678f * (x < 0 ? -x : x);
@@ -30,7 +30,7 @@ BIOATTN_INLINE void normal_distribution(
   density = 0.39894228040143267794 * exponential(Vector<double>(-0.5 * x * x));
 }
 
-template <typename Data, typename T = Number<Data>>
+template <typename Data, typename T = Arithmetic<Data>>
 BIOATTN_INLINE Vector<T> gelu(const Vector<T>& x, const Data* data) {
   Vector<T> cumulative, density;
   normal_distribution(x, cumulative, density, data);
@@ -38,7 +38,7 @@ BIOATTN_INLINE Vector<T> gelu(const Vector<T>& x, const Data* data) {
 }
 
 #if BIOATTN_BFLOAT16
-// The same formula to 5e-5.
+// The same formula with an error of 5e-5.
 BIOATTN_INLINE void normal_distribution(
     const Vector<float>& x, Vector<float>& cumulative, Vector<float>& density, const NativeBFloat16*) {
   const Vector<float> half = 0.70710678f * (x < 0 ? -x : x);
@@ -51,8 +51,8 @@ BIOATTN_INLINE void normal_distribution(
   density = 0.39894228f * exponent;
 }
 
-// The forward pass needs no density: a polynomial for the distribution function where |x| < 4.25, to 1.5e-5, takes
-// half of the instructions.
+// The forward pass needs no density. A polynomial for the distribution function where |x| < 4.25, with an error
+// of 1.5e-5, takes half of the instructions.
 BIOATTN_INLINE Vector<float> gelu(const Vector<float>& x, const NativeBFloat16*) {
   constexpr float kCoefficients[] = {-5.32785283e-9f, 2.25546472e-7f, -5.62651212e-6f, 9.34199852e-5f,
                                      -1.10857515e-3f, 9.81609151e-3f, -6.63452893e-2f, 3.98907125e-1f};

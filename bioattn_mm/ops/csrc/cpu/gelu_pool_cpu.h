@@ -6,28 +6,29 @@
 namespace bioattn_mm::BIOATTN_ISA::gelu_pool {
 namespace {
 
-// Numbers that are worth a thread.
+// The elements that are worth a thread.
 constexpr int64_t kGrain = 1 << 14;
 
-// The cells of one axis, which overlap where the length is no multiple of their number: cell u has the positions from
-// u * length / cells, rounded down, to (u + 1) * length / cells, rounded up. The same with the roles exchanged are
-// the cells that a position is in.
+// The cells of one axis, which overlap where the length is no multiple of their number: cell u has the indices from
+// u * length / cells, rounded down, to before (u + 1) * length / cells, rounded up. `transposed` exchanges the roles:
+// it gives the cells that an index is in.
 struct Axis {
   int64_t length, cells;
 
   int64_t begin(int64_t cell) const { return cell * length / cells; }
-  int64_t end(int64_t cell) const { return ((cell + 1) * length + cells - 1) / cells; }
+  int64_t end(int64_t cell) const { return divide_up((cell + 1) * length, cells); }
   int64_t size(int64_t cell) const { return end(cell) - begin(cell); }
   Axis transposed() const { return {cells, length}; }
 };
 
-// Tokens (B, H, W, C), and what is pooled, (B, Ph, Pw, C).
+// The sizes of tokens (B, H, W, C) and of the pooled tokens (B, Ph, Pw, C).
 struct Sizes {
   int64_t channels;
   Axis rows, columns;
 };
 
-// Begins of vectors that cover all channels: the last one may have channels of the one before.
+// Calls function(c) for the first channels of vectors that cover all channels. The last vector may overlap the one
+// before.
 template <typename T, typename Function>
 BIOATTN_INLINE void for_vectors(int64_t channels, const Function& function) {
   for (int64_t c = 0; c < channels; c += kLanes<T>) function(std::min(c, channels - kLanes<T>));
@@ -38,13 +39,13 @@ struct Pooling {
   Sizes s;
   const Data *x, *grad_output;  // of all images
   Data *output, *grad_x;
-  const Number<Data>* inverse_sizes;  // of the cells' rows, then of their columns
-  int64_t begin, end;                 // cells, or rows of tokens, of all images
+  const Arithmetic<Data>* inverse_sizes;  // of the cells' rows, then of their columns
+  int64_t begin, end;                     // cells, or rows of tokens, of all images
 };
 
 template <typename Data>
 BIOATTN_KERNEL void pool(const Pooling<Data> p) {
-  using T = Number<Data>;
+  using T = Arithmetic<Data>;
   const Axis rows = p.s.rows, columns = p.s.columns;
   for (int64_t cell = p.begin; cell < p.end; ++cell) {
     const int64_t image = cell / columns.cells / rows.cells, u = cell / columns.cells % rows.cells;
@@ -63,7 +64,7 @@ BIOATTN_KERNEL void pool(const Pooling<Data> p) {
 
 template <typename Data>
 BIOATTN_KERNEL void differentiate_pool(const Pooling<Data> p) {
-  using T = Number<Data>;
+  using T = Arithmetic<Data>;
   const Axis rows = p.s.rows, columns = p.s.columns, cells_of_row = rows.transposed(),
              cells_of_column = columns.transposed();
   for (int64_t row = p.begin; row < p.end; ++row) {
@@ -89,7 +90,7 @@ BIOATTN_KERNEL void differentiate_pool(const Pooling<Data> p) {
   }
 }
 
-// Calls function(Data()) with the type of the numbers in memory.
+// Calls function(Data()) with the type of the elements in memory.
 template <typename Function>
 void for_dtype(const Tensor& x, const Function& function) {
 #if BIOATTN_BFLOAT16
@@ -120,7 +121,7 @@ Tensor forward(const Tensor& x, int64_t height, int64_t width) {
   const int64_t cells = x.size(0) * height * width, numbers = x.numel() / std::max(int64_t(1), cells);
   for_dtype(x, [&](auto data) {
     using Data = decltype(data);
-    const auto inverse = inverse_sizes<Number<Data>>(s);
+    const auto inverse = inverse_sizes<Arithmetic<Data>>(s);
     parallel_for(0, cells, kGrain / std::max(int64_t(1), numbers) + 1, [&](int64_t begin, int64_t end) {
       pool(Pooling<Data>{s, data_of<Data>(x), nullptr, data_of<Data>(output), nullptr, inverse.data(), begin, end});
     });
@@ -134,10 +135,12 @@ Tensor backward(const Tensor& grad_output, const Tensor& x) {
   const int64_t rows = x.size(0) * x.size(1), numbers = x.size(2) * s.channels;
   for_dtype(x, [&](auto data) {
     using Data = decltype(data);
-    const auto inverse = inverse_sizes<Number<Data>>(s);
+    const auto inverse = inverse_sizes<Arithmetic<Data>>(s);
     parallel_for(0, rows, kGrain / std::max(int64_t(1), numbers) + 1, [&](int64_t begin, int64_t end) {
-      differentiate_pool(Pooling<Data>{s, data_of<Data>(x), data_of<Data>(grad_output), nullptr,
-                                       data_of<Data>(grad_x), inverse.data(), begin, end});
+      differentiate_pool(
+          Pooling<Data>{
+              s, data_of<Data>(x), data_of<Data>(grad_output), nullptr, data_of<Data>(grad_x), inverse.data(), begin,
+              end});
     });
   });
   return grad_x;

@@ -1,4 +1,5 @@
-// What the kernels use of other libraries. It is included before an instruction set is chosen: see isa.h.
+// The headers of other libraries that the kernels use. They are included before an instruction set is chosen: see
+// isa.h.
 #pragma once
 
 #include "isa.h"

@@ -35,7 +35,8 @@ const std::vector<Capability>& capabilities() {
   return all;
 }
 
-// The one that PyTorch's variable names, as for PyTorch's own operators, or the best of this processor.
+// The instruction set that PyTorch's variable names, which lowers its own operators, too, or else the best of this
+// processor.
 const Capability* best_capability() {
   const char* variable = std::getenv("ATEN_CPU_CAPABILITY");
   const std::string of_torch = variable ? variable : "";  // such as avx2

@@ -1,10 +1,10 @@
 // The instruction sets that the CPU kernels are compiled for, and which of them runs.
 //
 // Each instruction set has a source file of its own (default.cpp, avx2.cpp, ...), which includes all kernels in a
-// namespace of its name, with vectors as wide as its registers. A binary holds all of them, and `kernels` picks one
-// set when an operator is called. Compilers make code for an instruction set of what stands between BIOATTN_TARGET
-// and BIOATTN_END_TARGET alone: the inline functions of other headers, of which the linker keeps one copy for all
-// files, must run on any processor, which a flag of the compiler for the whole file would not give.
+// namespace of its name, with vectors as wide as its registers. A binary holds all of them, and `cpu_kernels` picks
+// one set when an operator is called. Only the code between BIOATTN_TARGET and BIOATTN_END_TARGET is compiled for the
+// instruction set. A compiler flag for the whole file would apply to inline functions of other headers, too, of which
+// the linker keeps one copy for all files: that copy must run on any processor.
 #pragma once
 
 #include "../aggregated_attention.h"
@@ -72,7 +72,7 @@ CpuKernels make_kernels();
 // The kernels of the instruction set in use, for tensors of a dtype.
 const CpuKernels& cpu_kernels(ScalarType dtype);
 
-// Whether those for bfloat16 have instructions for it.
+// Whether the instruction set in use has instructions for bfloat16.
 inline bool has_bfloat16_instructions() { return cpu_kernels(kBFloat16).has_bfloat16_instructions; }
 
 // The name of the instruction set in use: default, avx2, avx512, or avx512_bf16, which is avx512 with instructions
@@ -80,10 +80,10 @@ inline bool has_bfloat16_instructions() { return cpu_kernels(kBFloat16).has_bflo
 // lowers.
 std::string cpu_capability();
 
-// Those that this processor runs, the simplest first.
+// The instruction sets that this processor runs, the simplest first.
 std::vector<std::string> cpu_capabilities();
 
-// Uses another one from now on, for tests.
+// Uses another instruction set from now on, for tests.
 void set_cpu_capability(const std::string& name);
 
 }  // namespace bioattn_mm

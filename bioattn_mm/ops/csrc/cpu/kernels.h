@@ -4,14 +4,15 @@
 #include "headers.h"
 
 #define BIOATTN_INLINE inline __attribute__((always_inline))
-// The kernels take their arguments by value: through a reference, a compiler would have to read them again after each
-// store, which could have changed them for all that it knows.
+// The kernels take their arguments by value. Behind a reference the compiler would have to load them again after each
+// store, because it could not rule out that the store has changed them.
 #define BIOATTN_KERNEL __attribute__((noinline))
 
 namespace bioattn_mm::BIOATTN_ISA {
 
-// Memory that begins with a cache line, so that vectors at multiples of their size lie in one line each. That of
-// std::vector begins between two, and every second vector of 32 bytes would lie in two lines and take two loads.
+// Allocates memory that begins with a cache line, so that vectors at multiples of their size lie in one line each.
+// The memory of std::vector may begin within a line: then every second vector of 32 bytes lies in two lines and takes
+// two loads.
 template <typename T>
 struct CacheLineAllocator {
   typedef T value_type;
@@ -29,7 +30,7 @@ struct CacheLineAllocator {
 template <typename T>
 using Buffer = std::vector<T, CacheLineAllocator<T>>;
 
-// The larger of two numbers; the second where one is NaN.
+// The larger of two elements; the second where one is NaN.
 template <typename T>
 BIOATTN_INLINE T larger(T x, T y) {
   return x > y ? x : y;
@@ -43,9 +44,9 @@ BIOATTN_INLINE To same_bits(const From& from) {
   return to;
 }
 
-// exp(x) for x <= 88, to 2e-7 and 1.4e-8 |x| of its value, for a number or a vector with as many unsigned integers:
-// 2^n 2^f with n = x / ln 2 rounded to an integer, and a polynomial for 2^f. It gives the smallest normal number
-// instead of anything smaller, 0 included; NaN stays NaN.
+// exp(x) for x <= 88, with a relative error of at most 2e-7 + 1.4e-8 |x|. `Unsigned` is an unsigned integer of the
+// size of a number x, or a vector of them. It computes 2^n 2^f with n = x / ln 2 rounded to an integer, and a
+// polynomial for 2^f. It gives the smallest normal number instead of anything smaller, 0 included; NaN stays NaN.
 template <typename Unsigned, typename Float>
 BIOATTN_INLINE Float exponential_of(const Float& x) {
   constexpr float kInverseOfLn2 = 1.44269504f;

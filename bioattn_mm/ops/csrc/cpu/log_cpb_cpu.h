@@ -1,11 +1,11 @@
-// Table of the log-spaced position bias on the CPU, without a hidden activation for each of its numbers.
+// The table of the log-spaced position bias on the CPU, computed without the hidden activations of each element.
 //
 // In a row of the table, a hidden unit is relu(offset + slope * x) of the column's coordinate x: in the order of the
 // coordinates it is active in the last columns, if the slope is not negative, or in the first ones, and linear there.
 // So the columns need only sums of offsets and of slopes, times the weights, over the units that are active in them:
-// each unit is added where its columns end, and sums over these places give the columns. In the backward pass each
-// unit takes the sums of the gradients of its columns in the same way. A row costs hidden + columns steps for all
-// heads, not hidden * columns.
+// each unit is added at the column where it ends to be active, and running sums from there give the columns. In the
+// backward pass each unit takes the running sums of the gradients of its columns in the same way. A row costs hidden
+// + columns steps for all heads, not hidden * columns.
 #pragma once
 
 #include "vectors.h"
@@ -13,13 +13,13 @@
 namespace bioattn_mm::BIOATTN_ISA::log_cpb {
 namespace {
 
-// Heads are computed in groups: their numbers are neighbours in memory, in vectors of 4, 8 or 16.
+// Heads are computed in groups of 4, 8 or 16, whose elements are the lanes of a vector.
 constexpr int64_t kMostHeads = 16;
-int64_t lanes_for(int64_t heads) { return heads <= 4 ? 4 : heads <= 8 ? 8
-                                                                      : kMostHeads; }
-// Units of which the active columns are counted at the same time.
+int64_t group_size(int64_t heads) { return heads <= 4 ? 4 : heads <= 8 ? 8 : kMostHeads; }
+// The number of vectors of units whose active columns are counted at the same time.
 constexpr int64_t kVectors = 4;
-// The backward pass adds up so many blocks of rows one by one: the sums are the same for any number of threads.
+// The number of blocks of rows in the backward pass. Each has sums of its own, which are added up in order: the sums
+// are the same for any number of threads.
 constexpr int64_t kRowBlocks = 16;
 
 template <typename T, int64_t kHeads>
@@ -27,8 +27,8 @@ struct HeadsOf {
   typedef T type __attribute__((vector_size(kHeads * sizeof(T)), aligned(alignof(T)), may_alias));
 };
 
-// A row of the table for one group of heads. A place says how many columns a unit is active in: the last ones for
-// places 0 to `columns`, the first ones for those that follow.
+// A row of the table for one group of heads. The place of a unit says which columns it is active in: places 0 to
+// `columns` stand for that many last columns, and places columns + 1 + n for n first columns.
 template <typename T>
 struct Row {
   int64_t hidden, columns, heads;  // hidden units padded to whole vectors, columns, 4, 8 or 16 heads
@@ -36,17 +36,17 @@ struct Row {
   const T* coordinates;            // (columns), ascending
   int32_t* places;                 // (hidden)
   const T* weight;                 // (hidden, heads)
-  T* sums;                         // (2 * (columns + 1), 2, heads): room for sums of places, of values and slopes
-  T* table;                        // (columns, heads)
+  T* sums;   // (2 * (columns + 1), 2, heads): workspace for each place's sums of values and slopes
+  T* table;  // (columns, heads)
 };
 
-// The gradients of one row; of the sums over rows that the gradients of the parameters consist of.
+// The gradients of one row, and the sums over rows that the gradients of the parameters consist of.
 template <typename T>
 struct RowGradient : Row<T> {
   const T* grad_table;  // (columns, heads)
   const T* vertical;    // coordinate of the row
-  T* unit_sums;         // (hidden, 3, heads): of the gradients of a unit's columns, times the row's coordinate, times
-                        // those of the columns
+  T* unit_sums;  // (hidden, 3, heads): the sum of the gradients of a unit's active columns, and the same of their
+                 // products with the row's coordinate, and with those of the columns
 };
 
 template <typename T>
@@ -136,19 +136,19 @@ BIOATTN_KERNEL void differentiate_row(const RowGradient<T> row) {
   differentiate_row_of_heads<kMostHeads>(row);
 }
 
-// What both passes compute of the inputs.
+// The inputs of both passes, in the layouts that the kernels read.
 template <typename T>
 struct Layers {
   Layers(
       const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight, const Tensor& hidden_bias,
       const Tensor& weight)
-      : rows(vertical.size(0)), columns(horizontal.size(0)), heads(weight.size(0)), lanes(lanes_for(heads)) {
+      : rows(vertical.size(0)), columns(horizontal.size(0)), heads(weight.size(0)), group_heads(group_size(heads)) {
     constexpr int64_t step = kVectors * kLanes<T>;
-    groups = (heads + lanes - 1) / lanes;
-    hidden = (weight.size(1) + step - 1) / step * step;
+    groups = divide_up(heads, group_heads);
+    hidden = round_up(weight.size(1), step);
     const Options options = weight.options();
     offsets = zeros({rows, hidden}, options), slopes = zeros({hidden}, options);
-    grouped_weight = zeros({groups, hidden, lanes}, options), coordinates = empty({columns}, options);
+    grouped_weight = zeros({groups, hidden, group_heads}, options), coordinates = empty({columns}, options);
     T *offset = offsets.mutable_data_ptr<T>(), *slope = slopes.mutable_data_ptr<T>();
     T *grouped = grouped_weight.mutable_data_ptr<T>(), *coordinate = coordinates.mutable_data_ptr<T>();
     const T *of_rows = vertical.const_data_ptr<T>(), *of_columns = horizontal.const_data_ptr<T>();
@@ -163,10 +163,11 @@ struct Layers {
         offset[row * hidden + unit] = first_bias[unit] + of_rows[row] * row_slope[unit];
     for (int64_t unit = 0; unit < units; ++unit)
       for (int64_t head = 0; head < heads; ++head)
-        grouped[(head / lanes * hidden + unit) * lanes + head % lanes] = second_layer[head * units + unit];
+        grouped[(head / group_heads * hidden + unit) * group_heads + head % group_heads] =
+            second_layer[head * units + unit];
     order.resize(columns);
     std::iota(order.begin(), order.end(), 0);
-    // NaN is the largest.
+    // NaN is sorted behind all other coordinates.
     std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
       return of_columns[a] < of_columns[b] || (std::isnan(of_columns[b]) && !std::isnan(of_columns[a]));
     });
@@ -174,18 +175,26 @@ struct Layers {
   }
 
   Row<T> row(int64_t number, int64_t group, int32_t* places, T* sums, T* table) const {
-    return {hidden, columns, lanes, offsets.const_data_ptr<T>() + number * hidden, slopes.const_data_ptr<T>(),
-            coordinates.const_data_ptr<T>(), places,
-            grouped_weight.const_data_ptr<T>() + group * hidden * lanes, sums, table};
+    return {
+        hidden,
+        columns,
+        group_heads,
+        offsets.const_data_ptr<T>() + number * hidden,
+        slopes.const_data_ptr<T>(),
+        coordinates.const_data_ptr<T>(),
+        places,
+        grouped_weight.const_data_ptr<T>() + group * hidden * group_heads,
+        sums,
+        table};
   }
 
-  int64_t room_for_sums() const { return 4 * (columns + 1) * lanes; }
+  int64_t size_of_sums() const { return 4 * (columns + 1) * group_heads; }
 
-  int64_t rows, columns, heads, hidden, lanes, groups;
+  int64_t rows, columns, heads, hidden, group_heads, groups;
   Tensor offsets, slopes;      // (R, hidden), (hidden) padded to whole vectors
   Tensor coordinates;          // (C), ascending
-  std::vector<int64_t> order;  // where they are
-  Tensor grouped_weight;       // (groups, hidden, lanes)
+  std::vector<int64_t> order;  // the indices of the columns in this order
+  Tensor grouped_weight;       // (groups, hidden, group_heads)
 };
 
 template <typename T>
@@ -198,14 +207,14 @@ void forward(const Layers<T>& layers, const Tensor& weight, const Tensor& bias, 
   for (int64_t k = 0; k < weight.numel(); ++k) constants[k / weight.size(1)] += 0 * weights[k];
   parallel_for(0, layers.rows * layers.groups, 1, [&](int64_t begin, int64_t end) {
     std::vector<int32_t> places(layers.hidden);
-    std::vector<T> sums(layers.room_for_sums()), row_of_table(layers.columns * layers.lanes);
+    std::vector<T> sums(layers.size_of_sums()), row_of_table(layers.columns * layers.group_heads);
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t row = task / layers.groups, group = task % layers.groups, first_head = group * layers.lanes;
+      const int64_t row = task / layers.groups, group = task % layers.groups, first_head = group * layers.group_heads;
       compute_row(layers.row(row, group, places.data(), sums.data(), row_of_table.data()));
-      for (int64_t head = first_head; head < std::min(layers.heads, first_head + layers.lanes); ++head)
+      for (int64_t head = first_head; head < std::min(layers.heads, first_head + layers.group_heads); ++head)
         for (int64_t c = 0; c < layers.columns; ++c)
           table_data[(head * layers.rows + row) * layers.columns + order[c]] =
-              row_of_table[c * layers.lanes + head - first_head] + constants[head];
+              row_of_table[c * layers.group_heads + head - first_head] + constants[head];
     }
   });
 }
@@ -215,34 +224,34 @@ LogCPBGradients backward(
     const Layers<T>& layers, const Tensor& grad_table, const Tensor& vertical, const Tensor& hidden_weight,
     const Tensor& hidden_bias, const Tensor& weight) {
   const int64_t blocks = std::clamp(layers.rows, int64_t(1), kRowBlocks);
-  const int64_t lanes = layers.lanes, size = layers.hidden * 3 * lanes;
+  const int64_t group_heads = layers.group_heads, size = layers.hidden * 3 * group_heads;
   const int64_t* order = layers.order.data();
   const T *grad_data = grad_table.const_data_ptr<T>(), *vertical_data = vertical.const_data_ptr<T>();
   const Tensor unit_sums = empty({layers.groups, blocks, size}, weight.options());
   T* unit_sums_data = unit_sums.mutable_data_ptr<T>();
   parallel_for(0, layers.groups * blocks, 1, [&](int64_t begin, int64_t end) {
     std::vector<int32_t> places(layers.hidden);
-    std::vector<T> sums(layers.room_for_sums()), grad_row(layers.columns * lanes);
+    std::vector<T> sums(layers.size_of_sums()), grad_row(layers.columns * group_heads);
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t group = task / blocks, block = task % blocks, first_head = group * lanes;
+      const int64_t group = task / blocks, block = task % blocks, first_head = group * group_heads;
       std::fill_n(unit_sums_data + task * size, size, T(0));
       for (int64_t row = block * layers.rows / blocks; row < (block + 1) * layers.rows / blocks; ++row) {
-        for (int64_t head = first_head; head < std::min(layers.heads, first_head + lanes); ++head)
+        for (int64_t head = first_head; head < std::min(layers.heads, first_head + group_heads); ++head)
           for (int64_t c = 0; c < layers.columns; ++c)
-            grad_row[c * lanes + head - first_head] =
+            grad_row[c * group_heads + head - first_head] =
                 grad_data[(head * layers.rows + row) * layers.columns + order[c]];
-        differentiate_row(RowGradient<T>{
-            layers.row(row, group, places.data(), sums.data(), nullptr), grad_row.data(), vertical_data + row,
-            unit_sums_data + task * size});
+        differentiate_row(
+            RowGradient<T>{
+                layers.row(row, group, places.data(), sums.data(), nullptr), grad_row.data(), vertical_data + row,
+                unit_sums_data + task * size});
       }
     }
   });
-  // Sums of all blocks, in order, in the place of the first one.
+  // The sums of all blocks are added to those of the first, in order.
   for (int64_t group = 0; group < layers.groups; ++group) {
     T* total = unit_sums_data + group * blocks * size;
     for (int64_t block = 1; block < blocks; ++block) add_scaled(total, T(1), total + block * size, size);
   }
-  // Of a head and a hidden unit that is active: sums of the gradients, and of these times either coordinate.
   const int64_t units = weight.size(1);
   const T *weights = weight.const_data_ptr<T>(), *first_layer = hidden_weight.const_data_ptr<T>();
   const T* first_bias = hidden_bias.const_data_ptr<T>();
@@ -254,12 +263,13 @@ LogCPBGradients backward(
     for (int64_t unit = 0; unit < units; ++unit) {
       T sum[3];
       for (int64_t k = 0; k < 3; ++k)
-        sum[k] = unit_sums_data[head / lanes * blocks * size + (unit * 3 + k) * lanes + head % lanes];
-      const int64_t place = head * units + unit;
-      grad_second[place] =
+        sum[k] =
+            unit_sums_data[head / group_heads * blocks * size + (unit * 3 + k) * group_heads + head % group_heads];
+      const int64_t index = head * units + unit;
+      grad_second[index] =
           sum[0] * first_bias[unit] + sum[1] * first_layer[2 * unit] + sum[2] * first_layer[2 * unit + 1];
-      grad_bias[unit] += weights[place] * sum[0];
-      grad_first[2 * unit] += weights[place] * sum[1], grad_first[2 * unit + 1] += weights[place] * sum[2];
+      grad_bias[unit] += weights[index] * sum[0];
+      grad_first[2 * unit] += weights[index] * sum[1], grad_first[2 * unit + 1] += weights[index] * sum[2];
     }
   return grad;
 }

@@ -1,8 +1,8 @@
 // Peripheral attention on the CPU, fused: log Phi_p and attention weights exist for one block of queries at a time.
 //
-// What belongs to the keys of one query is a flat array with rows of W + 2 positions (`pitch`), the width of a
-// query's window of the plane. The 9 inputs of a 3 x 3 convolution are then at fixed distances from its output, in
-// whole vectors, whatever the width; the last two positions of each row are computed and not used.
+// An array with an element for each key of one query is flat: it has rows of W + 2 positions (`pitch`), the width of
+// a query's window of the plane. The 9 inputs of a 3 x 3 convolution are then at fixed distances from its output, so
+// that loops run over whole vectors whatever the width; the last two positions of each row are computed and not used.
 //
 // In the backward pass every task owns all gradients that it adds to (of its queries, keys or hidden channels): sums
 // have the same order for any number of threads.
@@ -13,19 +13,18 @@
 namespace bioattn_mm::BIOATTN_ISA::peripheral_attention {
 namespace {
 
-// Convolutions and matrix products keep sums of kGroup rows and kColumns columns in half of the registers: of output
-// channels and positions, or of a matrix.
+// Convolutions and matrix products keep kGroup x kColumns sums in half of the registers: for output channels and
+// positions, or for rows and columns of a matrix.
 constexpr int64_t kGroup = 4, kColumns = kRegisters / 2 / kGroup * kVectorBytes / sizeof(float);
-constexpr int64_t kHalfColumns = kColumns / 2;  // in the last columns of a matrix
+constexpr int64_t kHalfColumns = kColumns / 2;  // the fewest columns of a matrix that are computed together
 constexpr int64_t kSteps = 128;                 // steps of a matrix product for which its second factor stays in L1
 constexpr int64_t kTaps = 9;
-constexpr int64_t kLanes = 16;           // positions in a step of the other loops
+constexpr int64_t kPositions = 16;       // positions that a step of the other loops computes
 constexpr int64_t kChunk = 1024;         // positions for which the operands of weight gradients stay in L1
 constexpr int64_t kQueries = 32;         // queries of a block
 constexpr int64_t kBandPairs = 1 << 20;  // pairs of query and key, of all heads, in a band of the backward pass
 constexpr int64_t kSlices = 4;           // parts of a band whose gradients of the plane are summed separately
 constexpr int64_t kKeys = 512;           // keys whose gradients are a task of their own
-int64_t round_up(int64_t value, int64_t multiple) { return divide_up(value, multiple) * multiple; }
 
 struct Sizes {
   explicit Sizes(const PeripheralInputs& inputs)
@@ -38,43 +37,43 @@ struct Sizes {
         width(inputs.scale.size(2)),
         pitch(width + 2),
         plane_pitch(2 * width + 1),
-        plane_stride((2 * height + 1) * plane_pitch + kLanes),
+        plane_stride((2 * height + 1) * plane_pitch + kPositions),
         head_groups(divide_up(heads, kGroup)),
         hidden_groups(divide_up(hidden, kGroup)),
         convolved(height * pitch),
         window((height + 2) * pitch),
         margin(2 * pitch + 2),
-        gradient_start(round_up(margin, kLanes)),
-        stride(round_up(window, kColumns) + gradient_start + kLanes),
+        gradient_start(round_up(margin, kPositions)),
+        stride(round_up(window, kColumns) + gradient_start + kPositions),
         padded_dims(round_up(head_dims, kHalfColumns)),
         logit_scale(1 / std::sqrt(static_cast<double>(head_dims))),
         key_blocks(divide_up(tokens, kColumns)),
-        key_stride(key_blocks * kColumns + kLanes) {}
+        key_stride(key_blocks * kColumns + kPositions) {}
 
-  // The queries run from the first to the last token, their windows from the last to the first place on the plane.
+  // The queries run from the first to the last token, and their windows backwards over the plane.
   int64_t window_of(int64_t query) const { return tokens - 1 - query; }
-  // Where the window of a query starts in a channel of the plane.
+  // The index in a channel of the plane at which the window of a query starts.
   int64_t window_start(int64_t query) const {
-    const int64_t place = window_of(query);
-    return place / width * plane_pitch + place % width;
+    const int64_t index = window_of(query);
+    return index / width * plane_pitch + index % width;
   }
-  // Number of a token in (B, heads, H * W).
+  // The index of a token in (B, heads, H * W).
   int64_t token(int64_t image, int64_t head, int64_t number) const {
     return (image * heads + head) * tokens + number;
   }
 
   int64_t batch, heads, tokens, head_dims, hidden, height, width;
   int64_t pitch, plane_pitch;
-  int64_t plane_stride;  // numbers of a channel of the plane, with room to read whole vectors at its end
+  int64_t plane_stride;  // elements of a channel of the plane, padded so that whole vectors can be read at its end
   int64_t head_groups, hidden_groups;
   int64_t convolved, window;  // positions after and before the second convolution
   int64_t margin;             // farthest distance from an output of a convolution to an input
-  int64_t gradient_start;     // where a gradient begins that has a margin of zeros before it, in whole vectors
-  int64_t stride;             // numbers of a channel in the flat arrays, margin included
+  int64_t gradient_start;     // the first position of a gradient that has a margin of zeros before it; whole vectors
+  int64_t stride;             // elements of a channel in the flat arrays, margin included
   int64_t padded_dims;        // columns of matrices of tokens
   double logit_scale;         // of the products of queries and keys
-  // Numbers of a row with a number for each key: whole blocks of keys, and some more, because rows at a distance of a
-  // power of two would share the same places of the cache.
+  // Rows with an element for each key have `key_stride` elements: whole blocks of keys, and some more, because rows
+  // at a distance of a power of two would fall into the same sets of the cache.
   int64_t key_blocks, key_stride;
 };
 
@@ -113,10 +112,10 @@ BIOATTN_KERNEL void compute_activation(const Activation<T> task) {
   for (int64_t i = 0; i < task.rows; ++i) {
     const T* source = task.plane + i * task.plane_pitch;
     T* target = task.activation + i * task.pitch;
-    // What is written beyond the row is overwritten by the next one; after the last one it is not used.
-    for (int64_t j = 0; j < task.pitch; j += kLanes) {
+    // Elements written beyond the row are overwritten by the next row; those beyond the last row are not used.
+    for (int64_t j = 0; j < task.pitch; j += kPositions) {
 #pragma omp simd
-      for (int64_t lane = 0; lane < kLanes; ++lane) {
+      for (int64_t lane = 0; lane < kPositions; ++lane) {
         const T x = task.scale * source[j + lane] + task.shift;
         target[j + lane] = x < 0 ? T(0) : x;  // keeps NaN
       }
@@ -206,8 +205,8 @@ BIOATTN_KERNEL void multiply(const Product<T> task) {
         const T* a = task.a + row * task.row_stride + first * task.step_stride;
         T* c = task.c + row * task.c_stride + column;
         if (task.columns - column >= kColumns)
-          multiply_block<kColumns>(a, task.row_stride, task.step_stride, b, task.b_stride, c, task.c_stride, steps,
-                                   add);
+          multiply_block<kColumns>(
+              a, task.row_stride, task.step_stride, b, task.b_stride, c, task.c_stride, steps, add);
         else
           multiply_block<kHalfColumns>(
               a, task.row_stride, task.step_stride, b, task.b_stride, c, task.c_stride, steps, add);
@@ -248,7 +247,7 @@ BIOATTN_KERNEL void compute_norm(const Norm<T> task) {
   *task.inverse_deviation = scale;
 }
 
-// Gradient of what the second convolution gives for one query and head.
+// The gradient of the output of the second convolution for one query and head.
 template <typename T>
 struct GradNorm {
   const T *grad_log_phi, *normalized;  // (H * W)
@@ -282,11 +281,11 @@ BIOATTN_KERNEL void compute_grad_norm(const GradNorm<T> task) {
   }
 }
 
-// Logits of some queries and all keys become exponentials; `scale` is one over their sum.
+// Turns the logits of some queries and all keys into exponentials; `scale` is one over their sum.
 template <typename T>
 struct Softmax {
   const T* log_phi;  // (queries, keys)
-  T* logits;         // likewise, without log_phi
+  T* logits;         // (queries, keys), without log_phi
   T *scale, *logsumexp;
   int64_t queries, keys, stride;
 };
@@ -308,7 +307,7 @@ BIOATTN_KERNEL void compute_softmax(const Softmax<T> task) {
   }
 }
 
-// Logits become weights, and gradients of the weights become those of the logits.
+// Turns logits into weights, and gradients of the weights into those of the logits.
 template <typename T>
 struct GradSoftmax {
   const T *log_phi, *logsumexp;     // (queries, keys), (queries)
@@ -338,13 +337,13 @@ BIOATTN_KERNEL void compute_grad_softmax(const GradSoftmax<T> task) {
   }
 }
 
-// Gradients of the second convolution's weight for kGroup hidden channels: products of the gradients of its outputs
-// and of its inputs at every distance, summed over the positions into vectors.
+// The gradients of the second convolution's weight for kGroup hidden channels: products of the gradients of its
+// outputs with its inputs at every distance, summed over the positions into vectors.
 template <typename T>
 struct GradWeight {
   const T* grad_convolved;  // (head_groups * kGroup, stride)
   const T* activation;      // (kGroup, stride)
-  T* sums;                  // (head_groups, kGroup hidden channels, 3, kGroup heads, 3, kLanes)
+  T* sums;                  // (head_groups, kGroup hidden channels, 3, kGroup heads, 3, kPositions)
   int64_t head_groups, stride, pitch, length;
 };
 
@@ -357,26 +356,26 @@ BIOATTN_KERNEL void add_grad_weight(const GradWeight<T> task) {
       const T* grad = task.grad_convolved + group * kGroup * task.stride;
       for (int64_t row = 0; row < 3 * kGroup; ++row) {
         const T* input = task.activation + row / 3 * task.stride + row % 3 * task.pitch;
-        T sum[kGroup * 3 * kLanes];
+        T sum[kGroup * 3 * kPositions];
         std::memcpy(sum, sums, sizeof sum);
-        for (int64_t k = first; k < end; k += kLanes) {
+        for (int64_t k = first; k < end; k += kPositions) {
 #pragma omp simd
-          for (int64_t lane = 0; lane < kLanes; ++lane) {
+          for (int64_t lane = 0; lane < kPositions; ++lane) {
             for (int64_t head = 0; head < kGroup; ++head) {
               const T factor = grad[head * task.stride + k + lane];
               for (int64_t dx = 0; dx < 3; ++dx)
-                sum[(head * 3 + dx) * kLanes + lane] += factor * input[k + dx + lane];
+                sum[(head * 3 + dx) * kPositions + lane] += factor * input[k + dx + lane];
             }
           }
         }
         std::memcpy(sums, sum, sizeof sum);
-        sums += kGroup * 3 * kLanes;
+        sums += kGroup * 3 * kPositions;
       }
     }
   }
 }
 
-// From the gradient of one channel's activations to those of the plane, of scale and of shift.
+// Computes the gradients of the plane, of scale and of shift from that of one channel's activations.
 template <typename T>
 struct GradActivation {
   const T *activation, *grad_activation;  // flat
@@ -390,14 +389,14 @@ struct GradActivation {
 
 template <typename T>
 BIOATTN_KERNEL void add_grad_plane(const GradActivation<T> task) {
-  T scale_sum[kLanes] = {}, shift_sum[kLanes] = {};
+  T scale_sum[kPositions] = {}, shift_sum[kPositions] = {};
   for (int64_t i = 0; i < task.rows; ++i) {
     const T *activation = task.activation + i * task.pitch, *grad = task.grad_activation + i * task.pitch;
     const T* plane = task.plane + i * task.plane_pitch;
     T* grad_plane = task.grad_plane + i * task.plane_pitch;
-    for (int64_t j = 0; j < task.pitch; j += kLanes) {
+    for (int64_t j = 0; j < task.pitch; j += kPositions) {
 #pragma omp simd
-      for (int64_t lane = 0; lane < kLanes; ++lane) {
+      for (int64_t lane = 0; lane < kPositions; ++lane) {
         T masked = grad[j + lane] * task.inside[j + lane];
         masked = activation[j + lane] > 0 ? masked : T(0);
         shift_sum[lane] += masked;
@@ -407,7 +406,7 @@ BIOATTN_KERNEL void add_grad_plane(const GradActivation<T> task) {
     }
   }
   T scale = 0, shift = 0;
-  for (int64_t lane = 0; lane < kLanes; ++lane) {
+  for (int64_t lane = 0; lane < kPositions; ++lane) {
     scale += scale_sum[lane];
     shift += shift_sum[lane];
   }
@@ -415,7 +414,7 @@ BIOATTN_KERNEL void add_grad_plane(const GradActivation<T> task) {
   *task.grad_shift = shift;
 }
 
-// Zeros for a workspace. Tensors begin at a cache line.
+// A workspace of zeros. It is a tensor because these begin at a cache line.
 template <typename T>
 struct Buffer {
   explicit Buffer(int64_t size)
@@ -425,8 +424,8 @@ struct Buffer {
   T* data;
 };
 
-// Weights of a convolution as `Convolution` reads them, those of missing channels zero: from (outputs, inputs,
-// kTaps).
+// The weights of a convolution, (outputs, inputs, kTaps), as `Convolution` reads them; those of missing channels are
+// zero.
 Tensor grouped_weights(const Tensor& weight) {
   const int64_t outputs = weight.size(0), groups = divide_up(outputs, kGroup);
   return pad(weight.contiguous(), {0, 0, 0, 0, 0, groups * kGroup - outputs})
@@ -435,13 +434,13 @@ Tensor grouped_weights(const Tensor& weight) {
       .contiguous();
 }
 
-// What log Phi_p is computed from.
+// The inputs that log Phi_p is computed from, and its steps.
 template <typename T>
 struct Position {
   Position(const PeripheralInputs& inputs, const Sizes& sizes, double eps)
       : s(sizes),
         eps(eps),
-        padded_plane(pad(inputs.plane.flatten(1), {0, kLanes}).contiguous()),
+        padded_plane(pad(inputs.plane.flatten(1), {0, kPositions}).contiguous()),
         weight(grouped_weights(inputs.conv_weight.flatten(2))),
         plane(padded_plane.const_data_ptr<T>()),
         scale(inputs.scale.const_data_ptr<T>()),
@@ -449,29 +448,33 @@ struct Position {
         norm_weight(inputs.norm_weight.const_data_ptr<T>()),
         norm_bias(inputs.norm_bias.const_data_ptr<T>()) {}
 
-  // Hidden activations of a query, (stop - start, stride).
+  // Computes the hidden activations of a query, (stop - start, stride).
   void activate(int64_t query, int64_t start, int64_t stop, T* activation) const {
     for (int64_t channel = start; channel < stop; ++channel, activation += s.stride) {
-      const int64_t place = channel * s.tokens + s.window_of(query);
-      compute_activation(Activation<T>{
-          plane + channel * s.plane_stride + s.window_start(query), scale[place], shift[place], activation,
-          s.height + 2, s.pitch, s.plane_pitch});
+      const int64_t index = channel * s.tokens + s.window_of(query);
+      compute_activation(
+          Activation<T>{
+              plane + channel * s.plane_stride + s.window_start(query), scale[index], shift[index], activation,
+              s.height + 2, s.pitch, s.plane_pitch});
     }
   }
 
-  // The second convolution for a query, (head_groups * kGroup, stride), through its hidden activations. Its bias is
-  // left out, because the norm subtracts the mean.
+  // Computes the hidden activations of a query and their second convolution, (head_groups * kGroup, stride). The
+  // convolution's bias is left out, because the norm subtracts the mean.
   void convolve_window(int64_t query, T* activation, T* convolved) const {
     activate(query, 0, s.hidden, activation);
-    convolve(Convolution<T>{
-        activation, weight.const_data_ptr<T>(), convolved, s.hidden, s.head_groups, s.stride, s.pitch, s.convolved});
+    convolve(
+        Convolution<T>{
+            activation, weight.const_data_ptr<T>(), convolved, s.hidden, s.head_groups, s.stride, s.pitch,
+            s.convolved});
   }
 
-  // The second norm and log Phi_p for a head, from the result of `convolve_window`.
+  // Computes the second norm and log Phi_p for a head, from the result of `convolve_window`.
   void compute_log_phi(int64_t head, const T* convolved, T* normalized, T* log_phi, T* inverse_deviation) const {
-    compute_norm(Norm<T>{
-        convolved + head * s.stride, norm_weight[head], norm_bias[head], eps, normalized, log_phi, inverse_deviation,
-        s.height, s.width, s.pitch});
+    compute_norm(
+        Norm<T>{
+            convolved + head * s.stride, norm_weight[head], norm_bias[head], eps, normalized, log_phi,
+            inverse_deviation, s.height, s.width, s.pitch});
   }
 
   const Sizes& s;
@@ -491,30 +494,31 @@ Tensor blocks_of(const Tensor& tokens, const Sizes& s) {
 }
 
 // Tokens as the second factor of a product over themselves: (B, heads, H * W, padded_dims).
-Tensor rows_of(const Tensor& tokens, const Sizes& s) {
-  return pad(tokens, {0, s.padded_dims - s.head_dims});
-}
+Tensor rows_of(const Tensor& tokens, const Sizes& s) { return pad(tokens, {0, s.padded_dims - s.head_dims}); }
 
-// The numbers of a tensor (B, heads, ...) that belong to one image and head.
+// The first element of a tensor (B, heads, ...) that belongs to an image and head.
 template <typename T>
-const T* plane_of(const Tensor& tensor, int64_t image, int64_t head) {
+const T* head_of(const Tensor& tensor, int64_t image, int64_t head) {
   return tensor.const_data_ptr<T>() + image * tensor.stride(0) + head * tensor.stride(1);
 }
 
-// (queries, key_stride): products of some queries, or of other tokens in their places, with all keys in `blocks_of`.
+// Writes the products, (queries, key_stride), of some queries, or of other tokens instead, with all keys in
+// `blocks_of`.
 template <typename T>
 void multiply_keys(const Sizes& s, const T* queries, int64_t number, const T* key_blocks, T* products) {
-  multiply(Product<T>{
-      queries, s.head_dims, 1, key_blocks, kColumns, s.head_dims * kColumns, products, s.key_stride,
-      round_up(number, kGroup), s.head_dims, round_up(s.tokens, kHalfColumns), false});
+  multiply(
+      Product<T>{
+          queries, s.head_dims, 1, key_blocks, kColumns, s.head_dims * kColumns, products, s.key_stride,
+          round_up(number, kGroup), s.head_dims, round_up(s.tokens, kHalfColumns), false});
 }
 
-// (queries, padded_dims): sums of tokens in `rows_of`, weighted by (queries, key_stride).
+// Writes the sums, (queries, padded_dims), of tokens in `rows_of`, weighted by (queries, key_stride).
 template <typename T>
 void sum_tokens(const Sizes& s, const T* weights, int64_t number, const T* token_rows, T* sums) {
-  multiply(Product<T>{
-      weights, s.key_stride, 1, token_rows, s.padded_dims, kColumns, sums, s.padded_dims, round_up(number, kGroup),
-      s.tokens, s.padded_dims, false});
+  multiply(
+      Product<T>{
+          weights, s.key_stride, 1, token_rows, s.padded_dims, kColumns, sums, s.padded_dims,
+          round_up(number, kGroup), s.tokens, s.padded_dims, false});
 }
 
 // target = factor * source
@@ -523,7 +527,7 @@ void scale_to(T* target, const T* source, int64_t size, T factor) {
   for (int64_t k = 0; k < size; ++k) target[k] = factor * source[k];
 }
 
-// What a thread needs for one query and for one block of queries.
+// The memory of a thread for one query and for one block of queries.
 template <typename T>
 struct Workspace {
   explicit Workspace(const Sizes& s)
@@ -552,19 +556,21 @@ void forward(const PeripheralInputs& inputs, double eps, Tensor& output, Tensor&
         position.convolve_window(first + number, work.activation.data, work.convolved.data);
         for (int64_t head = 0; head < s.heads; ++head) {
           T unused;
-          position.compute_log_phi(head, work.convolved.data, logits.data,
-                                   log_phi.data + (head * kQueries + number) * s.key_stride, &unused);
+          position.compute_log_phi(
+              head, work.convolved.data, logits.data, log_phi.data + (head * kQueries + number) * s.key_stride,
+              &unused);
         }
       }
       for (int64_t image = 0; image < s.batch; ++image) {
         for (int64_t head = 0; head < s.heads; ++head) {
           const int64_t d = s.head_dims, token = s.token(image, head, first);
           scale_to(work.query.data, query_data + token * d, queries * d, T(s.logit_scale));
-          multiply_keys(s, work.query.data, queries, plane_of<T>(keys, image, head), logits.data);
-          compute_softmax(Softmax<T>{
-              log_phi.data + head * kQueries * s.key_stride, logits.data, scale.data, logsumexp_data + token, queries,
-              s.tokens, s.key_stride});
-          sum_tokens(s, logits.data, queries, plane_of<T>(values, image, head), work.sums.data);
+          multiply_keys(s, work.query.data, queries, head_of<T>(keys, image, head), logits.data);
+          compute_softmax(
+              Softmax<T>{
+                  log_phi.data + head * kQueries * s.key_stride, logits.data, scale.data, logsumexp_data + token,
+                  queries, s.tokens, s.key_stride});
+          sum_tokens(s, logits.data, queries, head_of<T>(values, image, head), work.sums.data);
           for (int64_t number = 0; number < queries; ++number)
             scale_to(
                 output_data + (token + number) * d, work.sums.data + number * s.padded_dims, d, scale.data[number]);
@@ -581,8 +587,9 @@ class Backward {
   Backward(const Tensor& grad_output, const PeripheralInputs& inputs, double eps, const Tensor& logsumexp)
       : s_(inputs),
         position_(inputs, s_, eps),
-        band_(kQueries *
-              std::clamp(kBandPairs / (s_.heads * s_.tokens * kQueries), int64_t(1), divide_up(s_.tokens, kQueries))),
+        band_(
+            kQueries *
+            std::clamp(kBandPairs / (s_.heads * s_.tokens * kQueries), int64_t(1), divide_up(s_.tokens, kQueries))),
         query_(inputs.query.const_data_ptr<T>()),
         grad_output_(grad_output.const_data_ptr<T>()),
         logsumexp_(logsumexp.const_data_ptr<T>()),
@@ -591,9 +598,10 @@ class Backward {
         key_rows_(rows_of(inputs.key, s_)),
         query_rows_(rows_of(multiply_by(inputs.query, s_.logit_scale), s_)),
         grad_output_rows_(rows_of(grad_output, s_)),
-        // From the gradients of the outputs to those of the inputs: inputs and outputs change places, and directions.
+        // It convolves the gradients of the outputs to those of the inputs: inputs and outputs are exchanged, and
+        // directions are reversed.
         transposed_weight_(grouped_weights(inputs.conv_weight.flatten(2).flip({2}).transpose(0, 1))),
-        inside_(round_up(s_.pitch, kLanes)),
+        inside_(round_up(s_.pitch, kPositions)),
         normalized_(s_.heads * band_ * s_.key_stride),
         log_phi_(s_.heads * band_ * s_.key_stride),
         grad_log_phi_(s_.heads * band_ * s_.key_stride),
@@ -602,8 +610,9 @@ class Backward {
         inverse_deviation_(s_.heads * band_),
         grad_convolved_(band_ * s_.head_groups * kGroup * s_.stride),
         grad_plane_(zeros({kSlices, s_.hidden, s_.plane_stride}, inputs.plane.options())),
-        grad_weight_(zeros({kSlices, s_.hidden_groups, s_.head_groups, kGroup, 3, kGroup, 3},
-                           inputs.plane.options().dtype(kDouble))),
+        grad_weight_(zeros(
+            {kSlices, s_.hidden_groups, s_.head_groups, kGroup, 3, kGroup, 3},
+            inputs.plane.options().dtype(kDouble))),
         grad_norm_weight_(empty({s_.heads, s_.tokens}, inputs.plane.options())),
         grad_norm_bias_(empty_like(grad_norm_weight_)),
         grad_key_(zeros({s_.batch, s_.heads, round_up(s_.tokens, kGroup), s_.padded_dims}, inputs.key.options())),
@@ -626,7 +635,7 @@ class Backward {
     grad_.key = grad_key_.narrow(2, 0, s_.tokens).narrow(3, 0, s_.head_dims).contiguous();
     grad_.value = grad_value_.narrow(2, 0, s_.tokens).narrow(3, 0, s_.head_dims).contiguous();
     grad_.plane =
-        grad_plane_.sum({0}).narrow(1, 0, s_.plane_stride - kLanes).reshape(grad_.plane.sizes()).contiguous();
+        grad_plane_.sum({0}).narrow(1, 0, s_.plane_stride - kPositions).reshape(grad_.plane.sizes()).contiguous();
     const Tensor weight = grad_weight_.sum({0})
                               .permute({1, 4, 0, 2, 3, 5})  // heads, hidden channels, rows, columns
                               .reshape({s_.head_groups * kGroup, s_.hidden_groups * kGroup, 3, 3});
@@ -638,14 +647,14 @@ class Backward {
   }
 
  private:
-  // First number of a head and query in the arrays of the band.
+  // The index of a head and query in the arrays of the band.
   int64_t row(int64_t head, int64_t number) const { return (head * band_ + number) * s_.key_stride; }
 
   T* grad_convolved(int64_t number, int64_t head) const {
     return grad_convolved_.data + (number * s_.head_groups * kGroup + head) * s_.stride;
   }
 
-  // log Phi_p of the band again.
+  // Computes log Phi_p of the band again.
   void compute_position() {
     grad_log_phi_.tensor.zero_();
     parallel_for(0, queries_, 1, [&](int64_t begin, int64_t end) {
@@ -660,7 +669,7 @@ class Backward {
     });
   }
 
-  // Gradients of the band's queries and logits, and its weights.
+  // Computes the gradients of the band's queries and logits, and its weights.
   void compute_query_gradients(int64_t image) {
     const int64_t d = s_.head_dims, blocks = divide_up(queries_, kQueries);
     T* grad_query = grad_.query.template mutable_data_ptr<T>();
@@ -668,37 +677,39 @@ class Backward {
       Workspace<T> work(s_);
       for (int64_t task = begin; task < end; ++task) {
         const int64_t head = task / blocks, start = task % blocks * kQueries;
-        const int64_t queries = std::min(kQueries, queries_ - start), place = row(head, start);
+        const int64_t queries = std::min(kQueries, queries_ - start), index = row(head, start);
         const int64_t token = s_.token(image, head, first_ + start);
         scale_to(work.query.data, query_ + token * d, queries * d, T(s_.logit_scale));
-        multiply_keys(s_, work.query.data, queries, plane_of<T>(key_blocks_, image, head), weights_.data + place);
+        multiply_keys(s_, work.query.data, queries, head_of<T>(key_blocks_, image, head), weights_.data + index);
         std::copy_n(grad_output_ + token * d, queries * d, work.query.data);
-        multiply_keys(s_, work.query.data, queries, plane_of<T>(value_blocks_, image, head),
-                      grad_logits_.data + place);
-        compute_grad_softmax(GradSoftmax<T>{
-            log_phi_.data + place, logsumexp_ + token, weights_.data + place, grad_logits_.data + place,
-            grad_log_phi_.data + place, queries, s_.tokens, s_.key_stride});
-        sum_tokens(s_, grad_logits_.data + place, queries, plane_of<T>(key_rows_, image, head), work.sums.data);
+        multiply_keys(
+            s_, work.query.data, queries, head_of<T>(value_blocks_, image, head), grad_logits_.data + index);
+        compute_grad_softmax(
+            GradSoftmax<T>{
+                log_phi_.data + index, logsumexp_ + token, weights_.data + index, grad_logits_.data + index,
+                grad_log_phi_.data + index, queries, s_.tokens, s_.key_stride});
+        sum_tokens(s_, grad_logits_.data + index, queries, head_of<T>(key_rows_, image, head), work.sums.data);
         for (int64_t number = 0; number < queries; ++number)
           scale_to(grad_query + (token + number) * d, work.sums.data + number * s_.padded_dims, d, T(s_.logit_scale));
       }
     });
   }
 
-  // What the band adds to the gradients of keys and values.
+  // Adds the band's part to the gradients of keys and values.
   void add_key_value_gradients(int64_t image) {
     const int64_t ranges = divide_up(s_.tokens, kKeys);
     T *grad_key = grad_key_.mutable_data_ptr<T>(), *grad_value = grad_value_.mutable_data_ptr<T>();
     parallel_for(0, s_.heads * ranges, 1, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t head = task / ranges, start = task % ranges * kKeys;
-        const int64_t rows = round_up(std::min(kKeys, s_.tokens - start), kGroup), place = row(head, 0) + start;
+        const int64_t rows = round_up(std::min(kKeys, s_.tokens - start), kGroup), index = row(head, 0) + start;
         const int64_t target = image * grad_key_.stride(0) + head * grad_key_.stride(1) + start * s_.padded_dims;
         const auto add = [&](const T* weights, const Tensor& tokens, T* sums) {
-          const T* first = plane_of<T>(tokens, image, head) + first_ * s_.padded_dims;
-          multiply(Product<T>{
-              weights + place, 1, s_.key_stride, first, s_.padded_dims, kColumns, sums + target, s_.padded_dims, rows,
-              queries_, s_.padded_dims, true});
+          const T* first = head_of<T>(tokens, image, head) + first_ * s_.padded_dims;
+          multiply(
+              Product<T>{
+                  weights + index, 1, s_.key_stride, first, s_.padded_dims, kColumns, sums + target, s_.padded_dims,
+                  rows, queries_, s_.padded_dims, true});
         };
         add(grad_logits_.data, query_rows_, grad_key);
         add(weights_.data, grad_output_rows_, grad_value);
@@ -706,25 +717,26 @@ class Backward {
     });
   }
 
-  // From the gradients of log Phi_p to those of the second convolution's outputs; log Phi_p is overwritten.
+  // Computes the gradients of the second convolution's outputs from those of log Phi_p, and overwrites log Phi_p.
   void compute_convolution_gradients() {
     T* grad_weight = grad_norm_weight_.mutable_data_ptr<T>();
     T* grad_bias = grad_norm_bias_.mutable_data_ptr<T>();
     parallel_for(0, queries_, 1, [&](int64_t begin, int64_t end) {
       for (int64_t number = begin; number < end; ++number)
         for (int64_t head = 0; head < s_.heads; ++head) {
-          const int64_t place = row(head, number), sum = head * s_.tokens + first_ + number;
-          compute_grad_norm(GradNorm<T>{grad_log_phi_.data + place, normalized_.data + place,
-                                        position_.norm_weight[head], position_.norm_bias[head],
-                                        inverse_deviation_.data[head * band_ + number], log_phi_.data + place,
-                                        grad_convolved(number, head) + s_.gradient_start, grad_weight + sum,
-                                        grad_bias + sum, s_.height, s_.width, s_.pitch});
+          const int64_t index = row(head, number), sum = head * s_.tokens + first_ + number;
+          compute_grad_norm(
+              GradNorm<T>{
+                  grad_log_phi_.data + index, normalized_.data + index, position_.norm_weight[head],
+                  position_.norm_bias[head], inverse_deviation_.data[head * band_ + number], log_phi_.data + index,
+                  grad_convolved(number, head) + s_.gradient_start, grad_weight + sum, grad_bias + sum, s_.height,
+                  s_.width, s_.pitch});
         }
     });
   }
 
-  // What the band adds to the gradients of the plane and of the second convolution's weight, and the gradients of
-  // scale and shift. A task is a slice of the band's queries and a group of hidden channels.
+  // Adds the band's part to the gradients of the plane and of the second convolution's weight, and computes the
+  // gradients of scale and shift. A task is a slice of the band's queries and a group of hidden channels.
   void add_position_gradients() {
     const int64_t slice = divide_up(queries_, kSlices);
     const int64_t weights = s_.head_groups * kGroup * 3 * kGroup * 3;  // of a task
@@ -733,7 +745,7 @@ class Backward {
     T* grad_shift = grad_.shift.template mutable_data_ptr<T>();
     double* grad_weight = grad_weight_.mutable_data_ptr<double>();
     parallel_for(0, kSlices * s_.hidden_groups, 1, [&](int64_t begin, int64_t end) {
-      Buffer<T> activation(kGroup * s_.stride), grad_activation(kGroup * s_.stride), sums(weights * kLanes);
+      Buffer<T> activation(kGroup * s_.stride), grad_activation(kGroup * s_.stride), sums(weights * kPositions);
       for (int64_t task = begin; task < end; ++task) {
         const int64_t part = task / s_.hidden_groups, group = task % s_.hidden_groups;
         const int64_t start = group * kGroup, stop = std::min(start + kGroup, s_.hidden);
@@ -741,25 +753,29 @@ class Backward {
         for (int64_t number = part * slice; number < std::min((part + 1) * slice, queries_); ++number) {
           const int64_t query = first_ + number;
           position_.activate(query, start, stop, activation.data);
-          convolve(Convolution<T>{grad_convolved(number, 0) + s_.gradient_start - s_.margin,
-                                  transposed_weight_.const_data_ptr<T>() + group * s_.heads * kTaps * kGroup,
-                                  grad_activation.data, s_.heads, 1, s_.stride, s_.pitch, s_.window});
-          add_grad_weight(GradWeight<T>{
-              grad_convolved(number, 0) + s_.gradient_start, activation.data, sums.data, s_.head_groups, s_.stride,
-              s_.pitch, s_.convolved});
+          convolve(
+              Convolution<T>{
+                  grad_convolved(number, 0) + s_.gradient_start - s_.margin,
+                  transposed_weight_.const_data_ptr<T>() + group * s_.heads * kTaps * kGroup, grad_activation.data,
+                  s_.heads, 1, s_.stride, s_.pitch, s_.window});
+          add_grad_weight(
+              GradWeight<T>{
+                  grad_convolved(number, 0) + s_.gradient_start, activation.data, sums.data, s_.head_groups,
+                  s_.stride, s_.pitch, s_.convolved});
           for (int64_t channel = start; channel < stop; ++channel) {
-            const int64_t place = channel * s_.tokens + s_.window_of(query), flat = (channel - start) * s_.stride;
-            add_grad_plane(GradActivation<T>{
-                activation.data + flat, grad_activation.data + flat,
-                position_.plane + channel * s_.plane_stride + s_.window_start(query), inside_.data,
-                position_.scale[place],
-                grad_plane + (part * s_.hidden + channel) * s_.plane_stride + s_.window_start(query),
-                grad_scale + place, grad_shift + place, s_.height + 2, s_.pitch, s_.plane_pitch});
+            const int64_t index = channel * s_.tokens + s_.window_of(query), flat = (channel - start) * s_.stride;
+            add_grad_plane(
+                GradActivation<T>{
+                    activation.data + flat, grad_activation.data + flat,
+                    position_.plane + channel * s_.plane_stride + s_.window_start(query), inside_.data,
+                    position_.scale[index],
+                    grad_plane + (part * s_.hidden + channel) * s_.plane_stride + s_.window_start(query),
+                    grad_scale + index, grad_shift + index, s_.height + 2, s_.pitch, s_.plane_pitch});
           }
         }
         for (int64_t index = 0; index < weights; ++index)
-          for (int64_t lane = 0; lane < kLanes; ++lane)
-            grad_weight[task * weights + index] += sums.data[index * kLanes + lane];
+          for (int64_t lane = 0; lane < kPositions; ++lane)
+            grad_weight[task * weights + index] += sums.data[index * kPositions + lane];
       }
     });
   }
@@ -771,8 +787,8 @@ class Backward {
   const Tensor key_blocks_, value_blocks_, key_rows_, query_rows_, grad_output_rows_;
   const Tensor transposed_weight_;
   const Buffer<T> inside_;
-  // Of the band: (heads, queries, key_stride), (heads, queries) and (queries, head_groups * kGroup, stride). The
-  // gradients of the convolution's outputs lie between zeros.
+  // These are of the band: (heads, queries, key_stride), (heads, queries) and (queries, head_groups * kGroup,
+  // stride). The gradients of the convolution's outputs lie between zeros.
   const Buffer<T> normalized_, log_phi_, grad_log_phi_, weights_, grad_logits_, inverse_deviation_, grad_convolved_;
   const Tensor grad_plane_;                         // (slices, channels, plane_stride)
   const Tensor grad_weight_;                        // (slices, hidden_groups, head_groups, kGroup, 3, kGroup, 3)

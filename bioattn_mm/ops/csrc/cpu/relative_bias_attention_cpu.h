@@ -1,9 +1,9 @@
 // Attention with a relative position bias on the CPU, fused: attention weights exist for one block of queries and
 // keys at a time, and the softmax keeps a running maximum.
 //
-// A tile of queries is a rectangle of the grid, column by column. For one column of queries, the biases that its
-// queries need lie in one plane of rows as wide as the grid, and those of a query and all keys, in the order of the
-// keys, are consecutive numbers of this plane: adding them is one loop without indices, and so is their gradient.
+// A tile of queries is a rectangle of the grid, column by column. The biases that one column of queries needs are
+// copied to a strip, whose rows are as wide as the grid. There the biases of a query and all keys, in the order of
+// the keys, are neighbours in memory: one loop without indices adds them, and one adds up their gradients.
 //
 // The products are matrix products in the BLAS of PyTorch. In the backward pass a task owns one head of one image,
 // and with it all gradients that it adds to: sums have the same order for any number of threads.
@@ -16,12 +16,12 @@ namespace {
 
 constexpr int64_t kTileQueries = 256;
 constexpr int64_t kBlockKeys = 384;
-constexpr int64_t kPlanes = 1 << 16;  // biases in the planes of a tile, at most, unless a single one is larger
+constexpr int64_t kStrips = 1 << 16;  // biases that the strips of a tile have at most, unless a single one is larger
 
 // The largest length up to `highest` that cuts `length` into parts of nearly the same size.
 int64_t even_part(int64_t length, int64_t highest) { return divide_up(length, divide_up(length, highest)); }
 
-// Sizes, and how the grid is cut into tiles of queries and blocks of keys.
+// The sizes of the inputs, and of the tiles of queries and blocks of keys that the grid is cut into.
 struct Sizes {
   explicit Sizes(const Tensor& query)
       : batch(query.size(0)),
@@ -31,14 +31,14 @@ struct Sizes {
         channels(query.size(4)),
         tokens(height * width),
         tile_rows(even_part(height, kTileQueries)),
-        plane((height + tile_rows - 1) * width),
-        tile_columns(even_part(width, std::max<int64_t>(1, std::min(kTileQueries / tile_rows, kPlanes / plane)))),
+        strip((height + tile_rows - 1) * width),
+        tile_columns(even_part(width, std::max<int64_t>(1, std::min(kTileQueries / tile_rows, kStrips / strip)))),
         row_tiles(divide_up(height, tile_rows)),
         column_tiles(divide_up(width, tile_columns)),
         block(even_part(tokens, kBlockKeys)) {}
 
   int64_t batch, height, width, heads, channels, tokens;
-  int64_t tile_rows, plane, tile_columns;  // `plane` is the size of the plane of one column
+  int64_t tile_rows, strip, tile_columns;  // `strip` is the number of biases in the strip of one column
   int64_t row_tiles, column_tiles;
   int64_t block;  // keys in a block
 };
@@ -92,7 +92,7 @@ void add_product(const Tensor& sum, const Tensor& a, const Tensor& b) {
   TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_addmm_out(sum.get(), sum.get(), a.get(), b.get(), 1, 1));
 }
 
-// Calls function(query, token) for each query of a tile and its place in the grid.
+// Calls function(query, token) for each query of a tile, with its indices in the tile and in the grid.
 template <typename Function>
 void for_queries(const Sizes& s, const Tile& tile, const Function& function) {
   int64_t query = 0;
@@ -100,43 +100,43 @@ void for_queries(const Sizes& s, const Tile& tile, const Function& function) {
     for (int64_t i = tile.top; i < tile.top + tile.rows; ++i) function(query++, i * s.width + j);
 }
 
-// Calls function(plane, table, count) for each row of the planes of a tile: the places of its numbers among the
-// planes, and in the table of a head, (2 H - 1, 2 W - 1) biases of the offsets (key - query).
+// Calls function(strip, table, count) for each row of the strips of a tile, which has `count` biases: with the
+// indices of the first among the strips and in the table of a head, (2 H - 1, 2 W - 1) biases of the offsets (key -
+// query).
 template <typename Function>
-void for_planes(const Sizes& s, const Tile& tile, const Function& function) {
+void for_strips(const Sizes& s, const Tile& tile, const Function& function) {
   for (int64_t column = 0; column < tile.columns; ++column)
     for (int64_t row = 0; row < s.height + tile.rows - 1; ++row) {
       const int64_t offset = row - (tile.top + tile.rows - 1);  // of the first key's row from that of a query
       const int64_t in_table = (offset + s.height - 1) * (2 * s.width - 1) + s.width - 1 - (tile.left + column);
-      function(column * s.plane + row * s.width, in_table, s.width);
+      function(column * s.strip + row * s.width, in_table, s.width);
     }
 }
 
-// A tile of queries, a block of keys, and what belongs to them. Loops take it by value, which keeps members in
-// registers.
+// A tile of queries and a block of keys. The kernels take it by value, which keeps its members in registers.
 template <typename T>
 struct Block {
-  // Where the biases of a query and the block of keys are in the planes.
-  BIOATTN_INLINE int64_t place(int64_t query) const {
-    return query / rows * plane + (rows - 1 - query % rows) * width + first;
+  // The index in the strips of the bias of a query and the first key of the block.
+  BIOATTN_INLINE int64_t start(int64_t query) const {
+    return query / rows * strip + (rows - 1 - query % rows) * width + first;
   }
 
   T* logits;        // (queries, keys)
-  const T* planes;  // biases of the tile
+  const T* strips;  // biases of the tile
   int64_t queries, first, keys;
-  int64_t rows, width, plane;  // rows of the tile, of which each column of queries has one plane
+  int64_t rows, width, strip;  // rows of the tile, of which each column of queries has one strip
 };
 
 template <typename T>
 struct ForwardBlock : Block<T> {
-  T *highest, *sum, *output;  // of the keys up to here: maximum and sum for each query, and (queries, d)
+  T *highest, *sum, *output;  // over the keys so far: maximum and sum of each query, and weighted sums (queries, d)
   int64_t channels;
 };
 
 template <typename T>
 struct BackwardBlock : Block<T> {
-  const T *logsumexp, *mean;  // for each query; `mean` is that of the weights' gradients under the weights
-  T *grad_logits, *grad_planes;
+  const T *logsumexp, *mean;  // of each query; `mean` is the mean of the weights' gradients under the weights
+  T *grad_logits, *grad_strips;
 };
 
 // Turns the products of a block into exponentials, and scales the sums so far to their new maximum.
@@ -144,7 +144,7 @@ template <typename T>
 BIOATTN_KERNEL void compute_weights(const ForwardBlock<T> b) {
   for (int64_t query = 0; query < b.queries; ++query) {
     T* logits = b.logits + query * b.keys;
-    const T* bias = b.planes + b.place(query);
+    const T* bias = b.strips + b.start(query);
     T highest = b.highest[query];
 #pragma omp simd reduction(max : highest)
     for (int64_t k = 0; k < b.keys; ++k) {
@@ -166,8 +166,8 @@ BIOATTN_KERNEL void compute_gradients(const BackwardBlock<T> b) {
   for (int64_t query = 0; query < b.queries; ++query) {
     T* logits = b.logits + query * b.keys;
     T* grad_logits = b.grad_logits + query * b.keys;
-    const T* bias = b.planes + b.place(query);
-    T* grad_bias = b.grad_planes + b.place(query);
+    const T* bias = b.strips + b.start(query);
+    T* grad_bias = b.grad_strips + b.start(query);
     const T shift = b.logsumexp[query], mean = b.mean[query];
 #pragma omp simd
     for (int64_t k = 0; k < b.keys; ++k) {
@@ -179,21 +179,22 @@ BIOATTN_KERNEL void compute_gradients(const BackwardBlock<T> b) {
 }
 
 template <typename T>
-void forward(const Tokens<T>& query, const Tokens<T>& key, const Tokens<T>& value, const Tensor& table, T scale,
-             const Sizes& s, Tensor& output, Tensor& logsumexp) {
+void forward(
+    const Tokens<T>& query, const Tokens<T>& key, const Tokens<T>& value, const Tensor& table, T scale,
+    const Sizes& s, Tensor& output, Tensor& logsumexp) {
   const int64_t tiles = s.row_tiles * s.column_tiles, queries = s.tile_rows * s.tile_columns;
   const T* table_data = table.const_data_ptr<T>();
   T* output_data = output.mutable_data_ptr<T>();
   T* logsumexp_data = logsumexp.mutable_data_ptr<T>();
   parallel_for(0, s.batch * s.heads * tiles, 1, [&](int64_t begin, int64_t end) {
     std::vector<T> tile_query(queries * s.channels), tile_output(queries * s.channels), logits(queries * s.block),
-        highest(queries), sum(queries), planes(s.tile_columns * s.plane);
+        highest(queries), sum(queries), strips(s.tile_columns * s.strip);
     for (int64_t task = begin; task < end; ++task) {
       const int64_t image = task / tiles / s.heads, head = task / tiles % s.heads;
       const Tile tile(s, task % tiles);
       const T* head_table = table_data + head * table.stride(0);
-      for_planes(s, tile, [&](int64_t plane, int64_t place, int64_t count) {
-        std::copy_n(head_table + place, count, planes.data() + plane);
+      for_strips(s, tile, [&](int64_t strip, int64_t start, int64_t count) {
+        std::copy_n(head_table + start, count, strips.data() + strip);
       });
       for_queries(s, tile, [&](int64_t number, int64_t token) {
         const T* source = query.at(image, head, token);
@@ -201,7 +202,7 @@ void forward(const Tokens<T>& query, const Tokens<T>& key, const Tokens<T>& valu
       });
       std::fill(tile_output.begin(), tile_output.end(), T(0));
       std::fill(sum.begin(), sum.end(), T(0));
-      // Not -inf, so that the difference of two maxima is a number also where all biases are -inf.
+      // This is not -inf, so that the difference of two maxima is not NaN even where all biases are -inf.
       std::fill(highest.begin(), highest.end(), std::numeric_limits<T>::lowest());
 
       const Tensor queries_matrix = matrix(tile_query.data(), tile.queries(), s.channels);
@@ -210,26 +211,27 @@ void forward(const Tokens<T>& query, const Tokens<T>& key, const Tokens<T>& valu
         const int64_t keys = std::min(s.block, s.tokens - first);
         Tensor weights = matrix(logits.data(), tile.queries(), keys);
         multiply(weights, queries_matrix, key.matrix(image, head, first, keys).transpose(0, 1));
-        compute_weights(ForwardBlock<T>{
-            {logits.data(), planes.data(), tile.queries(), first, keys, tile.rows, s.width, s.plane},
-            highest.data(),
-            sum.data(),
-            tile_output.data(),
-            s.channels});
+        compute_weights(
+            ForwardBlock<T>{
+                {logits.data(), strips.data(), tile.queries(), first, keys, tile.rows, s.width, s.strip},
+                highest.data(),
+                sum.data(),
+                tile_output.data(),
+                s.channels});
         add_product(output_matrix, weights, value.matrix(image, head, first, keys));
       }
       for_queries(s, tile, [&](int64_t number, int64_t token) {
-        const int64_t place = (image * s.tokens + token) * s.heads + head;
+        const int64_t start = (image * s.tokens + token) * s.heads + head;
         const T factor = 1 / sum[number];
         for (int64_t c = 0; c < s.channels; ++c)
-          output_data[place * s.channels + c] = factor * tile_output[number * s.channels + c];
-        logsumexp_data[place] = highest[number] + std::log(sum[number]);
+          output_data[start * s.channels + c] = factor * tile_output[number * s.channels + c];
+        logsumexp_data[start] = highest[number] + std::log(sum[number]);
       });
     }
   });
 }
 
-// The gradients that a task adds to; all are contiguous.
+// The gradients that a task adds to. All are contiguous.
 template <typename T>
 struct Gradients {
   T *query, *key, *value;  // (B, heads, N, d)
@@ -246,7 +248,7 @@ void backward(
   parallel_for(0, s.batch * s.heads, 1, [&](int64_t begin, int64_t end) {
     std::vector<T> tile_query(queries * s.channels), tile_grad_output(queries * s.channels),
         tile_grad_query(queries * s.channels), logits(queries * s.block), grad_logits(queries * s.block),
-        tile_logsumexp(queries), mean(queries), planes(s.tile_columns * s.plane), grad_planes(planes.size());
+        tile_logsumexp(queries), mean(queries), strips(s.tile_columns * s.strip), grad_strips(strips.size());
     for (int64_t task = begin; task < end; ++task) {
       const int64_t image = task / s.heads, head = task % s.heads;
       const T* head_table = table_data + head * table.stride(0);
@@ -254,10 +256,10 @@ void backward(
       T* grad_query = grad.query + task * s.tokens * s.channels;
       for (int64_t index = 0; index < tiles; ++index) {
         const Tile tile(s, index);
-        for_planes(s, tile, [&](int64_t plane, int64_t place, int64_t count) {
-          std::copy_n(head_table + place, count, planes.data() + plane);
+        for_strips(s, tile, [&](int64_t strip, int64_t start, int64_t count) {
+          std::copy_n(head_table + start, count, strips.data() + strip);
         });
-        std::fill(grad_planes.begin(), grad_planes.end(), T(0));
+        std::fill(grad_strips.begin(), grad_strips.end(), T(0));
         for_queries(s, tile, [&](int64_t number, int64_t token) {
           const T *source = query.at(image, head, token), *grad_source = grad_output.at(image, head, token);
           for (int64_t c = 0; c < s.channels; ++c) tile_query[number * s.channels + c] = scale * source[c];
@@ -277,21 +279,22 @@ void backward(
           Tensor grad_weights = matrix(grad_logits.data(), tile.queries(), keys);
           multiply(weights, queries_matrix, key_matrix.transpose(0, 1));
           multiply(grad_weights, grad_output_matrix, value.matrix(image, head, first, keys).transpose(0, 1));
-          compute_gradients(BackwardBlock<T>{
-              {logits.data(), planes.data(), tile.queries(), first, keys, tile.rows, s.width, s.plane},
-              tile_logsumexp.data(),
-              mean.data(),
-              grad_logits.data(),
-              grad_planes.data()});
-          const int64_t place = (task * s.tokens + first) * s.channels;
-          Tensor grad_key = matrix(grad.key + place, keys, s.channels);
-          Tensor grad_value = matrix(grad.value + place, keys, s.channels);
+          compute_gradients(
+              BackwardBlock<T>{
+                  {logits.data(), strips.data(), tile.queries(), first, keys, tile.rows, s.width, s.strip},
+                  tile_logsumexp.data(),
+                  mean.data(),
+                  grad_logits.data(),
+                  grad_strips.data()});
+          const int64_t start = (task * s.tokens + first) * s.channels;
+          Tensor grad_key = matrix(grad.key + start, keys, s.channels);
+          Tensor grad_value = matrix(grad.value + start, keys, s.channels);
           add_product(grad_value, weights.transpose(0, 1), grad_output_matrix);
           add_product(grad_key, grad_weights.transpose(0, 1), queries_matrix);
           add_product(grad_query_matrix, grad_weights, key_matrix);
         }
-        for_planes(s, tile, [&](int64_t plane, int64_t place, int64_t count) {
-          add_scaled(grad_table + place, T(1), grad_planes.data() + plane, count);
+        for_strips(s, tile, [&](int64_t strip, int64_t start, int64_t count) {
+          add_scaled(grad_table + start, T(1), grad_strips.data() + strip, count);
         });
         for_queries(s, tile, [&](int64_t number, int64_t token) {
           for (int64_t c = 0; c < s.channels; ++c)
@@ -302,7 +305,8 @@ void backward(
   });
 }
 
-// The bias by the offset (key - query) instead of (query - key): the biases of consecutive keys are consecutive.
+// The bias by the offset (key - query) instead of (query - key), so that the biases of neighbouring keys are
+// neighbours.
 Tensor flip(const Tensor& bias) { return bias.flip({-2, -1}).contiguous(); }
 
 }  // namespace
@@ -314,8 +318,9 @@ std::tuple<Tensor, Tensor> forward(
   if (logsumexp.numel() == 0) return {output, logsumexp};
   dispatch<float, double>(query.scalar_type(), [&](auto zero) {
     using scalar_t = decltype(zero);
-    forward<scalar_t>(Tokens<scalar_t>(query), Tokens<scalar_t>(key), Tokens<scalar_t>(value), flip(bias), scale,
-                      Sizes(query), output, logsumexp);
+    forward<scalar_t>(
+        Tokens<scalar_t>(query), Tokens<scalar_t>(key), Tokens<scalar_t>(value), flip(bias), scale, Sizes(query),
+        output, logsumexp);
   });
   return {output, logsumexp};
 }

@@ -1,4 +1,5 @@
-// The sliding window on the CPU. One thread computes each output: sums have one order for any number of threads.
+// The sliding window on the CPU. Each output is computed by one thread: sums have the same order for any number of
+// threads.
 #pragma once
 
 #include "kernels.h"
@@ -72,20 +73,21 @@ void for_rows(const Row& first, const Function& compute) {
 
 }  // namespace
 
-Tensor products(
-    const Tensor& tokens, const Tensor& others, const Tensor& bias, int64_t offsets, double outside) {
+Tensor products(const Tensor& tokens, const Tensor& others, const Tensor& bias, int64_t offsets, double outside) {
   if (is_half_precision(tokens.scalar_type())) {
     const Tensor float_bias = bias.defined() ? bias.to(kFloat) : bias;
-    return products(tokens.to(kFloat), others.to(kFloat), float_bias, offsets, outside)
-        .to(tokens.scalar_type());
+    return products(tokens.to(kFloat), others.to(kFloat), float_bias, offsets, outside).to(tokens.scalar_type());
   }
   const WindowSizes<int64_t> s(tokens, offsets);
   Tensor products = empty({s.batch, s.height, s.width, s.heads, s.offsets}, tokens.options());
   dispatch<float, double>(tokens.scalar_type(), [&](auto zero) {
     using scalar_t = decltype(zero);
     const Products<scalar_t> rows{
-        s, tokens.const_data_ptr<scalar_t>(), others.const_data_ptr<scalar_t>(),
-        bias.defined() ? bias.const_data_ptr<scalar_t>() : nullptr, products.mutable_data_ptr<scalar_t>(),
+        s,
+        tokens.const_data_ptr<scalar_t>(),
+        others.const_data_ptr<scalar_t>(),
+        bias.defined() ? bias.const_data_ptr<scalar_t>() : nullptr,
+        products.mutable_data_ptr<scalar_t>(),
         static_cast<scalar_t>(outside)};
     for_rows(rows, [](const auto& row) { compute_products(row); });
   });
@@ -100,8 +102,8 @@ Tensor sums(const Tensor& weights, const Tensor& tokens, bool transposed) {
   dispatch<float, double>(tokens.scalar_type(), [&](auto zero) {
     using scalar_t = decltype(zero);
     const Sums<scalar_t> rows{
-        s, weights.const_data_ptr<scalar_t>(), tokens.const_data_ptr<scalar_t>(),
-        sums.mutable_data_ptr<scalar_t>(), transposed};
+        s, weights.const_data_ptr<scalar_t>(), tokens.const_data_ptr<scalar_t>(), sums.mutable_data_ptr<scalar_t>(),
+        transposed};
     for_rows(rows, [](const auto& row) { compute_sums(row); });
   });
   return sums;

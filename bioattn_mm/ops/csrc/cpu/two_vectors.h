@@ -1,4 +1,4 @@
-// Two vectors that are computed with like one.
+// Two vectors with the operations of one.
 #pragma once
 
 #include "vectors.h"

@@ -17,15 +17,15 @@ struct VectorOf {
   typedef T type __attribute__((vector_size(kVectorBytes)));
   typedef T in_memory __attribute__((vector_size(kVectorBytes), aligned(alignof(T)), may_alias));
 };
-// See below.
-struct Pair;
+// Two elements of bfloat16, and one that instructions convert; both are defined below.
+struct BFloat16x2;
 struct NativeBFloat16;
 template <>
 struct VectorOf<c10::BFloat16> {};
 template <>
 struct VectorOf<NativeBFloat16> {};
 template <>
-struct VectorOf<Pair> {};
+struct VectorOf<BFloat16x2> {};
 template <typename T>
 using Vector = typename VectorOf<T>::type;
 
@@ -45,7 +45,7 @@ BIOATTN_INLINE void add_to(T* data, const Vector<T>& vector) {
 }
 
 #if BIOATTN_X86
-// An instruction does this, which compilers do not find for comparisons of numbers that may be NaN.
+// One instruction does this. Compilers do not find it for a comparison of elements that may be NaN.
 BIOATTN_INLINE Vector<float> larger(const Vector<float>& x, const Vector<float>& y) {
 #if BIOATTN_VECTOR_BYTES == 64
   return (Vector<float>)_mm512_max_ps((__m512)x, (__m512)y);
@@ -57,7 +57,7 @@ BIOATTN_INLINE Vector<float> larger(const Vector<float>& x, const Vector<float>&
 }
 #endif
 
-// bfloat16 in memory is float32 in vectors.
+// Elements of bfloat16 in memory are float32 in vectors.
 typedef uint32_t Bits __attribute__((vector_size(kVectorBytes)));
 typedef uint16_t HalfBits __attribute__((vector_size(kVectorBytes / 2)));
 typedef uint16_t HalfBitsInMemory __attribute__((vector_size(kVectorBytes / 2), aligned(2), may_alias));
@@ -76,28 +76,29 @@ BIOATTN_INLINE Vector<float> load(const c10::BFloat16* data) {
 }
 
 BIOATTN_INLINE void store(c10::BFloat16* data, const Vector<float>& vector) {
-  // To the nearest, halves to even; NaN stays NaN.
+  // This rounds to the nearest, and halves to even; NaN stays NaN.
   const Bits bits = (Bits)vector, is_nan = (Bits)(vector != vector);
   const Bits rounded = (bits + (((bits >> 16) & 1) + 0x7fff)) >> 16;
   const Bits result = (rounded & ~is_nan) | (0x7fc0 & is_nan);
   *reinterpret_cast<HalfBitsInMemory*>(data) = __builtin_convertvector(result, HalfBits);
 }
 
-// An element of a product: a number, or two numbers of bfloat16.
-struct Pair {
-  c10::BFloat16 numbers[2];
+// bf16x2, a factor of products: two elements of bfloat16.
+struct BFloat16x2 {
+  c10::BFloat16 elements[2];
 };
+// How many elements a factor of products packs.
 template <typename Element>
-constexpr int64_t kNumbers = 1;
+constexpr int64_t kPacked = 1;
 template <>
-inline constexpr int64_t kNumbers<Pair> = 2;
+inline constexpr int64_t kPacked<BFloat16x2> = 2;
 
-BIOATTN_INLINE Bits load(const Pair* data) {
+BIOATTN_INLINE Bits load(const BFloat16x2* data) {
   typedef Bits InMemory __attribute__((aligned(4), may_alias));
   return *reinterpret_cast<const InMemory*>(data);
 }
 
-BIOATTN_INLINE void store(Pair* data, const Bits& pairs) {
+BIOATTN_INLINE void store(BFloat16x2* data, const Bits& pairs) {
   typedef Bits InMemory __attribute__((aligned(4), may_alias));
   *reinterpret_cast<InMemory*>(data) = pairs;
 }
@@ -109,7 +110,7 @@ BIOATTN_INLINE void add_product(Vector<T>& sum, const Vector<T>& x, const T& y) 
 }
 
 #if BIOATTN_BFLOAT16
-// bfloat16 in memory that instructions convert.
+// An element of bfloat16 that instructions convert to and from float32.
 struct NativeBFloat16 {
   uint16_t bits;
 };
@@ -123,16 +124,16 @@ BIOATTN_INLINE void store(NativeBFloat16* data, const Vector<float>& vector) {
   *reinterpret_cast<HalfBitsInMemory*>(data) = (HalfBits)_mm512_cvtneps_pbh((__m512)vector);
 }
 
-// exp(x) for x < 88 to 3e-6: 2^n by an instruction, times a polynomial that approximates 2^r for 0 <= r < 1.
+// exp(x) for x < 88, with a relative error of 3e-6: 2^n by an instruction, times a polynomial for 2^r with 0 <= r
+// < 1.
 BIOATTN_INLINE Vector<float> rough_exponential(const Vector<float>& exponent) {
   const Vector<float> x = exponent * 1.44269504f;
   const auto r = (Vector<float>)_mm512_reduce_ps((__m512)x, 1);  // x - floor(x), and 0 where x is infinite
-  const Vector<float> p =
-      (((r * 0.01353417f + 0.05201147f) * r + 0.24144275f) * r + 0.69300384f) * r + 1.0000026f;
+  const Vector<float> p = (((r * 0.01353417f + 0.05201147f) * r + 0.24144275f) * r + 0.69300384f) * r + 1.0000026f;
   return (Vector<float>)_mm512_scalef_ps((__m512)p, (__m512)x);  // p * 2^floor(x)
 }
 
-// 1 / x to 6e-5
+// 1 / x, with a relative error of 6e-5.
 BIOATTN_INLINE Vector<float> rough_inverse(const Vector<float>& x) {
   return (Vector<float>)_mm512_rcp14_ps((__m512)x);
 }
@@ -141,22 +142,24 @@ BIOATTN_INLINE void add_pairs(Vector<float>& sum, const Bits& x, const Bits& y) 
   sum = (Vector<float>)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)y);
 }
 
-BIOATTN_INLINE Bits broadcast(const Pair& pair) {
+BIOATTN_INLINE Bits broadcast(const BFloat16x2& pair) {
   int32_t bits;
   std::memcpy(&bits, &pair, sizeof bits);
   return (Bits)_mm512_set1_epi32(bits);
 }
 
-// Products of pairs with a sum in float32, twice as many as of float32:
-// sum += x.numbers[0] * y.numbers[0] + x.numbers[1] * y.numbers[1]
-BIOATTN_INLINE void add_product(Vector<float>& sum, const Bits& x, const Pair& y) { add_pairs(sum, x, broadcast(y)); }
+// Products of bf16x2 with a sum in float32, at twice the rate of products of float32:
+// sum += x.elements[0] * y.elements[0] + x.elements[1] * y.elements[1]
+BIOATTN_INLINE void add_product(Vector<float>& sum, const Bits& x, const BFloat16x2& y) {
+  add_pairs(sum, x, broadcast(y));
+}
 
-// 32 numbers in bfloat16, those of `first` before those of `second`.
+// 32 elements in bfloat16, those of `first` before those of `second`.
 BIOATTN_INLINE Bits narrow(const Vector<float>& first, const Vector<float>& second) {
   return (Bits)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
 }
 
-// From 32 numbers, in each lane the pair of those with its index in both halves.
+// Pairs 32 elements of bfloat16: lane i of the result has elements i and 16 + i.
 BIOATTN_INLINE Bits make_pairs(const Bits& numbers) {
   constexpr Bits kOrder = {0x100000, 0x110001, 0x120002, 0x130003, 0x140004, 0x150005, 0x160006, 0x170007,
                            0x180008, 0x190009, 0x1a000a, 0x1b000b, 0x1c000c, 0x1d000d, 0x1e000e, 0x1f000f};
@@ -168,8 +171,8 @@ BIOATTN_INLINE Bits make_pairs(const Vector<float>& first, const Vector<float>& 
 }
 #endif
 
-// Where a lane of one of two rows comes from when their blocks of `step` lanes are transposed. Lanes of the first row
-// are counted from 0, those of the second from the number of lanes on.
+// The lane that becomes `lane` of one of two rows when their blocks of `step` lanes are transposed. Lanes of the
+// first row are counted from 0, those of the second from the number of lanes on.
 constexpr int source_lane(int lane, int step, bool of_second_row) {
   const bool from_second_row = lane & step;
   const int second = kLanes<float>;
@@ -187,7 +190,7 @@ BIOATTN_INLINE V exchange(const V& first, const V& second, std::index_sequence<l
 #endif
 }
 
-// Transposes the blocks of kRows x kRows lanes that some rows consist of.
+// Transposes each block of kRows x kRows lanes of kRows vectors.
 template <int64_t kRows, int64_t step = kRows / 2, typename V>
 BIOATTN_INLINE void transpose_blocks(V (&rows)[kRows]) {
   constexpr auto kAll = std::make_index_sequence<kLanes<float>>();

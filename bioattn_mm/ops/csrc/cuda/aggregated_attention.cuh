@@ -1,4 +1,5 @@
-// What the kernels of aggregated attention share: arguments, which lane computes what, and copies to shared memory.
+// The parts that the kernels of aggregated attention share: arguments, which lane computes what, and copies to shared
+// memory.
 //
 // A warp has sixteen queries, two rows of eight columns: lane quad g has the queries of column g, in the upper row
 // (r = 0) and in the lower (r = 1), and lane t of the quad has channels 2t and 2t + 1 of every eight. These are the
@@ -20,26 +21,23 @@
 
 namespace bioattn_mm {
 
-constexpr int kWarps = 4, kThreads = kWarps * kLanes;
+constexpr int kWarps = 4, kThreads = kWarps * kWarpSize;
 constexpr int kWarpRows = 2, kWarpColumns = 8, kWarpQueries = kWarpRows * kWarpColumns;
 constexpr int kMaxWindow = 9, kMaxChannels = 64;
 constexpr int kTile = 8;  // tokens, or channels, side by side in a matrix product; and tokens in a run
 
-// Tiles, of eight tokens each, that are in shared memory at a time: as many bytes in every dtype.
+// The tiles, of eight tokens each, that are in shared memory at a time: as many bytes in every dtype.
 template <typename T>
 constexpr int kTiles = sizeof(T) == 2 ? 8 : 4;
 template <typename T>
 constexpr int kStaged = kTile * kTiles<T>;
 
-__host__ __device__ __forceinline__ int round_up(int length) { return (length + kTile - 1) / kTile * kTile; }
-
-// A grid of tokens in runs, eight neighbours in a row. Where a row ends within a run, the rest of the run is not
-// there.
+// A grid of tokens in runs of eight neighbours in a row. The last run of a row may have fewer tokens.
 struct Grid {
   Grid(int height, int width)
       : height(height),
         width(width),
-        padded_width(round_up(width)),
+        padded_width(round_up(width, kTile)),
         runs(height * padded_width / kTile),
         rows_of_four(4 / std::max(padded_width / kTile, 1)),
         columns_of_four(4 % std::max(padded_width / kTile, 1) * kTile) {}
@@ -49,13 +47,14 @@ struct Grid {
   int rows_of_four, columns_of_four;  // from a run to the fourth behind it
 };
 
-// A run by its row and its first column. Rows may be beyond the end of the grid.
+// A run, given by its row and its first column. The row may be beyond the end of the grid.
 struct Run {
   __device__ Run() : row(0), column(0) {}
   __device__ Run(const Grid& grid, int number)
       : row(number / (grid.padded_width / kTile)), column(number % (grid.padded_width / kTile) * kTile) {}
 
-  // The run `distance` behind this one, at most seven, in a grid with runs. Most rows have several: no division.
+  // The run `distance` behind this one, at most seven, in a grid with runs. Most rows have several, so that this loop
+  // is shorter than a division.
   __device__ Run behind(const Grid& grid, int distance) const {
     Run run = *this;
 #pragma unroll 1
@@ -100,7 +99,7 @@ struct Arguments : Pointers<T>, Sizes<int> {
 
 __device__ __forceinline__ int clamp(int x, int high) { return x < high ? x : high; }
 
-// Size of the window: kWindow where the kernel is compiled for one, else 0 stands for any.
+// The size of the window: kWindow where the kernel is compiled for one size; kWindow = 0 stands for any.
 template <int kWindow, typename T>
 __device__ __forceinline__ int window_of(const Arguments<T>& p) {
   return kWindow ? kWindow : p.window;
@@ -110,18 +109,17 @@ __device__ __forceinline__ int window_of(const Arguments<T>& p) {
 // for 40 to 64.
 template <int kGroups>
 __device__ __forceinline__ bool has_group(int group, int channels) {
-  constexpr int kAtLeast = kGroups == 8 ? 5 : kGroups == 2 ? 1
-                                                           : kGroups;
+  constexpr int kAtLeast = kGroups == 8 ? 5 : kGroups == 2 ? 1 : kGroups;
   return group < kAtLeast || kTile * group < channels;
 }
 
-// What a lane computes: the grid of blocks is (tiles of the image, heads, batch), and the warps of a block have rows
-// of the image below one another.
+// The queries and channels of a lane: the grid of blocks is (tiles of the image, heads, batch), and the warps of a
+// block have rows of the image below one another.
 struct Place {
   template <typename T>
   __device__ explicit Place(const Arguments<T>& p)
-      : warp(threadIdx.x / kLanes),
-        g(threadIdx.x % kLanes / 4),
+      : warp(threadIdx.x / kWarpSize),
+        g(threadIdx.x % kWarpSize / 4),
         t(threadIdx.x % 4),
         head(blockIdx.y),
         image(blockIdx.z),
@@ -145,16 +143,16 @@ struct Place {
   int channel;       // first channel of the lane
   int top, column;   // upper row of the warp, column of the lane
   int valid_column;  // within the image
-  int row[2];        // of the lane's two queries, as the next two
+  int row[2];        // of the lane's two queries, as the next two arrays
   bool inside[2];
-  int token[2];  // number in (B, H, W)
+  int token[2];  // index in (B, H, W)
 };
 
 // The grid of blocks that covers the images.
 template <typename T>
 dim3 blocks_over_image(const Arguments<T>& p) {
   const unsigned columns = p.queries.padded_width / kWarpColumns;
-  const unsigned rows = (p.height + kWarps * kWarpRows - 1) / (kWarps * kWarpRows);
+  const unsigned rows = divide_up(p.height, kWarps * kWarpRows);
   return dim3(rows * columns, p.heads, p.batch);
 }
 
@@ -174,7 +172,7 @@ __device__ __forceinline__ void load_rows(
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     Pair<T> row[kGroups];
-    load_channels(row, advanced(data, tokens[r], stride), channels);
+    load_channels(row, offset_pointer(data, tokens[r], stride), channels);
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) pairs[c][r] = row[c];
   }
@@ -188,7 +186,7 @@ __device__ __forceinline__ void store_rows(
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     if (!inside[r]) continue;
-    T* const token = advanced(data, tokens[r], stride);
+    T* const token = offset_pointer(data, tokens[r], stride);
 #pragma unroll
     for (int c = 0; c < kGroups; ++c)
       if (has_group<kGroups>(c, channels))
@@ -202,14 +200,13 @@ struct Rows {
   // The distance of rows: as a multiple of sixteen bytes it is odd, so that the eight rows that a warp reads at once
   // lie in different banks.
   static constexpr int kLength = kTile * kGroups;
-  static constexpr int kStride = sizeof(T) == 4 ? kLength + 4 : kGroups % 2 ? kLength
-                                                                            : kLength + 8;
+  static constexpr int kStride = sizeof(T) == 4 ? kLength + 4 : kGroups % 2 ? kLength : kLength + 8;
   static constexpr int kSize = kStaged<T> * kStride;
 
   // Right factors for two groups of channels, b[n][0] and b[n][1]: their columns are rows 8n to 8n + 7 from `first`.
   __device__ void factors(Pair<T> (&b)[2][2], int first, int group) const {
     if constexpr (sizeof(T) == 2 && kTensorCores<T>) {
-      const int lane = threadIdx.x % kLanes, row = lane / 16 * kTile + lane % kTile;
+      const int lane = threadIdx.x % kWarpSize, row = lane / 16 * kTile + lane % kTile;
       Pair<T> matrices[4];
       load_matrices<false>(matrices, data + (first + row) * kStride + kTile * (group + lane / kTile % 2));
       b[0][0] = matrices[0], b[0][1] = matrices[1], b[1][0] = matrices[2], b[1][1] = matrices[3];
@@ -222,7 +219,7 @@ struct Rows {
   // Right factors for one group of channels: the columns of b[n] are rows 8n to 8n + 7 from `first`.
   __device__ void factors(Pair<T> (&b)[4], int first, int group) const {
     if constexpr (sizeof(T) == 2 && kTensorCores<T>) {
-      load_matrices<false>(b, data + (first + threadIdx.x % kLanes) * kStride + kTile * group);
+      load_matrices<false>(b, data + (first + threadIdx.x % kWarpSize) * kStride + kTile * group);
     } else {
 #pragma unroll
       for (int n = 0; n < 4; ++n) b[n] = factor(first + n * kTile, group);
@@ -232,9 +229,9 @@ struct Rows {
   // Right factors whose columns are a group of channels; factor n has rows 8n to 8n + 7 from `first`.
   __device__ void transposed_factors(Pair<T> (&b)[4], int first, int group) const {
     if constexpr (sizeof(T) == 2 && kTensorCores<T>) {
-      load_matrices<true>(b, data + (first + threadIdx.x % kLanes) * kStride + kTile * group);
+      load_matrices<true>(b, data + (first + threadIdx.x % kWarpSize) * kStride + kTile * group);
     } else {
-      const int g = threadIdx.x % kLanes / 4, t = threadIdx.x % 4;
+      const int g = threadIdx.x % kWarpSize / 4, t = threadIdx.x % 4;
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         const T* const upper = data + (first + kTile * n + 2 * t) * kStride + kTile * group + g;
@@ -247,7 +244,7 @@ struct Rows {
 
  private:
   __device__ Pair<T> factor(int first, int group) const {
-    return load_pair(data + (first + threadIdx.x % kLanes / 4) * kStride + kTile * group + threadIdx.x % 4 * 2);
+    return load_pair(data + (first + threadIdx.x % kWarpSize / 4) * kStride + kTile * group + threadIdx.x % 4 * 2);
   }
 };
 
@@ -274,8 +271,8 @@ __device__ __forceinline__ void multiply_by_rows(
 }
 
 // sums (16 x channels) += a (16 x 32, as four tiles) times the 32 rows from `first`. Tensor cores round every sum
-// toward zero: over hundreds of products that is more than float32 should lose. There each product is summed by
-// itself, and added with rounding to nearest.
+// toward zero, which over hundreds of products loses more than float32 should. In float32 each product is therefore
+// summed by itself, and added with rounding to nearest.
 template <int kGroups, typename T>
 __device__ __forceinline__ void add_product_of_rows(
     float (&sums)[kGroups][4], const Pair<T> (*a)[2], const Rows<kGroups, T>& rows, int first) {
@@ -296,8 +293,9 @@ __device__ __forceinline__ void add_product_of_rows(
   }
 }
 
-// Copies the same tokens of two tensors to shared memory, kStaged<T> at a time, while those before are worked on:
-// there is room for both. A thread copies (part of) one row; what it needs to find its token is computed once.
+// Copies the same tokens of two tensors to shared memory, kStaged<T> at a time, while the tokens before are worked
+// on: the memory holds both. A thread copies (part of) one row, and computes only once what it needs to find its
+// token.
 template <int kGroups, typename T>
 struct Stage {
   using Matrix = Rows<kGroups, T>;
@@ -311,19 +309,19 @@ struct Stage {
         shared(reinterpret_cast<T*>(shared_memory)),
         source(of_second() ? second : first),
         stride(of_second() ? second_stride : first_stride) {
-    keep(source);
+    optimisation_barrier(source);
   }
 
-  // Rows of the first and of the second tensor.
+  // The rows of the first and of the second tensor.
   __device__ Matrix first(int buffer) const { return {shared + 2 * buffer * Matrix::kSize}; }
   __device__ Matrix second(int buffer) const { return {shared + (2 * buffer + 1) * Matrix::kSize}; }
 
   // Begins to copy the next tokens.
   __device__ void copy(const Grid& grid, int buffer, int channels) {
-    constexpr int kChunk = Vector<T>::kSize, kChunks = Matrix::kLength / kChunk;
+    constexpr int kChunk = Chunk<T>::kSize, kChunks = Matrix::kLength / kChunk;
     const int column = run.column + row_of_thread() / kTile % 4 * 2 + row_of_thread() % 2;
     const bool exists = run.row < grid.height && column < grid.width;
-    const T* const token = advanced(source, run.row * grid.width + column, stride);
+    const T* const token = offset_pointer(source, run.row * grid.width + column, stride);
     T* const target = (of_second() ? second(buffer) : first(buffer)).data + row_of_thread() * Matrix::kStride;
 #pragma unroll
     for (int k = 0; k < kChunks / kParts; ++k) {
@@ -337,10 +335,10 @@ struct Stage {
   }
 
  private:
-  // Threads that copy one row.
+  // The threads that copy one row.
   static constexpr int kParts = kThreads / (2 * kStaged<T>);
 
-  // Of every 32 rows, row 8n + 2t + k has token 2n + k of the t-th run.
+  // Row 8n + 2t + k of every 32 rows has token 2n + k of the t-th run.
   static __device__ int row_of_thread() { return threadIdx.x / kParts % kStaged<T>; }
   static __device__ bool of_second() { return threadIdx.x >= kThreads / 2; }
 
@@ -350,58 +348,57 @@ struct Stage {
   int stride;
 };
 
-// The bias of tokens that are not there, as a run of any dtype; `minus_infinity` gives its address. They are
-// variables because the compiler would make branches of constants.
-static __device__ Vector<uint32_t> minus_infinity_float[2] = {
+// The biases of a run beyond the grid, -inf, in each dtype; `minus_infinity` gives their address. They are variables
+// because the compiler would make branches of constants.
+static __device__ Chunk<uint32_t> minus_infinity_float[2] = {
     {0xff800000u, 0xff800000u, 0xff800000u, 0xff800000u}, {0xff800000u, 0xff800000u, 0xff800000u, 0xff800000u}};
-static __device__ Vector<uint32_t> minus_infinity_half[1] = {{0xfc00fc00u, 0xfc00fc00u, 0xfc00fc00u, 0xfc00fc00u}};
-static __device__ Vector<uint32_t> minus_infinity_bfloat16[1] = {
-    {0xff80ff80u, 0xff80ff80u, 0xff80ff80u, 0xff80ff80u}};
+static __device__ Chunk<uint32_t> minus_infinity_half[1] = {{0xfc00fc00u, 0xfc00fc00u, 0xfc00fc00u, 0xfc00fc00u}};
+static __device__ Chunk<uint32_t> minus_infinity_bfloat16[1] = {{0xff80ff80u, 0xff80ff80u, 0xff80ff80u, 0xff80ff80u}};
 
 template <typename T>
 __device__ __forceinline__ const T* minus_infinity() {
-  Vector<uint32_t>* const run = std::is_same_v<T, float>       ? minus_infinity_float
-                                : std::is_same_v<T, c10::Half> ? minus_infinity_half
-                                                               : minus_infinity_bfloat16;
+  Chunk<uint32_t>* const run = std::is_same_v<T, float>       ? minus_infinity_float
+                               : std::is_same_v<T, c10::Half> ? minus_infinity_half
+                                                              : minus_infinity_bfloat16;
   return reinterpret_cast<const T*>(run);
 }
 
-// Position biases of two rows of logits: those of the lane's queries over runs of pooled keys or, for the gradients
-// of the keys, those of its pooled keys over runs of queries.
+// The position biases of two rows of logits: those of the lane's queries over runs of pooled keys or, for the
+// gradients of the keys, those of its pooled keys over runs of queries.
 template <typename T>
 struct RunBias {
   // Makes the biases of a run the first summands of its four tiles of logits; -inf if it is beyond the end of the
   // grid.
   __device__ void start(float (*logits)[4], const Grid& grid, const Run& run) const {
-    constexpr int kSize = Vector<T>::kSize;
+    constexpr int kSize = Chunk<T>::kSize;
     const bool exists = run.row < grid.height;
     const int row = exists ? run.row : 0;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      // Numbers of rows fit int.
-      const int bias_row = *advanced(rows[r], row, row_stride);
-      const T* first = advanced(advanced(data[r], run.column, sizeof(T)), bias_row, size);
+      // Indices of rows fit int.
+      const int bias_row = *offset_pointer(rows[r], row, row_stride);
+      const T* first = offset_pointer(offset_pointer(data[r], run.column, sizeof(T)), bias_row, size);
       if (!exists) first = minus_infinity<T>();
-      keep(first);
+      optimisation_barrier(first);
 #pragma unroll
       for (int vector = 0; vector < kTile / kSize; ++vector) {
-        const Vector<T> biases = load_vector(first + vector * kSize);
+        const Chunk<T> biases = load_chunk(first + vector * kSize);
 #pragma unroll
         for (int i = 0; i < kSize; ++i) {
           const int k = vector * kSize + i;
-          logits[k / 2][2 * r + k % 2] = static_cast<float>(biases.numbers[i]);
+          logits[k / 2][2 * r + k % 2] = static_cast<float>(biases.elements[i]);
         }
       }
     }
   }
 
-  const int64_t* rows[2];  // numbers of the rows of the bias: for runs in row 0 of their grid,
-  int row_stride;          // and bytes to those for the next row
+  const int64_t* rows[2];  // indices of the rows of the bias, for runs in row 0 of their grid
+  int row_stride;          // bytes from these indices to those for the next row
   const T* data[2];        // bias of the first token in row 0 of the bias
   int size;                // bytes of a row of the bias
 };
 
-// Position biases of the lane's two queries over the pooled keys.
+// The position biases of the lane's two queries over the pooled keys.
 template <typename T>
 __device__ __forceinline__ RunBias<T> bias_of_queries(const Arguments<T>& p, const Place& place) {
   RunBias<T> bias;
@@ -411,18 +408,18 @@ __device__ __forceinline__ RunBias<T> bias_of_queries(const Arguments<T>& p, con
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     bias.rows[r] = p.pooled_bias_rows + place.row[r] * p.pooled_height;
-    bias.data[r] = advanced(p.pooled_bias, place.head * p.bias_rows, bias.size) + place.valid_column * width;
-    keep(bias.rows[r]), keep(bias.data[r]);
+    bias.data[r] = offset_pointer(p.pooled_bias, place.head * p.bias_rows, bias.size) + place.valid_column * width;
+    optimisation_barrier(bias.rows[r], bias.data[r]);
   }
-  keep(bias.row_stride), keep(bias.size);
+  optimisation_barrier(bias.row_stride, bias.size);
   return bias;
 }
 
 // Calls function(dy, dx, inside, token) for every token in the windows of the lane's two queries, row by row. `token`
-// is its number in (B, H, W) or, where it is not inside, that of some other token: there are no branches. In the
-// window of the upper query its offset is dy * window + dx, if dy < window; in that of the lower query it is one row
-// less, if dy > 0. kWindow is the size of the window where the kernel is compiled for one, else 0; kRows is how many
-// rows the compiler may work on at once, as registers allow.
+// is its index in (B, H, W) or, where it is not inside, that of some other token, so that loads need no branches. In
+// the window of the upper query its offset is dy * window + dx, if dy < window; in that of the lower query it is one
+// row less, if dy > 0. kWindow is the size of the window where the kernel is compiled for one, else 0; kRows is how
+// many rows the compiler may work on at once, as registers allow.
 template <int kWindow, int kRows = kWindow + 1, typename T, typename Function>
 __device__ __forceinline__ void for_windows(const Arguments<T>& p, const Place& place, const Function& function) {
   const int window = window_of<kWindow>(p), margin = window / 2, left = place.column - margin;
@@ -447,12 +444,12 @@ __device__ __forceinline__ void for_offsets(const Arguments<T>& p, int t, const 
     if (o + t < offsets) function(o + t);
 }
 
-// A tensor as the kernels read it: contiguous and, where it is a view of memory that begins elsewhere, aligned for
-// the widest loads. PyTorch's own allocations are.
+// Whether the memory begins where the widest loads may, as PyTorch's own allocations do and views may not.
 inline bool is_aligned(const Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
 }
 
+// The tensor as the kernels read it: contiguous and aligned.
 inline Tensor for_kernels(const Tensor& tensor) {
   const Tensor contiguous = tensor.contiguous();
   return is_aligned(contiguous) ? contiguous : contiguous.clone();
@@ -466,13 +463,13 @@ inline Tensor tokens_for_kernels(const Tensor& tokens) {
                             strides[0] == sizes[1] * strides[1];
   const bool aligned = is_aligned(tokens) && strides[2] * tokens.element_size() % 16 == 0;
   if (in_one_piece && aligned && strides[2] < 1 << 28) return tokens;
-  // The view gives the row of a single column the stride that it would have with more: PyTorch leaves that open.
+  // The view gives a row of a single column the usual stride: PyTorch allows any stride there.
   return for_kernels(tokens).flatten().view(sizes);
 }
 
-// Position biases (..., columns) with rows of whole runs, so that a run is aligned; -inf where there are no tokens.
+// Position biases (..., columns) whose rows are padded to whole runs with -inf, so that every run is aligned.
 inline Tensor in_whole_runs(const Tensor& bias) {
-  const int64_t missing = round_up(bias.size(-1)) - bias.size(-1);
+  const int64_t missing = round_up(bias.size(-1), kTile) - bias.size(-1);
   return missing ? pad(bias, {0, missing}, -INFINITY) : bias;
 }
 
@@ -494,8 +491,8 @@ struct Range {
   int begin, end;
 };
 
-// The numbers of all pairs, of which `rows` (contiguous, int64) has the row of the bias, one of `number`, in the
-// order of these rows, and a `Range` for each row; the same for columns.
+// The indices of all pairs, sorted by their row of the bias, and a `Range` of them for each of the `number` rows;
+// `rows` (contiguous, int64) has the row of each pair. Columns are sorted in the same way.
 std::tuple<Tensor, Tensor> pairs_by_row(const Tensor& rows, int64_t number);
 
 // Calls function(std::integral_constant<int, kGroups>(), std::integral_constant<int, kWindow>()) with the smallest
@@ -520,8 +517,7 @@ template <typename Function>
 void for_dtype(ScalarType dtype, const Function& function) {
   if (dtype == kFloat) return function(float());
   if (dtype == kHalf) return function(c10::Half());
-  check_value(
-      dtype == kBFloat16, "aggregated_attention on CUDA takes float32, float16 and bfloat16, got ", dtype);
+  check_value(dtype == kBFloat16, "aggregated_attention on CUDA takes float32, float16 and bfloat16, got ", dtype);
   function(c10::BFloat16());
 }
 

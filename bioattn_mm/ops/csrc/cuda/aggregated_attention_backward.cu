@@ -2,7 +2,7 @@
 // that it needs again from the inputs and the logsumexp. There are no atomic additions: each sum is added up by one
 // thread or warp, always in the same order.
 //
-//   query_kernel         gradients of the queries and token weights; sums for the window bias; `statistics`
+//   query_kernel         gradients of the queries and token weights; sums for the window bias; Statistics of queries
 //   window_kernel        gradients of the window keys and values, gathered from the queries in whose windows they are
 //   pooled_kernel        gradients of the pooled keys and values, one partial sum for each group of queries
 //   pairs_kernel         the pairs of query and pooled row that share a row of the position bias
@@ -17,17 +17,17 @@
 namespace bioattn_mm {
 namespace {
 
-// Blocks that a multiprocessor should hold at least: what is left of its registers for a thread.
+// The number of blocks that a multiprocessor must be able to hold. It limits the registers of a thread.
 template <int kGroups, typename T>
 constexpr int kBlocksPerMultiprocessor = kGroups <= 3 && sizeof(T) == 2 ? 3 : 2;
 
-// What the backward pass knows of the softmax of a query.
+// The softmax of a query, as far as the backward pass needs it.
 struct alignas(8) Statistics {
   float shift;       // kLog2e * logsumexp: weight = 2^(kLog2e * logit - shift)
   float minus_mean;  // of the gradients of the weights
 };
 
-// What the backward pass reads and writes.
+// The memory that the backward pass reads and writes.
 template <typename T>
 struct BackwardArguments : Arguments<T> {
   const T *grad_output, *output, *rounding;  // `rounding` is null for float32
@@ -37,27 +37,27 @@ struct BackwardArguments : Arguments<T> {
   Statistics* statistics;  // (B, heads, H, columns), written by query_kernel; beyond the image no query has a weight
   MutablePointers<T> grad;
 
-  // Bytes from a token to the next, where tokens are contiguous.
+  // The bytes from a token to the next, where tokens are contiguous.
   __device__ int token_stride() const { return this->heads * this->channels * static_cast<int>(sizeof(T)); }
 
   __device__ Statistics* statistics_of(int image, int head, int i) const {
-    return advanced(statistics, (image * this->heads + head) * this->height + i, row_of_statistics());
+    return offset_pointer(statistics, (image * this->heads + head) * this->height + i, row_of_statistics());
   }
   __device__ int row_of_statistics() const {
     return this->queries.padded_width * static_cast<int>(sizeof(Statistics));
   }
 };
 
-// Weight of a logit.
 __device__ __forceinline__ float weight_of(float logit, float shift) {
   return power_of_two(fmaf(kLog2e, logit, -shift));
 }
 
-// Gradients of the logits of four tiles, which `logits` and `grad_weights` have before and after: there the gradients
-// of the weights minus their mean. `shift` is that of each of the lane's two queries.
+// The gradients of the logits of four tiles, from the logits and from the gradients of the weights minus their mean.
+// `shift` has the shifts of the lane's two queries.
 template <typename T>
-__device__ __forceinline__ void logit_gradients(Pair<T> (&grad_logits)[4][2], const float (&logits)[4][4],
-                                                const float (&grad_weights)[4][4], const float (&shift)[2]) {
+__device__ __forceinline__ void logit_gradients(
+    Pair<T> (&grad_logits)[4][2], const float (&logits)[4][4], const float (&grad_weights)[4][4],
+    const float (&shift)[2]) {
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
 #pragma unroll
@@ -69,33 +69,34 @@ __device__ __forceinline__ void logit_gradients(Pair<T> (&grad_logits)[4][2], co
 }
 
 template <int kGroups, int kWindow, typename T>
-__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>) query_kernel(
-    BackwardArguments<T> p, float* window_bias_sums) {
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>)
+    query_kernel(BackwardArguments<T> p, float* window_bias_sums) {
   char* const shared_memory = block_memory();
   const Place place(p);
-  const int g = place.g, t = place.t, lane = threadIdx.x % kLanes;
+  const int g = place.g, t = place.t, lane = threadIdx.x % kWarpSize;
   const int token_stride = p.token_stride();
 
   Pair<T> query[kGroups][2], grad[kGroups][2];
   load_rows(query, p.query + place.channel, place.token, p.stride.query, p.channels);
   load_rows(grad, p.grad_output + place.channel, place.token, p.grad_output_stride, p.channels);
 
-  // Window part: logits and gradients of the weights of the warp's queries; -inf and 0 outside of the image.
+  // The window part begins with the logits of the warp's queries and the gradients of their weights; outside of the
+  // image these are -inf and 0.
   const int window = window_of<kWindow>(p), offsets = window * window, of_warp = kWarpQueries * offsets;
   float* const warp_logits = reinterpret_cast<float*>(shared_memory) + place.warp * of_warp;
   float* const warp_grads = warp_logits + kWarps * of_warp;
 #pragma unroll kWindow ? 5 : 1
-  for (int k = lane; k < of_warp; k += kLanes) warp_logits[k] = -INFINITY, warp_grads[k] = 0;
+  for (int k = lane; k < of_warp; k += kWarpSize) warp_logits[k] = -INFINITY, warp_grads[k] = 0;
   __syncwarp();
   const T *keys = p.key + place.channel, *values = p.value + place.channel;
   int key_stride = p.stride.key, value_stride = p.stride.value;
-  keep(keys), keep(values), keep(key_stride), keep(value_stride);
+  optimisation_barrier(keys, values, key_stride, value_stride);
   // Lanes 0 and 1 of a quad have the logits of the query in row t % 2, the others the gradients of its weights.
-  float* const lane_numbers = (t < 2 ? warp_logits : warp_grads) + (g + t % 2 * kTile) * offsets - t % 2 * window;
+  float* const lane_products = (t < 2 ? warp_logits : warp_grads) + (g + t % 2 * kTile) * offsets - t % 2 * window;
   for_windows<kWindow>(p, place, [&](int dy, int dx, bool inside, int token) {
     Pair<T> key[kGroups], value[kGroups];
-    load_channels(key, advanced(keys, token, key_stride), p.channels);
-    load_channels(value, advanced(values, token, value_stride), p.channels);
+    load_channels(key, offset_pointer(keys, token, key_stride), p.channels);
+    load_channels(value, offset_pointer(values, token, value_stride), p.channels);
     float products[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -107,8 +108,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
     }
     const float product = quad_sums(products, t);
     int stores = inside && (t % 2 == 0 ? dy < window : dy > 0);
-    keep(stores);
-    if (stores) lane_numbers[dy * window + dx] = product;
+    optimisation_barrier(stores);
+    if (stores) lane_products[dy * window + dx] = product;
   });
   __syncwarp();
   float* const own_logits[2] = {warp_logits + g * offsets, warp_logits + (g + kTile) * offsets};
@@ -122,16 +123,17 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
     // grad_output . output is the mean of the gradients, plus the part of the token weights, which is subtracted.
     float mean = 0;
     Pair<T> output[kGroups];
-    load_channels(output, advanced(p.output + place.channel, place.token[r], token_stride), p.channels);
+    load_channels(output, offset_pointer(p.output + place.channel, place.token[r], token_stride), p.channels);
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) mean = add_dot(mean, grad[c][r], output[c]);
     if constexpr (sizeof(T) == 2) {
-      load_channels(output, advanced(p.rounding + place.channel, place.token[r], token_stride), p.channels);
+      load_channels(output, offset_pointer(p.rounding + place.channel, place.token[r], token_stride), p.channels);
 #pragma unroll
       for (int c = 0; c < kGroups; ++c) mean = add_dot(mean, grad[c][r], output[c]);
     }
-    const T* const weights = advanced(p.token_weights + place.head * offsets, place.token[r], weights_stride);
-    T* const grad_weights = advanced(p.grad.token_weights + place.head * offsets, place.token[r], weights_stride);
+    const T* const weights = offset_pointer(p.token_weights + place.head * offsets, place.token[r], weights_stride);
+    T* const grad_weights =
+        offset_pointer(p.grad.token_weights + place.head * offsets, place.token[r], weights_stride);
     for_offsets<kWindow>(p, t, [&](int o) {
       mean -= static_cast<float>(weights[o]) * own_grads[r][o];
       if (place.inside[r]) grad_weights[o] = static_cast<T>(own_grads[r][o]);
@@ -147,24 +149,24 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
   }
   __syncwarp();
 
-  // Gradient of the window bias: sums over the warp's queries, then over the block's warps.
+  // The gradient of the window bias is summed over the warp's queries, then over the block's warps.
 #pragma unroll kWindow ? 3 : 1
   for (int first = 0; first < offsets; first += 4) {
     const int o = first + t;
     float sum = o < offsets ? own_logits[0][o] + own_logits[1][o] : 0;
 #pragma unroll
-    for (int distance = 4; distance < kLanes; distance *= 2) sum += __shfl_xor_sync(kAllLanes, sum, distance);
+    for (int distance = 4; distance < kWarpSize; distance *= 2) sum += __shfl_xor_sync(kFullWarp, sum, distance);
     if (g == 0 && o < offsets) warp_grads[o] = sum;
   }
   float sums[kGroups][4] = {};
   for_windows<kWindow>(p, place, [&](int dy, int dx, bool inside, int token) {
     Pair<T> key[kGroups];
-    load_channels(key, advanced(keys, token, key_stride), p.channels);
+    load_channels(key, offset_pointer(keys, token, key_stride), p.channels);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       int in_window = inside && (r == 0 ? dy < window : dy > 0);
-      keep(in_window);
-      // Loaded in any case, without a branch: beyond its window are other numbers of the block.
+      optimisation_barrier(in_window);
+      // The load needs no branch: beyond the window it finds other elements of the block.
       const float loaded = own_logits[r][(dy - r) * window + dx], grad_logit = in_window ? loaded : 0;
 #pragma unroll
       for (int c = 0; c < kGroups; ++c) {
@@ -184,15 +186,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
     window_bias_sums[(block * p.heads + place.head) * offsets + o] = sum;
   }
 
-  // Pooled part.
+  // The pooled part goes over the runs of pooled keys, in shared memory.
   const Grid& pooled = p.pooled_keys;
   if (pooled.runs > 0) {
     __syncthreads();
     const Run begin;
     Stage<kGroups, T> stage(
         shared_memory, pooled, begin,
-        advanced(p.pooled_key, place.image * p.pooled, p.stride.pooled_key) + place.head_channel, p.stride.pooled_key,
-        advanced(p.pooled_value, place.image * p.pooled, p.stride.pooled_value) + place.head_channel,
+        offset_pointer(p.pooled_key, place.image * p.pooled, p.stride.pooled_key) + place.head_channel,
+        p.stride.pooled_key,
+        offset_pointer(p.pooled_value, place.image * p.pooled, p.stride.pooled_value) + place.head_channel,
         p.stride.pooled_value);
     const RunBias<T> bias = bias_of_queries(p, place);
     Run run = begin.behind(pooled, t);
@@ -220,7 +223,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
   store_rows(p.grad.query + place.channel, sums, place.token, place.inside, token_stride, p.channels);
 }
 
-// Here the lane's two tokens are keys, and the tokens of their windows are the queries in whose windows they are.
+// In this kernel the lane's two tokens are keys, and the tokens in their windows are the queries that attend to them.
 template <int kGroups, int kWindow, typename T>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>)
     window_kernel(BackwardArguments<T> p) {
@@ -234,19 +237,18 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
   const T *queries = p.query + place.channel, *grads = p.grad_output + place.channel;
   const T *token_weights = p.token_weights + place.head * offsets,
           *window_bias = p.window_bias + place.head * offsets;
-  // Of the row of columns of the image that the token numbers of `for_windows` continue.
   const Statistics* statistics = p.statistics_of(place.image, place.head, 0);
   int query_stride = p.stride.query, grad_stride = p.grad_output_stride;
   int weights_stride = p.heads * offsets * static_cast<int>(sizeof(T)), row = p.row_of_statistics();
-  keep(queries), keep(grads), keep(token_weights), keep(window_bias), keep(statistics);
-  keep(query_stride), keep(grad_stride), keep(weights_stride), keep(row);
+  optimisation_barrier(
+      queries, grads, token_weights, window_bias, statistics, query_stride, grad_stride, weights_stride, row);
   const int r_of_lane = t % 2;
 
   float key_sums[kGroups][4] = {}, value_sums[kGroups][4] = {};
   for_windows<kWindow, 1>(p, place, [&](int dy, int dx, bool inside, int token) {
     Pair<T> query[kGroups], grad[kGroups];
-    load_channels(query, advanced(queries, token, query_stride), p.channels);
-    load_channels(grad, advanced(grads, token, grad_stride), p.channels);
+    load_channels(query, offset_pointer(queries, token, query_stride), p.channels);
+    load_channels(grad, offset_pointer(grads, token, grad_stride), p.channels);
     float products[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -257,22 +259,22 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
       }
     }
     // Lanes t and t + 2 of a quad compute the weight of the key in row t % 2.
-    const float product = quad_sums(products, t), other = __shfl_xor_sync(kAllLanes, product, 2);
+    const float product = quad_sums(products, t), other = __shfl_xor_sync(kFullWarp, product, 2);
     int of_grads = t / 2, exists = inside && (r_of_lane == 0 ? dy < window : dy > 0);
-    keep(of_grads), keep(exists);
+    optimisation_barrier(of_grads, exists);
     const float logit = of_grads ? other : product, grad_weight = of_grads ? product : other;
     // In the window of the query, this key has the opposite offset.
     const int offset = exists ? offsets - 1 - (dy - r_of_lane) * window - dx : 0;
     const int i = exists ? place.top - window / 2 + dy : 0, j = exists ? place.column - window / 2 + dx : 0;
-    const Statistics of_query = advanced(statistics, i, row)[j];
+    const Statistics of_query = offset_pointer(statistics, i, row)[j];
     float weight = weight_of(logit + static_cast<float>(window_bias[offset]), of_query.shift);
-    float factor = weight + static_cast<float>(advanced(token_weights, token, weights_stride)[offset]);
+    float factor = weight + static_cast<float>(offset_pointer(token_weights, token, weights_stride)[offset]);
     float grad_logit = weight * (grad_weight + of_query.minus_mean);
     if (!exists) factor = grad_logit = 0;
-    const float other_factor = __shfl_xor_sync(kAllLanes, factor, 1);
-    const float other_grad_logit = __shfl_xor_sync(kAllLanes, grad_logit, 1);
+    const float other_factor = __shfl_xor_sync(kFullWarp, factor, 1);
+    const float other_grad_logit = __shfl_xor_sync(kFullWarp, grad_logit, 1);
     int odd = r_of_lane;
-    keep(odd);
+    optimisation_barrier(odd);
     const float factors[2] = {odd ? other_factor : factor, odd ? factor : other_factor};
     const float grad_logits[2] = {odd ? other_grad_logit : grad_logit, odd ? grad_logit : other_grad_logit};
 #pragma unroll
@@ -293,10 +295,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
 // A warp has sixteen pooled keys, two runs. The grid of blocks is (groups of keys, heads, batch * splits): each split
 // sums over its own part of the queries, kTiles<T> runs in each of rounds_in_split rounds.
 template <int kGroups, typename T>
-__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>) pooled_kernel(
-    BackwardArguments<T> p, int rounds_in_split, float* pooled_key_sums, float* pooled_value_sums) {
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>)
+    pooled_kernel(BackwardArguments<T> p, int rounds_in_split, float* pooled_key_sums, float* pooled_value_sums) {
   const Grid& queries = p.queries;
-  const int warp = threadIdx.x / kLanes, g = threadIdx.x % kLanes / 4, t = threadIdx.x % 4;
+  const int warp = threadIdx.x / kWarpSize, g = threadIdx.x % kWarpSize / 4, t = threadIdx.x % 4;
   const int head = blockIdx.y, image = blockIdx.z % p.batch, split = blockIdx.z / p.batch;
   const int head_channel = head * p.channels, channel = head_channel + 2 * t;
 
@@ -314,10 +316,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
     const int u = clamp(run.row, p.pooled_height - 1), v = clamp(run.column + g, p.pooled_width - 1);
     token[r] = (image * p.pooled_height + u) * p.pooled_width + v;
     bias.rows[r] = p.pooled_bias_rows + u;
-    bias.data[r] = advanced(p.bias_of_keys, head * p.bias_rows, bias.size) + v * queries.padded_width;
-    keep(bias.rows[r]), keep(bias.data[r]);
+    bias.data[r] = offset_pointer(p.bias_of_keys, head * p.bias_rows, bias.size) + v * queries.padded_width;
+    optimisation_barrier(bias.rows[r], bias.data[r]);
   }
-  keep(bias.row_stride), keep(bias.size);
+  optimisation_barrier(bias.row_stride, bias.size);
   Pair<T> key[kGroups][2], value[kGroups][2];
   load_rows(key, p.pooled_key + channel, token, p.stride.pooled_key, p.channels);
   load_rows(value, p.pooled_value + channel, token, p.stride.pooled_value, p.channels);
@@ -328,13 +330,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
   if (begin < end) {
     const Run first_run(queries, begin);
     const int first_token = image * p.height * p.width;
-    Stage<kGroups, T> stage(block_memory(), queries, first_run,
-                            advanced(p.query, first_token, p.stride.query) + head_channel, p.stride.query,
-                            advanced(p.grad_output, first_token, p.grad_output_stride) + head_channel,
-                            p.grad_output_stride);
+    Stage<kGroups, T> stage(
+        block_memory(), queries, first_run, offset_pointer(p.query, first_token, p.stride.query) + head_channel,
+        p.stride.query, offset_pointer(p.grad_output, first_token, p.grad_output_stride) + head_channel,
+        p.grad_output_stride);
     const Statistics* statistics = p.statistics_of(image, head, 0);
     int row_of_statistics = p.row_of_statistics();
-    keep(statistics), keep(row_of_statistics);
+    optimisation_barrier(statistics, row_of_statistics);
     Run run = first_run.behind(queries, t);
     stage.copy(queries, 0, p.channels);
 #pragma unroll 1
@@ -342,21 +344,21 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
       wait_for_copies();
       __syncthreads();  // all have copied these queries, and none still reads those before
       if constexpr (sizeof(T) == 4)
-        keep(key), keep(value);  // and not their two parts, too, in each twice the registers
+        optimisation_barrier(key, value);  // else their two tf32 parts, too, would stay in registers
       if (first + kTiles<T> < end) stage.copy(queries, buffer ^ 1, p.channels);
 #pragma unroll
       for (int n = 0; n < kTiles<T>; n += 4) {
         float weights[4][4], grad_logits[4][4], shift[kTile];
         bias.start(weights, queries, run);
-        // Beyond the end of the grid biases are -inf, and any statistics do.
+        // Beyond the end of the grid biases are -inf, so that it does not matter whose statistics are read.
         const Statistics* const of_run =
-            advanced(statistics, run.row < queries.height ? run.row : 0, row_of_statistics) + run.column;
+            offset_pointer(statistics, run.row < queries.height ? run.row : 0, row_of_statistics) + run.column;
 #pragma unroll
         for (int k = 0; k < kTile; k += 2) {
-          const Vector<float> two = load_vector(reinterpret_cast<const float*>(of_run + k));
-          shift[k] = two.numbers[0], shift[k + 1] = two.numbers[2];
-          grad_logits[k / 2][0] = grad_logits[k / 2][2] = two.numbers[1];
-          grad_logits[k / 2][1] = grad_logits[k / 2][3] = two.numbers[3];
+          const Chunk<float> two = load_chunk(reinterpret_cast<const float*>(of_run + k));
+          shift[k] = two.elements[0], shift[k + 1] = two.elements[2];
+          grad_logits[k / 2][0] = grad_logits[k / 2][2] = two.elements[1];
+          grad_logits[k / 2][1] = grad_logits[k / 2][3] = two.elements[3];
         }
         run.advance(queries);
         multiply_by_rows(weights, key, stage.first(buffer), kTile * n);
@@ -380,14 +382,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
   }
   const int stride = p.heads * p.channels * static_cast<int>(sizeof(float));
   const int first_token = split * p.batch * p.pooled;
-  store_rows(advanced(pooled_key_sums, first_token, stride) + channel, key_sums, token, exists, stride, p.channels);
-  store_rows(advanced(pooled_value_sums, first_token, stride) + channel, value_sums, token, exists, stride,
-             p.channels);
+  store_rows(
+      offset_pointer(pooled_key_sums, first_token, stride) + channel, key_sums, token, exists, stride, p.channels);
+  store_rows(
+      offset_pointer(pooled_value_sums, first_token, stride) + channel, value_sums, token, exists, stride,
+      p.channels);
 }
 
-// Loads channels of a token for sums over all of them, in which their order does not matter: a lane has four
-// neighbours of sixteen, loaded at once, where there are so many. `token` is 2t channels behind the beginning of the
-// head.
+// Loads channels of a token for sums over all channels, in which their order does not matter: a lane loads four
+// neighbours of sixteen channels at once, as long as there are sixteen. `token` is 2t channels behind the beginning
+// of the head.
 template <int kGroups, typename T>
 __device__ __forceinline__ void load_in_any_order(Pair<T> (&pairs)[kGroups], const T* token, int channels, int t) {
   struct alignas(4 * sizeof(T)) Four {
@@ -415,31 +419,31 @@ __device__ __forceinline__ void multiply_channels(
   if constexpr (kGroups % 2) multiply_add(products, a[kGroups - 1], b[kGroups - 1]);
 }
 
-// Writes the numbers of all pairs (query row, pooled row), of which `rows` has the row of the bias, in the order of
-// these rows, and the range of each of them. A warp has a row. Each lane looks at its share of the pairs twice: to
-// count those in front of the row and in it, and to write the latter.
+// Writes the indices of all pairs (query row, pooled row), sorted by their row of the bias, which `rows` has, and the
+// range of each row. A warp has a row. Each lane reads its share of the pairs twice: first to count those of earlier
+// rows and of its own, then to write the latter.
 __global__ void __launch_bounds__(kThreads)
     pairs_kernel(const int64_t* rows, int count, int bias_rows, int* pairs, Range* ranges) {
-  const int lane = threadIdx.x % kLanes, row = blockIdx.x * kWarps + threadIdx.x / kLanes;
+  const int lane = threadIdx.x % kWarpSize, row = blockIdx.x * kWarps + threadIdx.x / kWarpSize;
   if (row >= bias_rows) return;
-  const int share = (count + kLanes - 1) / kLanes;
+  const int share = divide_up(count, kWarpSize);
   const int first = clamp(lane * share, count), last = clamp(first + share, count);
   int in_front = 0, in_row = 0;
 #pragma unroll 4
   for (int pair = first; pair < last; ++pair) in_front += rows[pair] < row, in_row += rows[pair] == row;
-  // Sums over the lanes; of those in the row, also over the lanes in front of this one.
+  // These become sums over all lanes; `of_lanes_in_front` sums up the pairs in the row of the lanes before this one.
   int of_lanes_in_front = 0;
 #pragma unroll
-  for (int distance = 1; distance < kLanes; distance *= 2) {
-    in_front += __shfl_xor_sync(kAllLanes, in_front, distance);
-    const int others = __shfl_xor_sync(kAllLanes, in_row, distance);
+  for (int distance = 1; distance < kWarpSize; distance *= 2) {
+    in_front += __shfl_xor_sync(kFullWarp, in_front, distance);
+    const int others = __shfl_xor_sync(kFullWarp, in_row, distance);
     if (lane & distance) of_lanes_in_front += others;
     in_row += others;
   }
-  int place = in_front + of_lanes_in_front;
+  int index = in_front + of_lanes_in_front;
 #pragma unroll 4
   for (int pair = first; pair < last; ++pair)
-    if (rows[pair] == row) pairs[place++] = pair;
+    if (rows[pair] == row) pairs[index++] = pair;
   if (lane == 0) ranges[row] = {in_front, in_front + in_row};
 }
 
@@ -448,11 +452,11 @@ constexpr int kBiasTiles = 2;  // of pooled columns, in a block of pooled_bias_k
 // A block has one row of the bias, four groups of sixteen columns of queries and some tiles of pooled columns, and
 // sums over the pairs of the row.
 template <int kGroups, typename T>
-__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>) pooled_bias_kernel(
-    BackwardArguments<T> p, const int* pairs, const Range* ranges) {
-  const int warp = threadIdx.x / kLanes, g = threadIdx.x % kLanes / 4, t = threadIdx.x % 4;
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>)
+    pooled_bias_kernel(BackwardArguments<T> p, const int* pairs, const Range* ranges) {
+  const int warp = threadIdx.x / kWarpSize, g = threadIdx.x % kWarpSize / 4, t = threadIdx.x % 4;
   const int row = blockIdx.x, head = blockIdx.z, channel = head * p.channels + 2 * t;
-  const int column_blocks = (p.width + kWarps * 16 - 1) / (kWarps * 16);
+  const int column_blocks = divide_up(p.width, kWarps * 16);
   const int left = (blockIdx.y % column_blocks * kWarps + warp) * 16;
   const int first = blockIdx.y / column_blocks * kBiasTiles * kTile;
 
@@ -467,10 +471,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
   for (int r = 0; r < 2; ++r) {
     j[r] = left + g + r * kTile;
     const int valid_j = clamp(j[r], p.width - 1);
-    queries[r] = advanced(p.query + channel, valid_j, p.stride.query);
-    grads[r] = advanced(p.grad_output + channel, valid_j, p.grad_output_stride);
+    queries[r] = offset_pointer(p.query + channel, valid_j, p.stride.query);
+    grads[r] = offset_pointer(p.grad_output + channel, valid_j, p.grad_output_stride);
     statistics[r] = p.statistics_of(0, head, 0) + valid_j;
-    keep(queries[r]), keep(grads[r]), keep(statistics[r]);
+    optimisation_barrier(queries[r], grads[r], statistics[r]);
     const int64_t column = static_cast<int64_t>(head * p.bias_rows + row) * p.width + valid_j;
 #pragma unroll
     for (int n = 0; n < kBiasTiles; ++n) {
@@ -481,8 +485,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
   }
   int query_stride = p.stride.query, grad_stride = p.grad_output_stride, key_stride = p.stride.pooled_key;
   int value_stride = p.stride.pooled_value, row_of_statistics = p.row_of_statistics();
-  keep(keys), keep(values), keep(query_stride), keep(grad_stride), keep(key_stride), keep(value_stride);
-  keep(row_of_statistics);
+  optimisation_barrier(keys, values, query_stride, grad_stride, key_stride, value_stride, row_of_statistics);
 
   const Range range = ranges[row];
 #pragma unroll 1
@@ -496,22 +499,22 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         Pair<T> channels[kGroups];
-        load_in_any_order(channels, advanced(queries[r], query_row * p.width, query_stride), p.channels, t);
+        load_in_any_order(channels, offset_pointer(queries[r], query_row * p.width, query_stride), p.channels, t);
 #pragma unroll
         for (int c = 0; c < kGroups; ++c) query[c][r] = channels[c];
-        load_in_any_order(channels, advanced(grads[r], query_row * p.width, grad_stride), p.channels, t);
+        load_in_any_order(channels, offset_pointer(grads[r], query_row * p.width, grad_stride), p.channels, t);
 #pragma unroll
         for (int c = 0; c < kGroups; ++c) grad[c][r] = channels[c];
         const int row_of_image = image * p.heads * p.height + i;
-        const Statistics of_query = *advanced(statistics[r], row_of_image, row_of_statistics);
+        const Statistics of_query = *offset_pointer(statistics[r], row_of_image, row_of_statistics);
         shift[r] = of_query.shift, minus_mean[r] = of_query.minus_mean;
       }
 #pragma unroll
       for (int n = 0; n < kBiasTiles; ++n) {
         const int token = key_row * p.pooled_width + v[n];
         Pair<T> key[kGroups], value[kGroups];
-        load_in_any_order(key, advanced(keys, token, key_stride), p.channels, t);
-        load_in_any_order(value, advanced(values, token, value_stride), p.channels, t);
+        load_in_any_order(key, offset_pointer(keys, token, key_stride), p.channels, t);
+        load_in_any_order(value, offset_pointer(values, token, value_stride), p.channels, t);
         float logits[4] = {bias[n][0], bias[n][1], bias[n][2], bias[n][3]};
         float grad_weights[4] = {minus_mean[0], minus_mean[0], minus_mean[1], minus_mean[1]};
         multiply_channels(logits, query, key);
@@ -533,12 +536,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
   }
 }
 
-// Blocks of pooled_kernel that fill a large GPU, whatever the number of pooled keys. The number is the same on every
-// GPU, and so is the order of the sums.
+// The number of blocks of pooled_kernel that fills a large GPU, whatever the number of pooled keys. It is the same on
+// every GPU, so that the order of the sums is, too.
 constexpr int64_t kPooledBlocks = 512;
-
-// A contiguous tensor of the same shape.
-Tensor contiguous_like(const Tensor& tensor) { return empty(tensor.sizes(), tensor.options()); }
 
 }  // namespace
 
@@ -546,7 +546,7 @@ std::tuple<Tensor, Tensor> pairs_by_row(const Tensor& rows, int64_t number) {
   const auto integers = rows.options().dtype(kInt);
   Tensor pairs = empty({rows.numel()}, integers), ranges = empty({number, 2}, integers);
   launch(
-      pairs_kernel, dim3((number + kWarps - 1) / kWarps), kThreads, 0, rows.const_data_ptr<int64_t>(),
+      pairs_kernel, dim3(divide_up(number, kWarps)), kThreads, 0, rows.const_data_ptr<int64_t>(),
       static_cast<int>(pairs.numel()), static_cast<int>(number), pairs.mutable_data_ptr<int>(),
       static_cast<Range*>(ranges.mutable_data_ptr()));
   return {pairs, ranges};
@@ -562,13 +562,13 @@ Inputs aggregated_attention_backward_cuda(
   const Tensor bias_of_keys = for_kernels(in_whole_runs(any_inputs.pooled_bias.transpose(2, 3)));
   const Sizes<int64_t> s(inputs);
   Inputs grad;
-  grad.query = contiguous_like(any_inputs.query);
-  grad.key = contiguous_like(any_inputs.key);
-  grad.value = contiguous_like(any_inputs.value);
-  grad.pooled_bias = contiguous_like(any_inputs.pooled_bias);
-  grad.token_weights = contiguous_like(any_inputs.token_weights);
+  grad.query = empty_like(any_inputs.query);
+  grad.key = empty_like(any_inputs.key);
+  grad.value = empty_like(any_inputs.value);
+  grad.pooled_bias = empty_like(any_inputs.pooled_bias);
+  grad.token_weights = empty_like(any_inputs.token_weights);
   const auto floats = logsumexp.options();
-  const Tensor statistics = empty({s.batch, s.heads, s.height, round_up(s.width), 2}, floats);
+  const Tensor statistics = empty({s.batch, s.heads, s.height, round_up(s.width, kTile), 2}, floats);
 
   const auto sorted = pairs_by_row(inputs.pooled_bias_rows, s.bias_rows);
   const Tensor &pairs = std::get<0>(sorted), &ranges = std::get<1>(sorted);
@@ -587,9 +587,7 @@ Inputs aggregated_attention_backward_cuda(
     for_sizes(p.channels, p.window, [&](auto groups, auto window_size) {
       constexpr int kGroups = decltype(groups)::value, kWindow = decltype(window_size)::value;
       constexpr int staged = Stage<kGroups, T>::kBytes;
-      const auto sum = [&](const Tensor& sums, Span axes) {
-        return sums.sum(axes).to(output.scalar_type());
-      };
+      const auto sum = [&](const Tensor& sums, Span axes) { return sums.sum(axes).to(output.scalar_type()); };
 
       const dim3 over_image = blocks_over_image(p);
       const int window = 2 * kWarps * kWarpQueries * p.offsets * static_cast<int>(sizeof(float));
@@ -600,16 +598,16 @@ Inputs aggregated_attention_backward_cuda(
       grad.window_bias = sum(window_bias_sums, {0, 1});
       launch(window_kernel<kGroups, kWindow, T>, over_image, kThreads, 0, p);
 
-      const int64_t key_blocks = (p.pooled_keys.runs + 2 * kWarps - 1) / (2 * kWarps);
-      // At least one, so that the sums over an image without tokens are written: zeros.
-      const int64_t rounds = std::max((p.queries.runs + kTiles<T> - 1) / kTiles<T>, 1);
+      const int64_t key_blocks = divide_up(p.pooled_keys.runs, 2 * kWarps);
+      // There is at least one round, which writes zeros for an image without tokens.
+      const int64_t rounds = std::max(divide_up(p.queries.runs, kTiles<T>), 1);
       const int64_t blocks = key_blocks * s.heads * s.batch;
       const int64_t wanted = std::clamp(kPooledBlocks / std::max<int64_t>(blocks, 1), int64_t(1), rounds);
-      const int64_t rounds_in_split = (rounds + wanted - 1) / wanted;
-      const int64_t splits = (rounds + rounds_in_split - 1) / rounds_in_split;
+      const int64_t rounds_in_split = divide_up(rounds, wanted);
+      const int64_t splits = divide_up(rounds, rounds_in_split);
       const Tensor pooled_key_sums =
           empty({splits, s.batch, s.pooled_height, s.pooled_width, s.heads, s.channels}, floats);
-      const Tensor pooled_value_sums = contiguous_like(pooled_key_sums);
+      const Tensor pooled_value_sums = empty_like(pooled_key_sums);
       launch(
           pooled_kernel<kGroups, T>, dim3(key_blocks, s.heads, s.batch * splits), kThreads, staged, p,
           static_cast<int>(rounds_in_split), pooled_key_sums.mutable_data_ptr<float>(),
@@ -617,8 +615,8 @@ Inputs aggregated_attention_backward_cuda(
       grad.pooled_key = sum(pooled_key_sums, {0});
       grad.pooled_value = sum(pooled_value_sums, {0});
 
-      const int64_t column_blocks = (s.width + 16 * kWarps - 1) / (16 * kWarps);
-      const int64_t pooled_blocks = (s.pooled_width + kBiasTiles * kTile - 1) / (kBiasTiles * kTile);
+      const int64_t column_blocks = divide_up(s.width, 16 * kWarps);
+      const int64_t pooled_blocks = divide_up(s.pooled_width, kBiasTiles * kTile);
       launch(
           pooled_bias_kernel<kGroups, T>, dim3(s.bias_rows, column_blocks * pooled_blocks, s.heads), kThreads, 0, p,
           pairs.const_data_ptr<int>(), static_cast<const Range*>(ranges.const_data_ptr()));

@@ -7,23 +7,23 @@
 namespace bioattn_mm {
 namespace {
 
-// Fails if a row of the position bias that the warp's queries need does not exist.
+// Ends the kernel with an error if a row of the position bias that the warp's queries need does not exist.
 template <typename T>
 __device__ __forceinline__ void check_bias_rows(const Arguments<T>& p, const Place& place) {
   bool exist = true;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
 #pragma unroll 1
-    for (int u = threadIdx.x % kLanes; u < p.pooled_height; u += kLanes) {
+    for (int u = threadIdx.x % kWarpSize; u < p.pooled_height; u += kWarpSize) {
       const int64_t row = p.pooled_bias_rows[place.row[r] * p.pooled_height + u];
       exist = exist && 0 <= row && row < p.bias_rows;
     }
   }
-  BIOATTN_KERNEL_ASSERT(__all_sync(kAllLanes, exist), "pooled_bias_rows has a row that pooled_bias has not");
+  BIOATTN_KERNEL_ASSERT(__all_sync(kFullWarp, exist), "pooled_bias_rows has a row that pooled_bias has not");
 }
 
-// The softmax of the lane's two queries so far: sums of 2^(kLog2e * logit - shift), where shift is the highest
-// kLog2e * logit.
+// The softmax of the lane's two queries over the keys so far: `total` is the sum of 2^(kLog2e * logit - shift), and
+// `shift` the highest kLog2e * logit.
 struct OnlineSoftmax {
   // Turns the logits of kCount tiles into weights, and scales the sums of values so far to the new shift.
   template <int kGroups, typename T, int kCount>
@@ -63,8 +63,9 @@ __device__ __forceinline__ void attend_to_pooled_keys(
   const Run begin;
   Stage<kGroups, T> stage(
       shared_memory, keys, begin,
-      advanced(p.pooled_key, place.image * p.pooled, p.stride.pooled_key) + place.head_channel, p.stride.pooled_key,
-      advanced(p.pooled_value, place.image * p.pooled, p.stride.pooled_value) + place.head_channel,
+      offset_pointer(p.pooled_key, place.image * p.pooled, p.stride.pooled_key) + place.head_channel,
+      p.stride.pooled_key,
+      offset_pointer(p.pooled_value, place.image * p.pooled, p.stride.pooled_value) + place.head_channel,
       p.stride.pooled_value);
   const RunBias<T> bias = bias_of_queries(p, place);
   Run run = begin.behind(keys, place.t);
@@ -104,20 +105,21 @@ __global__ void __launch_bounds__(kThreads, kGroups <= 3 ? 4 : 2)
   if (p.pooled_keys.runs > 0) attend_to_pooled_keys(softmax, sums, p, place, query, shared_memory);
   __syncthreads();
 
-  // Window part: logits, then weights, of the sixteen queries of the warp; -inf outside of the image.
+  // The window part has logits, then weights, of the sixteen queries of the warp; logits are -inf outside of the
+  // image.
   const int window = window_of<kWindow>(p), offsets = window * window;
   float* const window_weights = reinterpret_cast<float*>(shared_memory) + place.warp * kWarpQueries * offsets;
 #pragma unroll kWindow ? 8 : 1
-  for (int k = threadIdx.x % kLanes; k < kWarpQueries * offsets; k += kLanes) window_weights[k] = -INFINITY;
+  for (int k = threadIdx.x % kWarpSize; k < kWarpQueries * offsets; k += kWarpSize) window_weights[k] = -INFINITY;
   __syncwarp();
   const T *keys = p.key + place.channel, *values = p.value + place.channel;
   int key_stride = p.stride.key, value_stride = p.stride.value;
-  keep(keys), keep(values), keep(key_stride), keep(value_stride);
+  optimisation_barrier(keys, values, key_stride, value_stride);
   // Lane t of a quad has the logits of the query in row t % 2.
   float* const lane_logits = window_weights + (g + t % 2 * kTile) * offsets - t % 2 * window;
   for_windows<kWindow>(p, place, [&](int dy, int dx, bool inside, int token) {
     Pair<T> key[kGroups];
-    load_channels(key, advanced(keys, token, key_stride), p.channels);
+    load_channels(key, offset_pointer(keys, token, key_stride), p.channels);
     float products[2] = {0, 0};
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -126,7 +128,7 @@ __global__ void __launch_bounds__(kThreads, kGroups <= 3 ? 4 : 2)
     }
     const float logit = quad_sums(products, t);
     int stores = inside && t < 2 && (t == 0 ? dy < window : dy > 0);
-    keep(stores);
+    optimisation_barrier(stores);
     if (stores) lane_logits[dy * window + dx] = logit;
   });
   __syncwarp();
@@ -163,7 +165,8 @@ __global__ void __launch_bounds__(kThreads, kGroups <= 3 ? 4 : 2)
   const T* const token_weights = p.token_weights + place.head * offsets;
   const int token_stride = p.heads * offsets * static_cast<int>(sizeof(T));
   const T* const own_token_weights[2] = {
-      advanced(token_weights, place.token[0], token_stride), advanced(token_weights, place.token[1], token_stride)};
+      offset_pointer(token_weights, place.token[0], token_stride),
+      offset_pointer(token_weights, place.token[1], token_stride)};
   for_offsets<kWindow>(p, t, [&](int o) {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
@@ -172,12 +175,12 @@ __global__ void __launch_bounds__(kThreads, kGroups <= 3 ? 4 : 2)
   __syncwarp();
   for_windows<kWindow>(p, place, [&](int dy, int dx, bool inside, int token) {
     Pair<T> value[kGroups];
-    load_channels(value, advanced(values, token, value_stride), p.channels);
+    load_channels(value, offset_pointer(values, token, value_stride), p.channels);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       int in_window = inside && (r == 0 ? dy < window : dy > 0);
-      keep(in_window);
-      // Loaded in any case, without a branch: beyond its window are other weights of the warp.
+      optimisation_barrier(in_window);
+      // The load needs no branch: beyond the window it finds other weights of the warp.
       const float loaded = own_weights[r][(dy - r) * window + dx], weight = in_window ? loaded : 0;
 #pragma unroll
       for (int c = 0; c < kGroups; ++c) {
@@ -204,12 +207,12 @@ RoundedForward aggregated_attention_forward_cuda(const Inputs& any_inputs, bool 
   const DeviceGuard guard(any_inputs.query.device());
   const Inputs inputs = for_kernels(any_inputs);
   const int64_t offsets = inputs.window_bias.size(1);
-  check_value(offsets <= kMaxWindow * kMaxWindow, "aggregated_attention on CUDA takes windows of 3, 5, 7 and 9, got ",
-              offsets, " window offsets");
+  check_value(
+      offsets <= kMaxWindow * kMaxWindow, "aggregated_attention on CUDA takes windows of 3, 5, 7 and 9, got ",
+      offsets, " window offsets");
   const Tensor& query = inputs.query;
   Tensor output = empty(query.sizes(), query.options());
-  const bool rounds = for_backward && is_half_precision(query.scalar_type());
-  Tensor rounding = empty(rounds ? query.sizes() : Span({0}), query.options());
+  const Tensor rounding = empty_rounding(query, for_backward);
   Tensor logsumexp = empty(query.sizes().slice(0, 4), query.options().dtype(kFloat));
   for_dtype(query.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
@@ -217,9 +220,10 @@ RoundedForward aggregated_attention_forward_cuda(const Inputs& any_inputs, bool 
     for_sizes(p.channels, p.window, [&](auto groups, auto window_size) {
       constexpr int kGroups = decltype(groups)::value, kWindow = decltype(window_size)::value;
       const int window = kWarps * kWarpQueries * p.offsets * static_cast<int>(sizeof(float));
-      launch(forward_kernel<kGroups, kWindow, T>, blocks_over_image(p), kThreads,
-             std::max(Stage<kGroups, T>::kBytes, window), p, output.mutable_data_ptr<T>(),
-             logsumexp.mutable_data_ptr<float>(), rounds ? rounding.mutable_data_ptr<T>() : nullptr);
+      launch(
+          forward_kernel<kGroups, kWindow, T>, blocks_over_image(p), kThreads,
+          std::max(Stage<kGroups, T>::kBytes, window), p, output.mutable_data_ptr<T>(),
+          logsumexp.mutable_data_ptr<float>(), rounding.numel() ? rounding.mutable_data_ptr<T>() : nullptr);
     });
   });
   return {output, logsumexp, rounding};

@@ -1,9 +1,9 @@
-// Aggregated attention from the projections on, on a GPU: what it takes is computed from the projections, and the
-// gradients of the projections from its gradients.
+// Aggregated attention from the projections on, on a GPU: its inputs are computed from the projections, and the
+// gradients of the projections from those of its inputs.
 //
-// A token and head have one thread, with all channels in registers. Nothing is saved for the backward pass but what
-// aggregated attention saves: unit vectors are computed again. Sums over the tokens have one order, whatever the GPU,
-// so results repeat to the last bit.
+// Each token and head has one thread, with all channels in registers. The backward pass computes the unit vectors
+// again instead of saving them. Sums over the tokens have one order, whatever the GPU, so results repeat to the last
+// bit.
 
 #include "cosine_attention.h"
 
@@ -16,24 +16,24 @@ constexpr float kSmallestNorm = 1e-6f;
 
 template <typename T>
 __device__ __forceinline__ void load_group(float* x, const T* address) {
-  constexpr int kSize = Vector<T>::kSize;
+  constexpr int kSize = Chunk<T>::kSize;
 #pragma unroll
   for (int v = 0; v < kTile; v += kSize) {
-    const Vector<T> vector = load_vector(address + v);
+    const Chunk<T> vector = load_chunk(address + v);
 #pragma unroll
-    for (int i = 0; i < kSize; ++i) x[v + i] = static_cast<float>(vector.numbers[i]);
+    for (int i = 0; i < kSize; ++i) x[v + i] = static_cast<float>(vector.elements[i]);
   }
 }
 
 template <typename T>
 __device__ __forceinline__ void store_group(T* address, const float* x) {
-  constexpr int kSize = Vector<T>::kSize;
+  constexpr int kSize = Chunk<T>::kSize;
 #pragma unroll
   for (int v = 0; v < kTile; v += kSize) {
-    Vector<T> vector;
+    Chunk<T> vector;
 #pragma unroll
-    for (int i = 0; i < kSize; ++i) vector.numbers[i] = static_cast<T>(x[v + i]);
-    *reinterpret_cast<Vector<T>*>(address + v) = vector;
+    for (int i = 0; i < kSize; ++i) vector.elements[i] = static_cast<T>(x[v + i]);
+    *reinterpret_cast<Chunk<T>*>(address + v) = vector;
   }
 }
 
@@ -87,7 +87,7 @@ struct Channels {
   float x[kSize];
 };
 
-// Projected queries and what they are scaled by.
+// The projected queries and the parameters that they are scaled by.
 template <typename T>
 struct Queries {
   const T* query;                                              // (B, H, W, heads, d)
@@ -98,7 +98,7 @@ struct Queries {
   __host__ __device__ int offsets() const { return window * window; }
   __device__ int64_t place(int token, int head) const { return static_cast<int64_t>(token) * heads + head; }
 
-  // Logarithm of the number of a query's keys: those of its window inside of the image, and the pooled ones.
+  // The logarithm of the number of a query's keys: those of its window inside of the image, and the pooled ones.
   __device__ float log_keys(int token) const {
     const int row = token / width % height, column = token % width, margin = window / 2;
     const auto inside = [&](int i, int length) {
@@ -121,9 +121,9 @@ struct HeadParameters {
     for (int i = threadIdx.x; i < offsets; i += kThreads) token_bias[i] = q.token_bias[head * offsets + i];
   }
 
-  // Rounded up, so that what follows is aligned for the widest loads.
+  // The elements of this memory, rounded up so that the memory behind it is aligned for the widest loads.
   static __host__ __device__ int size(int offsets, int channels) {
-    return (offsets * channels + channels + offsets + 3) / 4 * 4;
+    return round_up(offsets * channels + channels + offsets, 4);
   }
 
   float *tokens, *embedding, *token_bias;
@@ -152,8 +152,8 @@ __global__ void __launch_bounds__(kThreads) scaled_queries_kernel(Queries<T> q, 
   query.store(scaled + q.place(token, head) * q.channels, q.channels);
 }
 
-// What a block of the next kernel has in shared memory: the head's parameters and, for the tokens that it works on,
-// side by side, what is summed.
+// The shared memory of a block of the next kernel: the head's parameters and, in lines with one element for each
+// token of the block, the factors and summands of the sums.
 struct GradientMemory {
   GradientMemory(int offsets, int channels)
       : sums(offsets * channels + channels + offsets + 1), lines(2 * channels + offsets + 1) {
@@ -162,7 +162,7 @@ struct GradientMemory {
       tokens = count;
       return (parameters + lines * stride()) * static_cast<int>(sizeof(float));
     };
-    for (bytes = bytes_with(kThreads); tokens > kLanes && bytes > kMaxBytes;) bytes = bytes_with(tokens / 2);
+    for (bytes = bytes_with(kThreads); tokens > kWarpSize && bytes > kMaxBytes;) bytes = bytes_with(tokens / 2);
   }
 
   // Odd, so that the same token of several lines lies in different banks.
@@ -174,8 +174,8 @@ struct GradientMemory {
   int tokens, bytes;
 };
 
-// Groups of tokens whose sums are added up at the end, as many on every GPU. Tests have fewer tokens, and define
-// fewer.
+// The number of groups of tokens whose sums are added up at the end, the same on every GPU. Tests have fewer tokens,
+// and define fewer groups.
 #ifndef BIOATTN_SUM_BLOCKS
 #define BIOATTN_SUM_BLOCKS 256
 #endif
@@ -254,7 +254,7 @@ struct ParameterGradients {
   float *tokens, *embedding, *token_bias, *scale;
 };
 
-// Adds up the sums of the blocks. A thread has one sum of a head.
+// Adds up the sums of the blocks: a thread has one sum of a head.
 __global__ void __launch_bounds__(kThreads) parameter_gradients_kernel(
     const float* sums, int blocks, int heads, int channels, int offsets, int number, ParameterGradients grad) {
   const int head = blockIdx.y, products = offsets * channels;
@@ -276,7 +276,7 @@ __global__ void __launch_bounds__(kThreads) parameter_gradients_kernel(
 
 // Keys (tokens, 2, heads, d) with their values behind them, and one unit vector (tokens, heads, d) for each key.
 struct Keys {
-  // Where a thread's key and its unit vector begin.
+  // Finds where a thread's key and its unit vector begin.
   __device__ explicit Keys(int number, int heads, int channels) {
     const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, token = i / heads;
     exists = token < number;
@@ -301,9 +301,9 @@ __global__ void __launch_bounds__(kThreads)
 
 // Writes the gradients of keys and values from those of the unit vectors and of the values.
 template <int kGroups, typename T>
-__global__ void __launch_bounds__(kThreads)
-    key_gradients_kernel(const T* key_value, const T* grad_unit, const T* grad_value, T* grad_key_value, int number,
-                         int heads, int channels) {
+__global__ void __launch_bounds__(kThreads) key_gradients_kernel(
+    const T* key_value, const T* grad_unit, const T* grad_value, T* grad_key_value, int number, int heads,
+    int channels) {
   using Vectors = Channels<kGroups>;
   const Keys keys(number, heads, channels);
   if (!keys.exists) return;
@@ -320,7 +320,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     bias_of_pairs_kernel(const float* table, const int64_t* columns, int pairs, int num_columns, T* bias) {
-  const int blocks = (pairs + kThreads - 1) / kThreads, pair = blockIdx.x % blocks * kThreads + threadIdx.x;
+  const int blocks = divide_up(pairs, kThreads), pair = blockIdx.x % blocks * kThreads + threadIdx.x;
   const int64_t row = blockIdx.x / blocks;
   if (pair >= pairs) return;
   const int64_t column = columns[pair];
@@ -332,7 +332,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T>
 __global__ void __launch_bounds__(kThreads) table_gradients_kernel(
     const T* grad_bias, const int* order, const Range* ranges, int pairs, int num_columns, float* grad_table) {
-  const int blocks = (num_columns + kThreads - 1) / kThreads, column = blockIdx.x % blocks * kThreads + threadIdx.x;
+  const int blocks = divide_up(num_columns, kThreads), column = blockIdx.x % blocks * kThreads + threadIdx.x;
   const int64_t row = blockIdx.x / blocks;
   if (column >= num_columns) return;
   const Range range = ranges[column];
@@ -342,15 +342,22 @@ __global__ void __launch_bounds__(kThreads) table_gradients_kernel(
   grad_table[row * num_columns + column] = sum;
 }
 
-unsigned blocks_for(int64_t count) { return static_cast<unsigned>((count + kThreads - 1) / kThreads); }
+unsigned blocks_for(int64_t count) { return static_cast<unsigned>(divide_up(count, kThreads)); }
 
-// Contiguous, as the kernels read them.
+// The inputs as the kernels read them.
 CosineInputs contiguous(const CosineInputs& inputs) {
   return {
-      for_kernels(inputs.query), for_kernels(inputs.key_value), for_kernels(inputs.pooled_key_value),
-      for_kernels(inputs.scale), for_kernels(inputs.query_embedding), inputs.window_bias,
-      for_kernels(inputs.pooled_bias), inputs.pooled_bias_rows, for_kernels(inputs.pooled_bias_columns),
-      for_kernels(inputs.tokens), for_kernels(inputs.token_bias)};
+      for_kernels(inputs.query),
+      for_kernels(inputs.key_value),
+      for_kernels(inputs.pooled_key_value),
+      for_kernels(inputs.scale),
+      for_kernels(inputs.query_embedding),
+      inputs.window_bias,
+      for_kernels(inputs.pooled_bias),
+      inputs.pooled_bias_rows,
+      for_kernels(inputs.pooled_bias_columns),
+      for_kernels(inputs.tokens),
+      for_kernels(inputs.token_bias)};
 }
 
 template <typename T>
@@ -359,20 +366,29 @@ Queries<T> queries_of(const CosineInputs& inputs) {
   const auto floats = [](const Tensor& tensor) { return tensor.const_data_ptr<float>(); };
   const WindowSizes<int> sizes(inputs.query, inputs.window_bias.size(1));
   return {
-      inputs.query.const_data_ptr<T>(), floats(inputs.scale), floats(inputs.query_embedding),
-      floats(inputs.tokens), floats(inputs.token_bias),
-      size(0) * size(1) * size(2), size(1), size(2), size(3), size(4), sizes.window,
+      inputs.query.const_data_ptr<T>(),
+      floats(inputs.scale),
+      floats(inputs.query_embedding),
+      floats(inputs.tokens),
+      floats(inputs.token_bias),
+      size(0) * size(1) * size(2),
+      size(1),
+      size(2),
+      size(3),
+      size(4),
+      sizes.window,
       static_cast<int>(inputs.pooled_key_value.size(1) * inputs.pooled_key_value.size(2))};
 }
 
-// Unit vectors of the keys in a tensor of keys and values.
+// The unit vectors of the keys in a tensor of keys and values.
 template <int kGroups, typename T>
 Tensor unit_keys(const Tensor& key_value) {
   const auto s = key_value.sizes();
   Tensor units = empty({s[0], s[1], s[2], s[4], s[5]}, key_value.options());
-  launch(unit_keys_kernel<kGroups, T>, blocks_for(units.numel() / s[5]), kThreads, 0, key_value.const_data_ptr<T>(),
-         units.mutable_data_ptr<T>(), static_cast<int>(s[0] * s[1] * s[2]), static_cast<int>(s[4]),
-         static_cast<int>(s[5]));
+  launch(
+      unit_keys_kernel<kGroups, T>, blocks_for(units.numel() / s[5]), kThreads, 0, key_value.const_data_ptr<T>(),
+      units.mutable_data_ptr<T>(), static_cast<int>(s[0] * s[1] * s[2]), static_cast<int>(s[4]),
+      static_cast<int>(s[5]));
   return units;
 }
 
@@ -380,14 +396,15 @@ template <int kGroups, typename T>
 Tensor key_gradients(const Tensor& key_value, const Tensor& grad_unit, const Tensor& grad_value) {
   const auto s = key_value.sizes();
   Tensor grad = empty(s, key_value.options());
-  launch(key_gradients_kernel<kGroups, T>, blocks_for(grad_unit.numel() / s[5]), kThreads, 0,
-         key_value.const_data_ptr<T>(), grad_unit.const_data_ptr<T>(), grad_value.const_data_ptr<T>(),
-         grad.mutable_data_ptr<T>(), static_cast<int>(s[0] * s[1] * s[2]), static_cast<int>(s[4]),
-         static_cast<int>(s[5]));
+  launch(
+      key_gradients_kernel<kGroups, T>, blocks_for(grad_unit.numel() / s[5]), kThreads, 0,
+      key_value.const_data_ptr<T>(), grad_unit.const_data_ptr<T>(), grad_value.const_data_ptr<T>(),
+      grad.mutable_data_ptr<T>(), static_cast<int>(s[0] * s[1] * s[2]), static_cast<int>(s[4]),
+      static_cast<int>(s[5]));
   return grad;
 }
 
-// What aggregated attention takes; `inputs` as from `contiguous`.
+// The inputs of aggregated attention, from `inputs` as `contiguous` gives them.
 template <int kGroups, typename T>
 Inputs normalised(const CosineInputs& inputs) {
   const Queries<T> q = queries_of<T>(inputs);
@@ -445,10 +462,9 @@ CosineGradients cosine_attention_backward_cuda(
   const DeviceGuard guard(any_inputs.query.device());
   const CosineInputs inputs = contiguous(any_inputs);
   Tensor grad_query = empty(inputs.query.sizes(), inputs.query.options()), grad_key_value, grad_pooled_key_value;
-  const auto like = [](const Tensor& tensor) { return empty(tensor.sizes(), tensor.options()); };
-  Tensor grad_scale = like(inputs.scale), grad_embedding = like(inputs.query_embedding);
-  Tensor grad_table = like(inputs.pooled_bias), grad_tokens = like(inputs.tokens),
-         grad_token_bias = like(inputs.token_bias);
+  Tensor grad_scale = empty_like(inputs.scale), grad_embedding = empty_like(inputs.query_embedding);
+  Tensor grad_table = empty_like(inputs.pooled_bias), grad_tokens = empty_like(inputs.tokens),
+         grad_token_bias = empty_like(inputs.token_bias);
   Inputs grad;
   for_inputs(inputs, [&](auto groups, auto zero) {
     constexpr int kGroups = decltype(groups)::value;
@@ -458,7 +474,7 @@ CosineGradients cosine_attention_backward_cuda(
 
     const Queries<T> q = queries_of<T>(inputs);
     const GradientMemory memory(q.offsets(), q.channels);
-    const int blocks = std::min((q.number + memory.tokens - 1) / memory.tokens, kSumBlocks);
+    const int blocks = std::min(divide_up(q.number, memory.tokens), kSumBlocks);
     const Tensor sums = empty({blocks, q.heads, memory.sums}, inputs.scale.options());
     launch(
         query_gradients_kernel<kGroups, T>, dim3(blocks, q.heads), kThreads, memory.bytes, q,
@@ -475,15 +491,14 @@ CosineGradients cosine_attention_backward_cuda(
 
     const Tensor &table = inputs.pooled_bias, &columns = inputs.pooled_bias_columns;
     const auto [order, ranges] = pairs_by_row(columns, table.size(2));
-    launch(table_gradients_kernel<T>,
-           static_cast<unsigned>(table.size(0) * table.size(1) * blocks_for(table.size(2))), kThreads, 0,
-           grad.pooled_bias.const_data_ptr<T>(), order.const_data_ptr<int>(),
-           static_cast<const Range*>(ranges.const_data_ptr()), static_cast<int>(columns.numel()),
-           static_cast<int>(table.size(2)), grad_table.mutable_data_ptr<float>());
+    launch(
+        table_gradients_kernel<T>, static_cast<unsigned>(table.size(0) * table.size(1) * blocks_for(table.size(2))),
+        kThreads, 0, grad.pooled_bias.const_data_ptr<T>(), order.const_data_ptr<int>(),
+        static_cast<const Range*>(ranges.const_data_ptr()), static_cast<int>(columns.numel()),
+        static_cast<int>(table.size(2)), grad_table.mutable_data_ptr<float>());
   });
-  return {
-      grad_query, grad_key_value, grad_pooled_key_value, grad_scale, grad_embedding,
-      grad.window_bias.to(kFloat), grad_table, grad_tokens, grad_token_bias};
+  return {grad_query, grad_key_value, grad_pooled_key_value, grad_scale, grad_embedding, grad.window_bias.to(kFloat),
+          grad_table, grad_tokens,    grad_token_bias};
 }
 
 }  // namespace bioattn_mm

@@ -1,4 +1,5 @@
-// What a warp does together: small matrix products, sums, and copies to shared memory, in the tensor cores' layout.
+// The steps that a warp computes together: small matrix products, sums, and copies to shared memory, in the tensor
+// cores' layout.
 //
 // Matrices are spread over a warp as mma.sync expects. With g = lane / 4 and t = lane % 4, a lane holds
 //   of an accumulator (16 x 8): rows g and g + 8 at columns 2t and 2t + 1, as c[0], c[1] and c[2], c[3];
@@ -17,38 +18,38 @@
 
 namespace bioattn_mm {
 
-constexpr int kLanes = 32;
-constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr int kWarpSize = 32;
+constexpr unsigned kFullWarp = 0xffffffffu;
 
-// Compute capability that the code is for, times 100: 750 for 7.5. Defined on the command line where the kernels are
-// compiled for something else than a GPU.
+// The compute capability that is compiled for, times 100: 750 for 7.5. The command line defines it where the kernels
+// are compiled for something else than a GPU.
 #if !defined(BIOATTN_CAPABILITY) && defined(__CUDA_ARCH__)
 #define BIOATTN_CAPABILITY __CUDA_ARCH__
 #elif !defined(BIOATTN_CAPABILITY)
-#define BIOATTN_CAPABILITY 0  // of nvcc's pass over the code of the host
+#define BIOATTN_CAPABILITY 0  // nvcc compiles the code of the host
 #endif
 
 // Whether tensor cores multiply matrices of T: float16 since 7.5, the others since 8.0.
 template <typename T>
 constexpr bool kTensorCores = BIOATTN_CAPABILITY >= (std::is_same_v<T, c10::Half> ? 750 : 800);
 
-// Memory that the threads of a block share, as large as the launch says.
+// The memory that the threads of a block share, as large as the kernel launch says.
 __device__ __forceinline__ char* block_memory() {
   extern __shared__ __align__(16) char shared_memory[];
   return shared_memory;
 }
 
-// Two neighbours in memory, loaded and stored at once.
+// Two elements that are neighbours in memory, loaded and stored at once.
 template <typename T>
 struct alignas(2 * sizeof(T)) Pair {
   T x, y;
 };
 
-// Sixteen bytes, the most that a lane loads and stores at once.
+// Neighbours in memory of sixteen bytes, the most that a lane loads and stores at once.
 template <typename T>
-struct alignas(16) Vector {
+struct alignas(16) Chunk {
   static constexpr int kSize = 16 / sizeof(T);
-  T numbers[kSize];
+  T elements[kSize];
 };
 
 template <typename T>
@@ -57,8 +58,8 @@ __device__ __forceinline__ Pair<T> load_pair(const T* address) {
 }
 
 template <typename T>
-__device__ __forceinline__ Vector<T> load_vector(const T* address) {
-  return *reinterpret_cast<const Vector<T>*>(address);
+__device__ __forceinline__ Chunk<T> load_chunk(const T* address) {
+  return *reinterpret_cast<const Chunk<T>*>(address);
 }
 
 template <typename T>
@@ -93,16 +94,17 @@ __device__ __forceinline__ float add_dot(float sum, const Pair<T>& a, const Pair
   return fmaf(static_cast<float>(a.y), static_cast<float>(b.y), sum);
 }
 
-// Keeps an integer, or an address in global memory, in a register: the compiler does not see how it came about, and
-// can neither compute it again in every round of a loop nor make branches of it.
-__device__ __forceinline__ void keep(int& number) {
+// An optimisation barrier for integers and for addresses in global memory: they stay in registers, because the
+// compiler does not see how they were computed. So it neither computes them again in every round of a loop nor makes
+// branches.
+__device__ __forceinline__ void optimisation_barrier(int& number) {
 #ifdef __CUDA_ARCH__
   asm volatile("" : "+r"(number));
 #endif
 }
 
 template <typename T>
-__device__ __forceinline__ void keep(T*& address) {
+__device__ __forceinline__ void optimisation_barrier(T*& address) {
 #ifdef __CUDA_ARCH__
   asm volatile("" : "+l"(address));
   __builtin_assume(__isGlobal(address));
@@ -110,16 +112,22 @@ __device__ __forceinline__ void keep(T*& address) {
 }
 
 template <int kSteps>
-__device__ __forceinline__ void keep(Pair<float> (&factor)[kSteps][2]) {
+__device__ __forceinline__ void optimisation_barrier(Pair<float> (&factor)[kSteps][2]) {
 #ifdef __CUDA_ARCH__
 #pragma unroll
   for (int k = 0; k < 2 * kSteps; ++k) asm volatile("" : "+f"(factor[k / 2][k % 2].x), "+f"(factor[k / 2][k % 2].y));
 #endif
 }
 
-// `data` + `count` * `bytes` in global memory, in one instruction.
+template <typename First, typename Second, typename... Others>
+__device__ __forceinline__ void optimisation_barrier(First& first, Second& second, Others&... others) {
+  optimisation_barrier(first);
+  optimisation_barrier(second, others...);
+}
+
+// The pointer `count` * `bytes` behind `data` in global memory, computed in one instruction.
 template <typename T>
-__device__ __forceinline__ T* advanced(T* data, int count, int bytes) {
+__device__ __forceinline__ T* offset_pointer(T* data, int count, int bytes) {
 #ifdef __CUDA_ARCH__
   T* address;
   asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(address) : "r"(count), "r"(bytes), "l"(data));
@@ -133,30 +141,30 @@ __device__ __forceinline__ T* advanced(T* data, int count, int bytes) {
 
 // Sum and maximum over the four lanes of a row.
 __device__ __forceinline__ float quad_sum(float x) {
-  x += __shfl_xor_sync(kAllLanes, x, 1);
-  return x + __shfl_xor_sync(kAllLanes, x, 2);
+  x += __shfl_xor_sync(kFullWarp, x, 1);
+  return x + __shfl_xor_sync(kFullWarp, x, 2);
 }
 
 __device__ __forceinline__ float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
-  return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
+  x = fmaxf(x, __shfl_xor_sync(kFullWarp, x, 1));
+  return fmaxf(x, __shfl_xor_sync(kFullWarp, x, 2));
 }
 
-// Sums of several numbers over the four lanes of a row: lane t gets that of x[t % 2].
+// Two sums over the four lanes of a row: lane t gets the sum of x[t % 2].
 __device__ __forceinline__ float quad_sums(const float (&x)[2], int t) {
   int odd = t % 2;
-  keep(odd);
-  const float own = (odd ? x[1] : x[0]) + __shfl_xor_sync(kAllLanes, odd ? x[0] : x[1], 1);
-  return own + __shfl_xor_sync(kAllLanes, own, 2);
+  optimisation_barrier(odd);
+  const float own = (odd ? x[1] : x[0]) + __shfl_xor_sync(kFullWarp, odd ? x[0] : x[1], 1);
+  return own + __shfl_xor_sync(kFullWarp, own, 2);
 }
 
-// Lane t gets that of x[t].
+// Four sums: lane t gets the sum of x[t].
 __device__ __forceinline__ float quad_sums(const float (&x)[4], int t) {
   int odd = t % 2, upper = t / 2;
-  keep(odd), keep(upper);
-  const float low = (odd ? x[1] : x[0]) + __shfl_xor_sync(kAllLanes, odd ? x[0] : x[1], 1);
-  const float high = (odd ? x[3] : x[2]) + __shfl_xor_sync(kAllLanes, odd ? x[2] : x[3], 1);
-  return (upper ? high : low) + __shfl_xor_sync(kAllLanes, upper ? low : high, 2);
+  optimisation_barrier(odd, upper);
+  const float low = (odd ? x[1] : x[0]) + __shfl_xor_sync(kFullWarp, odd ? x[0] : x[1], 1);
+  const float high = (odd ? x[3] : x[2]) + __shfl_xor_sync(kFullWarp, odd ? x[2] : x[3], 1);
+  return (upper ? high : low) + __shfl_xor_sync(kFullWarp, upper ? low : high, 2);
 }
 
 // Exponentials are powers of two, which is what a GPU computes: exp(x) = power_of_two(kLog2e * x). One instruction,
@@ -176,7 +184,7 @@ __device__ __forceinline__ float reciprocal(float x) {
   return result;
 }
 
-// Address of shared memory as instructions take it.
+// The address of shared memory as PTX instructions take it.
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
@@ -188,7 +196,7 @@ __device__ __forceinline__ void copy_to_shared(void* target, const void* source,
   const uint32_t address = shared_address(target), size = exists ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(address), "l"(source), "r"(size) : "memory");
 #else
-  using Bytes = Vector<uint32_t>;
+  using Bytes = Chunk<uint32_t>;
   *static_cast<Bytes*>(target) = exists ? *static_cast<const Bytes*>(source) : Bytes{};
 #endif
 }
@@ -199,8 +207,8 @@ __device__ __forceinline__ void wait_for_copies() {
 #endif
 }
 
-// Loads four matrices of 8 x 8 half-precision numbers from shared memory: lane l gives the address of a row, row l %
-// 8 of matrix l / 8. Of each matrix a lane gets row g at columns 2t and 2t + 1; if transposed, rows 2t and 2t + 1 at
+// Loads four matrices of 8 x 8 elements in half precision from shared memory: lane l gives the address of row l % 8
+// of matrix l / 8. A lane gets row g at columns 2t and 2t + 1 of each matrix; if transposed, rows 2t and 2t + 1 at
 // column g.
 template <bool kTransposed, typename T>
 __device__ __forceinline__ void load_matrices(Pair<T> (&matrices)[4], const T* row) {
@@ -238,7 +246,7 @@ __device__ __forceinline__ void tensor_core_product(
       : "r"(bits(a[0])), "r"(bits(a[1])), "r"(bits(b)));
 }
 
-// The same, a step of sixteen at once: twice the rate of two steps of eight. Since 8.0.
+// The same for a step of sixteen, at twice the rate of two steps of eight; since compute capability 8.0.
 __device__ __forceinline__ void tensor_core_product(
     float (&c)[4], const Pair<c10::Half> (&a)[2], const Pair<c10::Half> (&next_a)[2], const Pair<c10::Half>& b,
     const Pair<c10::Half>& next_b) {
@@ -283,16 +291,16 @@ __device__ __forceinline__ void tensor_core_product(float (&c)[4], const Pair<fl
   product(high_a, high_b);
 }
 
-// Without tensor cores, in ordinary arithmetic: a row's factors come from its four lanes. Not inlined, because a
-// kernel has up to a hundred of these; arguments and result then pass in registers.
+// The product without tensor cores, in ordinary arithmetic: a row's factors come from its four lanes. It is not
+// inlined, because a kernel has up to a hundred of these; arguments and result then pass in registers.
 struct Accumulator {
   float c[4];
 };
 
 template <typename T>
 __device__ __noinline__ Accumulator plain_product(Accumulator sums, Pair<T> upper, Pair<T> lower, Pair<T> b) {
-  const int lane = threadIdx.x % kLanes, quad = lane & ~3, column = lane % 4 * 2;
-  const auto from = [](const T& x, int source) { return __shfl_sync(kAllLanes, static_cast<float>(x), source); };
+  const int lane = threadIdx.x % kWarpSize, quad = lane & ~3, column = lane % 4 * 2;
+  const auto from = [](const T& x, int source) { return __shfl_sync(kFullWarp, static_cast<float>(x), source); };
 #pragma unroll 1
   for (int t = 0; t < 4; ++t) {
     const float upper_x = from(upper.x, quad + t), upper_y = from(upper.y, quad + t);

@@ -1,11 +1,11 @@
 // ConvGLU's gate on a GPU: convolution, GELU and product in one pass over the tokens.
 //
-// One launch forward, three backward. A lane has two neighbouring channels; a warp goes along a row of tokens with
-// the 3 x 3 window in registers; the warps of a block have rows below each other, so that each finds two of its three
-// rows in the cache. The backward pass computes the convolution again: `features_kernel` gives the gradients of the
-// features and of the convolution's output, and `gate_kernel` takes the latter back through the convolution. The
-// gradients of the parameters are sums over all tokens, in one order, so that results repeat to the last bit: each
-// block adds up what its tile gives, and `sums_kernel` adds up the tiles.
+// The forward pass is one kernel launch, the backward pass three. A lane has two neighbouring channels; a warp goes
+// along a row of tokens with the 3 x 3 window in registers; the warps of a block have rows below each other, so that
+// each finds two of its three rows in the cache. The backward pass computes the convolution again: `features_kernel`
+// gives the gradients of the features and of the convolution's output, and `gate_kernel` takes the latter back
+// through the convolution. The gradients of the parameters are sums over all tokens, in one order, so that results
+// repeat to the last bit: each block adds up what its tile gives, and `sums_kernel` adds up the tiles.
 
 #include "gated_convolution.h"
 
@@ -19,19 +19,14 @@
 namespace bioattn_mm {
 namespace {
 
-constexpr int kWarps = 8, kThreads = kWarps * kLanes;
-constexpr int kColumns = 16;           // of a tile, which has kWarps rows
-constexpr int kChannels = 2 * kLanes;  // of a block
+constexpr int kWarps = 8, kThreads = kWarps * kWarpSize;
+constexpr int kColumns = 16;              // of a tile, which has kWarps rows
+constexpr int kChannels = 2 * kWarpSize;  // of a block
 constexpr int kTaps = 9;
 
-// Sums over the tokens, (tiles, kSums, C): the gradients of the weight, for each tap, of the bias, and of what is
-// added to features and gate.
-enum { kOfBias = kTaps,
-       kOfFeatures,
-       kOfGate,
-       kSums };
-
-int blocks_for(int64_t count, int in_a_block) { return static_cast<int>((count + in_a_block - 1) / in_a_block); }
+// The lines of the sums over the tokens, (tiles, kSums, C): the gradients of the weight, for each tap, of the bias,
+// and of x_bias at the features and at the gate.
+enum { kOfBias = kTaps, kOfFeatures, kOfGate, kSums };
 
 struct Sizes {
   explicit Sizes(const Tensor& x)
@@ -39,18 +34,18 @@ struct Sizes {
         height(static_cast<int>(x.size(1))),
         width(static_cast<int>(x.size(2))),
         channels(static_cast<int>(x.size(3) / 2)),
-        groups(blocks_for(channels, kChannels)),
-        tile_rows(blocks_for(height, kWarps)),
-        tile_columns(blocks_for(width, kColumns)) {}
+        groups(divide_up(channels, kChannels)),
+        tile_rows(divide_up(height, kWarps)),
+        tile_columns(divide_up(width, kColumns)) {}
 
   int tiles() const { return batch * tile_rows * tile_columns; }
   int blocks() const { return tiles() * groups; }
 
   int batch, height, width, channels;
-  int groups, tile_rows, tile_columns;  // how many of them there are
+  int groups, tile_rows, tile_columns;  // numbers of groups of channels, and of tiles
 };
 
-// What the convolution multiplies and adds, in float32; `x_bias` may be null.
+// The parameters, in float32; `x_bias` may be null.
 struct Parameters {
   const float *x_bias, *weight, *bias;  // (2 C), (C, taps), (C)
 };
@@ -60,7 +55,7 @@ struct Channels {
   float of[2];
 };
 
-// The same as they are in memory: of half precision one register.
+// Two neighbouring channels as they are in memory; in half precision they fit one register.
 template <typename T>
 using Raw = std::conditional_t<sizeof(T) == 2, uint32_t, Pair<T>>;
 
@@ -88,10 +83,10 @@ __device__ __forceinline__ void store(T* address, const Channels& x) {
   *reinterpret_cast<Pair<T>*>(address) = make_pair<T>(x.of[0], x.of[1]);
 }
 
-// Where a thread computes: a piece of a row of tokens, and two channels.
+// The part of a thread: a piece of a row of tokens, and two channels.
 struct Place {
   __device__ __forceinline__ explicit Place(const Sizes& s) {
-    const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes, block = blockIdx.x;
+    const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize, block = blockIdx.x;
     first_channel = block % s.groups * kChannels, tile = block / s.groups;
     channel = first_channel + 2 * lane;
     first = tile % s.tile_columns * kColumns, end = first + kColumns < s.width ? first + kColumns : s.width;
@@ -101,21 +96,22 @@ struct Place {
   }
 
   int first_channel, tile;       // of the block
-  int channel, row, first, end;  // of the thread; the columns are first ... end - 1
+  int channel, row, first, end;  // of the thread, whose columns are first ... end - 1
   int64_t token;                 // index of its row's first token
   bool exists;
 };
 
-// The taps of a lane's channels. The block stages them all at once: in memory those of neighbouring lanes are apart.
+// The taps of a lane's channels. The block loads all of them through shared memory, because the taps of neighbouring
+// lanes are apart in global memory.
 template <bool kReversed>
 struct Taps {
-  // All threads of the block call it. `shared` holds kChannels * kTaps numbers.
+  // All threads of the block call it. `shared` holds kChannels * kTaps elements.
   __device__ __forceinline__ Taps(const float* weight, float* shared, const Place& place, const Sizes& s) {
     const int count = (s.channels - place.first_channel) * kTaps;
     const float* const source = weight + int64_t(place.first_channel) * kTaps;
     for (int i = threadIdx.x; i < kChannels * kTaps; i += kThreads) shared[i] = i < count ? source[i] : 0.0f;
     __syncthreads();
-    const float* const own = shared + threadIdx.x % kLanes * 2 * kTaps;
+    const float* const own = shared + threadIdx.x % kWarpSize * 2 * kTaps;
 #pragma unroll
     for (int tap = 0; tap < kTaps; ++tap) {
       const int place = kReversed ? kTaps - 1 - tap : tap;
@@ -135,7 +131,7 @@ struct Row {
   int stride;
 };
 
-// Of tokens of `stride` channels, those that a thread has when it begins with the channel `first_channel`.
+// A thread's row of tokens with `stride` channels. Its channels are counted from `first_channel` on.
 template <typename T>
 __device__ __forceinline__ Row<T> row_of(T* tokens, int stride, int first_channel, const Place& place) {
   return {tokens + place.token * stride + first_channel + place.channel, stride};
@@ -150,8 +146,8 @@ struct Column {
 // The 3 x 3 tokens around one that moves along a row. Outside of the image they are zero.
 template <typename T>
 struct Window {
-  __device__ __forceinline__ Window(const Row<const T>& row, const Channels& added, const Place& place,
-                                    const Sizes& s)
+  __device__ __forceinline__
+  Window(const Row<const T>& row, const Channels& added, const Place& place, const Sizes& s)
       : width(s.width), added(added) {
 #pragma unroll
     for (int k = 0; k < 3; ++k) {
@@ -163,7 +159,7 @@ struct Window {
     push(load(place.first), place.first);
   }
 
-  // Outside of the image it loads others: the value is not used.
+  // Outside of the image it loads some other column, whose elements are not used.
   __device__ __forceinline__ Column<T> load(int column) const {
     Column<T> loaded;
     const int inside = min(max(column, 0), width - 1);
@@ -172,7 +168,7 @@ struct Window {
     return loaded;
   }
 
-  // Moves by one, to where `column` is the last of the three; it has been loaded.
+  // Moves the window by one column: `loaded` is its new last column.
   __device__ __forceinline__ void push(const Column<T>& loaded, int column) {
     const bool inside = column >= 0 && column < width;
 #pragma unroll
@@ -192,9 +188,9 @@ struct Window {
   Channels x[3][3] = {};
 };
 
-// Goes along a piece of a row. What a column needs is loaded while the one before is computed, for memory answers
-// late. After three columns the window has the same registers again: with as many in a round of the loop none is
-// copied.
+// Goes along a piece of a row. Each column is loaded while the one before is computed, to hide the latency of the
+// memory. After three columns the window has the same registers again, so that a loop with three columns in a round
+// copies none.
 template <int kInARound, typename Load, typename Step>
 __device__ __forceinline__ void walk(const Place& place, const Load& load, const Step& step) {
   auto next = load(place.first);
@@ -206,7 +202,7 @@ __device__ __forceinline__ void walk(const Place& place, const Load& load, const
   }
 }
 
-// What the convolution gives for one of the channels.
+// The convolution at one of the channels.
 template <bool kReversed, typename T>
 __device__ __forceinline__ float convolved(
     const Taps<kReversed>& taps, const Window<T>& window, const Channels& bias, int channel) {
@@ -244,9 +240,7 @@ __global__ void __launch_bounds__(kThreads)
     Column<T> gate;
     Raw<T> feature;
   };
-  const auto load_column = [&](int column) {
-    return Loaded{gate.load(column + 1), load_raw(features.at(column))};
-  };
+  const auto load_column = [&](int column) { return Loaded{gate.load(column + 1), load_raw(features.at(column))}; };
   walk<3>(place, load_column, [&](int column, const Loaded& loaded) {
     gate.push(loaded.gate, column + 1);
     const Channels feature = channels_of<T>(loaded.feature);
@@ -264,7 +258,7 @@ __global__ void __launch_bounds__(kThreads)
 template <int kCount>
 __device__ __forceinline__ void store_sums(
     const Channels (&sums)[kCount], float* shared, float* parts, int first_line, const Place& place, const Sizes& s) {
-  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
 #pragma unroll
   for (int k = 0; k < kCount; ++k) store(shared + (k * kWarps + warp) * kChannels + 2 * lane, sums[k]);
   __syncthreads();
@@ -278,8 +272,8 @@ __device__ __forceinline__ void store_sums(
   }
 }
 
-// Gradients of the features, (B, H, W, 2 C) with those of the gate, and of the convolution's output, (B, H, W, C);
-// and all sums but that of the gate.
+// Writes the gradients of the features, in (B, H, W, 2 C) beside those of the gate, and of the convolution's output,
+// (B, H, W, C), and all sums but that of the gate.
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 2) features_kernel(
     const T* __restrict__ grad_output, const T* __restrict__ x, Parameters parameters, T* __restrict__ grad_x,
@@ -304,7 +298,7 @@ __global__ void __launch_bounds__(kThreads, 2) features_kernel(
     const auto load_column = [&](int column) {
       return Loaded{gate.load(column + 1), load_raw(features.at(column)), load_raw(gradients.at(column))};
     };
-    // A third would not fit the registers.
+    // Three columns in a round would not fit the registers.
     walk<2>(place, load_column, [&](int column, const Loaded& loaded) {
       gate.push(loaded.gate, column + 1);
       const Channels feature = channels_of<T>(loaded.feature), grad = channels_of<T>(loaded.grad);
@@ -326,7 +320,8 @@ __global__ void __launch_bounds__(kThreads, 2) features_kernel(
   store_sums(sums, reinterpret_cast<float*>(shared + kTapsBytes), parts, 0, place, s);
 }
 
-// Gradient of the gate, (B, H, W, 2 C) with that of the features: the convolution transposed, its taps in reverse.
+// Writes the gradient of the gate, in (B, H, W, 2 C) beside that of the features, by the transposed convolution,
+// whose taps are reversed.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) gate_kernel(
     const T* __restrict__ grad_convolution, const float* weight, T* __restrict__ grad_x, float* __restrict__ parts,
@@ -359,9 +354,9 @@ struct GradientsOf {
 
 // A block adds up one line of the parts over the tiles, each warp every kWarps-th of them; a lane has a channel.
 __global__ void __launch_bounds__(kThreads) sums_kernel(const float* parts, int tiles, GradientsOf grad, Sizes s) {
-  auto& shared = *reinterpret_cast<float (*)[kWarps][kLanes]>(block_memory());
-  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
-  const int line = blockIdx.y, channel = blockIdx.x * kLanes + lane;
+  auto& shared = *reinterpret_cast<float (*)[kWarps][kWarpSize]>(block_memory());
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  const int line = blockIdx.y, channel = blockIdx.x * kWarpSize + lane;
   float sum = 0;
 #pragma unroll 8
   for (int tile = warp; tile < tiles && channel < s.channels; tile += kWarps)
@@ -378,13 +373,13 @@ __global__ void __launch_bounds__(kThreads) sums_kernel(const float* parts, int 
     grad.x_bias[line == kOfGate ? channel : s.channels + channel] = sum;
 }
 
-// Contiguous, and with pairs of channels where they can be loaded at once.
+// The tensor as the kernels read it: contiguous, and aligned so that two channels can be loaded at once.
 Tensor in_pairs(const Tensor& tensor) {
   const Tensor dense = tensor.contiguous();
   return reinterpret_cast<uintptr_t>(dense.const_data_ptr()) % (2 * dense.element_size()) ? dense.clone() : dense;
 }
 
-// Parameters ready for the kernels, which have to live as long as the pointers to them.
+// The parameters as the kernels read them. They have to live as long as the pointers to them.
 struct DenseParameters {
   DenseParameters(const std::optional<Tensor>& given_x_bias, const Tensor& weight, const Tensor& bias)
       : weight(weight.contiguous()), bias(in_pairs(bias)) {
@@ -400,7 +395,7 @@ struct DenseParameters {
   Tensor x_bias, weight, bias;
 };
 
-// Calls function(T()) with the type of x's numbers.
+// Calls function(T()) with the type of x's elements.
 template <typename Function>
 void for_dtype(const Tensor& x, const Function& function) {
   if (x.scalar_type() == kFloat) return function(float());
@@ -412,8 +407,7 @@ void for_dtype(const Tensor& x, const Function& function) {
 }
 
 void check_channels(const Tensor& x) {
-  check_value(
-      x.size(3) % 4 == 0, "gated_convolution on CUDA takes an even number of channels, got ", x.size(3) / 2);
+  check_value(x.size(3) % 4 == 0, "gated_convolution on CUDA takes an even number of channels, got ", x.size(3) / 2);
 }
 
 }  // namespace
@@ -452,17 +446,19 @@ GatedConvolutionGradients gated_convolution_backward_cuda(
   for_dtype(x, [&](auto zero) {
     using T = decltype(zero);
     const Parameters pointers = parameters.pointers();
-    launch(features_kernel<T>, dim3(s.blocks()), kThreads, shared_bytes(kOfFeatures + 1),
-           grad_output.const_data_ptr<T>(), x.const_data_ptr<T>(), pointers, grad_x.mutable_data_ptr<T>(),
-           grad_convolution.mutable_data_ptr<T>(), parts.mutable_data_ptr<float>(), s);
+    launch(
+        features_kernel<T>, dim3(s.blocks()), kThreads, shared_bytes(kOfFeatures + 1),
+        grad_output.const_data_ptr<T>(), x.const_data_ptr<T>(), pointers, grad_x.mutable_data_ptr<T>(),
+        grad_convolution.mutable_data_ptr<T>(), parts.mutable_data_ptr<float>(), s);
     launch(
         gate_kernel<T>, dim3(s.blocks()), kThreads, shared_bytes(1), grad_convolution.const_data_ptr<T>(),
         pointers.weight, grad_x.mutable_data_ptr<T>(), parts.mutable_data_ptr<float>(), s);
   });
-  const GradientsOf grad{grad_x_bias.mutable_data_ptr<float>(), grad_weight.mutable_data_ptr<float>(),
-                         grad_bias.mutable_data_ptr<float>()};
+  const GradientsOf grad{
+      grad_x_bias.mutable_data_ptr<float>(), grad_weight.mutable_data_ptr<float>(),
+      grad_bias.mutable_data_ptr<float>()};
   launch(
-      sums_kernel, dim3(blocks_for(s.channels, kLanes), kSums), kThreads, sizeof(float[kWarps][kLanes]),
+      sums_kernel, dim3(divide_up(s.channels, kWarpSize), kSums), kThreads, sizeof(float[kWarps][kWarpSize]),
       parts.const_data_ptr<float>(), s.tiles(), grad, s);
   return {grad_x, grad_x_bias, grad_weight, grad_bias};
 }

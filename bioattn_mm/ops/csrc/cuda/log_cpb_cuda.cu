@@ -1,8 +1,8 @@
 // Table of the log-spaced position bias on a GPU: the hidden activations stay in registers.
 //
-// One launch forward, two backward, whatever the size. Every sum has one order, so results repeat to the last bit: a
-// thread adds up an element of the table over the hidden units. The gradients of the parameters are sums over the
-// whole table: `parts_kernel` adds up each row of it, `gradients_kernel` the rows.
+// The forward pass is one kernel launch, the backward pass two, whatever the size. Every sum has one order, so that
+// results repeat to the last bit: a thread adds up an element of the table over the hidden units. The gradients of
+// the parameters are sums over the whole table: `parts_kernel` adds up each row of it, `gradients_kernel` the rows.
 
 #include "log_cpb.h"
 
@@ -12,15 +12,15 @@
 namespace bioattn_mm {
 namespace {
 
-constexpr int kWarps = 8, kThreads = kWarps * kLanes;
-constexpr int kHeads = 4;   // computed at a time with one activation
+constexpr int kWarps = 8, kThreads = kWarps * kWarpSize;
+constexpr int kHeads = 4;   // heads that share the computation of an activation
 constexpr int kUnits = 64;  // hidden units that a block of the forward pass stages at a time
 
 struct Sizes {
   int rows, columns, hidden, heads;
 };
 
-// What belongs to one group of heads, loaded at once.
+// The elements of one group of heads, loaded at once.
 template <typename T>
 struct alignas(16) Group {
   T of_head[kHeads];
@@ -32,7 +32,7 @@ struct Inputs {
   const T *hidden_weight, *hidden_bias;  // (hidden, 2), (hidden)
   const T* weight;                       // (heads, hidden)
 
-  // The two terms of a hidden unit, whose sum relu takes.
+  // A hidden unit is relu of the sum of these two terms.
   __device__ __forceinline__ T of_row(int row, int unit) const {
     return vertical[row] * hidden_weight[2 * unit] + hidden_bias[unit];
   }
@@ -47,25 +47,24 @@ __device__ __forceinline__ T relu(T x) {
   return x < T(0) ? T(0) : x;
 }
 
-// A block computes kWarps rows and kLanes columns of the table for one group of heads: a warp has a row, a lane a
+// A block computes kWarps rows and kWarpSize columns of the table for one group of heads: a warp has a row, a lane a
 // column. Beyond the edges there are zeros.
 template <typename T>
 struct TableMemory {
   Group<T> weight[kUnits];
   T row[kWarps][kUnits];
-  T column[kUnits][kLanes + 1];  // no two lanes that store a column have the same bank
+  T column[kUnits][kWarpSize + 1];  // no two lanes that store a column have the same bank
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    table_kernel(const Inputs<T> inputs, const T* bias, T* table, Sizes s) {
+__global__ void __launch_bounds__(kThreads) table_kernel(const Inputs<T> inputs, const T* bias, T* table, Sizes s) {
   auto& shared = *reinterpret_cast<TableMemory<T>*>(block_memory());
-  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
-  const int first_column = blockIdx.x * kLanes, first_row = blockIdx.y * kWarps, first_head = blockIdx.z * kHeads;
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  const int first_column = blockIdx.x * kWarpSize, first_row = blockIdx.y * kWarps, first_head = blockIdx.z * kHeads;
   T sum[kHeads] = {};
   for (int first = 0; first < s.hidden; first += kUnits) {
     // Neighbours in a warp load neighbours in memory: hidden units of one row, column or head.
-    for (int i = threadIdx.x; i < kLanes * kUnits; i += kThreads) {
+    for (int i = threadIdx.x; i < kWarpSize * kUnits; i += kThreads) {
       const int unit = i % kUnits, column = i / kUnits;
       const bool exists = first_column + column < s.columns && first + unit < s.hidden;
       shared.column[unit][column] = exists ? inputs.of_column(first_column + column, first + unit) : T(0);
@@ -100,10 +99,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// What a row of the table gives to the gradients, (rows, heads + 2, hidden + 1). The first lines are the gradients of
-// the weight, for each head, with that of the bias behind those of its hidden units: it is the weight of one more
-// unit, whose activation is always 1. The last two lines are sums of the gradients of what relu takes, as they are
-// and multiplied by the column's coordinate; they have no value for the unit more.
+// The parts that the rows of the table contribute to the gradients, (rows, heads + 2, hidden + 1). The first lines
+// are the gradients of the weight, for each head, with that of the bias behind those of its hidden units: it is the
+// weight of one more unit, whose activation is always 1. The last two lines are sums of the gradients of the inputs
+// of relu, as they are and multiplied by the column's coordinate; they have no element for the additional unit.
 struct PartSizes {
   int lines, units;
 };
@@ -111,19 +110,19 @@ struct PartSizes {
 PartSizes part_sizes(const Sizes& s) { return {s.heads + 2, s.hidden + 1}; }
 
 // A warp has a row of the table, a lane a hidden unit. The block goes through the groups of heads and, in each,
-// through the columns, of which it stages kLanes at a time.
+// through the columns, of which it stages kWarpSize at a time.
 template <typename T>
 struct PartsMemory {
-  Group<T> grad_table[kWarps][kLanes];
-  T coordinate[kLanes];
+  Group<T> grad_table[kWarps][kWarpSize];
+  T coordinate[kWarpSize];
 };
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     parts_kernel(const T* grad_table, const Inputs<T> inputs, T* parts, Sizes s, PartSizes p) {
   auto& shared = *reinterpret_cast<PartsMemory<T>*>(block_memory());
-  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
-  const int first_row = blockIdx.y * kWarps, row = first_row + warp, unit = blockIdx.x * kLanes + lane;
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  const int first_row = blockIdx.y * kWarps, row = first_row + warp, unit = blockIdx.x * kWarpSize + lane;
   const bool exists = row < s.rows && unit < s.hidden, is_stored = row < s.rows && unit < p.units;
   const T term = exists ? inputs.of_row(row, unit) : T(1);
   const T slope = exists ? inputs.hidden_weight[2 * unit + 1] : T(0);
@@ -135,19 +134,20 @@ __global__ void __launch_bounds__(kThreads)
     for (int k = 0; k < kHeads; ++k)
       weight[k] =
           exists && first_head + k < s.heads ? inputs.weight[int64_t(first_head + k) * s.hidden + unit] : T(0);
-    for (int first = 0; first < s.columns; first += kLanes) {
+    for (int first = 0; first < s.columns; first += kWarpSize) {
       const int count = s.columns - first;
-      for (int i = threadIdx.x; i < kWarps * kLanes * kHeads; i += kThreads) {
+      for (int i = threadIdx.x; i < kWarps * kWarpSize * kHeads; i += kThreads) {
         // Neighbours in a warp load neighbours in memory.
-        const int column = i % kLanes, local = i / kLanes % kWarps, k = i / (kLanes * kWarps), head = first_head + k;
+        const int column = i % kWarpSize, local = i / kWarpSize % kWarps, k = i / (kWarpSize * kWarps),
+                  head = first_head + k;
         const bool inside = column < count && first_row + local < s.rows && head < s.heads;
         shared.grad_table[local][column].of_head[k] =
             inside ? grad_table[(int64_t(head) * s.rows + first_row + local) * s.columns + first + column] : T(0);
       }
-      if (threadIdx.x < kLanes && lane < count) shared.coordinate[lane] = inputs.horizontal[first + lane];
+      if (threadIdx.x < kWarpSize && lane < count) shared.coordinate[lane] = inputs.horizontal[first + lane];
       __syncthreads();
 #pragma unroll 4
-      for (int column = 0; column < kLanes && column < count; ++column) {
+      for (int column = 0; column < kWarpSize && column < count; ++column) {
         const T coordinate = shared.coordinate[column];
         const T activation = relu(term + coordinate * slope);
         const Group<T> grad = shared.grad_table[warp][column];
@@ -182,9 +182,9 @@ struct GradientsOf {
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     gradients_kernel(const T* parts, const T* vertical, GradientsOf<T> grad, Sizes s, PartSizes p) {
-  auto& shared = *reinterpret_cast<T(*)[2][kWarps][kLanes]>(block_memory());
-  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
-  const int line = blockIdx.y, unit = blockIdx.x * kLanes + lane;
+  auto& shared = *reinterpret_cast<T(*)[2][kWarps][kWarpSize]>(block_memory());
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  const int line = blockIdx.y, unit = blockIdx.x * kWarpSize + lane;
   T sum = 0, sum_of_products = 0;
 #pragma unroll 4
   for (int row = warp; row < s.rows && unit < p.units; row += kWarps) {
@@ -211,8 +211,6 @@ __global__ void __launch_bounds__(kThreads)
     grad.hidden_weight[2 * unit + 1] = sum;
   }
 }
-
-int blocks_for(int count, int in_a_block) { return (count + in_a_block - 1) / in_a_block; }
 
 Sizes sizes_of(const Tensor& vertical, const Tensor& horizontal, const Tensor& weight) {
   return {
@@ -251,7 +249,7 @@ Tensor log_cpb_table_forward_cuda(
   const Contiguous inputs(vertical, horizontal, hidden_weight, hidden_bias, weight);
   const Tensor bias = any_bias.contiguous();
   Tensor table = empty({s.heads, s.rows, s.columns}, vertical.options());
-  const dim3 blocks(blocks_for(s.columns, kLanes), blocks_for(s.rows, kWarps), blocks_for(s.heads, kHeads));
+  const dim3 blocks(divide_up(s.columns, kWarpSize), divide_up(s.rows, kWarps), divide_up(s.heads, kHeads));
   dispatch<float, double>(vertical.scalar_type(), [&](auto zero) {
     using scalar_t = decltype(zero);
     launch(
@@ -273,19 +271,19 @@ LogCPBGradients log_cpb_table_backward_cuda(
   const Tensor parts = empty({s.rows, p.lines, p.units}, options);
   Tensor grad_hidden_weight = empty({s.hidden, 2}, options), grad_hidden_bias = empty({s.hidden}, options);
   Tensor grad_weight = empty({s.heads, s.hidden}, options), grad_bias = empty({s.heads}, options);
-  const int unit_blocks = blocks_for(p.units, kLanes);
+  const int unit_blocks = divide_up(p.units, kWarpSize);
   dispatch<float, double>(vertical.scalar_type(), [&](auto zero) {
     using scalar_t = decltype(zero);
     using T = scalar_t;
     const Inputs<T> pointers = inputs.pointers<T>();
     launch(
-        parts_kernel<T>, dim3(unit_blocks, blocks_for(s.rows, kWarps)), kThreads, sizeof(PartsMemory<T>),
+        parts_kernel<T>, dim3(unit_blocks, divide_up(s.rows, kWarps)), kThreads, sizeof(PartsMemory<T>),
         grad_table.const_data_ptr<T>(), pointers, parts.mutable_data_ptr<T>(), s, p);
     const GradientsOf<T> grad{
         grad_hidden_weight.mutable_data_ptr<T>(), grad_hidden_bias.mutable_data_ptr<T>(),
         grad_weight.mutable_data_ptr<T>(), grad_bias.mutable_data_ptr<T>()};
     launch(
-        gradients_kernel<T>, dim3(unit_blocks, p.lines), kThreads, sizeof(T[2][kWarps][kLanes]),
+        gradients_kernel<T>, dim3(unit_blocks, p.lines), kThreads, sizeof(T[2][kWarps][kWarpSize]),
         parts.const_data_ptr<T>(), pointers.vertical, grad, s, p);
   });
   return {grad_hidden_weight, grad_hidden_bias, grad_weight, grad_bias};

@@ -33,7 +33,7 @@ CosineGradients cosine_attention_backward(
   return cosine_attention_backward_cuda(grad_output, inputs, output, shaped, rounding);
 }
 
-// Compute capabilities, such as "8.0 9.0+PTX".
+// The compute capabilities that the operators were compiled for, such as "8.0 9.0+PTX".
 std::string cuda_architectures() { return BIOATTN_CUDA_ARCHITECTURES; }
 
 // The release of CUDA that the operators were compiled with, and the last one that the driver runs, such as 13000 and
@@ -55,19 +55,16 @@ STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CompositeExplicitAutograd, library) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CUDA, library) {
-  library.impl("aggregated_attention", boxed<checked<check_aggregated_attention, aggregated_attention_forward_cuda>>);
+  library.impl("aggregated_attention", boxed<aggregated_attention_forward_cuda, check_aggregated_attention>);
   library.impl(
-      "aggregated_attention_backward",
-      boxed<checked<check_aggregated_attention_backward, aggregated_attention_backward>>);
-  library.impl("cosine_attention", boxed<checked<check_cosine_attention, cosine_attention_forward>>);
+      "aggregated_attention_backward", boxed<aggregated_attention_backward, check_aggregated_attention_backward>);
+  library.impl("cosine_attention", boxed<cosine_attention_forward, check_cosine_attention>);
+  library.impl("cosine_attention_backward", boxed<cosine_attention_backward, check_cosine_attention_backward>);
+  library.impl("gated_convolution", boxed<gated_convolution_forward_cuda, check_gated_convolution>);
   library.impl(
-      "cosine_attention_backward", boxed<checked<check_cosine_attention_backward, cosine_attention_backward>>);
-  library.impl("gated_convolution", boxed<checked<check_gated_convolution, gated_convolution_forward_cuda>>);
-  library.impl(
-      "gated_convolution_backward",
-      boxed<checked<check_gated_convolution_backward, gated_convolution_backward_cuda>>);
-  library.impl("log_cpb_table", boxed<checked<check_log_cpb_table, log_cpb_table_forward_cuda>>);
-  library.impl("log_cpb_table_backward", boxed<checked<check_log_cpb_table_backward, log_cpb_table_backward_cuda>>);
+      "gated_convolution_backward", boxed<gated_convolution_backward_cuda, check_gated_convolution_backward>);
+  library.impl("log_cpb_table", boxed<log_cpb_table_forward_cuda, check_log_cpb_table>);
+  library.impl("log_cpb_table_backward", boxed<log_cpb_table_backward_cuda, check_log_cpb_table_backward>);
   SlidingWindow<window_products_cuda, window_sums_cuda>::add_to(library);
 }
 

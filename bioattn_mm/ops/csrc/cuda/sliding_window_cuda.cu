@@ -11,23 +11,23 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Neighbours in memory, loaded and stored at once.
+// Elements that are neighbours in memory, loaded and stored at once.
 template <typename T, int kCount>
-struct alignas(kCount * sizeof(T)) Vector {
+struct alignas(kCount * sizeof(T)) Neighbours {
   T x[kCount];
 };
 
 // One row of tokens for each blockIdx.x, counted through all images; blockIdx.y and threadIdx.x give the element.
 dim3 blocks_for(const WindowSizes<int>& s, int64_t last_size) {
   const int64_t elements = s.width * s.heads * last_size;
-  return dim3(s.batch * s.height, (elements + kThreads - 1) / kThreads);
+  return dim3(s.batch * s.height, divide_up(elements, kThreads));
 }
 
 __device__ __forceinline__ int element_of_row() { return blockIdx.y * kThreads + threadIdx.x; }
 
 template <int kCount, typename T>
-__global__ void __launch_bounds__(kThreads) products_kernel(
-    const T* tokens, const T* others, const T* bias, T* products, WindowSizes<int> s, T outside) {
+__global__ void __launch_bounds__(kThreads)
+    products_kernel(const T* tokens, const T* others, const T* bias, T* products, WindowSizes<int> s, T outside) {
   const int element = element_of_row();
   if (element >= s.width * s.heads * s.offsets) return;
   const int64_t row = blockIdx.x;
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads) products_kernel(
     *target = outside;
     return;
   }
-  using Channels = Vector<T, kCount>;
+  using Channels = Neighbours<T, kCount>;
   const auto* token = reinterpret_cast<const Channels*>(tokens + ((row * s.width + j) * s.heads + head) * s.channels);
   const auto* other =
       reinterpret_cast<const Channels*>(others + (((row + dy) * s.width + x) * s.heads + head) * s.channels);
@@ -54,20 +54,20 @@ __global__ void __launch_bounds__(kThreads) products_kernel(
 }
 
 template <int kCount, typename T>
-__global__ void __launch_bounds__(kThreads, 4) sums_kernel(
-    const T* weights, const T* tokens, T* sums, WindowSizes<int> s, bool transposed) {
+__global__ void __launch_bounds__(kThreads, 4)
+    sums_kernel(const T* weights, const T* tokens, T* sums, WindowSizes<int> s, bool transposed) {
   const int vectors = s.channels / kCount, element = element_of_row();
   if (element >= s.width * s.heads * vectors) return;
   const int64_t row = blockIdx.x;
   const int first = element % vectors * kCount, head = element / vectors % s.heads, j = element / vectors / s.heads;
   const int i = static_cast<int>(blockIdx.x) % s.height, margin = s.window / 2;
   const int64_t token = (row * s.width + j) * s.heads + head;
-  using Channels = Vector<T, kCount>;
+  using Channels = Neighbours<T, kCount>;
   using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
   Sum sum[kCount] = {};
   for (int dy = 0; dy < s.window; ++dy) {
     if (i + dy < margin || i + dy >= margin + s.height) continue;
-#pragma unroll 1  // others would not fit the registers
+#pragma unroll 1  // more would not fit the registers
     for (int dx = 0; dx < s.window; ++dx) {
       if (j + dx < margin || j + dx >= margin + s.width) continue;
       const int offset = dy * s.window + dx;

@@ -17,8 +17,8 @@ struct DeviceGuard {
 };
 
 template <typename... Parameters, typename... Arguments>
-void launch(void (*kernel)(Parameters...), dim3 blocks, int threads, size_t shared_bytes,
-            const Arguments&... arguments) {
+void launch(
+    void (*kernel)(Parameters...), dim3 blocks, int threads, size_t shared_bytes, const Arguments&... arguments) {
   TORCH_CHECK(shared_bytes <= cuda_on_cpu::kSharedBytes, shared_bytes, " bytes of shared memory");
   TORCH_CHECK(blocks.y < 1 << 16 && blocks.z < 1 << 16, "too many blocks: ", blocks.y, " and ", blocks.z);
   if (blocks.x == 0 || blocks.y == 0 || blocks.z == 0) return;
