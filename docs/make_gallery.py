@@ -26,8 +26,9 @@ from PIL import Image
 DOCS = Path(__file__).parent
 PAGES = ('gallery.md', *(f'systems/{name}.md' for name in ('transnext', 'convit', 'pervit', 'gab', 'vars')))
 OUT = 'work_dirs/gallery'
+RESULTS = 'work_dirs/results'  # models that are trained on data that not everybody has
 # Drawings get fewer colours until they are as small as the first of these, and must be as small as the second.
-WANTED_BYTES, MAX_BYTES = 150_000, 300_000
+WANTED_BYTES, MAX_BYTES = 250_000, 300_000
 COLORS = (256, 128, 64, 32)
 NEARLY_WHITE = 248
 
@@ -61,6 +62,9 @@ def main() -> None:
         sys.exit(f'error: no picture {" ".join(set(names) - set(known))}: expected some of {" ".join(known)}')
     for step in steps:
         if step.out and names and step.out.name not in names:
+            continue
+        if any(word.startswith(RESULTS) and not (DOCS.parent / word).exists() for word in step.command):
+            print(f'{step.picture.name} stays as it is: the page says how its models in {RESULTS} are trained')
             continue
         if step.out and names:
             shutil.rmtree(DOCS.parent / step.out, ignore_errors=True)
