@@ -29,7 +29,9 @@ def stated(system: str) -> dict[str, dict]:
 def test_varies_a_backbone_and_nothing_else(name: str) -> None:
     path = NAMES[name]
     lines = (ROOT / path).read_text().splitlines()
-    (base,) = re.findall(r"^_base_ = '(.*)'$", '\n'.join(lines), flags=re.MULTILINE)
+    (written,) = re.findall(r'^_base_ = (.*)$', '\n'.join(lines), flags=re.MULTILINE)
+    base, *backbones = re.findall("'(.*?)'", written)
+    assert all(name.startswith('../../_base_/backbones/') for name in backbones)
     base = Path(normpath(path.parent / base))
     config, inherited = parse(path).to_dict(), parse(base).to_dict()
     varied, own = config['model'].pop('backbone'), inherited['model'].pop('backbone', None)
