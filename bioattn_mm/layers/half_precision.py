@@ -27,8 +27,9 @@ class LayerNorm(nn.LayerNorm):
 
 def takes_bfloat16(device: str) -> bool:
     """Whether `LayerNorm` takes bfloat16 on a device."""
-    is_enabled = device == 'cuda' and torch.is_autocast_enabled(device)
-    return is_enabled and torch.get_autocast_dtype(device) == torch.bfloat16
+    # The device last, which is unknown where torch.fx traces the layer.
+    is_enabled = torch.is_autocast_enabled('cuda') and torch.get_autocast_dtype('cuda') == torch.bfloat16
+    return is_enabled and device == 'cuda'
 
 
 class Copies(torch.autograd.Function):

@@ -43,11 +43,13 @@ def record_attention(backbone: nn.Module, x: Tensor) -> list[Recording]:
 
     handles = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer in names]
     try:
-        # Not its outputs, which of a classifier have no grid.
-        grids = [tuple(grid) for _, grid in backbone.iterate_stages(x)]
+        outputs = backbone(x)
     finally:
         for handle in handles:
             handle.remove()
+    grids = [tuple(output.shape[2:]) for output in outputs if output.dim() == 4]
+    if not grids:  # the outputs of a classifier have none
+        grids = [tuple(grid) for _, grid in backbone.iterate_stages(x)]
     return [
         Recording(names[layer], layer, positional, keywords, _grid_of(positional, grids), backbone)
         for layer, positional, keywords in inputs

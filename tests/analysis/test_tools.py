@@ -101,7 +101,7 @@ def test_maps_of_several_layers_and_models(images: Path, tmp_path: Path, tool: I
     tool(tmp_path, MAPS, second, '--layer', 0, -1, '--out', tmp_path / 'layers', *options)
     tool(tmp_path, MAPS, first, '--layer', 2, '--compare', second, '--out', tmp_path / 'models', *options)
     received = ('--part', 'received', '--corrupt', 'fog:1', '--compare', write_config(tmp_path, 'VARS'))
-    tool(tmp_path, MAPS, first, '--layer', 2, *received, '--out', tmp_path / 'received', *options)
+    tool(tmp_path, MAPS, first, '--layer', 1, *received, '--out', tmp_path / 'received', *options)
     results = json.loads((tmp_path / 'received' / 'attention_maps.json').read_text())['images']
     attention, vars_ = (next(m for m in result['maps'] if m['name'] == 'received') for result in results[::2])
     # Of a softmax the tokens get 1 in all, of VARS any strength.

@@ -199,7 +199,7 @@ def number_of(text: str) -> float:
 
 def setting_of(config: Config, key: str) -> float:
     """A number in a config by its dotted key."""
-    value = config
+    value = config.to_dict()
     for part in key.split('.'):
         value = value.get(part) if isinstance(value, dict) else None
     if not isinstance(value, (int, float)):
