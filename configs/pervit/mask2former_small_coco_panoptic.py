@@ -1,4 +1,8 @@
 # Mask2Former with PerViT-Small on COCO, panoptic segmentation, 50 epochs.
 # Weights: the authors' ImageNet-1k release, to be put into checkpoints/ by hand.
-_base_ = ['../_base_/recipes/plain_mask2former_coco_panoptic.py', '../_base_/backbones/pervit_small.py']
+_base_ = [
+    '../_base_/recipes/plain_mask2former_coco_panoptic.py',
+    '../_base_/backbones/pervit.py',
+    '../_base_/backbones/pervit_small.py',
+]
 model = dict(backbone=_base_.pop('backbone'), neck=dict(in_channels=[320, 368, 464, 464]))

@@ -1,4 +1,4 @@
-# What every config with PerViT shares; the backbones inherit it.
+# What every config with PerViT shares.
 # Printed where the file of weights that a config names is missing.
 weights_source = (
     "the authors' ImageNet-1k release: download it by way of https://github.com/juhongm999/pervit, in a browser, and "

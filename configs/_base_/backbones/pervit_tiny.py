@@ -1,6 +1,5 @@
 # PerViT-Tiny with the authors' ImageNet-1k release.
 # A config takes it out of its bases into its model: `_base_.pop('backbone')`.
-_base_ = './pervit.py'
 backbone = dict(
     type='bioattn_mm.PerViT', arch='tiny', init_cfg=dict(type='Pretrained', checkpoint='checkpoints/pervit_tiny.pth')
 )

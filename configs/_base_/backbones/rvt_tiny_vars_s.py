@@ -1,6 +1,5 @@
 # VARS-S in RVT-Ti, pre-trained on ImageNet-1k.
 # A config takes it out of its bases into its model: `_base_.pop('backbone')`.
-_base_ = './vars.py'
 backbone = dict(
     type='bioattn_mm.VARS',
     arch='rvt-tiny',

@@ -1,4 +1,4 @@
-# What every config with VARS shares; the backbones inherit it.
+# What every config with VARS shares.
 # Printed where the file of weights that a config names is missing.
 weights_source = (
     'of RVT-Ti with VARS-D or VARS-SD, download the ImageNet-1k release of the authors by way of '
