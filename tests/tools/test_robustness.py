@@ -135,15 +135,15 @@ def test_table_of_two_models(done: Path) -> None:
 
 
 def test_setting_that_is_varied(done: Path, workplace: Path, tool: InProcess) -> None:
-    key = 'model.backbone.pretrain_size'  # the unit of the position bias's coordinates
+    key = 'test_dataloader.dataset.indices'
     options = ('--corruptions', 'contrast', '--severities', 5, '--out', 'varied', *IMAGES)
-    tool(workplace, TOOL, SMALL, 'random_0.pth', '--vary', key, 224, 32, *options)
+    tool(workplace, TOOL, SMALL, 'random_0.pth', '--vary', key, 3, 1, *options)
     values = {(row['model'], row['corruption']): row['value'] for row in read(workplace / 'varied')[1]}
-    assert {model for model, _ in values} == {'upernet_small, 224', 'upernet_small, 32'}
-    # 224 is what the model has without the option.
+    assert {model for model, _ in values} == {'upernet_small, 3', 'upernet_small, 1'}
+    # 3 is what `IMAGES` names.
     unvaried = {row['corruption']: row['value'] for row in read(done)[1] if row['model'] == 'upernet_small'}
-    assert all(values['upernet_small, 224', name] == unvaried[name] for name in ('none', 'contrast'))
-    assert values['upernet_small, 224', 'contrast'] != values['upernet_small, 32', 'contrast']
+    assert all(values['upernet_small, 3', name] == unvaried[name] for name in ('none', 'contrast'))
+    assert values['upernet_small, 3', 'contrast'] != values['upernet_small, 1', 'contrast']
     line = tool.refused(workplace, TOOL, SMALL, 'random_0.pth', '--vary', 'model.backbone.none', *options)
     assert line.startswith('error: --vary model.backbone.none: ') and line.endswith(
         'has no such number, so name values'
