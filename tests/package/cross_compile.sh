@@ -4,8 +4,9 @@
 #
 # usage: tests/package/cross_compile.sh PYTHON
 set -euo pipefail
+python=$(command -v "${1:?name a Python that has torch}")
+[[ $python == /* ]] || python=$PWD/$python
 cd "$(dirname "$0")/../../bioattn_mm/ops/csrc"
-python=${1:?name a Python that has torch}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$python" -m pip install --quiet --target "$work" ziglang==0.17.1  # clang with the headers of both systems
