@@ -1,6 +1,5 @@
 """Functions that run in processes of their own, several of them as ranks of one gloo group."""
 
-import gc
 import multiprocessing
 import os
 import runpy
@@ -16,10 +15,6 @@ import torch
 
 import bioattn_mm  # noqa: F401  before a process imports mmdet and mmseg, which need mmcv.ops
 from bioattn_mm.run_config import config_text
-
-# The libraries make millions of objects that stay. Python looks through all of them again and again, which takes 3.5
-# of 37.5 seconds in which tests build models; with this, 0.9 of them. Forked processes take it over.
-gc.set_threshold(20_000, 10, 10)
 
 # Processes are forked from one that has imported the libraries and done nothing else.
 CONTEXT = multiprocessing.get_context('forkserver')

@@ -2,7 +2,7 @@
 
 #include <new>
 
-#if defined(__linux__)
+#if defined(__linux__) && defined(__GLIBCXX__)  // other libraries have them in their headers
 // Whether the process has one thread; 0 says that it may have more.
 extern "C" char __libc_single_threaded;
 char __libc_single_threaded = 0;
