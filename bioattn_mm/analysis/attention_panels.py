@@ -19,7 +19,7 @@ ATTENTION = 'attention'
 LEARNABLE_TOKENS = 'learnable tokens'
 # What TransNeXt would attend to by content alone, were no token pooled: no part of its attention.
 FOVEAL, PERIPHERAL = 'all tokens, content alone', 'pooled tokens, content alone'
-# What each token gets, the mean over all queries; see `attention_received`.
+# The name of the map of what each token gets, the mean over all queries; see `attention_received`.
 RECEIVED = 'received'
 
 

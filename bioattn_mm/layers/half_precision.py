@@ -81,7 +81,7 @@ def _parameters(module: nn.Module, device: str) -> Iterator[tuple[nn.Module, str
             if isinstance(layer, nn.LayerNorm) and not (isinstance(layer, LayerNorm) and takes_bfloat16(device)):
                 continue
             for name, parameter in layer._parameters.items():
-                # What is divided among processes comes when its own module runs.
+                # A parameter that is divided among processes is whole only when its own module runs.
                 is_here = parameter is not None and parameter.numel() and not is_traceable_wrapper_subclass(parameter)
                 if is_here and parameter.dtype == torch.float32 and only in ('', name):
                     yield layer, name

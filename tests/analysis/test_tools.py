@@ -104,7 +104,7 @@ def test_maps_of_several_layers_and_models(images: Path, tmp_path: Path, tool: I
     tool(tmp_path, MAPS, first, '--layer', 1, *received, '--out', tmp_path / 'received', *options)
     results = json.loads((tmp_path / 'received' / 'attention_maps.json').read_text())['images']
     attention, vars_ = (next(m for m in result['maps'] if m['name'] == 'received') for result in results[::2])
-    # Of a softmax the tokens get 1 in all, of VARS any strength.
+    # The tokens get 1 in all from a softmax, and any strength from VARS.
     np.testing.assert_allclose(np.sum(attention['values'], (1, 2)), 1, rtol=1e-4)
     assert np.array(vars_['values']).shape == (2, 4, 6)
     for folder, expected in (

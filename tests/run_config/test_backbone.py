@@ -30,7 +30,7 @@ BACKBONES = {
     },
     'convnext_atto': NARROW,
 }
-# Of the frameworks: what the small images take, and smaller heads, which are the libraries'.
+# The options of each framework for small images, and for smaller heads, which are the libraries'.
 OPTIONS = dict(
     mask_rcnn={'model.roi_head.bbox_head.fc_out_channels': 64, 'model.roi_head.mask_head.num_convs': 1},
     dino={'model.num_queries': 20, 'model.encoder.num_layers': 2, 'model.decoder.num_layers': 2},

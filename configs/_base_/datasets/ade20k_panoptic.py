@@ -2,7 +2,7 @@
 # tools/convert_ade20k.py writes.
 _base_ = './ade20k_instance.py'
 dataset_type = 'ADE20KPanopticDataset'
-# As for instances, without the filter: an image may have stuff alone.
+# The pipeline is that of instances without the filter, because an image may have stuff alone.
 train_pipeline = [
     _base_.train_pipeline[0],
     dict(type='bioattn_mm.CheckedLoadPanopticAnnotations', with_bbox=True, with_mask=True, with_seg=True),

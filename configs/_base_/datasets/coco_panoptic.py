@@ -2,7 +2,7 @@
 # annotations from https://cocodataset.org. The instances are rated by their own annotations, too.
 _base_ = './coco_instance_jitter.py'
 dataset_type = 'CocoPanopticDataset'
-# As for instances, without the filter: an image may have stuff alone.
+# The pipeline is that of instances without the filter, because an image may have stuff alone.
 train_pipeline = [
     _base_.train_pipeline[0],
     dict(type='bioattn_mm.CheckedLoadPanopticAnnotations', with_bbox=True, with_mask=True, with_seg=True),
