@@ -7,7 +7,7 @@ from mmengine.dataset import BaseDataset, Compose
 
 from ..errors import InputError
 from .checks import WHAT_TO_DO, BadDataError
-from .transforms import CheckedLoadAnnotations, CheckedLoadImageFromFile
+from .transforms import CheckedLoadAnnotations, CheckedLoadImageFromFile, name_bad_files
 
 
 class SkippingPipeline:
@@ -78,3 +78,10 @@ def leaf_datasets(dataset: object) -> Iterator[BaseDataset]:
         return
     for child in children:
         yield from leaf_datasets(child)
+
+
+def name_bad_files_of(dataset: object) -> None:
+    """`name_bad_files` of the pipelines of a dataset and of those that it wraps, where they have one."""
+    for leaf in leaf_datasets(dataset):
+        if isinstance(getattr(leaf, 'pipeline', None), Compose):
+            name_bad_files(leaf.pipeline)

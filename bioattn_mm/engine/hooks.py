@@ -3,7 +3,7 @@
 import logging
 
 import torch
-from mmengine.dataset import BaseDataset, Compose
+from mmengine.dataset import BaseDataset
 from mmengine.dist import all_reduce, is_main_process
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
@@ -13,8 +13,7 @@ from torch import Tensor
 
 from ..checkpoints import convert_first_conv, other_classes
 from ..checkpoints.files import is_finite
-from ..datasets.skipping import SkippingPipeline, leaf_datasets
-from ..datasets.transforms import name_bad_files
+from ..datasets.skipping import SkippingPipeline, leaf_datasets, name_bad_files_of
 from ..errors import InputError
 from ..registry import HOOKS
 from .ema import unwrapped
@@ -65,9 +64,7 @@ class NameBadFilesHook(Hook):
 
     @staticmethod
     def _change(loop: object) -> None:
-        for dataset in leaf_datasets(getattr(loop, 'dataloader', None) and loop.dataloader.dataset):
-            if isinstance(getattr(dataset, 'pipeline', None), Compose):
-                name_bad_files(dataset.pipeline)
+        name_bad_files_of(getattr(loop, 'dataloader', None) and loop.dataloader.dataset)
 
 
 @HOOKS.register_module()

@@ -7,8 +7,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
-from ..datasets.skipping import leaf_datasets
-from ..datasets.transforms import name_bad_files
+from ..datasets.skipping import name_bad_files_of
 from ..errors import InputError
 from ..runtime.channels import ImageKind
 
@@ -29,8 +28,7 @@ def find_datasets(node: object) -> Iterator[ConfigDict]:
 def build_dataset(settings: dict) -> BaseDataset:
     """Build a dataset as it is in a run, where errors name the file (see `engine.hooks.NameBadFilesHook`)."""
     dataset = DATASETS.build(settings)
-    for leaf in leaf_datasets(dataset):
-        name_bad_files(leaf.pipeline)
+    name_bad_files_of(dataset)
     return dataset
 
 
