@@ -8,12 +8,16 @@ tensor or a tensor without data: each is one launch, and reads its inputs and wr
 CPU to the GPU count as launches.
 
 Both numbers are lower bounds: some operators, such as Fourier transforms and backward passes, run in several kernels.
+
+With --step, the launches of a whole training step of a backbone in bfloat16: forward, backward, clipped gradients and
+AdamW, by the CPU, on small tensors, as their number does not depend on sizes. Here the kernels of operators that are
+known to have several count one by one.
 """
 
 import argparse
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from unittest.mock import patch
 
@@ -24,8 +28,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from bioattn_mm.layers import aggregated_attention, half_precision
 from bioattn_mm.models import VARS, ConViT, GABViT, PerViT, TransNeXt
+from bioattn_mm.models.backbones import blocks
 from bioattn_mm.ops import backends
+from bioattn_mm.ops.registration import OPERATORS, differentiable
 
 DEVICE = 'meta'
 WITHOUT_LAUNCH = {
@@ -51,18 +58,38 @@ LAYERS = (
     'GABViT-S',
 )
 PASSES = ('forward, new size', 'forward, size seen before', 'forward + backward')
+# Kernels of operators that have several: of ours, tests count them (tests/ops/test_launches.py); of PyTorch's
+# LayerNorm, one for the gradient of the input and one for those of the parameters.
+KERNELS = {
+    'bioattn_mm::add_norm_backward': 2,
+    'bioattn_mm::cosine_attention': 6,
+    'bioattn_mm::cosine_attention_backward': 14,
+    'bioattn_mm::gated_convolution_backward': 3,
+    'bioattn_mm::log_cpb_table_backward': 2,
+    'aten::native_layer_norm_backward': 2,
+    'aten::_foreach_norm': 2,
+}
+# What PyTorch's operators on lists of tensors launch (MultiTensorApply.cuh): a launch has so many tensors, by the number
+# of lists, and so many blocks, each for a chunk of a tensor.
+TENSORS_OF_A_LAUNCH = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
+BLOCKS_OF_A_LAUNCH, CHUNK = 320, 65536
+ON_LISTS = ('aten::_foreach', 'aten::_fused')
 
 
 class LaunchCounter(TorchDispatchMode):
     """Counts what a GPU would do for the operators that run within.
 
+    Args:
+        device: Type of the device whose operators are counted.
+
     Attributes:
-        launches: Number of launches, by the name of the operator.
+        launches: Number of launches, by the name of the operator, which is one, or several on lists of tensors.
         bytes: What they read and write.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = DEVICE) -> None:
         super().__init__()
+        self.device = device
         self.launches = Counter()
         self.bytes = 0
 
@@ -71,17 +98,29 @@ class LaunchCounter(TorchDispatchMode):
     ) -> object:
         results = func(*args, **(kwargs or {}))
         name = func._schema.name
-        outputs = tensors_of(results)
-        on_the_gpu = any(tensor.device.type == DEVICE for tensor in outputs)
+        outputs, lists = tensors_of(results), [argument for argument in args if isinstance(argument, (list, tuple))]
+        lists = [tensors for tensors in map(tensors_of, lists) if tensors] if name.startswith(ON_LISTS) else []
+        on_the_gpu = any(tensor.device.type == self.device for tensor in [*outputs, *sum(lists, [])])
         if on_the_gpu and not func.is_view and name not in WITHOUT_LAUNCH:
-            self.launches[name] += 1
+            self.launches[name] += launches_on_lists(lists) if lists else 1
             # What is changed in place is an input and an output.
             self.bytes += sum(map(bytes_of, [*tensors_of((args, kwargs)), *outputs]))
         return results
 
+    def kernels(self) -> int:
+        """Number of launches, where operators with several kernels are known."""
+        return sum(number * KERNELS.get(name, 1) for name, number in self.launches.items())
+
 
 def tensors_of(arguments: object) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
+
+
+def launches_on_lists(lists: list[list[Tensor]]) -> int:
+    """Launches of an operator on lists of tensors; the steps of a fused optimizer, one number each, are none of them."""
+    lists = [tensors for tensors in lists if tensors[0].dim() or len(lists) == 1]
+    blocks = sum(-(-tensor.numel() // CHUNK) for tensor in lists[0])
+    return max(-(-len(lists[0]) // TENSORS_OF_A_LAUNCH[len(lists)]), -(-blocks // BLOCKS_OF_A_LAUNCH))
 
 
 def bytes_of(tensor: Tensor) -> int:
@@ -127,6 +166,68 @@ def as_on_a_gpu(formulas: bool) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def as_a_gpu_trains() -> Iterator[None]:
+    """Layers on CPU tensors take the path of a GPU in mixed precision, where it is another one."""
+
+    def add_norm(
+        x: Tensor,
+        branch: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        eps: float,
+        factor: Tensor | None,
+        branch_bias: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        output, total, *_ = differentiable('add_norm', x, branch, branch_bias, factor, weight, bias, eps)
+        return total, output
+
+    library = torch.library.Library('bioattn_mm', 'IMPL')
+    try:
+        # It has no kernel for the CPU. What tensors hold is not looked at here.
+        for name, results in zip(('add_norm', 'add_norm_backward'), OPERATORS['add_norm']):
+            library.impl(name, results, 'CPU')
+        with ExitStack() as patches:
+            for module, name, value in (
+                (half_precision, 'takes_bfloat16', torch.is_autocast_enabled),
+                (blocks, 'has_add_norm', lambda x: True),
+                (blocks, 'add_norm', add_norm),
+                (aggregated_attention, 'gelu_pool', partial(aggregated_attention.gelu_pool, backend='reference')),
+                (
+                    aggregated_attention,
+                    'relative_bias_attention',
+                    partial(aggregated_attention.relative_bias_attention, backend='reference'),
+                ),
+            ):
+                patches.enter_context(patch.object(module, name, value))
+            yield
+    finally:
+        library._destroy()
+
+
+def count_step(backbone: nn.Module) -> dict[str, LaunchCounter]:
+    """Counts of the parts of a training step, of the second one: the first makes constants and the optimizer's state."""
+    backbone.train()
+    optimizer = torch.optim.AdamW(backbone.parameters(), fused=True)
+    image = torch.randn(2, 3, 64, 64)
+    for _ in range(2):
+        counts = {name: LaunchCounter('cpu') for name in ('forward', 'backward', 'clipped gradients', 'AdamW')}
+        optimizer.zero_grad()
+        with as_a_gpu_trains():
+            with torch.autocast('cpu', torch.bfloat16), counts['forward']:
+                outputs = backbone(image)
+            gradients = [torch.zeros_like(output) for output in outputs]
+            with counts['backward']:
+                torch.autograd.backward(outputs, gradients)
+        for parameter in backbone.parameters():
+            parameter.grad.zero_()
+        with counts['clipped gradients']:
+            nn.utils.clip_grad_norm_(backbone.parameters(), 1.0)
+        with counts['AdamW']:
+            optimizer.step()
+    return counts
+
+
 def layer_and_pass(name: str, batch: int, pixels: int) -> tuple[nn.Module, Callable[[], Tensor]]:
     """The first layer of a system, and a function that runs it for square images."""
     system, _, variant = name.partition(' ')
@@ -169,6 +270,18 @@ def count(layer: nn.Module, run: Callable[[], Tensor]) -> dict[str, LaunchCounte
     return counts
 
 
+def print_step(operators: bool) -> None:
+    """Print the launches of a training step of TransNeXt-T."""
+    counts = count_step(TransNeXt('tiny', drop_path_rate=0.3))
+    print(f'A training step of TransNeXt-T, bfloat16, operators compiled for CUDA, torch {torch.__version__}\n')
+    print_header('part', 'launches')
+    for name, counter in counts.items():
+        print_row(name, counter.kernels())
+        if operators:
+            print_row('', ', '.join(f'{number} {operator}' for operator, number in counter.launches.most_common()))
+    print_row('all', sum(counter.kernels() for counter in counts.values()))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -183,7 +296,11 @@ def main() -> None:
     parser.add_argument('--batch', type=int, default=1, help='images (default: 1)')
     parser.add_argument('--formulas', action='store_true', help='as in a build without CUDA')
     parser.add_argument('--operators', action='store_true', help='print the launches of each operator, too')
+    parser.add_argument('--step', action='store_true', help='a training step of TransNeXt-T instead of layers')
     args = parser.parse_args()
+    if args.step:
+        print_step(args.operators)
+        return
 
     build = 'PyTorch alone' if args.formulas else 'operators compiled for CUDA'
     print(f'One layer, batch {args.batch}, float32, {build}, torch {torch.__version__}\n')

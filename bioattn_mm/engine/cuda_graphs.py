@@ -22,6 +22,7 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_leaves
 
 from ..errors import InputError
+from ..layers.fusing import has_hooks
 from ..ops.constants import capture_of_constants
 from ..registry import HOOKS
 from .compilation import PARTS
@@ -163,8 +164,7 @@ class FeatureGraphs:
 
     def _key(self, images: Tensor) -> Hashable | None:
         """Everything that one graph cannot be used for two values of; None where there can be no graph."""
-        has_hooks = any(m._forward_pre_hooks or m._forward_hooks or m._backward_hooks for m in self._modules)
-        if has_hooks or images.requires_grad:
+        if has_hooks(*self._modules) or images.requires_grad:
             return None
         kind = images.device.type
         return (

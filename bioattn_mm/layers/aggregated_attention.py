@@ -26,6 +26,7 @@ from ..registry import MODELS
 from .arguments import check_window, full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps
 from .building import build_layer
+from .fusing import product_and_bias
 from .grid import Grid
 from .half_precision import LayerNorm
 from .log_cpb import PositionBias, cell_centres
@@ -144,7 +145,14 @@ class AggregatedAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
-        return self.proj(self.scale.attend(self._projections(x)).flatten(-2))
+        return self.proj(self._attend(x))
+
+    def without_last_bias(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The same without the bias of its last layer, and that bias."""
+        return product_and_bias(self.proj, self._attend(x))
+
+    def _attend(self, x: Tensor) -> Tensor:
+        return self.scale.attend(self._projections(x)).flatten(-2)
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
         """Weights of some queries, for analysis.
@@ -324,6 +332,13 @@ class LengthScaledAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
+        return self.proj(self._attend(x))
+
+    def without_last_bias(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The same without the bias of its last layer, and that bias."""
+        return product_and_bias(self.proj, self._attend(x))
+
+    def _attend(self, x: Tensor) -> Tensor:
         grid = tuple(x.shape[1:3])
         query, key, value = self._query_key_value(x)
         bias = self.position_bias.of_offsets(grid)
@@ -331,7 +346,7 @@ class LengthScaledAttention(nn.Module):
             output = attention_in_chunks(query, key, value, self.position_bias.resized_rows(grid), scale=1.0)
         else:
             output = relative_bias_attention(query, key, value, bias, scale=1.0)
-        return self.proj(output.flatten(-2))
+        return output.flatten(-2)
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
         """Weights of some queries, for analysis: 'attention'.

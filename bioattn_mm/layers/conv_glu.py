@@ -8,6 +8,7 @@ from ..ops.backends import available_backends
 from ..ops.portable import is_portable
 from ..registry import MODELS
 from .arguments import full_precision, weight_and_bias
+from .fusing import product_and_bias
 
 
 @MODELS.register_module()
@@ -35,14 +36,21 @@ class ConvGLU(nn.Module):
         """(B, H, W, C) to (B, H, W, C)."""
         if is_portable():
             return self.as_convolutions(x)
+        return self.fc2(self._gate(x))
+
+    def without_last_bias(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The same without the bias of its last layer, and that bias."""
+        return product_and_bias(self.fc2, self._gate(x))
+
+    def _gate(self, x: Tensor) -> Tensor:
         convolution = weight_and_bias(self.dwconv)
         # The compiled gate adds the bias of the layer before: on the CPU a product with a bias begins with a pass
         # over its output, and on a GPU the bias has launches of its own, for its dtype and its gradient. Another
         # layer in place of `fc1`, such as a quantised one, is called as it is.
         if available_backends(x.device) == ['reference'] or type(self.fc1) is not nn.Linear:
-            return self.fc2(gated_convolution(self.fc1(x), *convolution))
+            return gated_convolution(self.fc1(x), *convolution)
         gate_and_features = F.linear(x, self.fc1.weight)
-        return self.fc2(gated_convolution(gate_and_features, *convolution, x_bias=full_precision(self.fc1.bias)))
+        return gated_convolution(gate_and_features, *convolution, x_bias=full_precision(self.fc1.bias))
 
     def as_convolutions(self, x: Tensor) -> Tensor:
         """The same as `forward`, in convolutions alone: other runtimes then keep one layout from first to last."""

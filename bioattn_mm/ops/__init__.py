@@ -7,6 +7,7 @@ other attention layers from, like those of `mmcv.ops`; here an ablation of Trans
 them.
 """
 
+from .add_norm import add_norm, has_add_norm
 from .aggregated_attention import aggregated_attention
 from .arguments import AggregatedAttentionInputs
 from .cosine_attention import CosineAttentionInputs, cosine_attention, log_num_keys, unit_vectors
@@ -20,11 +21,13 @@ from .sliding_window import sliding_window_av, sliding_window_qk
 __all__ = [
     'AggregatedAttentionInputs',
     'CosineAttentionInputs',
+    'add_norm',
     'aggregated_attention',
     'cosine_attention',
     'gated_convolution',
     'gated_convolution_reference',
     'gelu_pool',
+    'has_add_norm',
     'log_cpb_table',
     'log_num_keys',
     'peripheral_attention',

@@ -28,6 +28,23 @@ def _rounding(query: Tensor, for_backward: bool) -> Tensor:
     return query.new_empty(query.shape if rounds else 0)
 
 
+def _add_norm(x: Tensor, *_: Tensor | float | None) -> tuple[Tensor, ...]:
+    statistics = (x.new_empty(x.shape[:3], dtype=torch.float32) for _ in range(2))
+    return *_like(x, x), *statistics
+
+
+def _add_norm_backward(
+    grad_output: Tensor,
+    grad_sum: Tensor | None,
+    sum: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    factor: Tensor | None,
+    weight: Tensor,
+) -> tuple[Tensor, ...]:
+    return _like(sum, sum, weight, weight, weight)
+
+
 def _aggregated_attention(query: Tensor, *rest: Tensor | bool) -> tuple[Tensor, ...]:
     logsumexp = query.new_empty(query.shape[:4], dtype=_full_precision(query.dtype))
     return *_like(query), logsumexp, _rounding(query, rest[-1])
@@ -60,6 +77,7 @@ def _gated_convolution_backward(
 
 # The results of an operator, and those of its backward pass.
 OPERATORS: dict[str, tuple[Shapes, Shapes]] = dict(
+    add_norm=(_add_norm, _add_norm_backward),
     aggregated_attention=(
         _aggregated_attention,
         lambda grad, *inputs: _like(*inputs[:7], inputs[8]),
@@ -166,10 +184,12 @@ def register(name: str) -> None:
     schema, schema_of_backward = operator._schema, backward_operator._schema
     arguments = [argument.name for argument in schema.arguments]
     names = arguments + [result.name for result in schema.returns]
-    # Where the arguments of the backward pass, the first of which is a gradient, are among those of the operator and
-    # its results; of those that are no tensors also where they are among themselves.
+    # The first arguments of the backward pass are gradients of as many results, of which only the first must be there.
+    num_gradients = sum(argument.name.startswith('grad_') for argument in schema_of_backward.arguments)
+    # Where its other arguments are among those of the operator and its results; of those that are no tensors also
+    # where they are among themselves.
     tensors, others = [], []
-    for place, argument in enumerate(schema_of_backward.arguments[1:], 1):
+    for place, argument in enumerate(schema_of_backward.arguments[num_gradients:], num_gradients):
         found = names.index(argument.name)
         tensors.append(found) if 'Tensor' in str(argument.type) else others.append((place, found))
     # Where the gradients of the arguments are among the results of the backward pass.
@@ -180,13 +200,17 @@ def register(name: str) -> None:
         values = (*inputs, *output) if isinstance(output, tuple) else (*inputs, output)
         ctx.save_for_backward(*[values[place] for place in tensors])
         ctx.others = [(place, values[found]) for place, found in others]
-        ctx.mark_non_differentiable(*values[len(inputs) + 1 :])
+        ctx.mark_non_differentiable(*values[len(inputs) + num_gradients :])
         ctx.set_materialize_grads(False)
 
-    def backward(ctx, grad_output: Tensor, *_: None) -> tuple[Tensor | None, ...]:
-        if grad_output is None:  # of zeros
-            return (None,) * len(gradients)
-        values = [grad_output, *ctx.saved_tensors]
+    def backward(ctx, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+        grad_outputs = grad_outputs[:num_gradients]
+        if grad_outputs[0] is None:  # of zeros
+            known = next((grad for grad in grad_outputs if grad is not None), None)
+            if known is None:
+                return (None,) * len(gradients)
+            grad_outputs = (torch.zeros_like(known), *grad_outputs[1:])
+        values = [*grad_outputs, *ctx.saved_tensors]
         for place, value in ctx.others:
             values.insert(place, value)
         found = backward_operator(*values)

@@ -1,10 +1,18 @@
 """Parts that several backbones are built of."""
 
+from collections.abc import Iterable, Sequence
+
 import torch
 import torch.nn.functional as F
 from timm.layers import DropPath, PatchEmbed, trunc_normal_
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+from ...layers.fusing import has_hooks
+from ...layers.half_precision import LayerNorm
+from ...ops import add_norm, has_add_norm
+from ...ops.arguments import autocast_dtype
+from ...ops.constants import cached_constant
 
 
 class Block(nn.Module):
@@ -35,17 +43,104 @@ class Block(nn.Module):
         self.mlp = mlp
         self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Tokens with the channels last, (B, H, W, C) or (B, N, C), to the same shape."""
-        x = x + self.drop_path(self.attn(self.norm1(x)))
-        return x + self.drop_path(self.mlp(self.norm2(x)))
+    def forward(
+        self,
+        x: Tensor,
+        normed: Tensor | None = None,
+        next_norm: nn.LayerNorm | None = None,
+        factors: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Tokens with the channels last, (B, H, W, C) or (B, N, C), to the same shape.
+
+        Args:
+            x: Tokens.
+            normed: The first norm of (B, H, W, C) tokens, if it is known; they have an `add_norm`.
+            next_norm: With it, what follows this block.
+            factors: With it, the factors of the branches, (2, B), float32: those of stochastic depth.
+
+        Returns:
+            Tokens; with `normed` also their `next_norm`.
+        """
+        if normed is None:
+            x = x + self.drop_path(self.attn(self.norm1(x)))
+            return x + self.drop_path(self.mlp(self.norm2(x)))
+        factors = (None, None) if factors is None else factors
+        x, normed = _add_branch(x, self.attn, normed, self.norm2, factors[0])
+        return _add_branch(x, self.mlp, normed, next_norm, factors[1])
 
 
-def run_block(block: nn.Module, x: Tensor, with_cp: bool) -> Tensor:
+def run_block(block: nn.Module, x: Tensor, with_cp: bool, *arguments: object) -> Tensor:
     """Apply a block; `with_cp` recomputes its activations in the backward pass instead of keeping them."""
     if with_cp and torch.is_grad_enabled():
-        return checkpoint(block, x, use_reentrant=False)
-    return block(x)
+        return checkpoint(block, x, *arguments, use_reentrant=False)
+    return block(x, *arguments)
+
+
+def run_blocks(blocks: Sequence[Block], x: Tensor, norm: nn.LayerNorm, with_cp: bool) -> Tensor:
+    """Apply blocks and the norm that follows them, on a GPU with what is between two branches in one kernel.
+
+    Args:
+        blocks: One or more.
+        x: Tokens with the channels last.
+        norm: Of the output of the last block.
+        with_cp: As in `run_block`.
+
+    Returns:
+        The normalised tokens.
+    """
+    if not _is_fused(blocks, x, norm):
+        for block in blocks:
+            x = run_block(block, x, with_cp)
+        return norm(x)
+    normed = blocks[0].norm1(x)
+    next_norms = [*[block.norm1 for block in blocks[1:]], norm]
+    for block, next_norm, factors in zip(blocks, next_norms, _drop_path_factors(blocks, x)):
+        x, normed = run_block(block, x, with_cp, normed, next_norm, factors)
+    return normed
+
+
+def _is_fused(blocks: Sequence[Block], x: Tensor, norm: nn.LayerNorm) -> bool:
+    """Whether residuals and norms of blocks run in kernels that compute both."""
+    # In float16, autocast leaves the norms and the sums in float32, and the branches are float16.
+    if not has_add_norm(x) or autocast_dtype(x) != x.dtype:
+        return False
+    norms = [norm, *[norm for block in blocks for norm in (block.norm1, block.norm2)]]
+    drops = [block.drop_path for block in blocks]
+    # Who looks at a block sees what it is called with. FSDP gathers the parameters of a block when it is called, and
+    # those of the next block's norm are not there yet.
+    return (
+        all(type(norm) is LayerNorm for norm in norms)
+        and all(type(drop) is nn.Identity or type(drop) is DropPath and drop.drop_prob < 1 for drop in drops)
+        and not has_hooks(*blocks, *norms, *drops)
+    )
+
+
+def _drop_path_factors(blocks: Sequence[Block], x: Tensor) -> Iterable[Tensor | None]:
+    """Factors of the branches of each block, (2, B), drawn for all of them at once; None where nothing is dropped."""
+    drops = [block.drop_path for block in blocks]
+    dropped = [drop.drop_prob if isinstance(drop, DropPath) and drop.training else 0.0 for drop in drops]
+    if not any(dropped):
+        return [None] * len(blocks)
+    keep = _keep_probabilities(tuple(dropped), x.device)
+    return torch.bernoulli(keep.expand(-1, 2, len(x))) / keep
+
+
+@cached_constant
+def _keep_probabilities(dropped: tuple[float, ...], device: torch.device) -> Tensor:
+    """One minus some probabilities, float32 (N, 1, 1)."""
+    return 1 - torch.tensor(dropped, device=device)[:, None, None]
+
+
+def _add_branch(
+    x: Tensor, branch: nn.Module, normed: Tensor, next_norm: nn.LayerNorm, factor: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The sum of tokens and a branch, and its norm."""
+    # A branch whose last layer has a bias may leave it to the kernel that adds the branch.
+    is_apart = hasattr(branch, 'without_last_bias') and not has_hooks(branch)
+    output, bias = branch.without_last_bias(normed) if is_apart else (branch(normed), None)
+    # The weights are copies in this dtype, except where activations are computed again.
+    weights = [None if weight is None else weight.to(x.dtype) for weight in (next_norm.weight, next_norm.bias, bias)]
+    return add_norm(x, output.to(x.dtype), *weights[:2], next_norm.eps, factor, weights[2])
 
 
 def patch_embedding(embed_dims: int, patch_size: int, in_channels: int = 3) -> PatchEmbed:

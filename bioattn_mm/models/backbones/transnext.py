@@ -26,7 +26,7 @@ from ...layers.attention_maps import Grid
 from ...layers.half_precision import LayerNorm, copied_weights
 from ...registry import MODELS
 from .base import HierarchicalBackbone
-from .blocks import Block, init_linear, run_block
+from .blocks import Block, init_linear, run_blocks
 
 STRIDES = (4, 8, 16, 32)
 MLP_RATIOS = (8, 8, 4, 4)
@@ -65,10 +65,8 @@ class Stage(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) to (B, C', H', W'), with the channels last in memory."""
         with copied_weights(self):
-            x = self.patch_embed(x)
-            for block in self.blocks:
-                x = run_block(block, x, self.with_cp)
-            return self.norm(x).permute(0, 3, 1, 2)
+            x = run_blocks(self.blocks, self.patch_embed(x), self.norm, self.with_cp)
+            return x.permute(0, 3, 1, 2)
 
 
 @MODELS.register_module()

@@ -1,6 +1,7 @@
 // The schemas of the operators, in C++ so that an exported model finds them in a process without Python. Their names
-// connect them (bioattn_mm/ops/registration.py): `X_backward` takes the gradient of the first result of X, and then
-// arguments and results of X; its results have the names of the arguments that they are the gradients of.
+// connect them (bioattn_mm/ops/registration.py): `X_backward` takes the gradient of the first result of X, or of the
+// first results, of which all but one may have none, and then arguments and results of X; its results have the names
+// of the arguments that they are the gradients of.
 
 #include <torch/csrc/stable/library.h>
 
@@ -24,6 +25,12 @@ const std::string kRounded = "Tensor output, Tensor logsumexp, Tensor rounding";
 
 STABLE_TORCH_LIBRARY(bioattn_mm, library) {
   const auto define = [&](const std::string& schema) { library.def(schema.c_str()); };
+  define(
+      "add_norm(Tensor x, Tensor branch, Tensor? branch_bias, Tensor? factor, Tensor weight, Tensor bias, float eps) "
+      "-> (Tensor output, Tensor sum, Tensor mean, Tensor rstd)");
+  define(
+      "add_norm_backward(Tensor grad_output, Tensor? grad_sum, Tensor sum, Tensor mean, Tensor rstd, Tensor? factor, "
+      "Tensor weight) -> (Tensor x, Tensor branch, Tensor branch_bias, Tensor weight, Tensor bias)");
   define("aggregated_attention(" + kAttention + ", bool for_backward) -> (" + kRounded + ")");
   define(
       "aggregated_attention_backward(Tensor grad_output, " + kAttention + ", " + kRounded +

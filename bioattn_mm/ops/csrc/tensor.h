@@ -212,6 +212,12 @@ inline Tensor Tensor::flip(Span axes) const {
   return call("aten::flip", "", static_cast<const torch::stable::Tensor&>(*this), axes);
 }
 
+// The tensor as kernels read it that load two elements at once: contiguous, and aligned for that.
+inline Tensor in_pairs(const Tensor& tensor) {
+  const Tensor dense = tensor.contiguous();
+  return reinterpret_cast<uintptr_t>(dense.const_data_ptr()) % (2 * dense.element_size()) ? dense.clone() : dense;
+}
+
 // The tensor with padding at the begin and the end of its axes: two widths for each axis, from the last axis on. The
 // result is contiguous, while PyTorch's is channels-last where the tensor is, or looks so because it has axes of
 // length 1.

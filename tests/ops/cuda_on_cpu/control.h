@@ -58,6 +58,8 @@ inline std::optional<bioattn_mm::Tensor> copy(const std::optional<at::Tensor>& t
   return tensor ? std::optional(copy(*tensor)) : std::nullopt;
 }
 
+inline double copy(double number) { return number; }
+
 // A function of the kernels' tensors as an operator, which calls it with copies between guard pages.
 template <auto function, typename Signature = decltype(function)>
 struct Guarded;

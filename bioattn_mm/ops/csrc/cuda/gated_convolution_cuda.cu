@@ -373,12 +373,6 @@ __global__ void __launch_bounds__(kThreads) sums_kernel(const float* parts, int 
     grad.x_bias[line == kOfGate ? channel : s.channels + channel] = sum;
 }
 
-// The tensor as the kernels read it: contiguous, and aligned so that two channels can be loaded at once.
-Tensor in_pairs(const Tensor& tensor) {
-  const Tensor dense = tensor.contiguous();
-  return reinterpret_cast<uintptr_t>(dense.const_data_ptr()) % (2 * dense.element_size()) ? dense.clone() : dense;
-}
-
 // The parameters as the kernels read them. They have to live as long as the pointers to them.
 struct DenseParameters {
   DenseParameters(const std::optional<Tensor>& given_x_bias, const Tensor& weight, const Tensor& bias)

@@ -1,5 +1,6 @@
 // The operators on CUDA.
 
+#include "../add_norm.h"
 #include "../aggregated_attention.h"
 #include "../boxed.h"
 #include "../cosine_attention.h"
@@ -55,6 +56,8 @@ STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CompositeExplicitAutograd, library) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CUDA, library) {
+  library.impl("add_norm", boxed<add_norm_forward_cuda, check_add_norm>);
+  library.impl("add_norm_backward", boxed<add_norm_backward_cuda, check_add_norm_backward>);
   library.impl("aggregated_attention", boxed<aggregated_attention_forward_cuda, check_aggregated_attention>);
   library.impl(
       "aggregated_attention_backward", boxed<aggregated_attention_backward, check_aggregated_attention_backward>);
