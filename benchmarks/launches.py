@@ -63,7 +63,7 @@ PASSES = ('forward, new size', 'forward, size seen before', 'forward + backward'
 KERNELS = {
     'bioattn_mm::add_norm_backward': 2,
     'bioattn_mm::cosine_attention': 6,
-    'bioattn_mm::cosine_attention_backward': 14,
+    'bioattn_mm::cosine_attention_backward': 24,
     'bioattn_mm::gated_convolution_backward': 3,
     'bioattn_mm::log_cpb_table_backward': 2,
     'aten::native_layer_norm_backward': 2,

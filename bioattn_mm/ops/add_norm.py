@@ -32,8 +32,8 @@ def add_norm(
         weight: Weight of the norm, (C,).
         bias: Bias of the norm, (C,).
         eps: What the norm adds to the variance.
-        factor: Factor of each image's branch, (B,), float32: 0 where stochastic depth drops it. It has no gradient.
-            None stands for 1.
+        factor: Factor of each image's branch, (B,), float32, for float64 `x` float64: 0 where stochastic depth drops
+            it. It has no gradient. None stands for 1.
         branch_bias: (C,), the bias of the linear layer that gave `branch`, whose gradient the kernels sum, too.
         backend: 'cuda' (one launch, and two backward; C even and at most 4096, no float64) or 'reference'. By default
             the environment variable BIOATTN_MM_BACKEND, or else the fastest that supports the arguments.
@@ -49,9 +49,9 @@ def add_norm(
     check_fits('branch', branch, tuple(x.shape), 'x', x, x.dtype)
     for name, parameter in dict(weight=weight, bias=bias, branch_bias=branch_bias).items():
         if parameter is not None:
-            check_fits(name, parameter, x.shape[3:], 'x', x, x.dtype)
+            check_fits(name, parameter, (x.shape[3],), 'x', x, x.dtype)
     if factor is not None:
-        check_fits('factor', factor, x.shape[:1], 'x', x, torch.float32)
+        check_fits('factor', factor, (len(x),), 'x', x, torch.promote_types(x.dtype, torch.float32))
     if x.device.type == 'cpu' and backend is None:
         backend = 'reference'
     if choose_backend(x.device, backend, _unsupported(x)) != 'reference':

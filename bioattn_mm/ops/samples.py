@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from .add_norm import add_norm
 from .aggregated_attention import aggregated_attention
 from .cosine_attention import cosine_attention
 from .gated_convolution import gated_convolution
@@ -114,6 +115,25 @@ def make_cosine_attention(
     ]
 
 
+def make_add_norm(batch: int = 2, grid: tuple[int, int] = (5, 7), channels: int = 16) -> list[Tensor]:
+    factor = 1.25 * (torch.arange(batch) > 0)  # the branch of the first image is dropped
+    tokens, parameters = (torch.randn(2, batch, *grid, channels), torch.randn(3, channels))
+    return [*tokens, *parameters[:2], factor, parameters[2]]
+
+
+def sum_and_norm(
+    x: Tensor,
+    branch: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    factor: Tensor,
+    branch_bias: Tensor,
+    backend: str | None = None,
+) -> Tensor:
+    """The results of `add_norm` in one tensor."""
+    return torch.cat(add_norm(x, branch, weight, bias, 1e-6, factor, branch_bias, backend), -1)
+
+
 def make_gated_convolution(batch: int = 2, grid: tuple[int, int] = (5, 7), channels: int = 16) -> list[Tensor]:
     return [torch.randn(batch, *grid, 2 * channels), torch.randn(channels, 1, 3, 3) / 3, torch.randn(channels)]
 
@@ -184,6 +204,23 @@ HALF = (torch.float16, torch.bfloat16)
 WINDOW_DTYPES = {'cpu': (torch.float32, torch.float64, *HALF), 'cuda': (torch.float32, torch.float64, *HALF)}
 
 OPERATORS = {
+    'add_norm': Operator(
+        run=sum_and_norm,
+        make=make_add_norm,
+        sizes=[
+            dict(),
+            dict(grid=(1, 1), channels=2),
+            dict(grid=(3, 70), channels=576),
+            dict(batch=1, grid=(56, 56), channels=72),
+            dict(batch=0),
+        ],
+        timed={
+            'cuda': ('TransNeXt-Tiny, stage 1 at 512 x 512, 8 images', dict(batch=8, grid=(128, 128), channels=72))
+        },
+        dtypes={'cuda': (torch.float32, *HALF)},
+        full_precision=(4,),
+        constants=(4,),
+    ),
     'aggregated_attention': Operator(
         run=aggregated_attention,
         make=make_aggregated_attention,

@@ -13,12 +13,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bioattn_mm.layers import LogCPB, PeripheralAttention
 from bioattn_mm.layers.log_cpb import _coordinates, _offset_index
+from bioattn_mm.models import TransNeXt
 from bioattn_mm.ops import backends, log_cpb, log_cpb_table
 from bioattn_mm.ops.chunks import NUMEL_ON_A_GPU, chunk_numel
 from bioattn_mm.ops.constants import cached_constant
 from bioattn_mm.ops.peripheral_attention import query_chunks
 from tests.models.small_backbones import build, every_backbone
 from tests.ops.conftest import needs_library
+from tests.ops.cuda_on_cpu import CUDAOnCPU
+from tests.ops.inputs import cosine_attention_inputs
 
 BENCHMARKS = Path(__file__).parents[2] / 'benchmarks'
 
@@ -146,6 +149,48 @@ def test_position_bias_is_one_operator_in_each_direction(launches: SimpleNamespa
     assert forward.launches == {'bioattn_mm::log_cpb_table': 1}
     assert backward.launches == {'bioattn_mm::log_cpb_table_backward': 1}
     assert all(parameter.grad is not None for parameter in layer.parameters())
+
+
+@needs_library
+def test_a_step(launches: SimpleNamespace) -> None:
+    # Of the depths of TransNeXt-T; the number of channels does not matter.
+    arch = dict(embed_dims=(24, 24, 24, 24), num_heads=(3, 3, 3, 3), depths=(2, 2, 15, 2))
+    counts = launches.count_step(TransNeXt(arch, drop_path_rate=0.3))
+    forward, backward = counts['forward'].launches, counts['backward'].launches
+    for operator in ('add_norm', 'cosine_attention', 'gated_convolution', 'log_cpb_table'):
+        name = f'bioattn_mm::{operator}'
+        assert forward[name] == backward[f'{name}_backward'] == dict(add_norm=42, cosine_attention=19).get(operator, 21)
+    assert sum(counter.kernels() for counter in counts.values()) <= 1900
+
+
+def test_launches_on_lists(launches: SimpleNamespace) -> None:
+    tensors, large = [torch.zeros(3) for _ in range(111)], [torch.zeros(321 * 65536, device='meta')]
+    assert launches.launches_on_lists([tensors]) == 2
+    assert launches.launches_on_lists([tensors[:64], tensors[:64]]) == 1
+    assert launches.launches_on_lists([large]) == 2
+    steps = [torch.zeros(()) for _ in range(37)]
+    assert launches.launches_on_lists([tensors[:37]] * 4 + [steps]) == 2
+    with launches.LaunchCounter('cpu') as counter:
+        torch._foreach_add_(tensors, 1)
+    assert counter.launches == {'aten::_foreach_add_': 2}
+
+
+def test_kernels_of_cosine_attention(cuda_on_cpu: CUDAOnCPU, launches: SimpleNamespace) -> None:
+    # Its own, and what PyTorch computes in between. Those of other operators are counted in their tests.
+    cuda_on_cpu.draw_order()
+    inputs = cosine_attention_inputs(dtype=torch.bfloat16, grid=(9, 16), pooled_grid=(3, 8), channels=24)
+    operators = cuda_on_cpu.operators
+    numbers = [operators.launches()]
+    with launches.LaunchCounter('cpu') as forward:
+        output, *others = operators.cosine_attention_forward(list(inputs), True)
+    numbers.append(operators.launches())
+    with launches.LaunchCounter('cpu') as backward:
+        operators.cosine_attention_backward(output, list(inputs), output, *others)
+    numbers.append(operators.launches())
+    for before, after, counter, name in zip(numbers, numbers[1:], (forward, backward), ('', '_backward')):
+        del counter.launches['aten::copy_']  # of the emulation, which puts its inputs between guard pages
+        kernels = after - before + counter.launches.total()
+        assert kernels == launches.KERNELS[f'bioattn_mm::cosine_attention{name}']
 
 
 def test_what_is_counted(launches: SimpleNamespace) -> None:
