@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmengine.dist import get_rank
 from torch import Tensor, nn
 from torch.distributed import HashStore, destroy_process_group, init_process_group
 from torch.nn.parallel import DistributedDataParallel
@@ -16,7 +17,8 @@ from bioattn_mm.engine.cuda_graphs import FeatureGraphs, check_capturable
 from bioattn_mm.errors import InputError
 from bioattn_mm.models import TransNeXt
 from tests.conftest import ROOT
-from tests.engine.graphs_on_cpu import graphs_on_cpu  # noqa: F401
+from tests.engine.graphs_on_cpu import graphs_on_cpu, put_graphs_on_cpu  # noqa: F401
+from tests.engine.ranks import reasons, run_ranks
 from tests.engine.short_trainings import CONFIGS, STEPS
 from tests.engine.short_trainings import train as train_by_tool
 from tests.needs import needs
@@ -92,15 +94,23 @@ def images_of(seed: int, size: tuple[int, int] = (32, 48), device: str = 'cpu') 
 
 
 def train(
-    model: Model, steps: int, device: str, *, accumulate: int = 1, sizes=((32, 48),), dtype=None, set_to_none=True
-):
+    model: Model,
+    steps: int,
+    device: str,
+    *,
+    accumulate: int = 1,
+    sizes=((32, 48),),
+    dtype=None,
+    set_to_none=True,
+    first_seed: int = 0,
+) -> list[float]:
     """Losses of some steps of SGD, seeded as the tools seed each."""
     optimizer = torch.optim.SGD(model.parameters(), 0.5, momentum=0.9)
     losses = []
     for step in range(steps):
         torch.manual_seed(step)
         with torch.autocast(device, dtype or torch.bfloat16, enabled=dtype is not None):
-            loss = model(images_of(step, sizes[step % len(sizes)], device)) / accumulate
+            loss = model(images_of(first_seed + step, sizes[step % len(sizes)], device)) / accumulate
         loss.backward()
         if (step + 1) % accumulate == 0:
             optimizer.step()
@@ -144,6 +154,16 @@ def test_losses_of_the_eager_run(device: str, options: dict) -> None:
     num_sizes = len(options.get('sizes', 'x'))
     expected = sum(step >= num_sizes and step % num_sizes < 2 for step in range(steps))
     assert (graphed.extract_feat.num_calls, graphed.extract_feat.num_replays) == (steps, expected)
+
+
+@pytest.mark.usefixtures('graphs_on_cpu')
+def test_stochastic_depth_of_fused_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A GPU draws what is dropped of a stage at once, in each replay anew.
+    monkeypatch.setattr('bioattn_mm.models.backbones.blocks.has_add_norm', lambda x: True)
+    eager, graphed = twins('cpu')
+    losses = train(eager, 4, 'cpu')
+    assert train(graphed, 4, 'cpu') == pytest.approx(losses, rel=LOSS['cpu'])
+    check_same(eager, graphed, 'cpu')
 
 
 def test_evaluation_takes_the_new_weights(device: str) -> None:
@@ -259,6 +279,35 @@ def test_distributed_data_parallel(device: str) -> None:
     assert losses[2] == pytest.approx(losses[0], rel=LOSS[device])
     torch.testing.assert_close(losses[3], losses[1], rtol=1e-3, atol=1e-4)
     assert model.extract_feat.num_replays == 3 + 2
+
+
+def train_in_a_rank(steps: int) -> None:
+    """Write what this process's eager run and its run by graphs give, with images of its own."""
+    torch.distributed.init_process_group('gloo')
+    results = []
+    with pytest.MonkeyPatch.context() as patch:
+        put_graphs_on_cpu(patch)
+        for model in twins('cpu'):
+            wrapped = DistributedDataParallel(model, find_unused_parameters=True)
+            losses = train(wrapped, steps, 'cpu', first_seed=100 * get_rank())
+            results.append(dict(losses=losses, parameters={n: p.detach() for n, p in model.named_parameters()}))
+        results.append(model.extract_feat.num_replays)
+    torch.save(results, f'results{get_rank()}.pth')
+    torch.distributed.barrier()  # else one may end while the other still connects
+
+
+def test_several_processes(tmp_path: Path) -> None:
+    steps = 4
+    assert run_ranks(train_in_a_rank, steps, folder=tmp_path, world_size=2) == [0, 0], reasons(tmp_path)
+    ranks = [torch.load(tmp_path / f'results{rank}.pth') for rank in range(2)]
+    for eager, graphed, num_replays in ranks:
+        assert graphed['losses'] == pytest.approx(eager['losses'], rel=LOSS['cpu'])
+        torch.testing.assert_close(graphed['parameters'], eager['parameters'], rtol=1e-5, atol=1e-6)
+        assert num_replays == steps - 1
+    # Each has images of its own, and the gradients of all.
+    (first, *_), (second, *_) = ranks
+    assert first['losses'] != second['losses']
+    torch.testing.assert_close(first['parameters'], second['parameters'], rtol=0, atol=0)
 
 
 @pytest.mark.usefixtures('graphs_on_cpu')

@@ -3,16 +3,21 @@
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bioattn_mm.engine.strategies import FSDP2Strategy
 from bioattn_mm.layers import half_precision
 from bioattn_mm.layers.half_precision import LayerNorm, copied_weights
 from bioattn_mm.models import TransNeXt
+from tests.engine.ranks import reasons, run_ranks
 
 SMALL = dict(embed_dims=(8, 8, 16, 16), num_heads=(1, 1, 2, 2), depths=(1, 1, 2, 1))
 
@@ -100,6 +105,70 @@ def test_losses_follow_those_of_float32() -> None:
             losses[-1].append(loss.item())
     assert losses[1] == pytest.approx(losses[0], rel=0.01)
     assert losses[1] != losses[0]
+
+
+def test_scaled_gradients_of_float16(without_copies: Callable[[], None]) -> None:
+    def train() -> tuple[list[bool], list[float], list[Tensor]]:
+        """Which steps are taken, losses, and the weights after the last of them."""
+        backbone = model()
+        optimizer = torch.optim.SGD(backbone.parameters(), 0.1)
+        # A scale with which the first gradients are infinite, halved in each such step.
+        scaler = torch.amp.GradScaler('cpu', init_scale=2.0**24, backoff_factor=2.0**-6)
+        taken, losses = [], []
+        for seed in range(4):
+            torch.manual_seed(seed)
+            with torch.autocast('cpu', torch.float16):
+                outputs = backbone(torch.randn(2, 3, 64, 48))
+            loss = sum(output.float().square().mean() for output in outputs)
+            before = backbone.stages[0].patch_embed.proj.weight.detach().clone()
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(backbone.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            taken.append(not torch.equal(before, backbone.stages[0].patch_embed.proj.weight))
+            losses.append(loss.item())
+        return taken, losses, [parameter.detach() for parameter in backbone.parameters()]
+
+    results = train()
+    taken = results[0]
+    assert taken == sorted(taken) and set(taken) == {False, True}
+    assert all(weight.isfinite().all() for weight in results[2])
+    without_copies()
+    torch.testing.assert_close(results, train(), rtol=0, atol=0)
+
+
+class Wrapped(nn.Module):
+    """A model with a backbone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = model()
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        return self.backbone(images)
+
+
+def step_in_a_rank() -> None:
+    """Write the gradients of a step in this process alone, in DDP and in FSDP, all of the same images."""
+    torch.distributed.init_process_group('gloo')
+    gradients = dict(alone=step(Wrapped())[1])
+    for name, wrap in dict(ddp=DistributedDataParallel, fsdp=FSDP2Strategy()._wrap_model).items():
+        gradients[name] = [
+            gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+            for gradient in step(wrap(Wrapped()))[1]
+        ]
+    torch.save(gradients, f'gradients{torch.distributed.get_rank()}.pth')
+    torch.distributed.barrier()  # else one may end while the other still connects
+
+
+def test_several_processes(tmp_path: Path) -> None:
+    assert run_ranks(step_in_a_rank, folder=tmp_path, world_size=2) == [0, 0], reasons(tmp_path)
+    for rank in range(2):
+        gradients = torch.load(tmp_path / f'gradients{rank}.pth')
+        for name in ('ddp', 'fsdp'):
+            torch.testing.assert_close(gradients[name], gradients['alone'], rtol=1e-6, atol=0)
 
 
 class Casts(TorchDispatchMode):

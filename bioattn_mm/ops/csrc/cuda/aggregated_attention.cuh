@@ -495,6 +495,12 @@ struct Range {
 // `rows` (contiguous, int64) has the row of each pair. Columns are sorted in the same way.
 std::tuple<Tensor, Tensor> pairs_by_row(const Tensor& rows, int64_t number);
 
+// The backward pass of aggregated attention, whose gradients of the window's bias, pooled keys and pooled values are
+// float32, and those of the last two (splits, B, Ph, Pw, heads, d), sums of parts of the queries.
+Inputs aggregated_attention_backward_sums(
+    const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp,
+    const Tensor& rounding);
+
 // Calls function(std::integral_constant<int, kGroups>(), std::integral_constant<int, kWindow>()) with the smallest
 // compiled number of groups of eight channels that holds a head's channels, and with the size of the window or, for
 // any size, 0: 24 channels and windows of 3 x 3, those of every TransNeXt, have kernels of their own.

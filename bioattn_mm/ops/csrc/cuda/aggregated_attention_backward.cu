@@ -553,6 +553,18 @@ std::tuple<Tensor, Tensor> pairs_by_row(const Tensor& rows, int64_t number) {
 }
 
 Inputs aggregated_attention_backward_cuda(
+    const Tensor& grad_output, const Inputs& inputs, const Tensor& output, const Tensor& logsumexp,
+    const Tensor& rounding) {
+  const DeviceGuard guard(inputs.query.device());
+  Inputs grad = aggregated_attention_backward_sums(grad_output, inputs, output, logsumexp, rounding);
+  const auto dtype = inputs.query.scalar_type();
+  grad.window_bias = grad.window_bias.to(dtype);
+  grad.pooled_key = grad.pooled_key.sum({0}).to(dtype);
+  grad.pooled_value = grad.pooled_value.sum({0}).to(dtype);
+  return grad;
+}
+
+Inputs aggregated_attention_backward_sums(
     const Tensor& any_grad_output, const Inputs& any_inputs, const Tensor& any_output, const Tensor& any_logsumexp,
     const Tensor& any_rounding) {
   const DeviceGuard guard(any_inputs.query.device());
@@ -587,7 +599,6 @@ Inputs aggregated_attention_backward_cuda(
     for_sizes(p.channels, p.window, [&](auto groups, auto window_size) {
       constexpr int kGroups = decltype(groups)::value, kWindow = decltype(window_size)::value;
       constexpr int staged = Stage<kGroups, T>::kBytes;
-      const auto sum = [&](const Tensor& sums, Span axes) { return sums.sum(axes).to(output.scalar_type()); };
 
       const dim3 over_image = blocks_over_image(p);
       const int window = 2 * kWarps * kWarpQueries * p.offsets * static_cast<int>(sizeof(float));
@@ -595,7 +606,7 @@ Inputs aggregated_attention_backward_cuda(
       launch(
           query_kernel<kGroups, kWindow, T>, over_image, kThreads, std::max(window, staged), p,
           window_bias_sums.mutable_data_ptr<float>());
-      grad.window_bias = sum(window_bias_sums, {0, 1});
+      grad.window_bias = window_bias_sums.sum({0, 1});
       launch(window_kernel<kGroups, kWindow, T>, over_image, kThreads, 0, p);
 
       const int64_t key_blocks = divide_up(p.pooled_keys.runs, 2 * kWarps);
@@ -605,15 +616,12 @@ Inputs aggregated_attention_backward_cuda(
       const int64_t wanted = std::clamp(kPooledBlocks / std::max<int64_t>(blocks, 1), int64_t(1), rounds);
       const int64_t rounds_in_split = divide_up(rounds, wanted);
       const int64_t splits = divide_up(rounds, rounds_in_split);
-      const Tensor pooled_key_sums =
-          empty({splits, s.batch, s.pooled_height, s.pooled_width, s.heads, s.channels}, floats);
-      const Tensor pooled_value_sums = empty_like(pooled_key_sums);
+      grad.pooled_key = empty({splits, s.batch, s.pooled_height, s.pooled_width, s.heads, s.channels}, floats);
+      grad.pooled_value = empty_like(grad.pooled_key);
       launch(
           pooled_kernel<kGroups, T>, dim3(key_blocks, s.heads, s.batch * splits), kThreads, staged, p,
-          static_cast<int>(rounds_in_split), pooled_key_sums.mutable_data_ptr<float>(),
-          pooled_value_sums.mutable_data_ptr<float>());
-      grad.pooled_key = sum(pooled_key_sums, {0});
-      grad.pooled_value = sum(pooled_value_sums, {0});
+          static_cast<int>(rounds_in_split), grad.pooled_key.mutable_data_ptr<float>(),
+          grad.pooled_value.mutable_data_ptr<float>());
 
       const int64_t column_blocks = divide_up(s.width, 16 * kWarps);
       const int64_t pooled_blocks = divide_up(s.pooled_width, kBiasTiles * kTile);

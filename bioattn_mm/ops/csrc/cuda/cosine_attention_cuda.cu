@@ -274,45 +274,93 @@ __global__ void __launch_bounds__(kThreads) parameter_gradients_kernel(
   }
 }
 
-// Keys (tokens, 2, heads, d) with their values behind them, and one unit vector (tokens, heads, d) for each key.
+// Keys (tokens, 2, heads, d) with their values behind them, and one unit vector (tokens, heads, d) for each key: first
+// those of tokens, then, in blocks of their own, those of pooled tokens.
 struct Keys {
-  // Finds where a thread's key and its unit vector begin.
-  __device__ explicit Keys(int number, int heads, int channels) {
-    const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, token = i / heads;
-    exists = token < number;
-    unit = i * channels;
-    key = unit + token * heads * channels;
-    value = key + static_cast<int64_t>(heads) * channels;
+  Keys(const CosineInputs& inputs)
+      : number(tokens_of(inputs.key_value)),
+        pooled(tokens_of(inputs.pooled_key_value)),
+        heads(static_cast<int>(inputs.query.size(3))),
+        channels(static_cast<int>(inputs.query.size(4))) {}
+
+  static int tokens_of(const Tensor& x) { return static_cast<int>(x.size(0) * x.size(1) * x.size(2)); }
+
+  unsigned blocks() const { return blocks_of(number) + blocks_of(pooled); }
+  __host__ __device__ int blocks_of(int tokens) const {
+    return static_cast<int>(divide_up(static_cast<int64_t>(tokens) * heads, kThreads));
   }
 
-  bool exists;
+  int number, pooled, heads, channels;
+};
+
+// Where a thread's key, its value and its unit vector begin.
+struct KeyPlace {
+  __device__ explicit KeyPlace(const Keys& keys) {
+    const int block = blockIdx.x, first = keys.blocks_of(keys.number);
+    is_pooled = block >= first;
+    const int64_t i = static_cast<int64_t>(is_pooled ? block - first : block) * kThreads + threadIdx.x;
+    const int64_t token = i / keys.heads;
+    exists = token < (is_pooled ? keys.pooled : keys.number);
+    unit = i * keys.channels;
+    key = unit + token * keys.heads * keys.channels;
+    value = key + static_cast<int64_t>(keys.heads) * keys.channels;
+  }
+
+  bool is_pooled, exists;
   int64_t key, value, unit;
 };
 
 template <int kGroups, typename T>
-__global__ void __launch_bounds__(kThreads)
-    unit_keys_kernel(const T* key_value, T* units, int number, int heads, int channels) {
-  const Keys keys(number, heads, channels);
-  if (!keys.exists) return;
-  auto key = Channels<kGroups>::load(key_value + keys.key, channels);
+__global__ void __launch_bounds__(kThreads) unit_keys_kernel(
+    const T* key_value, T* units, const T* pooled_key_value, T* pooled_units, Keys keys) {
+  const KeyPlace place(keys);
+  if (!place.exists) return;
+  auto key =
+      Channels<kGroups>::load((place.is_pooled ? pooled_key_value : key_value) + place.key, keys.channels);
   key.normalise();
-  key.store(units + keys.unit, channels);
+  key.store((place.is_pooled ? pooled_units : units) + place.unit, keys.channels);
+}
+
+// The gradients of unit vectors and of values; those of pooled tokens are sums of `splits` parts.
+template <typename T>
+struct KeyGradients {
+  const T *unit, *value;
+  const float *pooled_unit, *pooled_value;
+  int splits;
+};
+
+// Adds up the parts of a gradient, which lie `stride` elements apart.
+template <int kGroups>
+__device__ Channels<kGroups> sum_of_parts(const float* first, int64_t stride, int parts, int channels) {
+  auto sum = Channels<kGroups>::load(first, channels);
+  for (int part = 1; part < parts; ++part) {
+    const auto other = Channels<kGroups>::load(first + part * stride, channels);
+#pragma unroll
+    for (int c = 0; c < sum.kSize; ++c) sum.x[c] += other.x[c];
+  }
+  return sum;
 }
 
 // Writes the gradients of keys and values from those of the unit vectors and of the values.
 template <int kGroups, typename T>
 __global__ void __launch_bounds__(kThreads) key_gradients_kernel(
-    const T* key_value, const T* grad_unit, const T* grad_value, T* grad_key_value, int number, int heads,
-    int channels) {
+    const T* key_value, const T* pooled_key_value, KeyGradients<T> grad, T* grad_key_value, T* grad_pooled_key_value,
+    Keys keys) {
   using Vectors = Channels<kGroups>;
-  const Keys keys(number, heads, channels);
-  if (!keys.exists) return;
-  Vectors unit = Vectors::load(key_value + keys.key, channels);
+  const KeyPlace place(keys);
+  if (!place.exists) return;
+  Vectors unit = Vectors::load((place.is_pooled ? pooled_key_value : key_value) + place.key, keys.channels);
   const float norm = unit.normalise();
-  Vectors grad = Vectors::load(grad_unit + keys.unit, channels);
-  grad.through_norm(unit, norm);
-  grad.store(grad_key_value + keys.key, channels);
-  Vectors::load(grad_value + keys.unit, channels).store(grad_key_value + keys.value, channels);
+  const int64_t stride = static_cast<int64_t>(keys.pooled) * keys.heads * keys.channels;
+  const auto gradient = [&](const T* own, const float* parts) {
+    return place.is_pooled ? sum_of_parts<kGroups>(parts + place.unit, stride, grad.splits, keys.channels)
+                           : Vectors::load(own + place.unit, keys.channels);
+  };
+  T* const target = place.is_pooled ? grad_pooled_key_value : grad_key_value;
+  Vectors of_key = gradient(grad.unit, grad.pooled_unit);
+  of_key.through_norm(unit, norm);
+  of_key.store(target + place.key, keys.channels);
+  gradient(grad.value, grad.pooled_value).store(target + place.value, keys.channels);
 }
 
 // The position bias of each pair (query column, pooled column) from a table (rows, columns). Blocks are those of a
@@ -380,30 +428,6 @@ Queries<T> queries_of(const CosineInputs& inputs) {
       static_cast<int>(inputs.pooled_key_value.size(1) * inputs.pooled_key_value.size(2))};
 }
 
-// The unit vectors of the keys in a tensor of keys and values.
-template <int kGroups, typename T>
-Tensor unit_keys(const Tensor& key_value) {
-  const auto s = key_value.sizes();
-  Tensor units = empty({s[0], s[1], s[2], s[4], s[5]}, key_value.options());
-  launch(
-      unit_keys_kernel<kGroups, T>, blocks_for(units.numel() / s[5]), kThreads, 0, key_value.const_data_ptr<T>(),
-      units.mutable_data_ptr<T>(), static_cast<int>(s[0] * s[1] * s[2]), static_cast<int>(s[4]),
-      static_cast<int>(s[5]));
-  return units;
-}
-
-template <int kGroups, typename T>
-Tensor key_gradients(const Tensor& key_value, const Tensor& grad_unit, const Tensor& grad_value) {
-  const auto s = key_value.sizes();
-  Tensor grad = empty(s, key_value.options());
-  launch(
-      key_gradients_kernel<kGroups, T>, blocks_for(grad_unit.numel() / s[5]), kThreads, 0,
-      key_value.const_data_ptr<T>(), grad_unit.const_data_ptr<T>(), grad_value.const_data_ptr<T>(),
-      grad.mutable_data_ptr<T>(), static_cast<int>(s[0] * s[1] * s[2]), static_cast<int>(s[4]),
-      static_cast<int>(s[5]));
-  return grad;
-}
-
 // The inputs of aggregated attention, from `inputs` as `contiguous` gives them.
 template <int kGroups, typename T>
 Inputs normalised(const CosineInputs& inputs) {
@@ -424,11 +448,17 @@ Inputs normalised(const CosineInputs& inputs) {
       bias_of_pairs_kernel<T>, static_cast<unsigned>(rows * blocks_for(columns.numel())), kThreads, 0,
       table.const_data_ptr<float>(), columns.const_data_ptr<int64_t>(), static_cast<int>(columns.numel()),
       static_cast<int>(table.size(2)), pooled_bias.mutable_data_ptr<T>());
+
+  const Tensor key = empty_like(inputs.key_value.select(3, 0)), pooled_key = empty_like(inputs.pooled_key_value.select(3, 0));
+  const Keys keys(inputs);
+  launch(
+      unit_keys_kernel<kGroups, T>, keys.blocks(), kThreads, 0, inputs.key_value.const_data_ptr<T>(),
+      key.mutable_data_ptr<T>(), inputs.pooled_key_value.const_data_ptr<T>(), pooled_key.mutable_data_ptr<T>(), keys);
   return {
       query,
-      unit_keys<kGroups, T>(inputs.key_value),
+      key,
       inputs.key_value.select(3, 1),
-      unit_keys<kGroups, T>(inputs.pooled_key_value),
+      pooled_key,
       inputs.pooled_key_value.select(3, 1),
       inputs.window_bias.to(inputs.query.scalar_type()),
       pooled_bias,
@@ -461,7 +491,8 @@ CosineGradients cosine_attention_backward_cuda(
     const Tensor& rounding) {
   const DeviceGuard guard(any_inputs.query.device());
   const CosineInputs inputs = contiguous(any_inputs);
-  Tensor grad_query = empty(inputs.query.sizes(), inputs.query.options()), grad_key_value, grad_pooled_key_value;
+  Tensor grad_query = empty_like(inputs.query), grad_key_value = empty_like(inputs.key_value),
+         grad_pooled_key_value = empty_like(inputs.pooled_key_value);
   Tensor grad_scale = empty_like(inputs.scale), grad_embedding = empty_like(inputs.query_embedding);
   Tensor grad_table = empty_like(inputs.pooled_bias), grad_tokens = empty_like(inputs.tokens),
          grad_token_bias = empty_like(inputs.token_bias);
@@ -470,7 +501,7 @@ CosineGradients cosine_attention_backward_cuda(
     constexpr int kGroups = decltype(groups)::value;
     using T = decltype(zero);
     grad =
-        aggregated_attention_backward_cuda(grad_output, normalised<kGroups, T>(inputs), output, logsumexp, rounding);
+        aggregated_attention_backward_sums(grad_output, normalised<kGroups, T>(inputs), output, logsumexp, rounding);
 
     const Queries<T> q = queries_of<T>(inputs);
     const GradientMemory memory(q.offsets(), q.channels);
@@ -486,8 +517,14 @@ CosineGradients cosine_attention_backward_cuda(
     launch(
         parameter_gradients_kernel, dim3(blocks_for(memory.sums), q.heads), kThreads, 0, sums.const_data_ptr<float>(),
         blocks, q.heads, q.channels, q.offsets(), memory.sums, of_parameters);
-    grad_key_value = key_gradients<kGroups, T>(inputs.key_value, grad.key, grad.value);
-    grad_pooled_key_value = key_gradients<kGroups, T>(inputs.pooled_key_value, grad.pooled_key, grad.pooled_value);
+    const Keys keys(inputs);
+    const KeyGradients<T> of_keys{
+        grad.key.const_data_ptr<T>(), grad.value.const_data_ptr<T>(), grad.pooled_key.const_data_ptr<float>(),
+        grad.pooled_value.const_data_ptr<float>(), static_cast<int>(grad.pooled_key.size(0))};
+    launch(
+        key_gradients_kernel<kGroups, T>, keys.blocks(), kThreads, 0, inputs.key_value.const_data_ptr<T>(),
+        inputs.pooled_key_value.const_data_ptr<T>(), of_keys, grad_key_value.mutable_data_ptr<T>(),
+        grad_pooled_key_value.mutable_data_ptr<T>(), keys);
 
     const Tensor &table = inputs.pooled_bias, &columns = inputs.pooled_bias_columns;
     const auto [order, ranges] = pairs_by_row(columns, table.size(2));
@@ -497,7 +534,7 @@ CosineGradients cosine_attention_backward_cuda(
         static_cast<const Range*>(ranges.const_data_ptr()), static_cast<int>(columns.numel()),
         static_cast<int>(table.size(2)), grad_table.mutable_data_ptr<float>());
   });
-  return {grad_query, grad_key_value, grad_pooled_key_value, grad_scale, grad_embedding, grad.window_bias.to(kFloat),
+  return {grad_query, grad_key_value, grad_pooled_key_value, grad_scale, grad_embedding, grad.window_bias,
           grad_table, grad_tokens,    grad_token_bias};
 }
 
