@@ -62,8 +62,8 @@ PASSES = ('forward, new size', 'forward, size seen before', 'forward + backward'
 # LayerNorm, one for the gradient of the input and one for those of the parameters.
 KERNELS = {
     'bioattn_mm::add_norm_backward': 2,
-    'bioattn_mm::cosine_attention': 6,
-    'bioattn_mm::cosine_attention_backward': 24,
+    'bioattn_mm::cosine_attention': 5,
+    'bioattn_mm::cosine_attention_backward': 16,
     'bioattn_mm::gated_convolution_backward': 3,
     'bioattn_mm::log_cpb_table_backward': 2,
     'aten::native_layer_norm_backward': 2,
@@ -131,6 +131,22 @@ def bytes_of(tensor: Tensor) -> int:
     return elements * tensor.element_size()
 
 
+def fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """PyTorch's attention as the operator that a GPU takes for any bias."""
+    if attn_mask is not None:
+        attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
+    fused = torch.ops.aten._scaled_dot_product_efficient_attention
+    return fused(query, key, value, attn_mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale)[0]
+
+
 @contextmanager
 def as_on_a_gpu(formulas: bool) -> Iterator[None]:
     """Operators on meta tensors choose what they would choose on a GPU.
@@ -142,24 +158,10 @@ def as_on_a_gpu(formulas: bool) -> Iterator[None]:
     def why_not_compiled(device: torch.device) -> str | None:
         return 'they are counted without' if formulas else backends.WHY_NOT_LOADED
 
-    def attention(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-    ) -> Tensor:
-        if attn_mask is not None:
-            attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
-        fused = torch.ops.aten._scaled_dot_product_efficient_attention
-        return fused(query, key, value, attn_mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale)[0]
-
     with (
         patch.object(backends, 'why_not_compiled', why_not_compiled),
         # On meta tensors PyTorch takes its attention apart into matrix products; there is no autocast for them.
-        patch.object(F, 'scaled_dot_product_attention', attention),
+        patch.object(F, 'scaled_dot_product_attention', fused_attention),
         patch.object(torch, 'autocast', lambda *args, **kwargs: nullcontext()),
         patch.object(torch, 'is_autocast_enabled', lambda *args: False),
     ):
@@ -182,16 +184,28 @@ def as_a_gpu_trains() -> Iterator[None]:
         output, total, *_ = differentiable('add_norm', x, branch, branch_bias, factor, weight, bias, eps)
         return total, output
 
-    library = torch.library.Library('bioattn_mm', 'IMPL')
+    def attention(query: Tensor, *_: object, **__: object) -> tuple[Tensor, ...]:
+        numbers = (query.new_empty(size) for size in (query.shape[:3], (), ()))
+        return torch.empty_like(query), *numbers
+
+    def attention_backward(
+        grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, *_: object, **__: object
+    ) -> tuple[Tensor, ...]:
+        return tuple(map(torch.empty_like, (query, key, value, bias)))
+
+    ours, others = (torch.library.Library(name, 'IMPL') for name in ('bioattn_mm', 'aten'))
     try:
-        # It has no kernel for the CPU. What tensors hold is not looked at here.
+        # They have no kernels for the CPU. What tensors hold is not looked at here.
         for name, results in zip(('add_norm', 'add_norm_backward'), OPERATORS['add_norm']):
-            library.impl(name, results, 'CPU')
+            ours.impl(name, results, 'CPU')
+        others.impl('_scaled_dot_product_efficient_attention', attention, 'CPU')
+        others.impl('_scaled_dot_product_efficient_attention_backward', attention_backward, 'CPU')
         with ExitStack() as patches:
             for module, name, value in (
                 (half_precision, 'takes_bfloat16', torch.is_autocast_enabled),
                 (blocks, 'has_add_norm', lambda x: True),
                 (blocks, 'add_norm', add_norm),
+                (F, 'scaled_dot_product_attention', fused_attention),
                 (aggregated_attention, 'gelu_pool', partial(aggregated_attention.gelu_pool, backend='reference')),
                 (
                     aggregated_attention,
@@ -202,7 +216,8 @@ def as_a_gpu_trains() -> Iterator[None]:
                 patches.enter_context(patch.object(module, name, value))
             yield
     finally:
-        library._destroy()
+        ours._destroy()
+        others._destroy()
 
 
 def count_step(backbone: nn.Module) -> dict[str, LaunchCounter]:
