@@ -26,7 +26,7 @@ from ..registry import MODELS
 from .arguments import check_window, full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps
 from .building import build_layer
-from .fusing import product_and_bias
+from .fusing import product_and_bias, products, weights_and_biases
 from .grid import Grid
 from .half_precision import LayerNorm
 from .log_cpb import PositionBias, cell_centres
@@ -235,12 +235,18 @@ class AggregatedAttention(nn.Module):
         grid = tuple(x.shape[1:3])
         pooled_grid = self.pooled_grid(grid)
         x = x.to(autocast_dtype(x))  # once for all three projections
-        pooled = pool_tokens(x, self.pool_proj, self.pool_norm, pooled_grid)
+        pairs = weights_and_biases(x, self.q, self.kv, self.pool_proj)
+        if pairs is None:
+            query, key_value = self.q(x), self.kv(x)
+            pooled = self.kv(pool_tokens(x, self.pool_proj, self.pool_norm, pooled_grid))
+        else:
+            query, key_value, to_pool = products(x, pairs)
+            pooled = F.linear(self.pool_norm(gelu_pool(to_pool, pooled_grid)), *pairs[1])
         pooled_bias, pooled_bias_rows, pooled_bias_columns = self.position_bias.table(grid, pooled_grid)
         return dict(
-            query=self.q(x).unflatten(-1, (self.num_heads, -1)),
-            key_value=self.kv(x).unflatten(-1, (2, self.num_heads, -1)),
-            pooled_key_value=self.kv(pooled).unflatten(-1, (2, self.num_heads, -1)),
+            query=query.unflatten(-1, (self.num_heads, -1)),
+            key_value=key_value.unflatten(-1, (2, self.num_heads, -1)),
+            pooled_key_value=pooled.unflatten(-1, (2, self.num_heads, -1)),
             window_bias=self.bias_of_window(),
             pooled_bias=pooled_bias,
             pooled_bias_rows=pooled_bias_rows,

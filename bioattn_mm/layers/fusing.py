@@ -1,7 +1,11 @@
 """When a layer may be computed in parts, inside of kernels that compute more than the layer."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+
+from ..ops.portable import is_portable
 
 
 def has_hooks(*modules: nn.Module) -> bool:
@@ -21,3 +25,61 @@ def product_and_bias(linear: nn.Module, x: Tensor) -> tuple[Tensor, Tensor | Non
     if type(linear) is not nn.Linear or has_hooks(linear):
         return linear(x), None
     return F.linear(x, linear.weight), linear.bias
+
+
+def weights_and_biases(x: Tensor, *layers: nn.Module) -> list[tuple[Tensor, Tensor]] | None:
+    """Parameters of linear layers, and of convolutions of one token each, in the dtype of their input.
+
+    Returns:
+        A pair for each layer; None where layers have to be called: other types, with hooks, or in a graph.
+    """
+    is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or is_portable()
+    if is_traced or has_hooks(*layers) or not all(type(layer) in (nn.Linear, nn.Conv2d) for layer in layers):
+        return None
+    return [(layer.weight.flatten(1).to(x.dtype), layer.bias.to(x.dtype)) for layer in layers]
+
+
+def products(x: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
+    """`F.linear` of the same tokens with several weights and biases.
+
+    Autograd adds up the gradients of the tokens after the products, in launches of their own; here each product adds
+    to those before.
+    """
+    weights, biases = zip(*pairs)
+    return Products.apply(x, *weights, *biases)
+
+
+class Products(torch.autograd.Function):
+    """What `products` computes, of several weights and as many biases."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, *weights_and_biases: Tensor) -> tuple[Tensor, ...]:
+        number = len(weights_and_biases) // 2
+        pairs = zip(weights_and_biases[:number], weights_and_biases[number:])
+        return tuple(F.linear(x, weight, bias) for weight, bias in pairs)
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> None:
+        ctx.save_for_backward(*inputs[: 1 + len(outputs)])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, *weights = ctx.saved_tensors
+        needs_x, *needed = ctx.needs_input_grad
+        tokens, of_x = x.flatten(0, -2), None
+        of_weights: list[Tensor | None] = [None] * len(weights)
+        of_biases = list(of_weights)
+        for place, (gradient, weight) in enumerate(zip(gradients, weights)):
+            if gradient is None:
+                continue
+            gradient = gradient.flatten(0, -2)
+            if needs_x:
+                of_x = gradient @ weight if of_x is None else torch.addmm(of_x, gradient, weight)
+            if needed[place]:
+                of_weights[place] = gradient.T @ tokens
+            if needed[len(weights) + place]:
+                of_biases[place] = gradient.sum(0)
+        return None if of_x is None else of_x.view(x.shape), *of_weights, *of_biases
