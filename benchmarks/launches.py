@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from bioattn_mm.layers import aggregated_attention, half_precision
+from bioattn_mm.layers import aggregated_attention, fusing, half_precision
 from bioattn_mm.models import VARS, ConViT, GABViT, PerViT, TransNeXt
 from bioattn_mm.models.backbones import blocks
 from bioattn_mm.ops import backends
@@ -203,6 +203,7 @@ def as_a_gpu_trains() -> Iterator[None]:
         with ExitStack() as patches:
             for module, name, value in (
                 (half_precision, 'takes_bfloat16', torch.is_autocast_enabled),
+                (fusing, 'launches_take_time', lambda x: True),
                 (blocks, 'has_add_norm', lambda x: True),
                 (blocks, 'add_norm', add_norm),
                 (F, 'scaled_dot_product_attention', fused_attention),

@@ -16,6 +16,12 @@ def has_hooks(*modules: nn.Module) -> bool:
     )
 
 
+def launches_take_time(x: Tensor) -> bool:
+    """Whether launches that can be left out are worth it: not on the CPU, nor in a graph that is traced."""
+    is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or is_portable()
+    return x.device.type != 'cpu' and not is_traced
+
+
 def product_and_bias(linear: nn.Module, x: Tensor) -> tuple[Tensor, Tensor | None]:
     """What a linear layer gives without its bias, and the bias, for a kernel that adds it.
 
@@ -31,10 +37,9 @@ def weights_and_biases(x: Tensor, *layers: nn.Module) -> list[tuple[Tensor, Tens
     """Parameters of linear layers, and of convolutions of one token each, in the dtype of their input.
 
     Returns:
-        A pair for each layer; None where layers have to be called: other types, with hooks, or in a graph.
+        A pair for each layer; None where layers are called: on the CPU, in a graph, with hooks, and of other types.
     """
-    is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or is_portable()
-    if is_traced or has_hooks(*layers) or not all(type(layer) in (nn.Linear, nn.Conv2d) for layer in layers):
+    if not launches_take_time(x) or has_hooks(*layers) or not all(type(layer) in (nn.Linear, nn.Conv2d) for layer in layers):
         return None
     return [(layer.weight.flatten(1).to(x.dtype), layer.bias.to(x.dtype)) for layer in layers]
 
@@ -77,7 +82,8 @@ class Products(torch.autograd.Function):
                 continue
             gradient = gradient.flatten(0, -2)
             if needs_x:
-                of_x = gradient @ weight if of_x is None else torch.addmm(of_x, gradient, weight)
+                # In place, as a GPU would copy the sum first.
+                of_x = gradient @ weight if of_x is None else of_x.addmm_(gradient, weight)
             if needed[place]:
                 of_weights[place] = gradient.T @ tokens
             if needed[len(weights) + place]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bioattn_mm.layers import half_precision
+from bioattn_mm.layers import fusing, half_precision
 from bioattn_mm.models import TransNeXt
 from bioattn_mm.models.backbones import blocks
 
@@ -26,6 +26,7 @@ def fuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Tensor]]:
             return operator(x, branch, *arguments)
 
         monkeypatch.setattr(blocks, 'has_add_norm', lambda x: True)
+        monkeypatch.setattr(fusing, 'launches_take_time', lambda x: True)
         monkeypatch.setattr(blocks, 'add_norm', add_norm)
         return added
 
