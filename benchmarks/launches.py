@@ -62,15 +62,16 @@ PASSES = ('forward, new size', 'forward, size seen before', 'forward + backward'
 # LayerNorm, one for the gradient of the input and one for those of the parameters.
 KERNELS = {
     'bioattn_mm::add_norm_backward': 2,
-    'bioattn_mm::cosine_attention': 5,
-    'bioattn_mm::cosine_attention_backward': 16,
+    'bioattn_mm::cosine_attention': 4,
+    'bioattn_mm::cosine_attention_backward': 15,
     'bioattn_mm::gated_convolution_backward': 3,
+    'bioattn_mm::gelu_pool_norm_backward': 2,
     'bioattn_mm::log_cpb_table_backward': 2,
     'aten::native_layer_norm_backward': 2,
     'aten::_foreach_norm': 2,
 }
-# What PyTorch's operators on lists of tensors launch (MultiTensorApply.cuh): a launch has so many tensors, by the number
-# of lists, and so many blocks, each for a chunk of a tensor.
+# What PyTorch's operators on lists of tensors launch (MultiTensorApply.cuh): a launch has so many tensors, by the
+# number of lists, and so many blocks, each for a chunk of a tensor.
 TENSORS_OF_A_LAUNCH = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
 BLOCKS_OF_A_LAUNCH, CHUNK = 320, 65536
 ON_LISTS = ('aten::_foreach', 'aten::_fused')
@@ -117,7 +118,7 @@ def tensors_of(arguments: object) -> list[Tensor]:
 
 
 def launches_on_lists(lists: list[list[Tensor]]) -> int:
-    """Launches of an operator on lists of tensors; the steps of a fused optimizer, one number each, are none of them."""
+    """Launches of an operator on lists of tensors; the counters of a fused optimizer's steps are no such list."""
     lists = [tensors for tensors in lists if tensors[0].dim() or len(lists) == 1]
     blocks = sum(-(-tensor.numel() // CHUNK) for tensor in lists[0])
     return max(-(-len(lists[0]) // TENSORS_OF_A_LAUNCH[len(lists)]), -(-blocks // BLOCKS_OF_A_LAUNCH))
@@ -184,6 +185,11 @@ def as_a_gpu_trains() -> Iterator[None]:
         output, total, *_ = differentiable('add_norm', x, branch, branch_bias, factor, weight, bias, eps)
         return total, output
 
+    def gelu_pool_norm(
+        x: Tensor, x_bias: Tensor, weight: Tensor, bias: Tensor, grid: tuple[int, int], eps: float
+    ) -> Tensor:
+        return differentiable('gelu_pool_norm', x, x_bias, weight, bias, *grid, eps)[0]
+
     def attention(query: Tensor, *_: object, **__: object) -> tuple[Tensor, ...]:
         numbers = (query.new_empty(size) for size in (query.shape[:3], (), ()))
         return torch.empty_like(query), *numbers
@@ -196,8 +202,9 @@ def as_a_gpu_trains() -> Iterator[None]:
     ours, others = (torch.library.Library(name, 'IMPL') for name in ('bioattn_mm', 'aten'))
     try:
         # They have no kernels for the CPU. What tensors hold is not looked at here.
-        for name, results in zip(('add_norm', 'add_norm_backward'), OPERATORS['add_norm']):
-            ours.impl(name, results, 'CPU')
+        for name in ('add_norm', 'gelu_pool_norm'):
+            for kind, results in zip(('', '_backward'), OPERATORS[name]):
+                ours.impl(f'{name}{kind}', results, 'CPU')
         others.impl('_scaled_dot_product_efficient_attention', attention, 'CPU')
         others.impl('_scaled_dot_product_efficient_attention_backward', attention_backward, 'CPU')
         with ExitStack() as patches:
@@ -207,7 +214,8 @@ def as_a_gpu_trains() -> Iterator[None]:
                 (blocks, 'has_add_norm', lambda x: True),
                 (blocks, 'add_norm', add_norm),
                 (F, 'scaled_dot_product_attention', fused_attention),
-                (aggregated_attention, 'gelu_pool', partial(aggregated_attention.gelu_pool, backend='reference')),
+                (aggregated_attention, 'has_gelu_pool_norm', lambda x, grid: True),
+                (aggregated_attention, 'gelu_pool_norm', gelu_pool_norm),
                 (
                     aggregated_attention,
                     'relative_bias_attention',
@@ -222,7 +230,7 @@ def as_a_gpu_trains() -> Iterator[None]:
 
 
 def count_step(backbone: nn.Module) -> dict[str, LaunchCounter]:
-    """Counts of the parts of a training step, of the second one: the first makes constants and the optimizer's state."""
+    """Counts of the parts of a second training step: the first makes constants and the optimizer's state."""
     backbone.train()
     optimizer = torch.optim.AdamW(backbone.parameters(), fused=True)
     image = torch.randn(2, 3, 64, 64)

@@ -15,6 +15,8 @@ from ..ops import (
     CosineAttentionInputs,
     cosine_attention,
     gelu_pool,
+    gelu_pool_norm,
+    has_gelu_pool_norm,
     relative_bias_attention,
     unit_vectors,
 )
@@ -26,7 +28,7 @@ from ..registry import MODELS
 from .arguments import check_window, full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps
 from .building import build_layer
-from .fusing import product_and_bias, products, weights_and_biases
+from .fusing import has_hooks, product_and_bias, products, weights_and_biases
 from .grid import Grid
 from .half_precision import LayerNorm
 from .log_cpb import PositionBias, cell_centres
@@ -240,8 +242,7 @@ class AggregatedAttention(nn.Module):
             query, key_value = self.q(x), self.kv(x)
             pooled = self.kv(pool_tokens(x, self.pool_proj, self.pool_norm, pooled_grid))
         else:
-            query, key_value, to_pool = products(x, pairs)
-            pooled = F.linear(self.pool_norm(gelu_pool(to_pool, pooled_grid)), *pairs[1])
+            query, key_value, pooled = self._project(x, pairs, pooled_grid)
         pooled_bias, pooled_bias_rows, pooled_bias_columns = self.position_bias.table(grid, pooled_grid)
         return dict(
             query=query.unflatten(-1, (self.num_heads, -1)),
@@ -254,6 +255,18 @@ class AggregatedAttention(nn.Module):
             tokens=full_precision(self.learnable_tokens),
             token_bias=full_precision(self.learnable_bias),
         )
+
+    def _project(self, x: Tensor, pairs: list[tuple[Tensor, Tensor]], pooled_grid: Grid) -> tuple[Tensor, ...]:
+        """Queries, keys with values, and those of pooled tokens, by weights and biases in the dtype of `x`."""
+        norm, (weight, bias) = self.pool_norm, pairs[2]
+        if type(norm) is LayerNorm and not has_hooks(norm) and has_gelu_pool_norm(x, pooled_grid):
+            query, key_value, to_pool = products(x, [*pairs[:2], (weight, None)])
+            weights = (tensor.to(x.dtype) for tensor in (norm.weight, norm.bias))
+            pooled = gelu_pool_norm(to_pool, bias, *weights, pooled_grid, norm.eps)
+        else:
+            query, key_value, to_pool = products(x, pairs)
+            pooled = norm(gelu_pool(to_pool, pooled_grid))
+        return query, key_value, F.linear(pooled, *pairs[1])
 
     def bias_of_window(self) -> Tensor:
         """Bias of the tokens of a window, (heads, k * k): learned here, unless the position bias has its own."""
@@ -372,4 +385,6 @@ class LengthScaledAttention(nn.Module):
         """Scaled queries, normalised keys, and values: (B, H, W, C) to three of (B, H, W, heads, d)."""
         query, key, value = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
         query = self.scale(query, log_of_number((x.shape[1], x.shape[2]), query))
+        # Parameters made it float32, and autocast casts all three: once, and not there and back.
+        query = query.to(autocast_dtype(query))
         return query, self.scale.key(key).to(query.dtype), value.to(query.dtype)

@@ -39,12 +39,13 @@ def weights_and_biases(x: Tensor, *layers: nn.Module) -> list[tuple[Tensor, Tens
     Returns:
         A pair for each layer; None where layers are called: on the CPU, in a graph, with hooks, and of other types.
     """
-    if not launches_take_time(x) or has_hooks(*layers) or not all(type(layer) in (nn.Linear, nn.Conv2d) for layer in layers):
+    are_plain = all(type(layer) in (nn.Linear, nn.Conv2d) and layer.bias is not None for layer in layers)
+    if not launches_take_time(x) or not are_plain or has_hooks(*layers):
         return None
     return [(layer.weight.flatten(1).to(x.dtype), layer.bias.to(x.dtype)) for layer in layers]
 
 
-def products(x: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
+def products(x: Tensor, pairs: list[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, ...]:
     """`F.linear` of the same tokens with several weights and biases.
 
     Autograd adds up the gradients of the tokens after the products, in launches of their own; here each product adds
@@ -60,13 +61,13 @@ class Products(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, *weights_and_biases: Tensor) -> tuple[Tensor, ...]:
+    def forward(x: Tensor, *weights_and_biases: Tensor | None) -> tuple[Tensor, ...]:
         number = len(weights_and_biases) // 2
         pairs = zip(weights_and_biases[:number], weights_and_biases[number:])
         return tuple(F.linear(x, weight, bias) for weight, bias in pairs)
 
     @staticmethod
-    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> None:
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor | None, ...], outputs: tuple[Tensor, ...]) -> None:
         ctx.save_for_backward(*inputs[: 1 + len(outputs)])
         ctx.set_materialize_grads(False)
 

@@ -12,7 +12,7 @@ from .aggregated_attention import aggregated_attention
 from .arguments import AggregatedAttentionInputs
 from .cosine_attention import CosineAttentionInputs, cosine_attention, log_num_keys, unit_vectors
 from .gated_convolution import gated_convolution, gated_convolution_reference
-from .gelu_pool import gelu_pool
+from .gelu_pool import gelu_pool, gelu_pool_norm, has_gelu_pool_norm
 from .log_cpb import log_cpb_table
 from .peripheral_attention import peripheral_attention
 from .relative_bias_attention import relative_bias_attention
@@ -27,7 +27,9 @@ __all__ = [
     'gated_convolution',
     'gated_convolution_reference',
     'gelu_pool',
+    'gelu_pool_norm',
     'has_add_norm',
+    'has_gelu_pool_norm',
     'log_cpb_table',
     'log_num_keys',
     'peripheral_attention',

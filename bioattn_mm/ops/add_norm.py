@@ -54,7 +54,7 @@ def add_norm(
         check_fits('factor', factor, (len(x),), 'x', x, torch.promote_types(x.dtype, torch.float32))
     if x.device.type == 'cpu' and backend is None:
         backend = 'reference'
-    if choose_backend(x.device, backend, _unsupported(x)) != 'reference':
+    if choose_backend(x.device, backend, why_not_norm(x, 'add_norm')) != 'reference':
         output, total, *_ = differentiable('add_norm', x, branch, branch_bias, factor, weight, bias, eps)
         return total, output
     branch = branch if branch_bias is None else branch + branch_bias
@@ -72,15 +72,15 @@ def has_add_norm(x: Tensor) -> bool:
     """
     if x.device.type == 'cpu' or torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
-    return available_backends(x.device)[0] != 'reference' and _unsupported(x) is None
+    return available_backends(x.device)[0] != 'reference' and why_not_norm(x, 'add_norm') is None
 
 
-def _unsupported(x: Tensor) -> str | None:
-    """Why the CUDA kernels do not take `x`; None if they do."""
+def why_not_norm(x: Tensor, name: str) -> str | None:
+    """Why the CUDA kernels of an operator with a LayerNorm do not take `x`; None if they do."""
     if x.device.type == 'cpu':
-        return 'add_norm is compiled for CUDA alone'
+        return f'{name} is compiled for CUDA alone'
     if x.dtype == torch.float64:
-        return 'add_norm on CUDA takes float32, float16 and bfloat16, got float64'
+        return f'{name} on CUDA takes float32, float16 and bfloat16, got float64'
     if x.shape[-1] % 2 or x.shape[-1] > MAX_CHANNELS:
-        return f'add_norm on CUDA takes an even number of channels up to {MAX_CHANNELS}, got {x.shape[-1]}'
+        return f'{name} on CUDA takes an even number of channels up to {MAX_CHANNELS}, got {x.shape[-1]}'
     return None

@@ -1,9 +1,11 @@
-"""GELU and average pooling, TransNeXt's way to pooled tokens, in one pass."""
+"""TransNeXt's way to pooled tokens in one pass: GELU and average pooling, on a GPU with the LayerNorm after it."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .add_norm import has_add_norm, why_not_norm
+from .arguments import check_fits
 from .backends import choose_backend
 from .portable import is_exported, size_of_cells
 from .registration import differentiable
@@ -40,6 +42,61 @@ def gelu_pool(x: Tensor, grid: tuple[int, int], backend: str | None = None) -> T
     if choose_backend(x.device, backend, None if takes else UNSUPPORTED) == 'cpu':
         return differentiable('gelu_pool', x, *grid)
     return average_pool(F.gelu(x).permute(0, 3, 1, 2), grid).permute(0, 2, 3, 1)
+
+
+def gelu_pool_norm(
+    x: Tensor,
+    x_bias: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    grid: tuple[int, int],
+    eps: float,
+    backend: str | None = None,
+) -> Tensor:
+    """LayerNorm of the average pooling of `F.gelu(x + x_bias)`, of tokens with the channels last.
+
+    Autocast changes nothing. The CUDA kernels compute in float32, and round the pooled tokens and the result alone.
+
+    Args:
+        x: (B, H, W, C), float16, bfloat16, float32 or float64.
+        x_bias: (C,), in the dtype of `x` as the others: the bias of the linear layer that gave `x`.
+        weight: Weight of the norm, (C,).
+        bias: Bias of the norm, (C,).
+        grid: Height and width of what is pooled; cells are those of `F.adaptive_avg_pool2d`.
+        eps: What the norm adds to the variance.
+        backend: 'cuda' (one launch, and two backward; a grid that divides that of `x`, C even and at most 4096, no
+            float64) or 'reference'. By default the environment variable BIOATTN_MM_BACKEND, or else the fastest that
+            supports the arguments.
+
+    Returns:
+        (B, *grid, C) in the dtype of `x`.
+
+    Raises:
+        ValueError: The arguments do not fit each other, or the backend does not fit them.
+    """
+    if x.dim() != 4 or 0 in x.shape[1:]:
+        raise ValueError(f'x must be (B, H, W, C), got shape {tuple(x.shape)}')
+    for name, parameter in dict(x_bias=x_bias, weight=weight, bias=bias).items():
+        check_fits(name, parameter, (x.shape[3],), 'x', x, x.dtype)
+    if x.device.type == 'cpu' and backend is None:
+        backend = 'reference'
+    if choose_backend(x.device, backend, _unsupported(x, grid)) != 'reference':
+        return differentiable('gelu_pool_norm', x, x_bias, weight, bias, *grid, eps)[0]
+    # There is no autocast for tensors without data, on the device meta.
+    with torch.autocast('cpu' if x.is_meta else x.device.type, enabled=False):
+        return F.layer_norm(gelu_pool(x + x_bias, grid, 'reference'), weight.shape, weight, bias, eps)
+
+
+def has_gelu_pool_norm(x: Tensor, grid: tuple[int, int]) -> bool:
+    """Whether `gelu_pool_norm` of such tokens runs as one kernel; for graphs that are made, `gelu_pool` does."""
+    return has_add_norm(x) and _unsupported(x, grid) is None
+
+
+def _unsupported(x: Tensor, grid: tuple[int, int]) -> str | None:
+    """Why the CUDA kernels of `gelu_pool_norm` do not take `x`; None if they do."""
+    if None in map(size_of_cells, x.shape[1:3], grid):
+        return f'gelu_pool_norm on CUDA takes a grid that divides that of x, got {grid} and {tuple(x.shape[1:3])}'
+    return why_not_norm(x, 'gelu_pool_norm')
 
 
 def average_pool(x: Tensor, grid: tuple[int, int]) -> Tensor:

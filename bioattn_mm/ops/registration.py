@@ -45,6 +45,14 @@ def _add_norm_backward(
     return _like(sum, sum, weight, weight, weight)
 
 
+def _gelu_pool_norm(
+    x: Tensor, x_bias: Tensor, weight: Tensor, bias: Tensor, height: int, width: int, eps: float
+) -> tuple[Tensor, ...]:
+    pooled = (x.new_empty(x.shape[0], height, width, x.shape[3]) for _ in range(2))
+    statistics = (x.new_empty(x.shape[0], height, width, dtype=torch.float32) for _ in range(2))
+    return *pooled, *statistics
+
+
 def _aggregated_attention(query: Tensor, *rest: Tensor | bool) -> tuple[Tensor, ...]:
     logsumexp = query.new_empty(query.shape[:4], dtype=_full_precision(query.dtype))
     return *_like(query), logsumexp, _rounding(query, rest[-1])
@@ -93,6 +101,10 @@ OPERATORS: dict[str, tuple[Shapes, Shapes]] = dict(
     gelu_pool=(
         lambda x, height, width: x.new_empty(x.shape[0], height, width, x.shape[3]),
         lambda grad, x: _like(x)[0],
+    ),
+    gelu_pool_norm=(
+        _gelu_pool_norm,
+        lambda grad, x, x_bias, pooled, mean, rstd, weight: _like(x, x_bias, weight, weight),
     ),
     log_cpb_table=(
         lambda vertical, horizontal, hidden_weight, hidden_bias, weight, bias: weight.new_empty(
@@ -184,7 +196,7 @@ def register(name: str) -> None:
     schema, schema_of_backward = operator._schema, backward_operator._schema
     arguments = [argument.name for argument in schema.arguments]
     names = arguments + [result.name for result in schema.returns]
-    # The first arguments of the backward pass are gradients of as many results, of which only the first must be there.
+    # The first arguments of the backward pass are gradients of as many results, of which the first must be there.
     num_gradients = sum(argument.name.startswith('grad_') for argument in schema_of_backward.arguments)
     # Where its other arguments are among those of the operator and its results; of those that are no tensors also
     # where they are among themselves.

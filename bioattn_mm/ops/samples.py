@@ -11,7 +11,7 @@ from .add_norm import add_norm
 from .aggregated_attention import aggregated_attention
 from .cosine_attention import cosine_attention
 from .gated_convolution import gated_convolution
-from .gelu_pool import gelu_pool
+from .gelu_pool import gelu_pool, gelu_pool_norm
 from .log_cpb import log_cpb_table
 from .peripheral_attention import peripheral_attention
 from .relative_bias_attention import relative_bias_attention
@@ -121,7 +121,15 @@ def make_add_norm(batch: int = 2, grid: tuple[int, int] = (5, 7), channels: int 
     return [*tokens, *parameters[:2], factor, parameters[2]]
 
 
-def sum_and_norm(
+def channels_first(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A LayerNorm whose result has the channels first.
+
+    Neighbours in a result get nearly the same gradient, and what all channels of a token share, the norm takes out.
+    """
+    return lambda *inputs, backend=None: run(*inputs, backend=backend).movedim(-1, 0)
+
+
+def norm_of_sum(
     x: Tensor,
     branch: Tensor,
     weight: Tensor,
@@ -130,8 +138,8 @@ def sum_and_norm(
     branch_bias: Tensor,
     backend: str | None = None,
 ) -> Tensor:
-    """The results of `add_norm` in one tensor."""
-    return torch.cat(add_norm(x, branch, weight, bias, 1e-6, factor, branch_bias, backend), -1)
+    """The second result of `add_norm`."""
+    return add_norm(x, branch, weight, bias, 1e-6, factor, branch_bias, backend)[1]
 
 
 def make_gated_convolution(batch: int = 2, grid: tuple[int, int] = (5, 7), channels: int = 16) -> list[Tensor]:
@@ -140,6 +148,10 @@ def make_gated_convolution(batch: int = 2, grid: tuple[int, int] = (5, 7), chann
 
 def make_gelu_pool(batch: int = 2, height: int = 8, width: int = 12, channels: int = 24) -> list[Tensor]:
     return [torch.randn(batch, height, width, channels)]
+
+
+def make_gelu_pool_norm(batch: int = 2, height: int = 32, width: int = 48, channels: int = 24) -> list[Tensor]:
+    return [torch.randn(batch, height, width, channels), *torch.randn(3, channels)]
 
 
 def make_window(
@@ -205,11 +217,11 @@ WINDOW_DTYPES = {'cpu': (torch.float32, torch.float64, *HALF), 'cuda': (torch.fl
 
 OPERATORS = {
     'add_norm': Operator(
-        run=sum_and_norm,
+        run=channels_first(norm_of_sum),
         make=make_add_norm,
         sizes=[
             dict(),
-            dict(grid=(1, 1), channels=2),
+            dict(grid=(1, 1), channels=34),
             dict(grid=(3, 70), channels=576),
             dict(batch=1, grid=(56, 56), channels=72),
             dict(batch=0),
@@ -297,6 +309,18 @@ OPERATORS = {
             )
         },
         dtypes={'cpu': (torch.float32, torch.float64, torch.bfloat16)},
+    ),
+    'gelu_pool_norm': Operator(
+        run=channels_first(partial(gelu_pool_norm, grid=(16, 16), eps=1e-6)),
+        make=make_gelu_pool_norm,
+        sizes=[dict(), dict(height=16, width=16, channels=34), dict(channels=288), dict(batch=0)],
+        timed={
+            'cuda': (
+                'TransNeXt-Tiny, stage 1 at 512 x 512, 8 images',
+                dict(batch=8, height=128, width=128, channels=72),
+            )
+        },
+        dtypes={'cuda': (torch.float32, *HALF)},
     ),
     'sliding_window_qk': Operator(
         run=sliding_window_qk,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from bioattn_mm.engine.compilation import compile_parts
 from bioattn_mm.errors import InputError
 from tests.conftest import ROOT
-from tests.engine.short_trainings import CONFIGS, STEPS, train
+from tests.engine.short_trainings import CONFIGS, train
 from tests.needs import needs
 from tests.tools.running import InProcess
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bioattn_mm.layers import fusing, half_precision
+from bioattn_mm.layers import aggregated_attention, fusing, half_precision
 from bioattn_mm.models import TransNeXt
 from bioattn_mm.models.backbones import blocks
 
@@ -27,6 +27,7 @@ def fuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Tensor]]:
 
         monkeypatch.setattr(blocks, 'has_add_norm', lambda x: True)
         monkeypatch.setattr(fusing, 'launches_take_time', lambda x: True)
+        monkeypatch.setattr(aggregated_attention, 'has_gelu_pool_norm', lambda x, grid: True)
         monkeypatch.setattr(blocks, 'add_norm', add_norm)
         return added
 

@@ -88,6 +88,15 @@ def test_nothing_to_check(capsys: pytest.CaptureFixture, monkeypatch: pytest.Mon
     assert 'nothing to check on cpu: they were left out; to build them: ' in capsys.readouterr().err
 
 
+@pytest.mark.parametrize('name', [name for name in OPERATORS if 'cpu' not in OPERATORS[name].dtypes])
+def test_what_is_checked_on_a_gpu_alone(name: str) -> None:
+    # The formula in float32 instead of the kernels.
+    operator = OPERATORS[name]
+    for sizes in operator.sizes:
+        agrees, cells = check.compare(operator, 'cpu', 'reference', torch.float32, sizes)
+        assert agrees, (sizes, cells)
+
+
 def test_errors_count_infinity_and_nan() -> None:
     want = torch.tensor([1.0, 4.0, float('-inf')])
     assert check.relative_error(want.clone(), want) == 0

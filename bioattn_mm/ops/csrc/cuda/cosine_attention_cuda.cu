@@ -274,8 +274,8 @@ __global__ void __launch_bounds__(kThreads) parameter_gradients_kernel(
   }
 }
 
-// Keys (tokens, 2, heads, d) with their values behind them, and one unit vector (tokens, heads, d) for each key: first
-// those of tokens, then, in blocks of their own, those of pooled tokens.
+// Keys (tokens, 2, heads, d) with their values behind them, and one unit vector (tokens, heads, d) for each key:
+// first those of tokens, then, in blocks of their own, those of pooled tokens.
 struct Keys {
   Keys(const CosineInputs& inputs)
       : number(tokens_of(inputs.key_value)),
@@ -311,12 +311,11 @@ struct KeyPlace {
 };
 
 template <int kGroups, typename T>
-__global__ void __launch_bounds__(kThreads) unit_keys_kernel(
-    const T* key_value, T* units, const T* pooled_key_value, T* pooled_units, Keys keys) {
+__global__ void __launch_bounds__(kThreads)
+    unit_keys_kernel(const T* key_value, T* units, const T* pooled_key_value, T* pooled_units, Keys keys) {
   const KeyPlace place(keys);
   if (!place.exists) return;
-  auto key =
-      Channels<kGroups>::load((place.is_pooled ? pooled_key_value : key_value) + place.key, keys.channels);
+  auto key = Channels<kGroups>::load((place.is_pooled ? pooled_key_value : key_value) + place.key, keys.channels);
   key.normalise();
   key.store((place.is_pooled ? pooled_units : units) + place.unit, keys.channels);
 }
@@ -363,14 +362,17 @@ __global__ void __launch_bounds__(kThreads) key_gradients_kernel(
   gradient(grad.value, grad.pooled_value).store(target + place.value, keys.channels);
 }
 
-// The position bias of each pair (query column, pooled column) from a table (rows, columns). Blocks are those of a
-// row after the other.
+// The position bias of each pair (query column, pooled column) from a table (rows, columns), and the bias of the
+// window's offsets in the dtype of the tokens. Blocks are those of a row after the other.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    bias_of_pairs_kernel(const float* table, const int64_t* columns, int pairs, int num_columns, T* bias) {
-  const int blocks = divide_up(pairs, kThreads), pair = blockIdx.x % blocks * kThreads + threadIdx.x;
+__global__ void __launch_bounds__(kThreads) biases_kernel(
+    const float* table, const int64_t* columns, int64_t rows, int pairs, int num_columns, T* bias,
+    const float* window_bias, int num_offsets, T* rounded_window_bias) {
+  for (int i = threadIdx.x; blockIdx.x == 0 && i < num_offsets; i += kThreads)
+    rounded_window_bias[i] = static_cast<T>(window_bias[i]);
+  const int blocks = max(divide_up(pairs, kThreads), 1), pair = blockIdx.x % blocks * kThreads + threadIdx.x;
   const int64_t row = blockIdx.x / blocks;
-  if (pair >= pairs) return;
+  if (pair >= pairs || row >= rows) return;
   const int64_t column = columns[pair];
   BIOATTN_KERNEL_ASSERT(0 <= column && column < num_columns, "pooled_bias_columns must be columns of pooled_bias");
   bias[row * pairs + pair] = static_cast<T>(table[row * num_columns + column]);
@@ -400,7 +402,7 @@ CosineInputs contiguous(const CosineInputs& inputs) {
       for_kernels(inputs.pooled_key_value),
       for_kernels(inputs.scale),
       for_kernels(inputs.query_embedding),
-      inputs.window_bias,
+      for_kernels(inputs.window_bias),
       for_kernels(inputs.pooled_bias),
       inputs.pooled_bias_rows,
       for_kernels(inputs.pooled_bias_columns),
@@ -443,27 +445,22 @@ Inputs normalised(const CosineInputs& inputs) {
 
   const Tensor &table = inputs.pooled_bias, &columns = inputs.pooled_bias_columns;
   Tensor pooled_bias = empty({table.size(0), table.size(1), columns.size(0), columns.size(1)}, options);
+  Tensor window_bias = empty(inputs.window_bias.sizes(), options);
   const int64_t rows = table.size(0) * table.size(1);
   launch(
-      bias_of_pairs_kernel<T>, static_cast<unsigned>(rows * blocks_for(columns.numel())), kThreads, 0,
-      table.const_data_ptr<float>(), columns.const_data_ptr<int64_t>(), static_cast<int>(columns.numel()),
-      static_cast<int>(table.size(2)), pooled_bias.mutable_data_ptr<T>());
+      biases_kernel<T>, std::max(static_cast<unsigned>(rows * blocks_for(columns.numel())), 1u), kThreads, 0,
+      table.const_data_ptr<float>(), columns.const_data_ptr<int64_t>(), rows, static_cast<int>(columns.numel()),
+      static_cast<int>(table.size(2)), pooled_bias.mutable_data_ptr<T>(), inputs.window_bias.const_data_ptr<float>(),
+      static_cast<int>(window_bias.numel()), window_bias.mutable_data_ptr<T>());
 
-  const Tensor key = empty_like(inputs.key_value.select(3, 0)), pooled_key = empty_like(inputs.pooled_key_value.select(3, 0));
+  const Tensor key = empty_like(inputs.key_value.select(3, 0)),
+               pooled_key = empty_like(inputs.pooled_key_value.select(3, 0));
   const Keys keys(inputs);
   launch(
       unit_keys_kernel<kGroups, T>, keys.blocks(), kThreads, 0, inputs.key_value.const_data_ptr<T>(),
       key.mutable_data_ptr<T>(), inputs.pooled_key_value.const_data_ptr<T>(), pooled_key.mutable_data_ptr<T>(), keys);
-  return {
-      query,
-      key,
-      inputs.key_value.select(3, 1),
-      pooled_key,
-      inputs.pooled_key_value.select(3, 1),
-      inputs.window_bias.to(inputs.query.scalar_type()),
-      pooled_bias,
-      inputs.pooled_bias_rows,
-      token_weights};
+  return {query,       key,         inputs.key_value.select(3, 1), pooled_key,   inputs.pooled_key_value.select(3, 1),
+          window_bias, pooled_bias, inputs.pooled_bias_rows,       token_weights};
 }
 
 // Calls function(std::integral_constant<int, kGroups>(), T()) for the inputs' channels and dtype.
@@ -534,8 +531,8 @@ CosineGradients cosine_attention_backward_cuda(
         static_cast<const Range*>(ranges.const_data_ptr()), static_cast<int>(columns.numel()),
         static_cast<int>(table.size(2)), grad_table.mutable_data_ptr<float>());
   });
-  return {grad_query, grad_key_value, grad_pooled_key_value, grad_scale, grad_embedding, grad.window_bias,
-          grad_table, grad_tokens,    grad_token_bias};
+  return {grad_query,       grad_key_value, grad_pooled_key_value, grad_scale,     grad_embedding,
+          grad.window_bias, grad_table,     grad_tokens,           grad_token_bias};
 }
 
 }  // namespace bioattn_mm

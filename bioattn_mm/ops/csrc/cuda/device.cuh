@@ -177,6 +177,14 @@ __device__ __forceinline__ float power_of_two(float x) {
   return power;
 }
 
+// The distribution function of the normal distribution: GELU(x) = x * cumulative(x).
+__device__ __forceinline__ float cumulative(float x) { return 0.5f + 0.5f * erff(0.70710678f * x); }
+
+// GELU'(x), given cumulative(x).
+__device__ __forceinline__ float gelu_slope(float x, float cumulative) {
+  return cumulative + x * 0.39894228f * power_of_two(-0.5f * kLog2e * x * x);
+}
+
 // 1 / x with a relative error of 2^-23, for x from 2^-126 to 2^126.
 __device__ __forceinline__ float reciprocal(float x) {
   float result;

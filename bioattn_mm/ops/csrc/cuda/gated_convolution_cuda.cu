@@ -212,14 +212,6 @@ __device__ __forceinline__ float convolved(
   return sum;
 }
 
-// The distribution function of the normal distribution: GELU(x) = x * cumulative(x).
-__device__ __forceinline__ float cumulative(float x) { return 0.5f + 0.5f * erff(0.70710678f * x); }
-
-// GELU'(x), given cumulative(x).
-__device__ __forceinline__ float gelu_slope(float x, float cumulative) {
-  return cumulative + x * 0.39894228f * power_of_two(-0.5f * kLog2e * x * x);
-}
-
 // Shared memory: the taps, then sums of each warp.
 constexpr size_t kTapsBytes = kChannels * kTaps * sizeof(float);
 constexpr size_t shared_bytes(int sums) { return kTapsBytes + sums * kWarps * kChannels * sizeof(float); }

@@ -1,10 +1,10 @@
 // The operators on CUDA.
 
-#include "../add_norm.h"
 #include "../aggregated_attention.h"
 #include "../boxed.h"
 #include "../cosine_attention.h"
 #include "../gated_convolution.h"
+#include "../layer_norm.h"
 #include "../log_cpb.h"
 #include "../sliding_window.h"
 
@@ -66,6 +66,8 @@ STABLE_TORCH_LIBRARY_IMPL(bioattn_mm, CUDA, library) {
   library.impl("gated_convolution", boxed<gated_convolution_forward_cuda, check_gated_convolution>);
   library.impl(
       "gated_convolution_backward", boxed<gated_convolution_backward_cuda, check_gated_convolution_backward>);
+  library.impl("gelu_pool_norm", boxed<gelu_pool_norm_forward_cuda, check_gelu_pool_norm>);
+  library.impl("gelu_pool_norm_backward", boxed<gelu_pool_norm_backward_cuda, check_gelu_pool_norm_backward>);
   library.impl("log_cpb_table", boxed<log_cpb_table_forward_cuda, check_log_cpb_table>);
   library.impl("log_cpb_table_backward", boxed<log_cpb_table_backward_cuda, check_log_cpb_table_backward>);
   SlidingWindow<window_products_cuda, window_sums_cuda>::add_to(library);

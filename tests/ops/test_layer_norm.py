@@ -1,17 +1,18 @@
-"""Residual, stochastic depth and LayerNorm in one operator, against PyTorch."""
+"""LayerNorm and what is before it in one operator, against PyTorch: residuals, and GELU with pooling."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from bioattn_mm.ops import add_norm, backends, has_add_norm
+from bioattn_mm.ops import add_norm, backends, gelu_pool_norm, has_add_norm, has_gelu_pool_norm
 from tests.ops.conftest import needs_cuda, needs_library
 from tests.ops.cuda_on_cpu import CSRC, CUDAOnCPU, barriers_in
 
-KERNELS = CSRC / 'cuda' / 'add_norm_cuda.cu'
+KERNELS = CSRC / 'cuda' / 'layer_norm_cuda.cu'
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 EPS = 1e-3
 Operator = Callable[..., tuple[Tensor, Tensor]]
@@ -133,7 +134,7 @@ def test_the_same_in_any_order_of_the_threads(cuda_on_cpu: CUDAOnCPU) -> None:
 @pytest.mark.every_kernel
 def test_every_barrier_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
     places = barriers_in(KERNELS)
-    assert len(places) == 2
+    assert len(places) == 3
     for place in places:
         cuda_on_cpu.draw_order()
         with (
@@ -141,6 +142,79 @@ def test_every_barrier_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
             pytest.raises(RuntimeError, match='without a barrier|uninitialised'),
         ):
             results(make_inputs((5, 9)), OnCPU.apply)
+            pool_results((2, 2), make_pool_inputs((6, 6)), PoolOnCPU.apply)
+
+
+class PoolOnCPU(torch.autograd.Function):
+    """The CUDA kernels of `gelu_pool_norm`, run on the CPU."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, grid: tuple[int, int], *inputs: Tensor) -> Tensor:
+        x, x_bias, weight, bias = inputs
+        output, *others = torch.ops.kernels_on_cpu.gelu_pool_norm(x, x_bias, weight, bias, *grid, EPS)
+        ctx.save_for_backward(x, x_bias, *others, weight)
+        return output
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *torch.ops.kernels_on_cpu.gelu_pool_norm_backward(grad, *ctx.saved_tensors)
+
+
+def pool_reference(grid: tuple[int, int], *inputs: Tensor, backend: str = 'reference') -> Tensor:
+    return gelu_pool_norm(*inputs, grid, EPS, backend)
+
+
+@pytest.fixture(params=['cuda on cpu', pytest.param('cuda', marks=needs_cuda)])
+def pool_operator(request: pytest.FixtureRequest) -> Callable[..., Tensor]:
+    """As `operator`, for `gelu_pool_norm`."""
+    if request.param == 'cuda on cpu':
+        request.getfixturevalue('cuda_on_cpu').draw_order()
+        return PoolOnCPU.apply
+    return lambda grid, *inputs: pool_reference(grid, *(tensor.cuda() for tensor in inputs), backend='cuda').cpu()
+
+
+def make_pool_inputs(
+    grid: tuple[int, int] = (4, 9), channels: int = 6, dtype: torch.dtype = torch.float32, batch: int = 2
+) -> list[Tensor]:
+    """x, x_bias, weight and bias."""
+    x, parameters = 2 * torch.randn(batch, *grid, channels), torch.randn(3, channels)
+    return [tensor.to(dtype).requires_grad_() for tensor in (x, *parameters)]
+
+
+def pool_results(grid: tuple[int, int], inputs: list[Tensor], operator: Callable[..., Tensor]) -> list[Tensor]:
+    output = operator(grid, *inputs)
+    weights = torch.linspace(-1, 1, output.numel()).view_as(output).to(output)
+    return [output, *torch.autograd.grad(output, inputs, weights)]
+
+
+@pytest.mark.parametrize(
+    ('pooled', 'sizes'),
+    [
+        ((1, 1), dict(grid=(1, 1), channels=4)),
+        ((2, 3), dict(dtype=torch.float16)),
+        ((2, 3), dict(dtype=torch.bfloat16, channels=70)),
+        ((2, 2), dict(grid=(8, 6), channels=64)),  # more tokens in a cell than warps
+        ((4, 9), dict(batch=1)),  # cells of one token
+        ((2, 3), dict(batch=0)),
+    ],
+    ids=str,
+)
+def test_pooling_equals_pytorch(pooled: tuple[int, int], sizes: dict, pool_operator: Callable[..., Tensor]) -> None:
+    inputs = make_pool_inputs(**sizes)
+    exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
+    got, wanted = pool_results(pooled, inputs, pool_operator), pool_results(pooled, exact, pool_reference)
+    for result, want in zip(got, wanted, strict=True):
+        assert result.dtype == inputs[0].dtype
+        largest = want.abs().max().item() if want.numel() else 0
+        torch.testing.assert_close(result.double(), want, rtol=0, atol=TOLERANCE[result.dtype] * max(largest, 1))
+
+
+def test_pooling_is_the_same_in_any_order_of_the_threads(cuda_on_cpu: CUDAOnCPU) -> None:
+    inputs, both = make_pool_inputs((6, 6)), []
+    for _ in range(2):
+        cuda_on_cpu.draw_order()
+        both.append(pool_results((2, 2), inputs, PoolOnCPU.apply))
+    assert all(torch.equal(one, other) for one, other in zip(*both, strict=True))
 
 
 @needs_library
@@ -172,3 +246,26 @@ def test_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match='add_norm on CUDA takes an even number of channels up to 4096, got 5'):
         odd = [tensor.to('meta') for tensor in make_inputs(channels=5)]
         reference(*odd, backend='meta')
+
+
+@needs_library
+def test_arguments_of_pooling(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs, pooled = make_pool_inputs(), (2, 3)
+    assert not has_gelu_pool_norm(inputs[0], pooled)
+    assert torch.equal(gelu_pool_norm(*inputs, pooled, EPS), pool_reference(pooled, *inputs))
+    for index, wrong, message in (
+        (0, torch.zeros(2, 0, 3, 6), r'x must be \(B, H, W, C\), got shape \(2, 0, 3, 6\)'),
+        (1, torch.zeros(5), r'x_bias must have shape \(6,\)'),
+        (2, torch.zeros(6).double(), 'weight must be torch.float32 to fit x, got torch.float64'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pool_reference(pooled, *inputs[:index], wrong, *inputs[index + 1 :])
+
+    monkeypatch.setattr(backends, 'why_not_compiled', lambda device: None)
+    meta = [tensor.detach().to('meta').requires_grad_() for tensor in inputs]
+    assert has_gelu_pool_norm(meta[0], pooled) and not has_gelu_pool_norm(meta[0], (3, 3))
+    results_of_meta = pool_results(pooled, meta, partial(pool_reference, backend='meta'))
+    wanted = pool_results(pooled, inputs, pool_reference)
+    assert [result.shape for result in results_of_meta] == [result.shape for result in wanted]
+    with pytest.raises(ValueError, match=r'takes a grid that divides that of x, got \(3, 3\) and \(4, 9\)'):
+        pool_reference((3, 3), *meta, backend='meta')
