@@ -101,8 +101,9 @@ def run_blocks(blocks: Sequence[Block], x: Tensor, norm: nn.LayerNorm, with_cp: 
 
 def _is_fused(blocks: Sequence[Block], x: Tensor, norm: nn.LayerNorm) -> bool:
     """Whether residuals and norms of blocks run in kernels that compute both."""
-    # In float16, autocast leaves the norms and the sums in float32, and the branches are float16.
-    if not has_add_norm(x) or autocast_dtype(x) != x.dtype:
+    # torch.fx traces with what is no tensor. In float16, autocast leaves the norms and the sums in float32, and the
+    # branches are float16.
+    if not isinstance(x, Tensor) or not has_add_norm(x) or autocast_dtype(x) != x.dtype:
         return False
     norms = [norm, *[norm for block in blocks for norm in (block.norm1, block.norm2)]]
     drops = [block.drop_path for block in blocks]
