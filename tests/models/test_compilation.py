@@ -31,7 +31,8 @@ def step(backbone: nn.Module, compiled: nn.Module, image: Tensor) -> list[Tensor
     torch.manual_seed(1)
     backbone.zero_grad()
     outputs = compiled(image)
-    sum(output.square().sum() for output in outputs).backward()
+    # Whatever the weights are, a norm gives channels with the same sum of squares: its gradient would be rounding.
+    sum((output * torch.arange(output.numel()).cos().view_as(output)).sum() for output in outputs).backward()
     return [*outputs, *(parameter.grad for parameter in backbone.parameters())]
 
 
@@ -43,8 +44,11 @@ def check(backbone: nn.Module, backend: str, dynamic: bool) -> None:
     for index, size in enumerate(SIZES if dynamic else SIZES[:1]):
         image = torch.randn(2, 3, *size)
         expected = step(backbone, backbone, image)
+        # A gradient that is zero but for rounding, as of what a softmax leaves out, has the rounding of the others.
+        rounding = 1e-6 * max(other.abs().max().item() for other in expected)
         for value, other in zip(step(backbone, compiled, image), expected, strict=True):
-            torch.testing.assert_close(value, other, rtol=1e-4, atol=1e-5 * max(1, other.abs().max().item()))
+            atol = rounding + 1e-5 * max(1, other.abs().max().item())
+            torch.testing.assert_close(value, other, rtol=1e-4, atol=atol)
         if index == 0:
             graphs = counter.frame_count
     assert counter.frame_count == graphs
