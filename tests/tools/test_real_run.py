@@ -35,13 +35,16 @@ UPERNET, MASK_RCNN, DINO, MASK2FORMER, INSTANCE, PANOPTIC = (
 )
 WEIGHTS = 'model.backbone.init_cfg.checkpoint=transnext_micro_224_1k.pth'
 LOG = 'default_hooks.logger.interval=1'
-# What training and testing must agree on: slow heads of the host libraries are made smaller. Small images have fewer
-# places than DINO has queries, and random heads score every box of Mask R-CNN below its threshold.
+# What training and testing must agree on: slow heads of the host libraries are made smaller, and get fewer regions.
+# Small images have fewer places than DINO has queries, and random heads score every box of Mask R-CNN below its
+# threshold.
 SMALL_MODEL = {
     UPERNET: ('model.decode_head.channels=64', 'model.auxiliary_head.channels=32'),
     MASK_RCNN: (
         'model.test_cfg.rcnn.score_thr=0.0', 'model.test_cfg.rcnn.max_per_img=10',
         'model.roi_head.bbox_head.fc_out_channels=64', 'model.roi_head.mask_head.num_convs=1',
+        'model.train_cfg.rcnn.sampler.num=64', 'model.train_cfg.rpn_proposal.max_per_img=100',
+        'model.test_cfg.rpn.max_per_img=100',
     ),
     DINO: ('model.num_queries=50', 'model.encoder.num_layers=2', 'model.decoder.num_layers=2'),
     MASK2FORMER: ('model.decode_head.num_queries=20', 'model.decode_head.transformer_decoder.num_layers=3'),
