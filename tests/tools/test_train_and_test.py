@@ -22,6 +22,7 @@ from bioattn_mm.run_config.model_check import state_dict_of
 from ..conftest import NUM_VAL
 from ..needs import needs
 from .running import ROOT, InProcess, metrics_of_test, run_forked, scalars
+from .small_images import NO_WORKERS
 
 CONFIG = str(ROOT / 'tests/tools/upernet_narrow.py')
 
@@ -153,9 +154,10 @@ def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, tr
 def test_a_detection_config_runs_through_the_same_tools(workplace: Path, tool: InProcess) -> None:
     config = str(ROOT / 'tests/tools/mask_rcnn_small.py')
     small = 'test_dataloader.dataset.pipeline.1.scale=(160,120)'
+    as_small = (small.replace('test', 'val'), 'train_dataloader.dataset.pipeline.2.scale=(160,120)')
     tool(
         workplace, 'train.py', config, '--mini', '--work-dir', 'detector',
-        '--cfg-options', 'train_cfg.max_iters=60', 'train_cfg.val_interval=60', small.replace('test', 'val'),
+        '--cfg-options', 'train_cfg.max_iters=60', 'train_cfg.val_interval=60', *as_small,
     )  # fmt: skip
     losses = [line['loss'] for line in scalars(workplace / 'detector') if 'loss' in line]
     assert losses[-1] < 0.7 * losses[0]
@@ -164,6 +166,7 @@ def test_a_detection_config_runs_through_the_same_tools(workplace: Path, tool: I
     tool(
         workplace, 'test.py', config, 'detector/iter_60.pth', '--mini',
         '--work-dir', 'detector/tested', '--show-dir', 'boxes', '--out', 'boxes.pkl', '--cfg-options', small,
+        *NO_WORKERS,
     )  # fmt: skip
     tested = metrics_of_test(workplace / 'detector/tested')
     for name in ('coco/bbox_mAP', 'coco/segm_mAP', 'coco/bbox_mAP_50'):
@@ -173,6 +176,7 @@ def test_a_detection_config_runs_through_the_same_tools(workplace: Path, tool: I
     tool(
         workplace, 'test.py', config, 'detector/iter_60.pth', '--mini', '--amp', 'bfloat16', '--work-dir',
         'detector/mixed', '--out', 'mixed_detections', '--format', 'coco', 'voc', '--cfg-options', small,
+        *NO_WORKERS,
     )  # fmt: skip
     mixed = metrics_of_test(workplace / 'detector/mixed')
     assert mixed['coco/bbox_mAP_50'] == pytest.approx(tested['coco/bbox_mAP_50'], abs=0.02)
