@@ -375,7 +375,7 @@ BAD_TEST = {
     'checkpoint of another variant': (
         [TINY, 'trained/iter_60.pth', '--mini'],
         r'error: trained/iter_60.pth is not a checkpoint of this model; \d+ of another shape: '
-        r'backbone.stages.0.patch_embed.proj.weight \(file \(48, 3, 7, 7\), model \(72, 3, 7, 7\)\)',
+        r'backbone.stages.0.patch_embed.proj.weight \(file \(24, 3, 7, 7\), model \(72, 3, 7, 7\)\)',
     ),
     'variant that does not exist': (
         [
