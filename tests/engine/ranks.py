@@ -26,10 +26,10 @@ CONTEXT.set_forkserver_preload(['tests.engine.ranks', 'tests.engine.trainings', 
 def make_runs_quick() -> None:
     """Leave out what takes a second or two of every run.
 
-    mmengine writes configs in lines as they come, without yapf; and nothing waits until the disk has a checkpoint,
-    which no test would look for after a loss of power. Python's collector leaves alone what is there already, from the
-    imports and from pytest: mmengine lets it look through everything for each dataset, half a second each time. Where
-    mmdeploy is, it does look: mmdeploy finds what it rewrites by the collector's references.
+    mmengine writes configs in lines as they come, without yapf. Nothing waits until the disk has a checkpoint, which
+    no test would look for after a loss of power. Python's collector leaves alone what is there already, from the
+    imports and from pytest: mmengine has it look through everything for each dataset, half a second each time. Where
+    mmdeploy is installed, it does look: mmdeploy finds what it rewrites by the collector's references.
     """
     if find_spec('mmdeploy') is None:
         gc.freeze()
