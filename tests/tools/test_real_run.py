@@ -30,7 +30,7 @@ UPERNET, MASK_RCNN, DINO, MASK2FORMER, INSTANCE, PANOPTIC = (
         'dino_4scale_micro_coco',
         'mask2former_micro_ade20k',
         'mask2former_micro_coco',
-        'mask2former_micro_ade20k_panoptic',
+        'mask2former_tiny_ade20k_panoptic',
     )
 )
 WEIGHTS = 'model.backbone.init_cfg.checkpoint=transnext_micro_224_1k.pth'
@@ -45,11 +45,13 @@ SMALL_MODEL = {
     ),
     DINO: ('model.num_queries=50', 'model.encoder.num_layers=2', 'model.decoder.num_layers=2'),
     MASK2FORMER: ('model.decode_head.num_queries=20', 'model.decode_head.transformer_decoder.num_layers=3'),
-    **dict.fromkeys(
-        (INSTANCE, PANOPTIC),
-        ('model.panoptic_head.num_queries=20', 'model.panoptic_head.transformer_decoder.num_layers=3'),
-    ),
+    INSTANCE: ('model.panoptic_head.num_queries=20', 'model.panoptic_head.transformer_decoder.num_layers=3'),
 }  # fmt: skip
+SMALL_MODEL[PANOPTIC] = (
+    *SMALL_MODEL[INSTANCE],
+    'model.backbone.arch=micro',
+    'model.panoptic_head.in_channels=[48,96,192,384]',
+)
 
 
 def small_images(mode: str, number: int) -> tuple[str, str]:
