@@ -25,7 +25,7 @@ from bioattn_mm.layers import (
 )
 from bioattn_mm.layers.attention_maps import AttentionMap, AttentionMaps, whole_attention
 from bioattn_mm.layers.recording import record_attention
-from bioattn_mm.registry import MODELS
+from tests.models.small_backbones import CASES, build
 
 CHANNELS, HEADS = 12, 3
 GRIDS = [(3, 7), (5, 4), (1, 6)]
@@ -332,7 +332,7 @@ def test_shifted_windows(grid: tuple[int, int], pad_small_map: bool, shift: int)
 
 @torch.no_grad()
 def test_attention_with_a_class_token() -> None:
-    model = MODELS.build(dict(type='bioattn_mm.ConViT', **BACKBONES['ConViT'])).eval()
+    model = build('ConViT').eval()
     recording = record_attention(model, torch.randn(2, 3, 48, 112))[-1]
     (x,), layer = recording.inputs, randomized(recording.layer).float()
     queries = some_queries(recording.grid)
@@ -349,14 +349,7 @@ def test_distances() -> None:
     torch.testing.assert_close(distances, torch.tensor([[[1.0, 0, 4]], [[5, 18**0.5, 13**0.5]]]))
 
 
-BACKBONES = dict(
-    TransNeXt=dict(arch=dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 2, 1))),
-    GABSwin=dict(arch=dict(embed_dims=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))),
-    ConViT=dict(arch=dict(embed_dims=8, num_layers=12, num_heads=2), out_indices=(10, 11)),
-    PerViT=dict(arch=dict(embed_dims=(4, 8, 8, 12), depths=(2, 2, 6, 2), stem_channels=(4, 4, 4), num_heads=2)),
-    GABViT=dict(arch=dict(embed_dims=16, num_layers=12, num_heads=2)),
-    VARS=dict(arch=dict(block='rvt', embed_dims=[8, 16], depths=[10, 2], num_heads=[2, 2], feature_ratio=1)),
-)
+BACKBONES = [name for name in CASES if name != 'VARS'] + ['VARS rvt vars_sd']
 
 
 def summed(maps: AttentionMaps) -> Tensor:
@@ -365,10 +358,7 @@ def summed(maps: AttentionMaps) -> Tensor:
 
 @torch.no_grad()
 def test_recordings_of_aggregated_attention_in_all_stages() -> None:
-    arch = dict(BACKBONES['TransNeXt']['arch'], sr_ratios=(16, 8, 4, 2))
-    recordings = record_attention(
-        MODELS.build(dict(type='bioattn_mm.TransNeXt', arch=arch)).eval(), torch.randn(1, 3, 40, 130)
-    )
+    recordings = record_attention(build('TransNeXt A-A-A-A').eval(), torch.randn(1, 3, 40, 130))
     assert len(recordings) == 5
     for recording in recordings:
         maps = recording.maps(torch.tensor([0, 3]))
@@ -379,7 +369,7 @@ def test_recordings_of_aggregated_attention_in_all_stages() -> None:
 @pytest.mark.parametrize('name', BACKBONES)
 @torch.no_grad()
 def test_recordings_of_a_backbone(name: str) -> None:
-    model = MODELS.build(dict(type=f'bioattn_mm.{name}', **BACKBONES[name])).eval()
+    model = build(name).eval()
     image = torch.randn(2, 3, 72, 130)
     recordings = record_attention(model, image)
     depth = {'TransNeXt': 5, 'GABSwin': 8}.get(name, 12)
@@ -388,7 +378,7 @@ def test_recordings_of_a_backbone(name: str) -> None:
     strides = {
         'TransNeXt': (4, 8, 16, 16, 32),
         'GABSwin': (4, 4, 8, 8, 16, 16, 32, 32),
-        'VARS': (16,) * 10 + (32,) * 2,
+        'VARS rvt vars_sd': (16,) * 10 + (32,) * 2,
     }
     for recording, stride in zip(recordings, strides.get(name, (16,) * depth), strict=True):
         assert recording.grid == tuple(-(-length // stride) for length in (72, 130))
@@ -399,12 +389,12 @@ def test_recordings_of_a_backbone(name: str) -> None:
             assert values.weights.shape[0] in (1, 2)
         if name == 'ConViT' and isinstance(recording.layer, Attention):
             assert (summed(maps) < 1).all()  # the class token has the rest
-        elif name != 'VARS':
+        elif not name.startswith('VARS'):
             torch.testing.assert_close(summed(maps), torch.ones_like(summed(maps)))
 
 
 def test_recording_leaves_no_hook_behind() -> None:
-    model = MODELS.build(dict(type='bioattn_mm.GABViT', **BACKBONES['GABViT'])).eval()
+    model = build('GABViT').eval()
     image = torch.randn(1, 3, 64, 96)
     record_attention(model, image)
     with pytest.raises(ValueError, match='expected an input'):
