@@ -65,12 +65,7 @@ def parse_args() -> argparse.Namespace:
         '--show-dir', metavar='DIR', help='draw ground truth and prediction of every image side by side into DIR'
     )
     parser.add_argument('--tta', action='store_true', help='multi-scale and flip testing, as the config defines it')
-    parser.add_argument(
-        '--bias-mode',
-        metavar='MODE',
-        help='position bias of TransNeXt at sizes that it was not trained on: extrapolate, interpolate, or linear, '
-        "which keeps the pooled grid of the training size (default: the config's)",
-    )
+    parser.add_bias_mode()
     parser.add_amp()
     parser.add_cuda_graphs()
     parser.add_log()

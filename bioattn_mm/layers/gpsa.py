@@ -31,6 +31,9 @@ class GPSA(nn.Module):
             convolutional initialisation (table 3, rows c, d and g).
     """
 
+    # Parameters that an ablation is without.
+    left_out: tuple[str, ...] = ()
+
     def __init__(self, embed_dims: int, num_heads: int, locality_strength: float | None = 1.0) -> None:
         super().__init__()
         head_dims_of(embed_dims, num_heads)
@@ -43,6 +46,7 @@ class GPSA(nn.Module):
         self.locality_strength = locality_strength
         if locality_strength is not None:
             self.init_as_convolution()
+        replace_by_zeros(self, *self.left_out)
 
     @torch.no_grad()
     def init_as_convolution(self) -> None:
@@ -127,9 +131,7 @@ class UngatedGPSA(GPSA):
     Source: ConViT (d'Ascoli et al., ICML 2021), table 3, rows b and d, and footnote 4. Arguments: as in `GPSA`.
     """
 
-    def __init__(self, embed_dims: int, num_heads: int, locality_strength: float | None = 1.0) -> None:
-        super().__init__(embed_dims, num_heads, locality_strength)
-        replace_by_zeros(self, 'gating_param')
+    left_out = ('gating_param',)
 
 
 @MODELS.register_module()

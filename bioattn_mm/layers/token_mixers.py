@@ -19,7 +19,7 @@ from .aggregated_attention import (
 )
 from .arguments import check_window, full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps
-from .building import build_layer, replace_by_zeros
+from .building import build_layer
 from .grid import Grid
 from .log_cpb import PositionBias, cell_centres
 from .query_scaling import CosineQueryWithoutEmbedding
@@ -33,23 +33,11 @@ class PixelFocusedAttention(AggregatedAttention):
     softmax, before positional attention (the learnable tokens, step 7) and query embedding (step 8) are added. With
     `scale=dict(type='ScaledCosineQuery')` it has the query embedding, and lacks only the tokens.
 
-    Args:
-        embed_dims: As in `AggregatedAttention`, as the other arguments are.
+    The arguments are those of `AggregatedAttention`.
     """
 
-    def __init__(
-        self,
-        embed_dims: int,
-        num_heads: int,
-        position_bias: PositionBias,
-        sr_ratio: int,
-        pool_size: Grid | None = None,
-        window_size: int = 3,
-        scale: dict | None = None,
-    ) -> None:
-        scale = scale or dict(type=CosineQueryWithoutEmbedding)
-        super().__init__(embed_dims, num_heads, position_bias, sr_ratio, pool_size, window_size, scale)
-        replace_by_zeros(self, 'learnable_tokens', 'learnable_bias')
+    default_scale = dict(type=CosineQueryWithoutEmbedding)
+    left_out = ('learnable_tokens', 'learnable_bias')
 
 
 @MODELS.register_module()
@@ -60,22 +48,10 @@ class DynamicBiasAttention(AggregatedAttention):
     is left out, and so is the bias of the tokens, which would be the same. That nothing is added to the weights after
     the softmax then is chosen here: there is one set of tokens.
 
-    Args:
-        embed_dims: As in `AggregatedAttention`, as the other arguments are.
+    The arguments are those of `AggregatedAttention`.
     """
 
-    def __init__(
-        self,
-        embed_dims: int,
-        num_heads: int,
-        position_bias: PositionBias,
-        sr_ratio: int,
-        pool_size: Grid | None = None,
-        window_size: int = 3,
-        scale: dict | None = None,
-    ) -> None:
-        super().__init__(embed_dims, num_heads, position_bias, sr_ratio, pool_size, window_size, scale)
-        replace_by_zeros(self, 'window_bias', 'learnable_bias')
+    left_out = ('window_bias', 'learnable_bias')
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""

@@ -126,7 +126,7 @@ def parse_args() -> argparse.Namespace:
         metavar='N',
         help='attack each image N times with pgd, and count the worst (default: 1)',
     )
-    parser.add_argument('--metric', help="metric of the config's evaluator (default: mIoU, AP of boxes or top-1)")
+    parser.add_metric()
     parser.add_config_options()
     return parser.parse_args()
 
