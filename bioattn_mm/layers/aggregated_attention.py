@@ -338,12 +338,7 @@ class LengthScaledAttention(nn.Module):
         return self.proj(output.flatten(-2))
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
-        """Weights of some queries, for analysis: 'attention'.
-
-        Args:
-            x: (B, H, W, C).
-            queries: Their indices in the row-major order of the grid, int64 (queries,).
-        """
+        """The map 'attention' of some queries (see `layers.attention_maps`)."""
         grid = tuple(x.shape[1:3])
         query, key = (tokens.flatten(1, 2).transpose(1, 2) for tokens in self._query_key_value(x)[:2])
         bias, rows = self.position_bias(grid, grid)

@@ -95,12 +95,7 @@ class GPSA(nn.Module):
             return rows.softmax(-1), axis_logits(grid[1], horizontal).softmax(-1)
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
-        """Weights of some queries, for analysis: 'content', 'position' and 'attention', which the gate mixes of both.
-
-        Args:
-            x: (B, H, W, C).
-            queries: Their indices in the row-major order of the grid, int64 (queries,).
-        """
+        """The maps 'content', 'position' and what the gate mixes, 'attention' (see `layers.attention_maps`)."""
         grid = tuple(x.shape[1:3])
         query, key = self._query_key(x)
         content = (query[:, :, queries] @ key.transpose(-2, -1) * query.shape[-1] ** -0.5).softmax(-1)

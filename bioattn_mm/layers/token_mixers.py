@@ -108,12 +108,7 @@ class SpatialReductionAttention(pvt_v2.Attention):
         return super().forward(x.flatten(1, 2), list(x.shape[1:3])).view(x.shape)
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
-        """Weights of some queries, for analysis: 'attention', to the tokens that are left.
-
-        Args:
-            x: (B, H, W, C).
-            queries: Their indices in the row-major order of the grid, int64 (queries,).
-        """
+        """The map 'attention' of some queries to the tokens that are left (see `layers.attention_maps`)."""
         query = self.q(x.flatten(1, 2)[:, queries]).unflatten(-1, (self.num_heads, -1))
         reduced = x
         if self.sr is not None:
@@ -178,12 +173,7 @@ class PooledAttention(nn.Module):
         return self.proj(output.flatten(-2))
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
-        """Weights of some queries, for analysis: 'attention', to the pooled tokens.
-
-        Args:
-            x: (B, H, W, C).
-            queries: Their indices in the row-major order of the grid, int64 (queries,).
-        """
+        """The map 'attention' of some queries to the pooled tokens (see `layers.attention_maps`)."""
         grid = tuple(x.shape[1:3])
         pooled_grid = self.pooled_grid(grid)
         row, column = queries // grid[1], queries % grid[1]
@@ -241,12 +231,7 @@ class SlidingWindowAttention(nn.Module):
         return self.proj(output.flatten(-2))
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
-        """Weights of some queries, for analysis: 'window', which sum to 1, and 'learnable tokens', added to them.
-
-        Args:
-            x: (B, H, W, C).
-            queries: Their indices in the row-major order of the grid, int64 (queries,).
-        """
+        """The maps 'window', which sums to 1, and 'learnable tokens', added to it (see `layers.attention_maps`)."""
         row, column = queries // x.shape[2], queries % x.shape[2]
         rows, columns, inside = tokens_of_windows(row, column, tuple(x.shape[1:3]), self.window_size)
         window, tokens = (
