@@ -20,9 +20,6 @@ IN_USE = torch.ops.bioattn_mm.cpu_capability() if LIBRARY_IS_LOADED else 'none'
 CAPABILITIES = torch.ops.bioattn_mm.cpu_capabilities() if LIBRARY_IS_LOADED else []
 CAPABILITIES = CAPABILITIES[: CAPABILITIES.index(IN_USE) + 1] if LIBRARY_IS_LOADED else []
 OF_BFLOAT16 = 'avx512_bf16'
-needs_bfloat16_kernels = pytest.mark.skipif(
-    IN_USE != OF_BFLOAT16, reason=f'kernels for bfloat16 need {OF_BFLOAT16}; in use: {IN_USE}'
-)
 
 
 @contextmanager
