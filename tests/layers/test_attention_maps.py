@@ -137,15 +137,6 @@ def test_gaussian_of_gab_is_around_the_query() -> None:
     )
 
 
-@pytest.mark.parametrize('gate', [0, 1])
-def test_gate_of_gpsa(gate: int) -> None:
-    layer = randomized(GPSA(CHANNELS, HEADS))
-    layer.gating_param.data.fill_(1e3 if gate else -1e3)
-    maps = layer.attention_maps(tokens((3, 5)), queries=some_queries((3, 5)))
-    want = maps['position' if gate else 'content'].weights
-    torch.testing.assert_close(maps['attention'].weights, want.expand_as(maps['attention'].weights))
-
-
 @pytest.mark.parametrize('pool_size', [None, (2, 3)], ids=str)
 @pytest.mark.parametrize('grid', [(4, 10), (7, 5)], ids=str)
 def test_window_and_pooled_path(grid: tuple[int, int], pool_size: tuple[int, int] | None) -> None:
@@ -172,39 +163,27 @@ def test_window_and_pooled_path(grid: tuple[int, int], pool_size: tuple[int, int
 
 
 @every_grid
-def test_foveal_map(grid: tuple[int, int]) -> None:
-    """Cosine similarities with all tokens, times temperature and log N, without query embedding and bias."""
+@pytest.mark.parametrize('kind', ['foveal', 'peripheral'])
+def test_foveal_and_peripheral_map(kind: str, grid: tuple[int, int]) -> None:
+    """Cosine similarities with all N tokens, or all N pooled ones, times temperature and log N (TransNeXt, figure 7).
+
+    They are without query embedding and bias.
+    """
     layer = randomized(AggregatedAttention(CHANNELS, HEADS, LogCPB(HEADS, (4, 4)), sr_ratio=2))
     x, queries = tokens(grid), some_queries(grid)
-    foveal = layer.foveal_map(x, queries)
-    query, key = (
-        torch.nn.functional.normalize(split_heads(projection), dim=-1)
-        for projection in (layer.q(x), layer.kv(x).chunk(2, -1)[0])
-    )
-    temperature = torch.nn.functional.softplus(layer.scale.temperature)[:, None]
-    logits = query[:, :, queries] @ key.transpose(-2, -1) * temperature * math.log(grid[0] * grid[1])
-    torch.testing.assert_close(foveal.weights.flatten(3), logits.softmax(-1))
+    map_of = getattr(layer, f'{kind}_map')
+    weights, keys, of_keys = map_of(x, queries).weights, x, grid
+    if kind == 'peripheral':
+        of_keys = layer.pooled_grid(grid)
+        pooled = F.adaptive_avg_pool2d(F.gelu(layer.pool_proj(x.permute(0, 3, 1, 2))), of_keys)
+        keys = layer.pool_norm(pooled.permute(0, 2, 3, 1))
+    query, key = (F.normalize(split_heads(t), dim=-1) for t in (layer.q(x), layer.kv(keys).chunk(2, -1)[0]))
+    factor = F.softplus(layer.scale.temperature)[:, None] * math.log(math.prod(of_keys))
+    torch.testing.assert_close(weights.flatten(3), (query[:, :, queries] @ key.mT * factor).softmax(-1))
+    assert weights.shape[3:] == of_keys
     layer.scale.query_embedding.data.add_(1)
     layer.window_bias.data.add_(torch.randn_like(layer.window_bias))
-    torch.testing.assert_close(layer.foveal_map(x, queries).weights, foveal.weights)
-
-
-@every_grid
-def test_peripheral_map(grid: tuple[int, int]) -> None:
-    """The same with the pooled tokens, whose number is N, in place of all tokens (TransNeXt, figure 7)."""
-    layer = randomized(AggregatedAttention(CHANNELS, HEADS, LogCPB(HEADS, (4, 4)), sr_ratio=2))
-    x, queries = tokens(grid), some_queries(grid)
-    peripheral = layer.peripheral_map(x, queries)
-    pooled_grid = layer.pooled_grid(grid)
-    pooled = F.adaptive_avg_pool2d(F.gelu(layer.pool_proj(x.permute(0, 3, 1, 2))), pooled_grid).permute(0, 2, 3, 1)
-    query, key = (
-        F.normalize(split_heads(projection), dim=-1)
-        for projection in (layer.q(x), layer.kv(layer.pool_norm(pooled)).chunk(2, -1)[0])
-    )
-    temperature = F.softplus(layer.scale.temperature)[:, None]
-    logits = query[:, :, queries] @ key.transpose(-2, -1) * temperature * math.log(pooled_grid[0] * pooled_grid[1])
-    torch.testing.assert_close(peripheral.weights.flatten(3), logits.softmax(-1))
-    assert peripheral.rows.shape == (1, pooled_grid[0])
+    torch.testing.assert_close(map_of(x, queries).weights, weights)
 
 
 def test_pooled_tokens_lie_at_the_mean_of_what_they_pool() -> None:
