@@ -13,7 +13,6 @@ from bioattn_mm.layers import GaussianBias
 from bioattn_mm.models import GABSwin
 
 SMALL = dict(embed_dims=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))
-HOST = dict(embed_dims=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))
 
 
 def pretrained(path) -> dict:
@@ -26,7 +25,7 @@ def gaussians(backbone: nn.Module) -> list[GaussianBias]:
 
 def plain_swin() -> MMDetSwin:
     """mmdet's Swin with values of which all matter."""
-    host = MMDetSwin(**HOST, drop_path_rate=0.0)
+    host = MMDetSwin(**SMALL, drop_path_rate=0.0)
     host.eval()
     for name, parameter in host.named_parameters():
         # Biases large enough that neighbours differ.
@@ -64,7 +63,7 @@ def test_without_amplitude_it_is_the_plain_swin(size: tuple[int, int]) -> None:
     host = plain_swin()
     backbone = GABSwin(SMALL, amplitude=0.0).eval()
     backbone.load_state_dict(host.state_dict(), strict=False)
-    other_host = MMPretrainSwin(HOST, pad_small_map=True, out_indices=(0, 1, 2, 3), drop_path_rate=0.0)
+    other_host = MMPretrainSwin(SMALL, pad_small_map=True, out_indices=(0, 1, 2, 3), drop_path_rate=0.0)
     other_host.load_state_dict(host.state_dict())
     image = torch.randn(2, 3, *size)
     outputs = backbone(image)
@@ -142,7 +141,7 @@ def test_loads_files_of_three_sources(names: str, tmp_path, monkeypatch) -> None
 
 @torch.no_grad()
 def test_whole_classifier_of_the_release_gives_its_logits(tmp_path) -> None:
-    host = MMPretrainSwin(HOST, drop_path_rate=0.0)
+    host = MMPretrainSwin(SMALL, drop_path_rate=0.0)
     host.eval()
     for parameter in host.parameters():
         parameter += 0.1 * torch.randn(parameter.shape)
@@ -163,19 +162,6 @@ def test_whole_classifier_of_the_release_gives_its_logits(tmp_path) -> None:
     model.init_weights()
     image = torch.randn(2, 3, 224, 224)
     torch.testing.assert_close(model.eval()(image), fc(host(image)[-1].mean((2, 3))), rtol=0, atol=1e-5)
-
-
-def test_file_with_gaussians_loads_whole(tmp_path, monkeypatch) -> None:
-    source = GABSwin(SMALL, sigma=1.5, amplitude=2.0)
-    torch.save(source.state_dict(), tmp_path / 'whole.pth')
-    lines = []
-    monkeypatch.setattr('bioattn_mm.models.backbones.base.print_log', lambda line, logger: lines.append(line))
-    backbone = GABSwin(SMALL, init_cfg=pretrained(tmp_path / 'whole.pth'))
-    backbone.init_weights()
-    for a, b in zip(backbone.parameters(), source.parameters(), strict=True):
-        torch.testing.assert_close(a, b)
-    number = len(backbone.state_dict())
-    assert lines == [f'GABSwin: loaded {tmp_path / "whole.pth"}; {number} entries used, which are all of the file']
 
 
 @torch.no_grad()
