@@ -1,4 +1,4 @@
-"""TransNeXt's attention of stage 4: half precision, memory, compilation; test_transnext_ablations.py has its formula."""
+"""TransNeXt's attention of stage 4: half precision, memory, compilation. Formula: test_transnext_ablations.py."""
 
 from collections.abc import Callable
 
