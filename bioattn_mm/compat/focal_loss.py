@@ -38,16 +38,7 @@ def sigmoid_focal_loss_forward(
 def sigmoid_focal_loss_backward(
     input: Tensor, target: Tensor, weight: Tensor, grad_input: Tensor, gamma: float, alpha: float
 ) -> None:
-    """Derivative of each element of `sigmoid_focal_loss_forward` by its logit.
-
-    Args:
-        input: Logits, (N, C).
-        target: As in the forward, int64 (N,).
-        weight: As in the forward, (C,) or empty.
-        grad_input: Written in place, (N, C).
-        gamma: Exponent.
-        alpha: Weight of the class of the target.
-    """
+    """Derivative of each element of `sigmoid_focal_loss_forward` by its logit; the arguments are as there."""
     p, not_p = _sigmoid_and_complement(input)
     positive = not_p.pow(gamma) * (not_p - gamma * p * _log(p))
     negative = p.pow(gamma) * (gamma * not_p * _log(not_p) - p)
