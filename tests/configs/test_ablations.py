@@ -35,8 +35,7 @@ def test_varies_a_backbone_and_nothing_else(name: str) -> None:
         assert config == inherited
     # Which row of which table it is, and where its weights come from.
     comment = ' '.join(line.removeprefix('# ') for line in lines if line.startswith('# '))
-    cited = re.search(r'\((TransNeXt|ConViT|PerViT|GAB|VARS), (table|fig\.|eq\.|section) \d+', comment)
-    assert cited or '(ours, in no table of the paper)' in comment
+    assert re.search(r'\((TransNeXt|ConViT|PerViT|GAB|VARS), (table|fig\.|eq\.|section) \d+', comment)
     assert ('# Weights: random.' in lines) == (varied.get('init_cfg') is None)
 
 

@@ -89,13 +89,23 @@ def test_classifier(name: str) -> None:
     assert logits.shape == (1, 42)
     features = model.forward_features(x)
     assert features.shape[1 if features.dim() == 4 else -1] == model.num_features
+    torch.testing.assert_close(model.forward_head(features), logits)
     pooled = model.forward_head(features, pre_logits=True)
     assert pooled.shape == (1, model.head_hidden_size)
+    torch.testing.assert_close(model.get_classifier()(pooled), logits)
+    assert model.get_submodule(model.default_cfg['classifier']) is model.get_classifier()
     model.set_grad_checkpointing()
     torch.testing.assert_close(model(x), logits)
+    model.reset_classifier(7)
+    assert model(x).shape == (1, 7)
     model.reset_classifier(0)
     assert model.num_classes == 0 and isinstance(model.get_classifier(), nn.Identity)
     torch.testing.assert_close(model(x), pooled)
+    model.reset_classifier(0, '')
+    torch.testing.assert_close(model(x), features)
+    with torch.enable_grad():
+        model.train()(torch.cat((x, x))).sum().backward()
+    assert model.get_parameter(model.pretrained_cfg['first_conv'] + '.weight').grad is not None
 
 
 @every_name

@@ -30,7 +30,7 @@ UPERNET, MASK_RCNN, DINO, MASK2FORMER, INSTANCE, PANOPTIC = (
         'dino_4scale_micro_coco',
         'mask2former_micro_ade20k',
         'mask2former_micro_coco',
-        'mask2former_micro_ade20k_panoptic',
+        'mask2former_tiny_ade20k_panoptic',
     )
 )
 WEIGHTS = 'model.backbone.init_cfg.checkpoint=transnext_micro_224_1k.pth'
@@ -52,6 +52,11 @@ SMALL_MODEL = {
     MASK2FORMER: tuple(f'model.decode_head.{option}' for option in SMALL_QUERIES),
     **dict.fromkeys((INSTANCE, PANOPTIC), tuple(f'model.panoptic_head.{option}' for option in SMALL_QUERIES)),
 }  # fmt: skip
+SMALL_MODEL[PANOPTIC] = (
+    *SMALL_MODEL[INSTANCE],
+    'model.backbone.arch=micro',
+    'model.panoptic_head.in_channels=[48,96,192,384]',
+)
 
 
 def small_images(mode: str, number: int) -> tuple[str, str]:
