@@ -35,7 +35,7 @@ DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16}
 MOST_COMMON = 15
 
 
-def main() -> None:
+def parse_args() -> argparse.Namespace:
     parser = make_parser(__doc__, repeats=5)
     parser.add_argument('--sizes', nargs='+', default=['512x512', '800x1344'], help='height x width, in pixels')
     parser.add_argument('--batch', type=int, default=1, help='images (default: %(default)s)')
@@ -58,7 +58,11 @@ def main() -> None:
     args = parser.parse_args()
     if args.cuda_graphs and args.device != 'cuda':
         parser.error('--cuda-graphs needs --device cuda')
+    return args
 
+
+def main() -> None:
+    args = parse_args()
     # After PyTorch, so that OpenMP's threads still spin: the machine has nothing else to do.
     from bioattn_mm.process_settings import keep_freed_memory
 

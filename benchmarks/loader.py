@@ -17,7 +17,7 @@ import resource
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -61,14 +61,12 @@ PART_OF = {
 }
 QUALITY = 95
 SIZES = dict(coco=(480, 640), ade=(512, 683))
-DECODERS = ('cv2', 'pillow', 'simplejpeg', 'torchvision')
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--images', type=int, default=48, help='images of each data set (default: %(default)s)')
     parser.add_argument('--recipes', nargs='+', metavar='WORD', default=[''], help='those whose name has the word')
-    parser.add_argument('--decoders', action='store_true', help='JPEG decoders instead: time and pixels')
     args = parser.parse_args()
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
@@ -77,9 +75,6 @@ def main() -> None:
         roots = dict(coco=folder / 'coco', ade=folder / 'ade')
         make_coco(roots['coco'], args.images)
         make_ade20k(roots['ade'], args.images)
-        if args.decoders:
-            compare_decoders(sorted(folder.rglob('*.jpg')))
-            return
         print_header('', '', *PARTS, 'sending', 'worker', 'receiving', 'images a second of a core', 'ratio')
         chosen = [each for each in RECIPES if any(word in each[0] for word in args.recipes)]
         needs = [compare(*each, roots['ade' if 'ade20k' in each[1] else 'coco'], args.images) for each in chosen]
@@ -200,45 +195,6 @@ def time_loading(dataset: BaseDataset, number: int) -> tuple[float, float]:
 def _children() -> float:
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
-
-
-def compare_decoders(paths: list[Path], repeats: int = 5) -> None:
-    """Print for each library the time of an image, and the largest difference to OpenCV's pixels."""
-    contents = [path.read_bytes() for path in paths]
-    print_header('decoder', 'an image', 'largest difference', 'mean size of a file')
-    expected = [decoder('cv2')(content) for content in contents]
-    for name in DECODERS:
-        decode = decoder(name)
-        difference = max(
-            int(cv2.absdiff(np.ascontiguousarray(decode(content)), image).max())
-            for content, image in zip(contents, expected)
-        )
-        seconds = []
-        for _ in range(repeats):
-            start = time.process_time()
-            for content in contents:
-                decode(content)
-            seconds.append((time.process_time() - start) / len(contents))
-        print_row(name, f'{1e3 * min(seconds):.2f} ms', difference, f'{np.mean([*map(len, contents)]) / 1e3:.0f} kB')
-
-
-def decoder(name: str) -> Callable[[bytes], np.ndarray]:
-    """A function from a JPEG file to its pixels, (H, W, 3) uint8 as B, G, R."""
-    if name == 'simplejpeg':
-        from simplejpeg import decode_jpeg
-
-        return lambda content: decode_jpeg(content, 'BGR')
-    if name == 'torchvision':
-        from torchvision.io import ImageReadMode, decode_jpeg
-
-        def decode(content: bytes) -> np.ndarray:
-            encoded = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-            return decode_jpeg(encoded, ImageReadMode.RGB).permute(1, 2, 0).numpy()[..., ::-1]
-
-        return decode
-    import mmcv
-
-    return lambda content: mmcv.imfrombytes(content, backend=name)
 
 
 def texture(rng: np.random.Generator, height: int, width: int, channels: int = 3) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The exception for wrong input by the user."""
+"""The exception for wrong input by the user, and text of others in a line."""
 
 import re
 
@@ -24,3 +24,8 @@ class InputError(ValueError):
 def printable(text: str) -> str:
     """Text as one line that any stream takes: what cannot be in it is escaped as in Python's strings."""
     return _UNPRINTABLE.sub(lambda match: match.group().encode('unicode_escape').decode(), text)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says, or its class if it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -35,7 +35,7 @@ from bioattn_mm.datasets.coco_file import write_loadable
 from bioattn_mm.datasets.inspection import Inspection, inspect_dataset
 from bioattn_mm.datasets.problem import Problem
 from bioattn_mm.datasets.samplers import seed_everything
-from bioattn_mm.errors import InputError, printable
+from bioattn_mm.errors import InputError, first_line, printable
 from bioattn_mm.run_config.classes import leaf_dataset_configs
 from bioattn_mm.run_config.config import load_config
 from bioattn_mm.run_config.own_data import data_arguments
@@ -263,8 +263,7 @@ def draw_samples(
             dataset = build_dataset(dataset_config)
         length = len(dataset)
     except Exception as error:  # of what is wrong in the annotations
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        found.add_problem('dataset cannot be loaded', config.filename, reason)
+        found.add_problem('dataset cannot be loaded', config.filename, first_line(error))
         return []
     if as_training and length < len(found.files):  # with --max-images, fewer files were read
         found.notes.append(f'the training sees {length} of {len(found.files)} images (see filter_cfg of the dataset)')

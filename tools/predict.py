@@ -70,12 +70,7 @@ def parse_args() -> argparse.Namespace:
         action='store_true',
         help='multi-scale and flip testing, as the config defines it; of Mask R-CNN the boxes alone',
     )
-    parser.add_argument(
-        '--bias-mode',
-        metavar='MODE',
-        help='position bias of TransNeXt at sizes that it was not trained on: extrapolate, interpolate, or linear, '
-        "which keeps the pooled grid of the training size (default: the config's)",
-    )
+    parser.add_bias_mode()
     parser.add_amp()
     parser.add_config_options()
     parser.add_device()

@@ -65,12 +65,7 @@ def parse_args() -> argparse.Namespace:
         '--show-dir', metavar='DIR', help='draw ground truth and prediction of every image side by side into DIR'
     )
     parser.add_argument('--tta', action='store_true', help='multi-scale and flip testing, as the config defines it')
-    parser.add_argument(
-        '--bias-mode',
-        metavar='MODE',
-        help='position bias of TransNeXt at sizes that it was not trained on: extrapolate, interpolate, or linear, '
-        "which keeps the pooled grid of the training size (default: the config's)",
-    )
+    parser.add_bias_mode()
     parser.add_amp()
     parser.add_cuda_graphs()
     parser.add_log()
@@ -124,7 +119,27 @@ def main() -> None:
     if data:
         check_classes(args.checkpoint, checkpoint, config)
     weights_for(model, args.checkpoint, weights)
+    set_options(config, args)
 
+    with failures_in_one_line(config, args.cfg_options) as hook:
+        runner = build_runner(config)
+        runner.register_hook(hook)
+        runner.register_hook(FinitePredictionsHook())
+        metrics = runner.test()
+    if not is_main_process():
+        return
+
+    print(f'\n{args.config} {args.checkpoint}')
+    figures = '  '.join(f'{name} {value:.4g}' for name, value in metrics.items() if 'time' not in name)
+    print(figures or 'no metric: nothing was detected')
+    if args.show_dir:
+        print(f'images (ground truth | prediction): {draw_sheet(Path(args.show_dir))}')
+    if names := not_finite(metrics):
+        raise InputError(f'{names}: {NO_METRIC}')
+
+
+def set_options(config: Config, args: argparse.Namespace) -> None:
+    """Let the config test the checkpoint, and do what the options say."""
     config.load_from = args.checkpoint
     config.resume = False
     is_remote = '://' in args.checkpoint
@@ -144,26 +159,9 @@ def main() -> None:
         config.custom_hooks = [*config.get('custom_hooks', []), hook]
     if args.cuda_graphs:
         set_cuda_graphs(config, args.cuda_graphs)
-
     set_trackers(config, args.log, 'test')
     if args.log:
         config.custom_hooks = [*config.get('custom_hooks', []), dict(type='bioattn_mm.LogTestMetricsHook')]
-
-    with failures_in_one_line(config, args.cfg_options) as hook:
-        runner = build_runner(config)
-        runner.register_hook(hook)
-        runner.register_hook(FinitePredictionsHook())
-        metrics = runner.test()
-    if not is_main_process():
-        return
-
-    print(f'\n{args.config} {args.checkpoint}')
-    figures = '  '.join(f'{name} {value:.4g}' for name, value in metrics.items() if 'time' not in name)
-    print(figures or 'no metric: nothing was detected')
-    if args.show_dir:
-        print(f'images (ground truth | prediction): {draw_sheet(Path(args.show_dir))}')
-    if names := not_finite(metrics):
-        raise InputError(f'{names}: {NO_METRIC}')
 
 
 def set_out(config: Config, out: str, formats: list[str] | None) -> None:

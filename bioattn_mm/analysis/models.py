@@ -17,7 +17,7 @@ from mmengine.registry import init_default_scope
 from torch import Tensor, nn
 
 from ..checkpoints import Release, load_backbone
-from ..errors import InputError
+from ..errors import InputError, first_line
 from ..files import unique_name
 from ..models.backbones import Backbone
 from ..run_config.config import load_config
@@ -331,8 +331,7 @@ def _openmmlab_backbone(config: Config, backbone_type: type | None, name: str, s
     try:
         backbone = MMENGINE_MODELS.build(dict(type=backbone_type, **settings))
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f'the backbone {name} of {config.filename} cannot be built: {reason}') from error
+        raise InputError(f'the backbone {name} of {config.filename} cannot be built: {first_line(error)}') from error
     with without_initial_values():
         backbone.init_weights()
     out_indices = settings.get('out_indices', ())

@@ -14,7 +14,7 @@ import torch
 from mmengine.runner.checkpoint import CheckpointLoader
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 from ..files import atomic_path, atomic_write
 from .sharded import DEEPSPEED_WEIGHTS, is_sharded, read_sharded
 from .unpickling import HOLDS_CODE, code_refused, refused_class
@@ -60,11 +60,10 @@ def read_checkpoint(path: str, map_location: str | torch.device | None = 'cpu') 
         refused = refused_class(error)
         if refused:
             raise InputError(f'{path} {HOLDS_CODE.format(refused)}') from error
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        if isinstance(error, (pickle.UnpicklingError, LookupError, ValueError, EOFError)):
-            reason = ['it is not what torch.save writes']
+        of_content = isinstance(error, (pickle.UnpicklingError, LookupError, ValueError, EOFError))
+        reason = 'it is not what torch.save writes' if of_content else first_line(error)
         hint = '; download it by hand and name the file instead' if is_remote else ''
-        raise InputError(f'cannot read the checkpoint {path}: {reason[0]}{hint}') from error
+        raise InputError(f'cannot read the checkpoint {path}: {reason}{hint}') from error
 
 
 def fetch(path: str) -> str:
@@ -107,8 +106,7 @@ def fetch(path: str) -> str:
     except errors.EntryNotFoundError as error:
         raise InputError(f'cannot fetch {path}: {repository} has no file {file}') from error
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f'cannot fetch {path}: {reason}') from error
+        raise InputError(f'cannot fetch {path}: {first_line(error)}') from error
 
 
 def _read_safetensors(path: str, file: str, map_location: str | torch.device | None) -> dict[str, Tensor]:

@@ -191,6 +191,19 @@ class ToolParser(argparse.ArgumentParser):
             'can run any program, so use this only for files from a source that you trust',
         )
 
+    def add_bias_mode(self) -> None:
+        """Add `--bias-mode`."""
+        self.add_argument(
+            '--bias-mode',
+            metavar='MODE',
+            help='position bias of TransNeXt at sizes that it was not trained on: extrapolate, interpolate, or '
+            "linear, which keeps the pooled grid of the training size (default: the config's)",
+        )
+
+    def add_metric(self) -> None:
+        """Add `--metric`."""
+        self.add_argument('--metric', help="metric of the config's evaluator (default: mIoU, AP of boxes or top-1)")
+
     def add_amp(self) -> None:
         """Add `--amp`."""
         self.add_argument(

@@ -51,10 +51,7 @@ def ms_deform_attn_backward(
 ) -> None:
     """Gradients of `ms_deform_attn_forward`, which is recomputed one level at a time to save memory.
 
-    Args:
-        value, spatial_shapes, level_start_index, sampling_loc, attn_weight, im2col_step: As in the forward.
-        grad_output: (B, queries, heads * d).
-        grad_value, grad_sampling_loc, grad_attn_weight: Written in place, with the shapes of their inputs.
+    `grad_value`, `grad_sampling_loc` and `grad_attn_weight` are written in place, with the shapes of their inputs.
     """
     locations, weights = upcast_half(sampling_loc), upcast_half(attn_weight)
     grad_output = upcast_half(grad_output)

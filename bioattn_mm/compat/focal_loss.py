@@ -1,4 +1,4 @@
-"""Sigmoid and softmax focal loss, forward and backward."""
+"""Sigmoid focal loss, forward and backward."""
 
 import torch
 from torch import Tensor
@@ -38,68 +38,12 @@ def sigmoid_focal_loss_forward(
 def sigmoid_focal_loss_backward(
     input: Tensor, target: Tensor, weight: Tensor, grad_input: Tensor, gamma: float, alpha: float
 ) -> None:
-    """Derivative of each element of `sigmoid_focal_loss_forward` by its logit.
-
-    Args:
-        input: Logits, (N, C).
-        target: As in the forward, int64 (N,).
-        weight: As in the forward, (C,) or empty.
-        grad_input: Written in place, (N, C).
-        gamma: Exponent.
-        alpha: Weight of the class of the target.
-    """
+    """Derivative of each element of `sigmoid_focal_loss_forward` by its logit; the arguments are as there."""
     p, not_p = _sigmoid_and_complement(input)
     positive = not_p.pow(gamma) * (not_p - gamma * p * _log(p))
     negative = p.pow(gamma) * (gamma * not_p * _log(not_p) - p)
     grad = torch.where(_is_target(input, target), -alpha * positive, -(1 - alpha) * negative)
     grad_input.copy_(grad * _row_weights(weight, target, p)[:, None])
-
-
-def softmax_focal_loss_forward(
-    input: Tensor, target: Tensor, weight: Tensor, output: Tensor, gamma: float, alpha: float
-) -> None:
-    """Focal loss over exclusive classes, -alpha (1 - p)^gamma log(p), where p is the probability of the target.
-
-    Args:
-        input: Probabilities (mmcv applies the softmax before), (N, C).
-        target: Class of each row, int64 (N,); the loss of rows with a negative class is 0.
-        weight: Weight of the rows of each class, (C,), or empty for none.
-        output: Written in place, (N,).
-        gamma: Exponent.
-        alpha: Weight of the loss.
-    """
-    p = _target_probability(input, target)
-    loss = -alpha * (1 - p).pow(gamma) * _log(p)
-    output.copy_(torch.where(target >= 0, loss * _row_weights(weight, target, p), 0))
-
-
-def softmax_focal_loss_backward(
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor,
-    buff: Tensor,
-    grad_input: Tensor,
-    gamma: float,
-    alpha: float,
-) -> None:
-    """Derivative of each row of `softmax_focal_loss_forward` by the logits before the softmax.
-
-    Args:
-        input: Probabilities, (N, C).
-        target: As in the forward, int64 (N,).
-        weight: As in the forward, (C,) or empty.
-        buff: Written in place, (N,): the derivative by the logarithm of the target's probability.
-        grad_input: Written in place, (N, C).
-        gamma: Exponent.
-        alpha: Weight of the loss.
-    """
-    p = _target_probability(input, target)
-    # Clamped, because 0^(gamma - 1) is infinite for gamma < 1, and its product with log(1) = 0 must be 0.
-    power = (1 - p).clamp(min=SMALLEST).pow(gamma - 1)
-    by_log_p = alpha * (gamma * power * p * _log(p) - (1 - p).pow(gamma))
-    by_log_p = torch.where(target >= 0, by_log_p * _row_weights(weight, target, p), 0)
-    buff.copy_(by_log_p)
-    grad_input.copy_(by_log_p[:, None] * (_is_target(input, target).to(p.dtype) - upcast_half(input)))
 
 
 def _sigmoid_and_complement(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,11 +59,6 @@ def _log(probability: Tensor) -> Tensor:
 def _is_target(input: Tensor, target: Tensor) -> Tensor:
     """True in the column of each row's target, bool (N, C)."""
     return target[:, None] == torch.arange(input.size(1), device=input.device)
-
-
-def _target_probability(probabilities: Tensor, target: Tensor) -> Tensor:
-    """Probability of the class of each row, (N,); of class 0 for rows with a negative class."""
-    return upcast_half(probabilities.gather(1, target.clamp(min=0)[:, None]).squeeze(1))
 
 
 def _row_weights(weight: Tensor, target: Tensor, like: Tensor) -> Tensor:

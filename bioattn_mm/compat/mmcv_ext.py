@@ -19,8 +19,8 @@ def install() -> None:
     """Provide `mmcv._ext` if mmcv has no compiled ops.
 
     It provides the functions that Mask R-CNN, DINO, UperNet and Mask2Former use in training and testing, on CPU and
-    GPU: `nms`, RoIAlign with averages, multi-scale deformable attention, and the sigmoid and softmax focal losses
-    (`point_sample` is plain PyTorch already). All of `mmcv.ops` can be imported; any other function raises a
+    GPU: `nms`, RoIAlign with averages, multi-scale deformable attention, and the sigmoid focal loss (`point_sample`
+    is plain PyTorch already). All of `mmcv.ops` can be imported; any other function raises a
     NotImplementedError when it is called.
 
     Compiled ops take precedence, and nothing is imported until `mmcv._ext` is. A second call does nothing.
@@ -52,8 +52,6 @@ def fill(module: ModuleType) -> None:
         deformable_attention.ms_deform_attn_backward,
         focal_loss.sigmoid_focal_loss_forward,
         focal_loss.sigmoid_focal_loss_backward,
-        focal_loss.softmax_focal_loss_forward,
-        focal_loss.softmax_focal_loss_backward,
         get_compiler_version,
         get_compiling_cuda_version,
     ]

@@ -24,24 +24,11 @@ def roi_align_forward(
     pool_mode: int,
     aligned: bool,
 ) -> None:
-    """Average of the values at a regular grid of bilinear samples in each bin.
+    """Average of the values at a regular grid of bilinear samples in each bin, written to `output`.
 
     Samples more than one pixel outside the image are zero, and so is a bin without samples (in a region without area,
-    with sampling_ratio 0).
-
-    Args:
-        input: (B, C, H, W).
-        rois: (K, 5), as (index of the image, x1, y1, x2, y2).
-        output: Written in place, (K, C, aligned_height, aligned_width).
-        argmax_y: Of the maximum; not used.
-        argmax_x: Of the maximum; not used.
-        aligned_height: Rows of bins.
-        aligned_width: Columns of bins.
-        spatial_scale: Factor from coordinates of the regions to those of `input`.
-        sampling_ratio: Samples per bin in each direction; 0 for the height or width of the bin in pixels, rounded up.
-        pool_mode: 1, the average.
-        aligned: Whether pixel centres are at their index plus 0.5. Otherwise they are at their index, and regions
-            have at least the size of one pixel.
+    with sampling_ratio 0). The arguments are those of mmcv's op; `argmax_y` and `argmax_x`, of the maximum, are left
+    alone.
 
     Raises:
         NotImplementedError: If `pool_mode` is 0, the maximum.
@@ -70,15 +57,7 @@ def roi_align_backward(
     pool_mode: int,
     aligned: bool,
 ) -> None:
-    """Add the gradient of each bin to the pixels around its samples.
-
-    Args:
-        grad_output: (K, C, aligned_height, aligned_width).
-        rois: As in the forward, (K, 5).
-        grad_input: (B, C, H, W); added to.
-        argmax_y, argmax_x: Of the maximum; not used.
-        aligned_height, aligned_width, spatial_scale, sampling_ratio, pool_mode, aligned: As in the forward.
-    """
+    """Add the gradient of each bin to the pixels around its samples, in `grad_input`; arguments as in the forward."""
     grad = upcast_half(grad_output)
     grad_input += torch.ops.torchvision._roi_align_backward(
         grad,

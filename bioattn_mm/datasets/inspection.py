@@ -17,7 +17,7 @@ from mmdet.datasets import CocoDataset, CocoPanopticDataset
 from mmengine.dataset import BaseDataset
 from mmseg.datasets import BaseSegDataset
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 from ..files import other_spelling
 from ..runtime.channels import ImageKind
 from .coco_file import file_problems, labels_of, mask_problem, read_coco_file
@@ -313,5 +313,4 @@ def _add_unreadable(found: Inspection, what: str, path: str, result: object) -> 
     if isinstance(result, FileNotFoundError):
         found.add_problem(f'{what} missing', path, other_spelling(Path(path)))
     elif isinstance(result, Exception):
-        reason = (str(result).strip() or type(result).__name__).splitlines()[0]
-        found.add_problem(f'{what} unreadable', path, reason)
+        found.add_problem(f'{what} unreadable', path, first_line(result))

@@ -2,6 +2,8 @@
 
 import copy
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import mmcv.transforms
@@ -12,7 +14,7 @@ from mmengine.dataset import Compose
 from mmengine.registry import TRANSFORMS as MMENGINE_TRANSFORMS
 from PIL import Image
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 from ..files import other_spelling
 from ..registry import TRANSFORMS
 from ..runtime.channels import ImageKind, as_input, decode
@@ -79,6 +81,19 @@ class LoadChannelsFromFile(CheckedLoadImageFromFile):
         return f'{type(self).__name__}(channels={self.kind.channels}, dtype={self.kind.dtype!r})'
 
 
+@contextmanager
+def _named(source: str, verb: str = 'read') -> Iterator[None]:
+    """Within it errors name the file that is read."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise BadDataError(f'{source} not found') from error
+    except InputError:  # of shards
+        raise
+    except Exception as error:
+        raise BadDataError(f'cannot {verb} the {source}: {first_line(error)}; {WHAT_TO_DO}') from error
+
+
 @TRANSFORMS.register_module()
 class CheckedLoadAnnotations(BaseTransform):
     """`LoadAnnotations` of mmdet or mmseg with checks, and with errors that name the file.
@@ -123,15 +138,8 @@ class CheckedLoadAnnotations(BaseTransform):
                     ) from error
         label_map = results.get('seg_map_path') if self.load.with_seg else None
         source = f'label map {label_map}' if label_map else f'annotations of the image {results["img_path"]}'
-        try:
+        with _named(source):
             results = self.load(results)
-        except FileNotFoundError as error:
-            raise BadDataError(f'{source} not found') from error
-        except InputError:  # of shards
-            raise
-        except Exception as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise BadDataError(f'cannot read the {source}: {reason}; {WHAT_TO_DO}') from error
         if not label_map:
             return results
         try:
@@ -170,7 +178,7 @@ class CheckedLoadPanopticAnnotations(BaseTransform):
 
     def transform(self, results: dict) -> dict | None:
         source = f'panoptic map {results.get("seg_map_path")}'
-        try:
+        with _named(source, 'use'):
             with Image.open(io.BytesIO(fileio.get(results['seg_map_path'], self.load.backend_args))) as image:
                 height, width = image.height, image.width
             if (height, width) != tuple(results['ori_shape']):
@@ -182,13 +190,6 @@ class CheckedLoadPanopticAnnotations(BaseTransform):
             if empty.any():
                 ids = [each['id'] for each in results['segments_info'] if each['is_thing']]
                 raise ValueError(f'it has no pixel of the segment {ids[empty.argmax()]}')
-        except FileNotFoundError as error:
-            raise BadDataError(f'{source} not found') from error
-        except InputError:  # of shards
-            raise
-        except Exception as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise BadDataError(f'cannot use the {source}: {reason}; {WHAT_TO_DO}') from error
         return results
 
 

@@ -161,12 +161,7 @@ class Predictor:
         self.checkpoint = str(checkpoint) if checkpoint is not None else _miniature_checkpoint(self.config, mini)
         is_exported = self.checkpoint.endswith(EXPORTED_SUFFIX)
         if is_exported:
-            if self.task == 'classification':
-                raise InputError(f'an exported classifier is run without a config: predict.py {self.checkpoint}')
-            options = dict(bias_mode=bias_mode, tta=tta, amp=amp, mode=mode if mode != 'whole' else None)
-            given = [name for name, value in options.items() if value]
-            if given:
-                raise InputError(f'an exported model is as it was exported: {", ".join(given)} needs the checkpoint')
+            self._check_exported(bias_mode=bias_mode, tta=tta, amp=amp, mode=mode if mode != 'whole' else None)
         if mode is not None:
             _set_mode(self.config, mode)
         self.kind = image_kind(self.config)
@@ -190,7 +185,18 @@ class Predictor:
             encode_masks(self.model, run_lengths or 0.0)
         self.amp = autocast_dtype(amp, self.device) if amp else None
         self.model.dataset_meta = dict(classes=self.classes, palette=self.palette)
+        self._prepare_inference(tta)
 
+    def _check_exported(self, **options: object) -> None:
+        """Raise an `InputError` if an exported model of this task does not run here, or cannot have these options."""
+        if self.task == 'classification':
+            raise InputError(f'an exported classifier is run without a config: predict.py {self.checkpoint}')
+        given = [name for name, value in options.items() if value]
+        if given:
+            raise InputError(f'an exported model is as it was exported: {", ".join(given)} needs the checkpoint')
+
+    def _prepare_inference(self, tta: bool) -> None:
+        """Set up the upstream library's inferencer, and what says how images are read and cut."""
         steps = self.config.tta_pipeline if tta else self.config.test_dataloader.dataset.pipeline
         self.config.test_dataloader.dataset.pipeline = without_annotations(steps)
         model = self.model

@@ -27,7 +27,7 @@ from ..ops.portable import is_portable, is_symbol
 from ..registry import MODELS
 from .arguments import check_window, full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps
-from .building import build_layer
+from .building import build_layer, replace_by_zeros
 from .fusing import has_hooks, product_and_bias, products, weights_and_biases
 from .grid import Grid
 from .half_precision import LayerNorm
@@ -113,6 +113,9 @@ class AggregatedAttention(nn.Module):
     """
 
     cast_at_once = ('q', 'kv', 'pool_proj', 'pool_norm', 'proj')
+    default_scale = DEFAULT_SCALE
+    # Parameters that an ablation is without.
+    left_out: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -132,7 +135,7 @@ class AggregatedAttention(nn.Module):
         head_dims = head_dims_of(embed_dims, num_heads)
         self.q = nn.Linear(embed_dims, embed_dims)
         self.kv = nn.Linear(embed_dims, 2 * embed_dims)
-        self.scale = build_layer(scale or DEFAULT_SCALE, num_heads=num_heads, head_dims=head_dims)
+        self.scale = build_layer(scale or self.default_scale, num_heads=num_heads, head_dims=head_dims)
         self.pool_proj = nn.Conv2d(embed_dims, embed_dims, 1)
         self.pool_norm = LayerNorm(embed_dims)
         self.window_bias = nn.Parameter(trunc_normal_(torch.empty(num_heads, window_size**2), std=0.0004))
@@ -144,6 +147,7 @@ class AggregatedAttention(nn.Module):
         )
         self.learnable_bias = nn.Parameter(torch.zeros(num_heads, window_size**2))
         self.proj = nn.Linear(embed_dims, embed_dims)
+        replace_by_zeros(self, *self.left_out)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
@@ -368,12 +372,7 @@ class LengthScaledAttention(nn.Module):
         return output.flatten(-2)
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
-        """Weights of some queries, for analysis: 'attention'.
-
-        Args:
-            x: (B, H, W, C).
-            queries: Their indices in the row-major order of the grid, int64 (queries,).
-        """
+        """The map 'attention' of some queries (see `layers.attention_maps`)."""
         grid = tuple(x.shape[1:3])
         query, key = (tokens.flatten(1, 2).transpose(1, 2) for tokens in self._query_key_value(x)[:2])
         bias, rows = self.position_bias(grid, grid)

@@ -1,8 +1,9 @@
 """Attention weights of chosen queries.
 
 Each attention layer has a method `attention_maps(..., queries)` beside its `forward`, with the same inputs, that
-returns named weights. `recording.record_attention` runs a backbone once and keeps each layer's inputs;
-`Recording.maps` then computes the weights of the queries asked for. Training and inference pay nothing for it.
+returns named weights. `queries` are indices of tokens in the row-major order of the grid, int64 (queries,).
+`recording.record_attention` runs a backbone once and keeps each layer's inputs; `Recording.maps` then computes the
+weights of the queries asked for. Training and inference pay nothing for it.
 """
 
 from dataclasses import dataclass

@@ -58,12 +58,7 @@ class SoftmaxAttention(nn.Module):
         return self.proj(merge_heads(F.scaled_dot_product_attention(query, key, value), x.shape))
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
-        """Weights of some queries, for analysis: 'attention'.
-
-        Args:
-            x: (B, H, W, C).
-            queries: Their indices in the row-major order of the grid, int64 (queries,).
-        """
+        """The map 'attention' of some queries (see `layers.attention_maps`)."""
         query, key, _ = split_heads(self.qkv(x), 3, self.num_heads)
         weights = (query[:, :, queries] @ key.transpose(-2, -1) * query.shape[-1] ** -0.5).softmax(-1)
         return dict(attention=AttentionMap.of_grid(weights, tuple(x.shape[1:3])))
@@ -101,12 +96,7 @@ class PerformerAttention(nn.Module):
         return self.proj(merge_heads(output, x.shape).to(qkv.dtype))
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
-        """Weights of some queries, which `forward` never has, for analysis: 'attention'.
-
-        Args:
-            x: (B, H, W, C).
-            queries: Their indices in the row-major order of the grid, int64 (queries,).
-        """
+        """The map 'attention' of some queries, whose weights `forward` never has (see `layers.attention_maps`)."""
         qkv = self.qkv(x)
         with torch.autocast(x.device.type, enabled=False):
             query, key, _ = split_heads(full_precision(qkv), 3, self.num_heads)
@@ -139,12 +129,7 @@ class GlobalFilter(FourierKernels):
         return output.permute(0, 2, 3, 1).to(x.dtype)
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
-        """Weights of some queries, the same for every image, for analysis: 'attention', averaged over the channels.
-
-        Args:
-            x: (B, H, W, C).
-            queries: Their indices in the row-major order of the grid, int64 (queries,).
-        """
+        """The map 'attention', a mean over the channels, the same for every image (see `layers.attention_maps`)."""
         grid = height, width = tuple(x.shape[1:3])
         kernel = torch.fft.irfft2(self._spectrum(self.kernel, grid, full_precision(x).dtype), s=grid).mean(0)
         rows, columns = (torch.arange(length, device=x.device) for length in grid)

@@ -31,6 +31,9 @@ class GPSA(nn.Module):
             convolutional initialisation (table 3, rows c, d and g).
     """
 
+    # Parameters that an ablation is without.
+    left_out: tuple[str, ...] = ()
+
     def __init__(self, embed_dims: int, num_heads: int, locality_strength: float | None = 1.0) -> None:
         super().__init__()
         head_dims_of(embed_dims, num_heads)
@@ -43,6 +46,7 @@ class GPSA(nn.Module):
         self.locality_strength = locality_strength
         if locality_strength is not None:
             self.init_as_convolution()
+        replace_by_zeros(self, *self.left_out)
 
     @torch.no_grad()
     def init_as_convolution(self) -> None:
@@ -91,12 +95,7 @@ class GPSA(nn.Module):
             return rows.softmax(-1), axis_logits(grid[1], horizontal).softmax(-1)
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
-        """Weights of some queries, for analysis: 'content', 'position' and 'attention', which the gate mixes of both.
-
-        Args:
-            x: (B, H, W, C).
-            queries: Their indices in the row-major order of the grid, int64 (queries,).
-        """
+        """The maps 'content', 'position' and what the gate mixes, 'attention' (see `layers.attention_maps`)."""
         grid = tuple(x.shape[1:3])
         query, key = self._query_key(x)
         content = (query[:, :, queries] @ key.transpose(-2, -1) * query.shape[-1] ** -0.5).softmax(-1)
@@ -127,9 +126,7 @@ class UngatedGPSA(GPSA):
     Source: ConViT (d'Ascoli et al., ICML 2021), table 3, rows b and d, and footnote 4. Arguments: as in `GPSA`.
     """
 
-    def __init__(self, embed_dims: int, num_heads: int, locality_strength: float | None = 1.0) -> None:
-        super().__init__(embed_dims, num_heads, locality_strength)
-        replace_by_zeros(self, 'gating_param')
+    left_out = ('gating_param',)
 
 
 @MODELS.register_module()

@@ -19,7 +19,7 @@ from .aggregated_attention import (
 )
 from .arguments import check_window, full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps
-from .building import build_layer, replace_by_zeros
+from .building import build_layer
 from .grid import Grid
 from .log_cpb import PositionBias, cell_centres
 from .query_scaling import CosineQueryWithoutEmbedding
@@ -33,23 +33,11 @@ class PixelFocusedAttention(AggregatedAttention):
     softmax, before positional attention (the learnable tokens, step 7) and query embedding (step 8) are added. With
     `scale=dict(type='ScaledCosineQuery')` it has the query embedding, and lacks only the tokens.
 
-    Args:
-        embed_dims: As in `AggregatedAttention`, as the other arguments are.
+    The arguments are those of `AggregatedAttention`.
     """
 
-    def __init__(
-        self,
-        embed_dims: int,
-        num_heads: int,
-        position_bias: PositionBias,
-        sr_ratio: int,
-        pool_size: Grid | None = None,
-        window_size: int = 3,
-        scale: dict | None = None,
-    ) -> None:
-        scale = scale or dict(type=CosineQueryWithoutEmbedding)
-        super().__init__(embed_dims, num_heads, position_bias, sr_ratio, pool_size, window_size, scale)
-        replace_by_zeros(self, 'learnable_tokens', 'learnable_bias')
+    default_scale = dict(type=CosineQueryWithoutEmbedding)
+    left_out = ('learnable_tokens', 'learnable_bias')
 
 
 @MODELS.register_module()
@@ -60,22 +48,10 @@ class DynamicBiasAttention(AggregatedAttention):
     is left out, and so is the bias of the tokens, which would be the same. That nothing is added to the weights after
     the softmax then is chosen here: there is one set of tokens.
 
-    Args:
-        embed_dims: As in `AggregatedAttention`, as the other arguments are.
+    The arguments are those of `AggregatedAttention`.
     """
 
-    def __init__(
-        self,
-        embed_dims: int,
-        num_heads: int,
-        position_bias: PositionBias,
-        sr_ratio: int,
-        pool_size: Grid | None = None,
-        window_size: int = 3,
-        scale: dict | None = None,
-    ) -> None:
-        super().__init__(embed_dims, num_heads, position_bias, sr_ratio, pool_size, window_size, scale)
-        replace_by_zeros(self, 'window_bias', 'learnable_bias')
+    left_out = ('window_bias', 'learnable_bias')
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
@@ -132,12 +108,7 @@ class SpatialReductionAttention(pvt_v2.Attention):
         return super().forward(x.flatten(1, 2), list(x.shape[1:3])).view(x.shape)
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
-        """Weights of some queries, for analysis: 'attention', to the tokens that are left.
-
-        Args:
-            x: (B, H, W, C).
-            queries: Their indices in the row-major order of the grid, int64 (queries,).
-        """
+        """The map 'attention' of some queries to the tokens that are left (see `layers.attention_maps`)."""
         query = self.q(x.flatten(1, 2)[:, queries]).unflatten(-1, (self.num_heads, -1))
         reduced = x
         if self.sr is not None:
@@ -202,12 +173,7 @@ class PooledAttention(nn.Module):
         return self.proj(output.flatten(-2))
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
-        """Weights of some queries, for analysis: 'attention', to the pooled tokens.
-
-        Args:
-            x: (B, H, W, C).
-            queries: Their indices in the row-major order of the grid, int64 (queries,).
-        """
+        """The map 'attention' of some queries to the pooled tokens (see `layers.attention_maps`)."""
         grid = tuple(x.shape[1:3])
         pooled_grid = self.pooled_grid(grid)
         row, column = queries // grid[1], queries % grid[1]
@@ -265,12 +231,7 @@ class SlidingWindowAttention(nn.Module):
         return self.proj(output.flatten(-2))
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
-        """Weights of some queries, for analysis: 'window', which sum to 1, and 'learnable tokens', added to them.
-
-        Args:
-            x: (B, H, W, C).
-            queries: Their indices in the row-major order of the grid, int64 (queries,).
-        """
+        """The maps 'window', which sums to 1, and 'learnable tokens', added to it (see `layers.attention_maps`)."""
         row, column = queries // x.shape[2], queries % x.shape[2]
         rows, columns, inside = tokens_of_windows(row, column, tuple(x.shape[1:3]), self.window_size)
         window, tokens = (

@@ -103,39 +103,20 @@ def test_sigmoid_focal_loss(device: str, gamma: float, alpha: float, weighted: b
     assert_same_value_and_gradients(loss, expected, [logits])
 
 
-@pytest.mark.parametrize('device', DEVICES)
-@pytest.mark.parametrize('gamma, alpha', [(2.0, 0.25), (0.0, 0.5), (1.5, 0.75)])
-@pytest.mark.parametrize('weighted', [False, True])
-def test_softmax_focal_loss(device: str, gamma: float, alpha: float, weighted: bool) -> None:
-    logits = (4 * torch.randn(40, 7, device=device)).requires_grad_()
-    target = torch.randint(-1, 7, (40,), device=device)
-    weight = torch.rand(7, device=device) if weighted else None
-
-    loss = mmcv.ops.softmax_focal_loss(logits, target, gamma, alpha, weight, 'sum')
-
-    counted = target >= 0
-    log_p = logits.log_softmax(1)[counted].gather(1, target[counted, None]).squeeze(1)
-    expected = -alpha * (1 - log_p.exp()) ** gamma * log_p
-    if weighted:
-        expected = expected * weight[target[counted]]
-    assert_same_value_and_gradients(loss, expected.sum(), [logits])
-
-
-@pytest.mark.parametrize('loss', [mmcv.ops.sigmoid_focal_loss, mmcv.ops.softmax_focal_loss])
 @pytest.mark.parametrize('gamma', [0.0, 0.5, 2.0])
-def test_focal_loss_of_saturated_logits_is_finite(loss, gamma: float) -> None:
+def test_focal_loss_of_saturated_logits_is_finite(gamma: float) -> None:
     logits = torch.tensor([[200.0, -200.0], [-200.0, 200.0]], requires_grad=True)
-    value = loss(logits, torch.tensor([0, 0]), gamma, 0.25, None, 'sum')
+    value = mmcv.ops.sigmoid_focal_loss(logits, torch.tensor([0, 0]), gamma, 0.25, None, 'sum')
     value.backward()
     assert value.isfinite() and value > 20
     assert logits.grad.isfinite().all()
 
 
-@pytest.mark.parametrize('loss', [mmcv.ops.sigmoid_focal_loss, mmcv.ops.softmax_focal_loss])
-def test_focal_loss_gradcheck(loss) -> None:
+def test_focal_loss_gradcheck() -> None:
     logits = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
     target = torch.randint(0, 4, (6,))
     weight = torch.rand(4, dtype=torch.float64)
+    loss = mmcv.ops.sigmoid_focal_loss
     assert gradcheck(lambda logits: loss(logits, target, 2.0, 0.25, weight, 'mean'), logits)
 
 
@@ -180,13 +161,6 @@ def sigmoid_focal_loss(logits: Tensor) -> Tensor:
     return mmcv.ops.sigmoid_focal_loss(logits, torch.arange(8), 2.0, 0.25, None, 'none')
 
 
-def softmax_focal_loss(probabilities: Tensor) -> Tensor:
-    output = probabilities.new_zeros(8)
-    no_weight = probabilities.new_zeros(0)
-    mmcv._ext.softmax_focal_loss_forward(probabilities, torch.arange(8) - 1, no_weight, output, gamma=2.0, alpha=0.25)
-    return output
-
-
 def roi_align_average(maps: Tensor, rois: Tensor) -> Tensor:
     return mmcv.ops.roi_align(maps, rois, (3, 5), 0.25, 0, 'avg', True)
 
@@ -202,15 +176,10 @@ def inputs_for(function) -> list[Tensor]:
         return [value.detach(), locations.detach(), weights.detach()]
     if function is sigmoid_focal_loss:
         return [torch.randn(8, 7)]
-    if function is softmax_focal_loss:
-        return [torch.rand(8, 7)]
     return [features(2), random_rois(12, 2)]
 
 
-@pytest.mark.parametrize(
-    'function',
-    [sigmoid_focal_loss, softmax_focal_loss, roi_align_average, deformable_attention],
-)
+@pytest.mark.parametrize('function', [sigmoid_focal_loss, roi_align_average, deformable_attention])
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 def test_half_precision(function, dtype: torch.dtype) -> None:
     inputs = [tensor.to(dtype) for tensor in inputs_for(function)]

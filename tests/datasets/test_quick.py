@@ -26,7 +26,7 @@ CONFIGS = (
     'mask_rcnn_micro_coco',
     'mask2former_micro_coco',
     'mask2former_micro_coco_panoptic',
-    'mask2former_micro_ade20k_instance',
+    'mask2former_tiny_ade20k_instance',
     'dino_4scale_micro_coco',
     'upernet_micro_ade20k',
     'mask2former_micro_ade20k',

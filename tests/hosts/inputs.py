@@ -7,10 +7,10 @@ from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
 
 
-def inputs_for(config: Config, size: tuple[int, int]) -> dict:
+def inputs_for(config: Config, size: tuple[int, int], with_mask: bool = False) -> dict:
     """Two images with annotations."""
     if config.default_scope == 'mmdet':
-        return demo_mm_inputs(2, [[3, *size]] * 2, num_items=[3, 2], num_classes=80)
+        return demo_mm_inputs(2, [[3, *size]] * 2, num_items=[3, 2], num_classes=80, with_mask=with_mask)
     samples = [
         SegDataSample(
             gt_sem_seg=PixelData(data=torch.randint(19, (1, *size))),

@@ -25,7 +25,7 @@ from bioattn_mm.layers import (
 )
 from bioattn_mm.layers.attention_maps import AttentionMap, AttentionMaps, whole_attention
 from bioattn_mm.layers.recording import record_attention
-from bioattn_mm.registry import MODELS
+from tests.models.small_backbones import CASES, build
 
 CHANNELS, HEADS = 12, 3
 GRIDS = [(3, 7), (5, 4), (1, 6)]
@@ -137,15 +137,6 @@ def test_gaussian_of_gab_is_around_the_query() -> None:
     )
 
 
-@pytest.mark.parametrize('gate', [0, 1])
-def test_gate_of_gpsa(gate: int) -> None:
-    layer = randomized(GPSA(CHANNELS, HEADS))
-    layer.gating_param.data.fill_(1e3 if gate else -1e3)
-    maps = layer.attention_maps(tokens((3, 5)), queries=some_queries((3, 5)))
-    want = maps['position' if gate else 'content'].weights
-    torch.testing.assert_close(maps['attention'].weights, want.expand_as(maps['attention'].weights))
-
-
 @pytest.mark.parametrize('pool_size', [None, (2, 3)], ids=str)
 @pytest.mark.parametrize('grid', [(4, 10), (7, 5)], ids=str)
 def test_window_and_pooled_path(grid: tuple[int, int], pool_size: tuple[int, int] | None) -> None:
@@ -172,39 +163,27 @@ def test_window_and_pooled_path(grid: tuple[int, int], pool_size: tuple[int, int
 
 
 @every_grid
-def test_foveal_map(grid: tuple[int, int]) -> None:
-    """Cosine similarities with all tokens, times temperature and log N, without query embedding and bias."""
+@pytest.mark.parametrize('kind', ['foveal', 'peripheral'])
+def test_foveal_and_peripheral_map(kind: str, grid: tuple[int, int]) -> None:
+    """Cosine similarities with all N tokens, or all N pooled ones, times temperature and log N (TransNeXt, figure 7).
+
+    They are without query embedding and bias.
+    """
     layer = randomized(AggregatedAttention(CHANNELS, HEADS, LogCPB(HEADS, (4, 4)), sr_ratio=2))
     x, queries = tokens(grid), some_queries(grid)
-    foveal = layer.foveal_map(x, queries)
-    query, key = (
-        torch.nn.functional.normalize(split_heads(projection), dim=-1)
-        for projection in (layer.q(x), layer.kv(x).chunk(2, -1)[0])
-    )
-    temperature = torch.nn.functional.softplus(layer.scale.temperature)[:, None]
-    logits = query[:, :, queries] @ key.transpose(-2, -1) * temperature * math.log(grid[0] * grid[1])
-    torch.testing.assert_close(foveal.weights.flatten(3), logits.softmax(-1))
+    map_of = getattr(layer, f'{kind}_map')
+    weights, keys, of_keys = map_of(x, queries).weights, x, grid
+    if kind == 'peripheral':
+        of_keys = layer.pooled_grid(grid)
+        pooled = F.adaptive_avg_pool2d(F.gelu(layer.pool_proj(x.permute(0, 3, 1, 2))), of_keys)
+        keys = layer.pool_norm(pooled.permute(0, 2, 3, 1))
+    query, key = (F.normalize(split_heads(t), dim=-1) for t in (layer.q(x), layer.kv(keys).chunk(2, -1)[0]))
+    factor = F.softplus(layer.scale.temperature)[:, None] * math.log(math.prod(of_keys))
+    torch.testing.assert_close(weights.flatten(3), (query[:, :, queries] @ key.mT * factor).softmax(-1))
+    assert weights.shape[3:] == of_keys
     layer.scale.query_embedding.data.add_(1)
     layer.window_bias.data.add_(torch.randn_like(layer.window_bias))
-    torch.testing.assert_close(layer.foveal_map(x, queries).weights, foveal.weights)
-
-
-@every_grid
-def test_peripheral_map(grid: tuple[int, int]) -> None:
-    """The same with the pooled tokens, whose number is N, in place of all tokens (TransNeXt, figure 7)."""
-    layer = randomized(AggregatedAttention(CHANNELS, HEADS, LogCPB(HEADS, (4, 4)), sr_ratio=2))
-    x, queries = tokens(grid), some_queries(grid)
-    peripheral = layer.peripheral_map(x, queries)
-    pooled_grid = layer.pooled_grid(grid)
-    pooled = F.adaptive_avg_pool2d(F.gelu(layer.pool_proj(x.permute(0, 3, 1, 2))), pooled_grid).permute(0, 2, 3, 1)
-    query, key = (
-        F.normalize(split_heads(projection), dim=-1)
-        for projection in (layer.q(x), layer.kv(layer.pool_norm(pooled)).chunk(2, -1)[0])
-    )
-    temperature = F.softplus(layer.scale.temperature)[:, None]
-    logits = query[:, :, queries] @ key.transpose(-2, -1) * temperature * math.log(pooled_grid[0] * pooled_grid[1])
-    torch.testing.assert_close(peripheral.weights.flatten(3), logits.softmax(-1))
-    assert peripheral.rows.shape == (1, pooled_grid[0])
+    torch.testing.assert_close(map_of(x, queries).weights, weights)
 
 
 def test_pooled_tokens_lie_at_the_mean_of_what_they_pool() -> None:
@@ -332,7 +311,7 @@ def test_shifted_windows(grid: tuple[int, int], pad_small_map: bool, shift: int)
 
 @torch.no_grad()
 def test_attention_with_a_class_token() -> None:
-    model = MODELS.build(dict(type='bioattn_mm.ConViT', **BACKBONES['ConViT'])).eval()
+    model = build('ConViT').eval()
     recording = record_attention(model, torch.randn(2, 3, 48, 112))[-1]
     (x,), layer = recording.inputs, randomized(recording.layer).float()
     queries = some_queries(recording.grid)
@@ -349,14 +328,7 @@ def test_distances() -> None:
     torch.testing.assert_close(distances, torch.tensor([[[1.0, 0, 4]], [[5, 18**0.5, 13**0.5]]]))
 
 
-BACKBONES = dict(
-    TransNeXt=dict(arch=dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 2, 1))),
-    GABSwin=dict(arch=dict(embed_dims=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))),
-    ConViT=dict(arch=dict(embed_dims=8, num_layers=12, num_heads=2), out_indices=(10, 11)),
-    PerViT=dict(arch=dict(embed_dims=(4, 8, 8, 12), depths=(2, 2, 6, 2), stem_channels=(4, 4, 4), num_heads=2)),
-    GABViT=dict(arch=dict(embed_dims=16, num_layers=12, num_heads=2)),
-    VARS=dict(arch=dict(block='rvt', embed_dims=[8, 16], depths=[10, 2], num_heads=[2, 2], feature_ratio=1)),
-)
+BACKBONES = [name for name in CASES if name != 'VARS'] + ['VARS rvt vars_sd']
 
 
 def summed(maps: AttentionMaps) -> Tensor:
@@ -365,10 +337,7 @@ def summed(maps: AttentionMaps) -> Tensor:
 
 @torch.no_grad()
 def test_recordings_of_aggregated_attention_in_all_stages() -> None:
-    arch = dict(BACKBONES['TransNeXt']['arch'], sr_ratios=(16, 8, 4, 2))
-    recordings = record_attention(
-        MODELS.build(dict(type='bioattn_mm.TransNeXt', arch=arch)).eval(), torch.randn(1, 3, 40, 130)
-    )
+    recordings = record_attention(build('TransNeXt A-A-A-A').eval(), torch.randn(1, 3, 40, 130))
     assert len(recordings) == 5
     for recording in recordings:
         maps = recording.maps(torch.tensor([0, 3]))
@@ -379,7 +348,7 @@ def test_recordings_of_aggregated_attention_in_all_stages() -> None:
 @pytest.mark.parametrize('name', BACKBONES)
 @torch.no_grad()
 def test_recordings_of_a_backbone(name: str) -> None:
-    model = MODELS.build(dict(type=f'bioattn_mm.{name}', **BACKBONES[name])).eval()
+    model = build(name).eval()
     image = torch.randn(2, 3, 72, 130)
     recordings = record_attention(model, image)
     depth = {'TransNeXt': 5, 'GABSwin': 8}.get(name, 12)
@@ -388,7 +357,7 @@ def test_recordings_of_a_backbone(name: str) -> None:
     strides = {
         'TransNeXt': (4, 8, 16, 16, 32),
         'GABSwin': (4, 4, 8, 8, 16, 16, 32, 32),
-        'VARS': (16,) * 10 + (32,) * 2,
+        'VARS rvt vars_sd': (16,) * 10 + (32,) * 2,
     }
     for recording, stride in zip(recordings, strides.get(name, (16,) * depth), strict=True):
         assert recording.grid == tuple(-(-length // stride) for length in (72, 130))
@@ -399,12 +368,12 @@ def test_recordings_of_a_backbone(name: str) -> None:
             assert values.weights.shape[0] in (1, 2)
         if name == 'ConViT' and isinstance(recording.layer, Attention):
             assert (summed(maps) < 1).all()  # the class token has the rest
-        elif name != 'VARS':
+        elif not name.startswith('VARS'):
             torch.testing.assert_close(summed(maps), torch.ones_like(summed(maps)))
 
 
 def test_recording_leaves_no_hook_behind() -> None:
-    model = MODELS.build(dict(type='bioattn_mm.GABViT', **BACKBONES['GABViT'])).eval()
+    model = build('GABViT').eval()
     image = torch.randn(1, 3, 64, 96)
     record_attention(model, image)
     with pytest.raises(ValueError, match='expected an input'):

@@ -77,12 +77,6 @@ def test_float32_agrees_with_the_maps() -> None:
         torch.testing.assert_close(gradient, want, rtol=0, atol=1e-5)
 
 
-def test_weights_of_maps_sum_to_one() -> None:
-    maps = weights_of(randomized(), torch.randn(1, 4, 6, 12, dtype=torch.float64))
-    assert maps.shape == (1, 3, 24, 24)
-    torch.testing.assert_close(maps.sum(-1), torch.ones(1, 3, 24, dtype=torch.float64))
-
-
 def test_no_tensor_of_all_pairs_is_made(record_sizes: Callable) -> None:
     """Scaled dot-product attention is a single operator: no other tensor may be larger than queries and keys."""
     x = torch.randn(1, 40, 50, 8)

@@ -1,12 +1,9 @@
-"""TransNeXt's attention of stage 4 against its formula with the bias of all pairs of tokens."""
+"""TransNeXt's attention of stage 4: half precision, memory, compilation. Formula: test_transnext_ablations.py."""
 
-import math
 from collections.abc import Callable
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from bioattn_mm.layers import LengthScaledAttention, LogCPB
 from bioattn_mm.ops import chunked_attention
@@ -19,38 +16,6 @@ def make_layer(mode: str = 'extrapolate', train_grid: tuple[int, int] = (4, 5)) 
     for parameter in layer.parameters():
         parameter.data += 0.3 * torch.randn_like(parameter)
     return layer
-
-
-def formula(layer: LengthScaledAttention, x: Tensor) -> Tensor:
-    """Eq. 8 and 9 of TransNeXt, with tensors of all pairs."""
-    grid = tuple(x.shape[1:3])
-    query, key, value = layer.qkv(x).flatten(1, 2).unflatten(-1, (3, 3, 8)).permute(2, 0, 3, 1, 4)
-    scale = F.softplus(layer.scale.temperature)[:, None] * math.log(grid[0] * grid[1])
-    query = (F.normalize(query, dim=-1) + layer.scale.query_embedding[:, None]) * scale
-    bias, rows = layer.position_bias(grid, grid)
-    bias = bias[:, rows].transpose(2, 3).flatten(3).flatten(1, 2)
-    weights = (query @ F.normalize(key, dim=-1).transpose(-2, -1) + bias).softmax(-1)
-    return layer.proj((weights @ value).transpose(1, 2).reshape(x.shape))
-
-
-@pytest.mark.parametrize('mode', MODES)
-@pytest.mark.parametrize('grid', [(4, 5), (6, 3), (1, 7), (5, 1), (1, 1)], ids=str)
-def test_equals_the_formula_in_values_and_gradients(
-    mode: str,
-    grid: tuple[int, int],
-    backend: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
-    monkeypatch.setattr(chunked_attention, 'MAX_WEIGHTS_PER_CHUNK', 500)  # a row or two at a time
-    layer = make_layer(mode).double()
-    x = torch.randn(2, *grid, 24, dtype=torch.float64, requires_grad=True)
-    outputs = layer(x), formula(layer, x)
-    torch.testing.assert_close(*outputs)
-    upstream = torch.randn_like(x)
-    gradients = (torch.autograd.grad(y, [x, *layer.parameters()], upstream) for y in outputs)
-    for ours, wanted in zip(*gradients, strict=True):
-        torch.testing.assert_close(ours, wanted)
 
 
 @pytest.mark.parametrize('mode', MODES)

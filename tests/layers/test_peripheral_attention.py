@@ -1,8 +1,5 @@
 """Peripheral attention against the paper's formula over all pairs of tokens."""
 
-import copy
-import pickle
-
 import pytest
 import torch
 
@@ -91,13 +88,6 @@ def test_compiles_whole() -> None:
         torch.testing.assert_close(compiled(x, embedding), layer(x, embedding))
 
 
-def test_gradcheck() -> None:
-    layer, embedding = make_layers(embed_dims=2, num_heads=1)
-    x = torch.randn(1, 3, 2, 2, dtype=torch.float64, requires_grad=True)
-    # gradcheck perturbs its inputs in place, so the layer's own parameters can be among them.
-    assert torch.autograd.gradcheck(lambda x, *_: layer(x, embedding), (x, *layer.parameters()))
-
-
 def test_frozen_position_gets_no_gradient() -> None:
     layer, embedding = make_layers()
     layer.position.requires_grad_(False)
@@ -106,17 +96,6 @@ def test_frozen_position_gets_no_gradient() -> None:
     assert layer.qkv.weight.grad.abs().sum() > 0
     # The embedding gets its gradient through the plane of offsets.
     assert embedding.proj.weight.grad.abs().sum() > 0
-
-
-def test_extreme_logits_stay_finite() -> None:
-    layer, embedding = make_layers()
-    # sigmoid(-1000) is 0 in float64: the formula of the paper would divide 0 by 0.
-    layer.position.norm2.bias.data.fill_(-1000)
-    layer.qkv.weight.data.mul_(1000)
-    x = torch.randn(1, 3, 4, 12, dtype=torch.float64, requires_grad=True)
-    output = layer(x, embedding)
-    output.sum().backward()
-    assert output.isfinite().all() and x.grad.isfinite().all()
 
 
 @pytest.mark.parametrize('mode', ['autocast', 'half weights'])
@@ -150,15 +129,6 @@ def counted(monkeypatch: pytest.MonkeyPatch, in_pytorch: None) -> tuple[Peripher
 
     monkeypatch.setattr(PeripheralAttention, 'position_bias', position_bias)
     return layer.eval(), embedding, computed
-
-
-@torch.no_grad()
-def test_cached_for_each_size(counted) -> None:
-    layer, embedding, computed = counted
-    for _ in range(2):
-        for grid in ((3, 4), (4, 3)):
-            layer(torch.randn(2, *grid, 12, dtype=torch.float64), embedding)
-    assert len(computed) == 2
 
 
 @torch.no_grad()
@@ -200,17 +170,6 @@ def test_memory_of_the_cache_is_bounded(counted) -> None:
     x = torch.randn(1, 5, 5, 12, dtype=torch.float64)
     torch.testing.assert_close(layer(x, embedding), written_out(layer, x, embedding))
     assert len(computed) == 3  # the last grid was computed in chunks
-
-
-@torch.no_grad()
-def test_copies_do_not_share_the_cache(counted) -> None:
-    layer, embedding, _ = counted
-    x = torch.randn(1, 3, 4, 12, dtype=torch.float64)
-    want = layer(x, embedding)
-    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        assert len(other._position_biases) == 0
-        assert other._position_biases.max_bytes == layer._position_biases.max_bytes
-        torch.testing.assert_close(other(x, embedding), want)
 
 
 def test_width_that_is_no_multiple_of_the_heads() -> None:

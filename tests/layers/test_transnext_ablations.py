@@ -38,6 +38,7 @@ from bioattn_mm.layers import (
 )
 from bioattn_mm.layers.aggregated_attention import pool_tokens
 from bioattn_mm.models import TransNeXt
+from bioattn_mm.ops import chunked_attention
 
 CHANNELS, HEADS, WIDTH = 12, 3, 4
 GRIDS = [(4, 7), (1, 5), (1, 1)]
@@ -142,14 +143,21 @@ def test_aggregated_attention_with_every_similarity(
 
 @every_grid
 @every_scale
-def test_attention_to_all_tokens_with_every_similarity(scale: type, grid: tuple[int, int]) -> None:
+@pytest.mark.parametrize('mode', ['extrapolate', 'interpolate'])
+def test_attention_to_all_tokens_with_every_similarity(
+    mode: str, scale: type, grid: tuple[int, int], backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', backend)
+    monkeypatch.setattr(chunked_attention, 'MAX_WEIGHTS_PER_CHUNK', 500)  # a row or two at a time
+
     def formula(layer: LengthScaledAttention, x: Tensor) -> Tensor:
         query, key, value = (heads_of(part) for part in layer.qkv(x).chunk(3, dim=-1))
         length = torch.tensor([[float(grid[0] * grid[1])]], dtype=torch.float64)
         weights = (logits(layer, query, key, length) + bias_of_pairs(layer, grid, grid)).softmax(-1)
         return layer.proj((weights @ value).transpose(1, 2).reshape(x.shape))
 
-    check(make(LengthScaledAttention, scale), formula, grid)
+    position_bias = LogCPB(HEADS, (4, 4), mode, GRIDS[0], GRIDS[0])
+    check(make(LengthScaledAttention, scale, position_bias=position_bias), formula, grid)
 
 
 @every_grid

@@ -1,10 +1,11 @@
 """Small variants of all backbones, and what is expected of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import pytest
 from torch import nn
 
+from bioattn_mm.models.backbones.vars import ATTENTIONS
 from bioattn_mm.registry import MODELS
 
 
@@ -17,6 +18,7 @@ class Case:
     out_channels: tuple[int, ...]
     num_stages: int
     blocks: int
+    options: dict = field(default_factory=dict)
 
 
 PLAIN = dict(strides=(16,) * 4, num_stages=12, blocks=12)
@@ -47,13 +49,31 @@ CASES = dict(
         **PLAIN,
     ),
 )
+RVT = dict(block='rvt', embed_dims=[8, 16], depths=[10, 2], num_heads=[2, 4], feature_ratio=2)
+# By the name of the class and what differs from `CASES`: sr_ratios of TransNeXt, host and attention of VARS.
+VARIANTS = CASES | {
+    'TransNeXt A-A-A-A': replace(CASES['TransNeXt'], arch={**CASES['TransNeXt'].arch, 'sr_ratios': (16, 8, 4, 2)}),
+    **{
+        f'VARS rvt {attention}': Case(RVT, (16, 32), (8, 16), 12, 12, dict(attention=attention))
+        for attention in ATTENTIONS
+    },
+    **{
+        f'VARS {block} {attention}': replace(
+            CASES['VARS'], arch={**CASES['VARS'].arch, 'block': block}, options=dict(attention=attention)
+        )
+        for block, attention in (('deit', 'vars_sd'), ('gfnet', 'global_filter'), ('gfnet', 'vars_s'))
+    },
+}
 every_backbone = pytest.mark.parametrize('name', CASES)
-plain_backbone = pytest.mark.parametrize('name', [name for name, case in CASES.items() if case.num_stages == 12])
+every_variant = pytest.mark.parametrize('name', VARIANTS)
+plain_variant = pytest.mark.parametrize('name', [name for name, case in VARIANTS.items() if case.num_stages == 12])
 
 
 def build(name: str, **options) -> nn.Module:
     """The small variant, with every parameter large enough to matter."""
-    backbone = MODELS.build({'type': f'bioattn_mm.{name}', 'arch': CASES[name].arch, **options})
+    case = VARIANTS[name]
+    options = dict(type=f'bioattn_mm.{name.split()[0]}', arch=case.arch) | case.options | options
+    backbone = MODELS.build(options)
     for parameter_name, parameter in backbone.named_parameters():
         if parameter_name.endswith('gamma'):  # timm's layer scale of 1e-6 hides the blocks of GABViT
             nn.init.uniform_(parameter, 0.5, 1)

@@ -9,7 +9,7 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.models.backbones.vars import ATTENTIONS as VARS_ATTENTIONS
 from bioattn_mm.registry import MODELS
 
-from .small_backbones import CASES, build, every_backbone, plain_backbone
+from .small_backbones import CASES, VARIANTS, build, every_backbone, every_variant, plain_variant
 
 
 def twin(backbone: nn.Module, name: str, **options) -> nn.Module:
@@ -19,10 +19,10 @@ def twin(backbone: nn.Module, name: str, **options) -> nn.Module:
     return other
 
 
-@every_backbone
+@every_variant
 @pytest.mark.parametrize('size', [(32, 32), (33, 47), (32, 200), (97, 161)], ids=str)
 def test_any_input_size(name: str, size: tuple[int, int]) -> None:
-    case, backbone = CASES[name], build(name)
+    case, backbone = VARIANTS[name], build(name)
     assert backbone.out_channels == case.out_channels
     outputs = backbone(torch.randn(2, 3, *size))
     for output, channels, stride in zip(outputs, case.out_channels, case.strides, strict=True):
@@ -33,10 +33,10 @@ def test_any_input_size(name: str, size: tuple[int, int]) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() and p.ndim for p in backbone.parameters())
 
 
-@every_backbone
+@every_variant
 @torch.no_grad()
 def test_detection_size(name: str) -> None:
-    stride = CASES[name].strides[0]
+    stride = VARIANTS[name].strides[0]
     (output,) = build(name, out_indices=(0,)).eval()(torch.randn(1, 3, 800, 1333))
     assert output.shape[2:] == (-(-800 // stride), -(-1333 // stride))
 
@@ -48,7 +48,7 @@ def test_input_that_is_too_small(name: str, size: tuple[int, int]) -> None:
         build(name)(torch.zeros(1, 3, *size))
 
 
-@plain_backbone
+@plain_variant
 @torch.no_grad()
 def test_padding_is_at_the_bottom_and_right(name: str) -> None:
     backbone = build(name).eval()
@@ -68,7 +68,7 @@ def test_out_indices(name: str) -> None:
     assert part.out_channels == tuple(output.shape[1] for output in outputs)
 
 
-@plain_backbone
+@plain_variant
 def test_blocks_that_no_output_needs_are_not_built(name: str, tmp_path) -> None:
     whole, part = build(name), build(name, out_indices=(2, 9))
     assert len(part.blocks) == 10
@@ -80,7 +80,7 @@ def test_blocks_that_no_output_needs_are_not_built(name: str, tmp_path) -> None:
     assert all(parameter.grad is not None for parameter in part.parameters())
 
 
-@every_backbone
+@every_variant
 def test_with_cp_gives_the_same_gradients(name: str) -> None:
     image = torch.randn(2, 3, 64, 96)
     plain = build(name)
@@ -120,8 +120,9 @@ def test_gradients_of_padded_images(name: str, options: dict, bfloat16: bool) ->
         assert 0.1 * unpadded < padded < 10 * unpadded
 
 
-@every_backbone
-@pytest.mark.parametrize('mode', ['autocast', 'half weights'])
+@pytest.mark.parametrize(
+    ('name', 'mode'), [*((name, 'autocast') for name in VARIANTS), *((name, 'half weights') for name in CASES)]
+)
 def test_bfloat16(name: str, mode: str) -> None:
     image = torch.randn(1, 3, 64, 96)
     backbone = build(name).eval()

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from tests.models.small_backbones import CASES, build
+from tests.models.small_backbones import CASES, VARIANTS, build
 from tests.needs import needs
 
 # Blocks that differ, and no more: compilers take seconds for each.
@@ -19,6 +19,8 @@ SMALLEST = dict(
 )
 SIZES = ((64, 96), (96, 160), (128, 72))
 every_backbone = pytest.mark.parametrize('name', SMALLEST)
+# VARS-SD has the dictionaries of both others.
+PARTS_OF_OTHERS = ('VARS rvt vars_s', 'VARS rvt vars_d')
 
 
 def smallest(name: str) -> nn.Module:
@@ -67,6 +69,23 @@ class FirstStage(nn.Module):
 
 def test_a_stage_at_all_sizes() -> None:
     check(FirstStage(), 'eager', dynamic=True)
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        pytest.param(name, marks=pytest.mark.every_config if name in PARTS_OF_OTHERS else ())
+        for name in ('ConViT', 'GABViT', *(name for name in VARIANTS if name.startswith('VARS rvt')))
+    ],
+)
+@pytest.mark.parametrize('backend', ['eager', pytest.param('aot_eager', marks=pytest.mark.every_compilation)])
+def test_inference_at_all_sizes(name: str, backend: str) -> None:
+    torch.compiler.reset()
+    backbone = build(name, **SMALLEST.get(name, SMALLEST['VARS'])).eval()
+    compiled = torch.compile(backbone, backend=backend, fullgraph=True, dynamic=True)  # one graph
+    for size in SIZES[::2]:
+        image = torch.randn(1, 3, *size)
+        torch.testing.assert_close(compiled(image), backbone(image))
 
 
 @pytest.mark.every_compilation

@@ -5,18 +5,16 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
-from mmdet.testing import demo_mm_inputs
 from mmengine.config import Config
 from mmengine.model import BaseModel
 from mmengine.registry import init_default_scope
-from mmengine.structures import PixelData
-from mmseg.structures import SegDataSample
 from torch._dynamo.utils import counters
 
 from bioattn_mm.engine.compilation import compile_parts
 from bioattn_mm.registry import MODELS
 from bioattn_mm.run_config.mini import make_mini
 from tests.conftest import ROOT
+from tests.hosts.inputs import inputs_for
 
 CONFIGS = ['upernet_small', 'mask_rcnn_small']
 
@@ -33,25 +31,11 @@ def build(name: str, **backbone: object) -> BaseModel:
     return MODELS.build(config.model).train()
 
 
-def inputs_for(model: BaseModel) -> dict:
-    """Two images and their annotations, ready for the model."""
-    torch.manual_seed(1)
-    if not hasattr(model, 'rpn_head'):
-        samples = [
-            SegDataSample(
-                gt_sem_seg=PixelData(data=torch.randint(150, (1, 96, 128))), metainfo=dict(ori_shape=(96, 128))
-            )
-            for _ in range(2)
-        ]
-        data = dict(inputs=[torch.randint(256, (3, 96, 128)) for _ in range(2)], data_samples=samples)
-    else:
-        data = demo_mm_inputs(2, [[3, 96, 128], [3, 96, 128]], num_items=[3, 2], num_classes=80, with_mask=True)
-    return model.data_preprocessor(data, training=True)
-
-
 def loss_and_gradient(model: BaseModel, context: AbstractContextManager | None = None) -> tuple[float, torch.Tensor]:
     """The total loss, and the gradient of the backbone's first weight."""
-    data = inputs_for(model)
+    scope = Config(dict(default_scope='mmdet' if hasattr(model, 'rpn_head') else 'mmseg'))
+    torch.manual_seed(1)
+    data = model.data_preprocessor(inputs_for(scope, (96, 128), with_mask=True), training=True)
     torch.manual_seed(2)  # the detector samples its regions
     with context or nullcontext():
         losses = model(**copy.deepcopy(data), mode='loss')

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import bioattn_mm
 from bioattn_mm.checkpoints import load_backbone
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config.model_check import OnMeta
 from bioattn_mm.timm_models.models import BACKBONES
 from bioattn_mm.timm_models.timm_registry import MODELS
 
@@ -59,7 +60,7 @@ def images(name: str, batch: int = 1, channels: int = 3) -> Tensor:
 
 @pytest.mark.parametrize('name', MODELS)
 def test_configuration_of_every_name(name: str) -> None:
-    with torch.device('meta'):
+    with torch.device('meta'), OnMeta():
         model = timm.create_model(name, num_classes=42, in_chans=5)
     state_dict, cfg = model.state_dict(), model.default_cfg
     assert state_dict[cfg['first_conv'] + '.weight'].shape[1] == 5
@@ -88,13 +89,23 @@ def test_classifier(name: str) -> None:
     assert logits.shape == (1, 42)
     features = model.forward_features(x)
     assert features.shape[1 if features.dim() == 4 else -1] == model.num_features
+    torch.testing.assert_close(model.forward_head(features), logits)
     pooled = model.forward_head(features, pre_logits=True)
     assert pooled.shape == (1, model.head_hidden_size)
+    torch.testing.assert_close(model.get_classifier()(pooled), logits)
+    assert model.get_submodule(model.default_cfg['classifier']) is model.get_classifier()
     model.set_grad_checkpointing()
     torch.testing.assert_close(model(x), logits)
+    model.reset_classifier(7)
+    assert model(x).shape == (1, 7)
     model.reset_classifier(0)
     assert model.num_classes == 0 and isinstance(model.get_classifier(), nn.Identity)
     torch.testing.assert_close(model(x), pooled)
+    model.reset_classifier(0, '')
+    torch.testing.assert_close(model(x), features)
+    with torch.enable_grad():
+        model.train()(torch.cat((x, x))).sum().backward()
+    assert model.get_parameter(model.pretrained_cfg['first_conv'] + '.weight').grad is not None
 
 
 @every_name

@@ -89,32 +89,6 @@ def test_checkpoints_and_logits_are_those_of_an_image_classifier(name: str, tmp_
 
 @every_system
 @torch.no_grad()
-def test_parts_of_a_classifier(name: str) -> None:
-    model = small(name, num_classes=10).eval()
-    image = torch.randn(1, 3, 50, 70)
-    unpooled = model.forward_features(image)
-    assert unpooled.dim() == (3 if name == 'ConViT' else 4)
-    torch.testing.assert_close(model.forward_head(unpooled), model(image))
-    pooled = model.forward_head(unpooled, pre_logits=True)
-    assert pooled.shape == (1, model.num_features)
-    torch.testing.assert_close(model.get_classifier()(pooled), model(image))
-    assert model.get_submodule(model.default_cfg['classifier']) is model.get_classifier()
-    assert model.get_submodule(model.pretrained_cfg['first_conv']).in_channels == 3
-
-    model.reset_classifier(7)
-    assert model(image).shape == (1, 7)
-    model.reset_classifier(0)
-    torch.testing.assert_close(model(image), pooled)
-    model.reset_classifier(0, '')
-    torch.testing.assert_close(model(image), unpooled)
-    model.train().set_grad_checkpointing()
-    with torch.enable_grad():
-        model(image).sum().backward()
-    assert model.get_parameter(model.pretrained_cfg['first_conv'] + '.weight').grad is not None
-
-
-@every_system
-@torch.no_grad()
 def test_maps_are_those_of_the_backbone(name: str) -> None:
     model = small(name, features_only=True, out_indices=(0, -1)).eval()
     last = len(model.feature_info) - 1

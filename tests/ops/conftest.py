@@ -1,14 +1,16 @@
 """What the operator tests share."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bioattn_mm.ops.backends import LIBRARY_IS_LOADED
+from bioattn_mm.ops.samples import OPERATORS
 
 from ..needs import needs
 from .cuda_on_cpu import CUDAOnCPU
@@ -20,9 +22,6 @@ IN_USE = torch.ops.bioattn_mm.cpu_capability() if LIBRARY_IS_LOADED else 'none'
 CAPABILITIES = torch.ops.bioattn_mm.cpu_capabilities() if LIBRARY_IS_LOADED else []
 CAPABILITIES = CAPABILITIES[: CAPABILITIES.index(IN_USE) + 1] if LIBRARY_IS_LOADED else []
 OF_BFLOAT16 = 'avx512_bf16'
-needs_bfloat16_kernels = pytest.mark.skipif(
-    IN_USE != OF_BFLOAT16, reason=f'kernels for bfloat16 need {OF_BFLOAT16}; in use: {IN_USE}'
-)
 
 
 @contextmanager
@@ -53,6 +52,15 @@ def check_any_number_of_threads(run: Callable[[], list[torch.Tensor]]) -> None:
         assert all(torch.equal(one, other) for one, other in zip(results[0], others, strict=True))
 
 
+def check_backends_agree(name: str, inputs: Sequence[torch.Tensor], ignored: Sequence[int] = ()) -> None:
+    """An operator has the values and gradients of its formula, but for those results that are named."""
+    results = (OPERATORS[name].values_and_gradients(inputs, backend) for backend in ('cpu', 'reference'))
+    for number, (got, want) in enumerate(zip(*results, strict=True)):
+        if number not in ignored and want.numel():
+            tolerance = (1e-10 if want.dtype == torch.float64 else 3e-5) * want.abs().max().item()
+            torch.testing.assert_close(got, want, rtol=0, atol=tolerance, msg=lambda m: f'{number}: {m}')  # noqa: B023
+
+
 class Calls(TorchDispatchMode):
     """Keeps the calls of compiled operators, those of backward passes among them: operators and arguments."""
 
@@ -77,10 +85,16 @@ def check_storage(output: torch.Tensor, exact: torch.Tensor, backend: str) -> No
 
 
 @pytest.fixture(scope='session')
-def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
-    """The CUDA kernels for compute capability 8.0 and later, on the CPU; parallel workers compile them once."""
+def emulation_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where what runs on the emulation of CUDA is compiled, once for all parallel workers."""
     folder = tmp_path_factory.getbasetemp()
-    return CUDAOnCPU('kernels_on_cpu', (folder.parent if 'PYTEST_XDIST_WORKER' in os.environ else folder) / 'kernels')
+    return (folder.parent if 'PYTEST_XDIST_WORKER' in os.environ else folder) / 'emulation'
+
+
+@pytest.fixture(scope='session')
+def cuda_on_cpu(emulation_folder: Path) -> CUDAOnCPU:
+    """The CUDA kernels for compute capability 8.0 and later, on the CPU."""
+    return CUDAOnCPU('kernels_on_cpu', emulation_folder)
 
 
 @pytest.fixture(params=['reference', pytest.param('cpu', marks=needs_library)])

@@ -10,7 +10,7 @@ import torch
 from bioattn_mm.ops import aggregated_attention, reference
 from bioattn_mm.ops.arguments import AggregatedAttentionInputs
 from bioattn_mm.ops.backends import choose_backend
-from tests.ops.conftest import check_storage, needs_library
+from tests.ops.conftest import check_backends_agree, check_storage, needs_library
 from tests.ops.inputs import aggregated_attention_inputs
 
 
@@ -70,20 +70,8 @@ def test_equals_the_formula(sizes: dict, backend: str) -> None:
 )
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
 def test_backends_agree_in_values_and_gradients(sizes: dict, dtype: torch.dtype) -> None:
-    arguments = aggregated_attention_inputs(**sizes, dtype=dtype)
-    results = {}
-    for backend in ('reference', 'cpu'):
-        inputs = {
-            name: tensor.clone().requires_grad_(tensor.is_floating_point()) for name, tensor in arguments.items()
-        }
-        output = aggregated_attention(**inputs, backend=backend)
-        weights = torch.linspace(-1, 1, output.numel(), dtype=dtype).view_as(output)
-        (output * weights).sum().backward()
-        gradients = {name: tensor.grad for name, tensor in inputs.items() if tensor.requires_grad}
-        results[backend] = dict(output=output, **gradients)
-    for name, want in results['reference'].items():
-        tolerance = (1e-9 if dtype == torch.float64 else 1e-4) * want.abs().max().item() if want.numel() else 0
-        torch.testing.assert_close(results['cpu'][name], want, rtol=0, atol=tolerance, msg=lambda m: f'{name}: {m}')  # noqa: B023
+    inputs = list(aggregated_attention_inputs(**sizes, dtype=dtype).values())
+    check_backends_agree('aggregated_attention', inputs)
 
 
 def test_nan_propagates_and_goes_no_further(backend: str) -> None:

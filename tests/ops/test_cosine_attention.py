@@ -5,16 +5,13 @@ import torch
 from torch.nn import functional as F
 
 from bioattn_mm.ops import CosineAttentionInputs, aggregated_attention, cosine_attention, unit_vectors
-from tests.ops.conftest import check_any_number_of_threads, check_storage, needs_library
+from bioattn_mm.ops.samples import OPERATORS
+from tests.ops.conftest import check_any_number_of_threads, check_backends_agree, check_storage, needs_library
 from tests.ops.inputs import cosine_attention_inputs
 
 
-def output_and_gradients(inputs: CosineAttentionInputs, backend: str) -> dict[str, torch.Tensor]:
-    leaves = [t.clone().requires_grad_(t.is_floating_point()) for t in inputs]
-    output = cosine_attention(*leaves, backend=backend)
-    (output * torch.linspace(-1, 1, output.numel()).view_as(output).to(output)).sum().backward()
-    gradients = {name: t.grad for name, t in zip(inputs._fields, leaves) if t.requires_grad}
-    return dict(output=output.detach(), **gradients)
+def output_and_gradients(inputs: CosineAttentionInputs, backend: str) -> list[torch.Tensor]:
+    return OPERATORS['cosine_attention'].values_and_gradients(inputs, backend)
 
 
 @needs_library
@@ -32,12 +29,7 @@ def output_and_gradients(inputs: CosineAttentionInputs, backend: str) -> dict[st
 )
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
 def test_backends_agree_in_values_and_gradients(sizes: dict, dtype: torch.dtype) -> None:
-    inputs = cosine_attention_inputs(**sizes, dtype=dtype)
-    got, want = output_and_gradients(inputs, 'cpu'), output_and_gradients(inputs, 'reference')
-    for name in want:
-        largest = want[name].abs().max().item() if want[name].numel() else 0
-        tolerance = (1e-9 if dtype == torch.float64 else 1e-4) * largest
-        torch.testing.assert_close(got[name], want[name], rtol=0, atol=tolerance, msg=lambda m: f'{name}: {m}')  # noqa: B023
+    check_backends_agree('cosine_attention', cosine_attention_inputs(**sizes, dtype=dtype))
 
 
 def test_is_aggregated_attention_of_scaled_unit_vectors(backend: str) -> None:
@@ -88,7 +80,7 @@ def test_heads_are_apart() -> None:
     inputs = cosine_attention_inputs(batch=3000, grid=(1, 1), pooled_grid=(1, 1), dtype=torch.float32)
     inputs = inputs._replace(pooled_bias=inputs.pooled_bias[:, :1, :1], pooled_bias_rows=torch.zeros(1, 1, dtype=int))
     inputs = inputs._replace(pooled_bias_columns=torch.zeros(1, 1, dtype=int))
-    check_any_number_of_threads(lambda: list(output_and_gradients(inputs, 'cpu').values()))
+    check_any_number_of_threads(lambda: output_and_gradients(inputs, 'cpu'))
 
 
 @needs_library
@@ -98,9 +90,8 @@ def test_zeros_stay_zeros() -> None:
     inputs.query[0, 2, 3] = 0
     inputs.key_value[0, 1, 4] *= 1e-9
     inputs.pooled_key_value[1, 1, 1] = 0
-    got, want = output_and_gradients(inputs, 'cpu'), output_and_gradients(inputs, 'reference')
-    for name in want:
-        torch.testing.assert_close(got[name], want[name], rtol=1e-7, atol=1e-7)
+    results = (output_and_gradients(inputs, backend) for backend in ('cpu', 'reference'))
+    torch.testing.assert_close(*results, rtol=1e-7, atol=1e-7)
 
 
 @needs_library
@@ -111,8 +102,8 @@ def test_half_precision_is_a_format_of_storage(dtype: torch.dtype) -> None:
     exact = cosine_attention(*(t.double() if t.is_floating_point() else t for t in half), backend='reference')
     assert output.dtype == dtype
     check_storage(output, exact, 'cpu')
-    gradients = output_and_gradients(half, 'cpu')
-    assert all(gradients[name].dtype == getattr(half, name).dtype for name in gradients if name != 'output')
+    leaves = OPERATORS['cosine_attention'].leaves(half)
+    assert [g.dtype for g in output_and_gradients(half, 'cpu')[1:]] == [leaf.dtype for leaf in leaves]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 
 from bioattn_mm.ops import peripheral_attention
 from bioattn_mm.ops.peripheral_attention import PeripheralAttentionInputs, query_chunks
-from tests.ops.conftest import needs_library
+from bioattn_mm.ops.samples import OPERATORS
+from tests.ops.conftest import check_backends_agree, needs_library
 
 TOKENS = ('query', 'key', 'value')
 MODULE = sys.modules[peripheral_attention.__module__]  # the package has the function under that name
@@ -91,33 +92,19 @@ def test_equals_the_formula(sizes: dict, backend: str) -> None:
 )
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
 def test_backends_agree_in_values_and_gradients(sizes: dict, dtype: torch.dtype) -> None:
-    arguments = make_arguments(**sizes, dtype=dtype)
-    results = {}
-    for backend in ('reference', 'cpu'):
-        inputs = {name: tensor.clone().requires_grad_() for name, tensor in arguments.items()}
-        output = peripheral_attention(**inputs, backend=backend)
-        weights = torch.linspace(-1, 1, output.numel(), dtype=dtype).view(output.shape)
-        (output * weights).sum().backward()
-        # The exact gradient of conv_bias is zero, the rest is rounding.
-        gradients = {name: tensor.grad for name, tensor in inputs.items() if name != 'conv_bias'}
-        results[backend] = dict(output=output, **gradients)
-    for name, want in results['reference'].items():
-        tolerance = (1e-9 if dtype == torch.float64 else 1e-4) * want.abs().max().item() if want.numel() else 0
-        torch.testing.assert_close(results['cpu'][name], want, rtol=0, atol=tolerance, msg=lambda m: f'{name}: {m}')  # noqa: B023
+    inputs = list(make_arguments(**sizes, dtype=dtype).values())
+    # The exact gradient of conv_bias is zero, the rest is rounding.
+    check_backends_agree('peripheral_attention', inputs, ignored=[8])
 
 
 @pytest.mark.parametrize('numel', [1, 1000])
 def test_chunks_of_queries_give_the_same(numel: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = make_arguments(grid=(5, 6))
+    inputs = list(make_arguments(grid=(5, 6)).values())
     results = []
     for limit in (2**20, numel):
         monkeypatch.setattr(MODULE, 'CHUNK_NUMEL', limit)
-        inputs = {name: tensor.clone().requires_grad_() for name, tensor in arguments.items()}
-        output = peripheral_attention(**inputs, backend='reference')
-        output.square().sum().backward()
-        results.append([output, *(tensor.grad for tensor in inputs.values())])
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other)
+        results.append(OPERATORS['peripheral_attention'].values_and_gradients(inputs, 'reference'))
+    torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize('numel', [1, 700, 5000, 10**9])

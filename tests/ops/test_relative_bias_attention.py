@@ -12,8 +12,9 @@ from torch.nn.attention.flex_attention import flex_attention
 from bioattn_mm.ops import chunked_attention, relative_bias_attention
 from bioattn_mm.ops.relative_bias import bias_of_pairs, bias_of_queries, bias_of_rows
 from bioattn_mm.ops.relative_bias_attention import offset_score_mod
+from bioattn_mm.ops.samples import OPERATORS
 from tests.needs import needs
-from tests.ops.conftest import capability, needs_library, without_bfloat16_kernels
+from tests.ops.conftest import capability, check_backends_agree, needs_library, without_bfloat16_kernels
 
 Grid = tuple[int, int]
 GRIDS = [(5, 7), (1, 1), (1, 9), (8, 1), (3, 2)]
@@ -42,12 +43,9 @@ def written_out(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: 
     return output
 
 
-def gradients(inputs: list[Tensor], **options: object) -> list[Tensor]:
+def gradients(inputs: list[Tensor], backend: str) -> list[Tensor]:
     """Output and gradients of the operator."""
-    leaves = [tensor.clone().requires_grad_() for tensor in inputs]
-    output = relative_bias_attention(*leaves, **options)
-    weights = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)
-    return [output.detach(), *torch.autograd.grad(output, leaves, weights)]
+    return OPERATORS['relative_bias_attention'].values_and_gradients(inputs, backend)
 
 
 @pytest.mark.parametrize('grid', GRIDS, ids=str)
@@ -64,8 +62,7 @@ def test_gradient_of_the_bias_of_one_head_however_it_lies_in_memory() -> None:
     query, key, value, bias = make_arguments(batch=3, heads=1)
     # The stride of an axis of length 1 says nothing.
     inputs = [query, key, value, bias.as_strided(bias.shape, (1, *bias.stride()[1:]))]
-    for ours, want in zip(gradients(inputs, backend='cpu'), gradients(inputs, backend='reference'), strict=True):
-        torch.testing.assert_close(ours, want)
+    check_backends_agree('relative_bias_attention', inputs)
 
 
 @needs_library
@@ -82,10 +79,7 @@ def test_gradient_of_the_bias_of_one_head_however_it_lies_in_memory() -> None:
 )
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
 def test_backends_agree_in_values_and_gradients(grid: Grid, heads: int, channels: int, dtype: torch.dtype) -> None:
-    inputs = make_arguments(grid, 1, heads, channels, dtype)
-    for ours, want in zip(*(gradients(inputs, backend=name) for name in ('cpu', 'reference')), strict=True):
-        tolerance = (1e-10 if dtype == torch.float64 else 3e-5) * want.abs().max().item()
-        torch.testing.assert_close(ours, want, rtol=0, atol=tolerance)
+    check_backends_agree('relative_bias_attention', make_arguments(grid, 1, heads, channels, dtype))
 
 
 @needs_library
@@ -93,12 +87,12 @@ def test_backends_agree_in_values_and_gradients(grid: Grid, heads: int, channels
 def test_half_precision_sums_in_float32(dtype: torch.dtype) -> None:
     inputs = make_arguments((9, 11), channels=24, dtype=dtype)
     with capability(without_bfloat16_kernels()):
-        results = gradients(inputs, backend='cpu')
+        results = gradients(inputs, 'cpu')
     assert [result.dtype for result in results] == [dtype] * 4 + [torch.float32]
     exact = relative_bias_attention(*(tensor.double() for tensor in inputs), backend='cpu')
     # The only rounding is that of the output itself.
     torch.testing.assert_close(results[0], exact.to(dtype))
-    for ours, want in zip(results[1:], gradients([tensor.float() for tensor in inputs], backend='cpu')[1:]):
+    for ours, want in zip(results[1:], gradients([tensor.float() for tensor in inputs], 'cpu')[1:]):
         # The output, which the backward pass reads, was rounded, too.
         torch.testing.assert_close(ours.float(), want, rtol=0, atol=2e-2 * want.abs().max().item())
 
@@ -108,8 +102,8 @@ def test_half_precision_sums_in_float32(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize('grid', [*GRIDS, (9, 35)], ids=str)
 def test_instructions_of_bfloat16(grid: Grid, channels: int) -> None:
     inputs = make_arguments(grid, channels=channels, dtype=torch.bfloat16)
-    exact = gradients([tensor.double() for tensor in inputs], scale=0.7, backend='cpu')
-    for got, want, tensor in zip(gradients(inputs, scale=0.7, backend='cpu'), exact, [inputs[0], *inputs]):
+    exact = gradients([tensor.double() for tensor in inputs], 'cpu')
+    for got, want, tensor in zip(gradients(inputs, 'cpu'), exact, [inputs[0], *inputs]):
         assert got.dtype == tensor.dtype and got.shape == tensor.shape
         # Queries and weights are rounded to bfloat16, too. Where there is one key, nothing depends on them.
         scale = max(1, want.abs().max().item())
@@ -154,14 +148,13 @@ def test_pairs_of_a_table(grid: Grid) -> None:
 @pytest.mark.parametrize('training', [False, True])
 def test_chunks_of_rows_give_the_same(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = make_arguments((9, 6))
-    whole = gradients(inputs, backend='reference')
+    whole = gradients(inputs, 'reference')
     monkeypatch.setattr(chunked_attention, 'MAX_WEIGHTS_PER_CHUNK', 2 * 3 * (2 * 6) * (9 * 6))  # two rows at a time
     calls = []
     attend = F.scaled_dot_product_attention
     monkeypatch.setattr(F, 'scaled_dot_product_attention', lambda *a, **k: calls.append(1) or attend(*a, **k))
     if training:
-        for ours, want in zip(gradients(inputs, backend='reference'), whole, strict=True):
-            torch.testing.assert_close(ours, want)
+        torch.testing.assert_close(gradients(inputs, 'reference'), whole)
         assert len(calls) == 10  # 5 chunks, and each again in the backward pass
     else:
         with torch.no_grad():

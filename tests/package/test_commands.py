@@ -78,7 +78,7 @@ def test_missing_package_names_its_extra(bioattn, monkeypatch: pytest.MonkeyPatc
         'configs/transnext/upernet_tiny_ade20k.py',
         'deploy/segmentation_onnxruntime_dynamic',
         'upernet_vit_small_ade20k',  # the only config of that name
-        'transnext/ablations/transnext-micro-glu_8xb128_in1k',
+        'transnext/ablations/transnext-micro-aamm_8xb128_in1k',
         '_base_/strategies/fsdp.py',
     ],
 )

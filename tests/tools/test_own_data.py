@@ -186,7 +186,6 @@ def test_start_from_another_model(tmp_path: Path, tool: InProcess, detector_of_c
 BAD_ARGUMENTS = {
     'zero label of no data': (['--reduce-zero-label'], 'error: --reduce-zero-label is for own data: name them with'),
     'zero epochs': (['--data', 'parts', '--epochs', '0'], 'error: --epochs must be at least 1, got 0'),
-    'no such folder': (['--data', 'nowhere'], 'error: --data not found: nowhere'),
     'zero label of a detector': (
         ['--data', 'parts', '--reduce-zero-label'],
         'error: --reduce-zero-label is for label',

@@ -155,5 +155,5 @@ def test_what_cannot_be_done_is_said_in_a_line(workplace: Path, trained: Path, t
     assert 'learns panoptic segmentation: take a config of either' in line
     line = tool.refused(workplace, 'inspect_data.py', CONFIG, '--mini', '--out', 'inspected_panoptic')
     assert 'panoptic annotations cannot be inspected' in line
-    line = tool.refused(workplace, 'test.py', 'configs/transnext/mask2former_micro_ade20k_panoptic.py', CHECKPOINT)
+    line = tool.refused(workplace, 'test.py', 'configs/transnext/mask2former_tiny_ade20k_panoptic.py', CHECKPOINT)
     assert 'tools/convert_ade20k.py data/ade/ADEChallengeData2016' in line

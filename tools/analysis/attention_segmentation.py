@@ -22,6 +22,7 @@ import mmcv
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from mmengine.config import Config
 from rich.progress import track
 
 from bioattn_mm.analysis.attention_segmentation import (
@@ -37,7 +38,7 @@ from bioattn_mm.analysis.attention_segmentation import (
 )
 from bioattn_mm.analysis.heat import draw_heat
 from bioattn_mm.analysis.images import ImageReader
-from bioattn_mm.analysis.models import build_backbone, read_sources
+from bioattn_mm.analysis.models import Source, build_backbone, read_sources
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.errors import InputError
@@ -112,48 +113,15 @@ def main() -> None:
         raise InputError('--split chooses from --images, which is not there')
     report = Report(args.out, *FILES)
     sources = read_sources(args)
-    if args.fixations:
-        samples = list(read_fixations(args.images, args.fixations, args.max_images))
-    elif args.masks:
-        samples = list(read_masks(args.images, args.masks, args.max_images, args.split))
-    else:
-        samples = list(read_dataset(sources[0].config, args.classes, args.max_images))
-    samples = [sample for sample in samples if (sample.foreground & sample.labelled).any()]
-    if not samples:
-        raise InputError(
-            'no image has foreground or fixations: choose other --classes, or more images with --max-images'
-        )
+    samples = read_samples(args, sources[0].config)
     measures = SALIENCY if args.fixations else MEASURES
     best = next(iter(measures))
 
     weights, rows, drawn = {}, [], []
     for source in sources:
-        backbone, weights[source.name] = build_backbone(source.config, source.checkpoint, args.device, size=args.size)
-        reader = ImageReader(source.config, args.size, args.device)
-        found = {}
-        for number, sample in enumerate(track(samples, description=source.name)):
-            image = reader(sample.image)
-            recordings = record_attention(backbone, image.inputs)
-            if not recordings:
-                raise InputError(f'{source.name} has no attention layer that can be looked into')
-            for layer in layers_of(args.layer, len(recordings)):
-                received = attention_received(recordings[layer], args.queries)
-                maps = {MEAN: received.mean(0), **dict(enumerate(received))}
-                for head, values in maps.items():
-                    chosen = to_file(above_threshold(values, args.threshold).astype(np.uint8), image, values.shape)
-                    if args.fixations:
-                        pixels = to_file(values, image, values.shape)
-                        of_image = dict(nss=scanpath_saliency(pixels, sample.foreground))
-                    else:
-                        of_image = scores(chosen.astype(bool), sample)
-                    found.setdefault((layer, recordings[layer].name, head), []).append(of_image)
-                    if head == MEAN and number < NUM_DRAWN:
-                        map_ = to_file(values, image, values.shape)
-                        drawn.append((source.name, layer, number, map_, chosen, of_image))
-        rows += [
-            dict(model=source.name, layer=layer, name=name, head=head, **means(of_images))
-            for (layer, name, head), of_images in found.items()
-        ]
+        weights[source.name], of_model, maps = measure(source, samples, args)
+        rows += of_model
+        drawn += maps
     everything = {}
     if not args.fixations:
         everything = means([scores(np.ones_like(sample.foreground), sample) for sample in samples])
@@ -169,6 +137,65 @@ def main() -> None:
     else:
         print_rows(rows, everything, f'{title}, attention above {args.threshold:g}')
     print(report)
+
+
+def read_samples(args: argparse.Namespace, config: Config) -> list[Sample]:
+    """The images that have something to find: those of the options, or those of the config.
+
+    Raises:
+        InputError: There are none.
+    """
+    if args.fixations:
+        samples = list(read_fixations(args.images, args.fixations, args.max_images))
+    elif args.masks:
+        samples = list(read_masks(args.images, args.masks, args.max_images, args.split))
+    else:
+        samples = list(read_dataset(config, args.classes, args.max_images))
+    samples = [sample for sample in samples if (sample.foreground & sample.labelled).any()]
+    if not samples:
+        raise InputError(
+            'no image has foreground or fixations: choose other --classes, or more images with --max-images'
+        )
+    return samples
+
+
+def measure(source: Source, samples: list[Sample], args: argparse.Namespace) -> tuple[str, list[dict], list[tuple]]:
+    """Compare the attention of a model with the samples.
+
+    Returns:
+        What its weights are; a row for each layer and head, and for their mean; and what may be drawn: model, layer,
+        number of the image, map, what is chosen of it, and its measures.
+
+    Raises:
+        InputError: The model has no attention that can be looked into.
+    """
+    backbone, weights = build_backbone(source.config, source.checkpoint, args.device, size=args.size)
+    reader = ImageReader(source.config, args.size, args.device)
+    found, drawn = {}, []
+    for number, sample in enumerate(track(samples, description=source.name)):
+        image = reader(sample.image)
+        recordings = record_attention(backbone, image.inputs)
+        if not recordings:
+            raise InputError(f'{source.name} has no attention layer that can be looked into')
+        for layer in layers_of(args.layer, len(recordings)):
+            received = attention_received(recordings[layer], args.queries)
+            maps = {MEAN: received.mean(0), **dict(enumerate(received))}
+            for head, values in maps.items():
+                chosen = to_file(above_threshold(values, args.threshold).astype(np.uint8), image, values.shape)
+                if args.fixations:
+                    pixels = to_file(values, image, values.shape)
+                    of_image = dict(nss=scanpath_saliency(pixels, sample.foreground))
+                else:
+                    of_image = scores(chosen.astype(bool), sample)
+                found.setdefault((layer, recordings[layer].name, head), []).append(of_image)
+                if head == MEAN and number < NUM_DRAWN:
+                    map_ = to_file(values, image, values.shape)
+                    drawn.append((source.name, layer, number, map_, chosen, of_image))
+    rows = [
+        dict(model=source.name, layer=layer, name=name, head=head, **means(of_images))
+        for (layer, name, head), of_images in found.items()
+    ]
+    return weights, rows, drawn
 
 
 def layers_of(asked: list[int] | None, number: int) -> list[int]:

@@ -85,7 +85,7 @@ def parse_args() -> argparse.Namespace:
         help=f"a classifier of timm on the same images; '{PRETRAINED}' stands for timm's own weights; repeat the "
         'option for more',
     )
-    parser.add_argument('--metric', help="metric of the config's evaluator (default: mIoU, AP of boxes or top-1)")
+    parser.add_metric()
     parser.add_config_options()
     return parser.parse_args()
 

@@ -91,8 +91,6 @@ def main() -> None:
     report = Report(args.out, *FILES)
     if not 0 < args.iou_thr <= 1:
         raise InputError(f'--iou-thr must be above 0 and at most 1, got {args.iou_thr:g}')
-    if not 0 <= args.score_thr <= 1:
-        raise InputError(f'--score-thr must be from 0 to 1, got {args.score_thr:g}')
     config = load_config(
         args.config,
         data=data_arguments(args),
@@ -130,7 +128,26 @@ def main() -> None:
             row.pop('IoU')
             row.update(missed=int(counts[index, -1]), false_alarms=int(counts[-1, index]))
     summary = summarize(counts, rows, task)
-    names = [*classes, NO_CLASS[task]]
+    write(report, args, task, counts, summary, rows, pairs)
+    print_classes(rows, args.classes)
+    print_pairs([pair for pair in pairs if is_wanted(pair, args.classes)][: args.top])
+    if task == 'mmseg' and counts[-1].any():
+        print(f'{counts[-1].sum()} pixels have a label that is none of the classes: see tools/inspect_data.py')
+    print('  '.join(f'{name} {value:.2f}' for name, value in summary.items()))
+    print(report)
+
+
+def write(
+    report: Report,
+    args: argparse.Namespace,
+    task: str,
+    counts: np.ndarray,
+    summary: dict[str, float],
+    rows: list[dict],
+    pairs: list[dict],
+) -> None:
+    """Write tables, document and drawing."""
+    names = [*(row['class'] for row in rows), NO_CLASS[task]]
     table = [{'truth': name, **dict(zip(names, map(int, row)))} for name, row in zip(names, counts)]
     report.write_csv('confusion_matrix.csv', table)
     report.write_csv('classes.csv', rows)
@@ -140,13 +157,6 @@ def main() -> None:
     document = dict(settings, summary=summary, names=names, counts=counts.tolist(), classes=rows, pairs=pairs)
     report.write_json('confusion_matrix.json', document, indent=None)
     report.write_figure('confusion_matrix.png', draw(*select(counts, names, args.classes), args.normalize, summary))
-
-    print_classes(rows, args.classes)
-    print_pairs([pair for pair in pairs if is_wanted(pair, args.classes)][: args.top])
-    if task == 'mmseg' and counts[-1].any():
-        print(f'{counts[-1].sum()} pixels have a label that is none of the classes: see tools/inspect_data.py')
-    print('  '.join(f'{name} {value:.2f}' for name, value in summary.items()))
-    print(report)
 
 
 def check_classes(model: TrainedModel, classes: tuple[str, ...]) -> None:

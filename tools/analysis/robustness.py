@@ -72,6 +72,15 @@ def parse_args() -> argparse.Namespace:
         metavar=('CONFIG', 'CHECKPOINT'),
         help='another model on the same images; repeat the option for more models',
     )
+    add_corruptions(parser)
+    add_attacks(parser)
+    parser.add_metric()
+    parser.add_config_options()
+    return parser.parse_args()
+
+
+def add_corruptions(parser: ToolParser) -> None:
+    """Add what is done to the images."""
     corruptions = parser.add_argument_group('corruptions')
     corruptions.add_argument(
         '--corruptions',
@@ -101,6 +110,10 @@ def parse_args() -> argparse.Namespace:
         help='key of a number in the configs and values for it: each model is tested with each, and drawn over it; '
         'without values each model stands at that of its config',
     )
+
+
+def add_attacks(parser: ToolParser) -> None:
+    """Add the attacks on the models."""
     attacks = parser.add_argument_group('attacks')
     attacks.add_argument(
         '--attack',
@@ -126,9 +139,6 @@ def parse_args() -> argparse.Namespace:
         metavar='N',
         help='attack each image N times with pgd, and count the worst (default: 1)',
     )
-    parser.add_argument('--metric', help="metric of the config's evaluator (default: mIoU, AP of boxes or top-1)")
-    parser.add_config_options()
-    return parser.parse_args()
 
 
 def read_study(args: argparse.Namespace) -> Corruptions | Attacks:

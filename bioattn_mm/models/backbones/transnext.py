@@ -179,17 +179,7 @@ class TransNeXt(HierarchicalBackbone):
                 bias_mode=bias_mode,
             )
             blocks = [
-                Block(
-                    embed_dims,
-                    build_layer(
-                        token_mixer,
-                        position_bias=build_layer({'type': LogCPB, **(position_bias or {})}, **stage_settings),
-                        **stage_settings,
-                    ),
-                    build_layer({'type': ConvGLU, **(channel_mixer or {})}, **stage_settings),
-                    drop_path_rates.pop(0),
-                    norm_layer=LayerNorm,
-                )
+                _block(token_mixer, channel_mixer or {}, position_bias or {}, drop_path_rates.pop(0), stage_settings)
                 for _ in range(depth)
             ]
             self.stages.append(Stage(patch_embed, blocks, embed_dims, with_cp))
@@ -291,6 +281,19 @@ def _grids(
         train_grid=train_grid,
         train_pooled_grid=pooled_grid_of(train_grid, sr_ratio, pool_size),
         pool_size=pool_size,
+    )
+
+
+def _block(
+    token_mixer: dict, channel_mixer: dict, position_bias: dict, drop_path_rate: float, stage_settings: dict
+) -> Block:
+    bias = build_layer({'type': LogCPB, **position_bias}, **stage_settings)
+    return Block(
+        stage_settings['embed_dims'],
+        build_layer(token_mixer, position_bias=bias, **stage_settings),
+        build_layer({'type': ConvGLU, **channel_mixer}, **stage_settings),
+        drop_path_rate,
+        norm_layer=LayerNorm,
     )
 
 

@@ -34,7 +34,7 @@ RoundedForward forward(const Inputs& inputs, bool for_backward) {
   const Tensor& query = inputs.query;
   // The backward pass of the CPU does not read the rounding, but all devices have the same shapes.
   const Tensor rounding = empty_rounding(query, for_backward);
-  if (query.numel() == 0) {  // nothing to compute
+  if (query.numel() == 0) {  // there is nothing to compute
     const Options options = query.options().dtype(full_precision(query.scalar_type()));
     return {empty_like(query), empty(query.sizes().slice(0, 4), options), rounding};
   }

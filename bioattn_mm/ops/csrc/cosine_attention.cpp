@@ -32,7 +32,7 @@ CpuInputs inputs_of_cpu(const CosineInputs& inputs) {
 RoundedForward forward(const CosineInputs& inputs, bool for_backward) {
   const Tensor& query = inputs.query;
   const Tensor rounding = empty_rounding(query, for_backward);
-  if (query.numel() == 0) {  // nothing to compute
+  if (query.numel() == 0) {  // there is nothing to compute
     const int64_t queries = query.size(0) * query.size(1) * query.size(2) * query.size(3);
     return {empty_like(query), empty({queries}, inputs.scale.options()), rounding};
   }

@@ -66,7 +66,7 @@ CpuInputs without_window(
 Tensor dense(const Tensor& bias) { return bias.contiguous().flatten().view(bias.sizes()); }
 
 Forward forward(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias, double scale) {
-  if (query.numel() == 0)  // nothing to compute
+  if (query.numel() == 0)  // there is nothing to compute
     return {empty_like(query), empty(query.sizes().slice(0, 4), bias.options())};
   if (is_aggregated(query)) {
     const auto [output, logsumexp] =

@@ -114,7 +114,7 @@ class Tensor : public torch::stable::Tensor {
   void zero_() const { TORCH_ERROR_CODE_CHECK(aoti_torch_zero_(get())); }
 
   // Views, which do not go through PyTorch's dispatcher: it would take several times as long.
-  Tensor view(Span sizes) const;  // of a contiguous tensor
+  Tensor view(Span sizes) const;  // needs a contiguous tensor
   Tensor flatten(int64_t first = 0, int64_t last = -1) const;
   Tensor permute(Span axes) const;
   Tensor transpose(int64_t axis, int64_t other) const;

@@ -11,6 +11,7 @@ import msgspec
 from ...datasets.coco_file import CocoFile, ImageEntry, Length, Name
 from ...datasets.image_size import read_size
 from ...datasets.problem import Problem
+from ...errors import first_line
 
 
 @dataclass
@@ -69,8 +70,7 @@ def image_entry(number: int, image: Path, folder: Path, size: tuple[int, int] | 
         width, height = size or read_size(image, decode=False)
         msgspec.convert((width, height), tuple[Length, Length])
     except Exception as error:  # damaged images raise errors of many kinds
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        return Problem('image unreadable', str(image), reason)
+        return Problem('image unreadable', str(image), first_line(error))
     return ImageEntry(number, image.relative_to(folder).as_posix(), width, height)
 
 

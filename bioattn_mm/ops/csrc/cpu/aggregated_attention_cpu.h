@@ -32,10 +32,10 @@ struct SizesOf : WindowSizes<int64_t> {
 
   int64_t margin;
   int64_t pooled_height, pooled_width, pooled, pooled_blocks, padded_pooled;
-  int64_t padded_channels;                     // of a token, in blocks of kBlock
-  int64_t columns, column_blocks, row_blocks;  // of a tile
-  int64_t halo_columns;                        // of a tile with the windows around it
-  int64_t padded_width;                        // of the image with a margin
+  int64_t padded_channels;                     // channels of a token, in blocks of kBlock
+  int64_t columns, column_blocks, row_blocks;  // columns of a tile; numbers of tiles
+  int64_t halo_columns;                        // columns of a tile with the windows around it
+  int64_t padded_width;                        // columns of the image with a margin
   int64_t batch_heads;                         // B * heads
 };
 
@@ -97,7 +97,7 @@ struct PooledBias {
 
   int64_t heads, rows, table_columns, row_stride, head_stride, width;
   bool in_table;
-  std::vector<int64_t> starts;  // of each pooled column, for the first query of a row
+  std::vector<int64_t> starts;  // the index for each pooled column and the first query of a row
   const int64_t* index;
   Buffer<T> data;
 };
@@ -335,7 +335,7 @@ struct Attention {
   const int64_t* bias_rows;
   const T *window_bias, *scale = nullptr, *query_embedding = nullptr, *tokens = nullptr, *token_bias = nullptr;
   PooledTokens<T, Element> keys, values;
-  Buffer<T> log_numbers;  // of a query's keys, by the rows and columns of its window inside of the image
+  Buffer<T> log_numbers;  // logarithms of numbers of keys, by the rows and columns of a query's window in the image
 };
 
 // The queries of some columns of a row, in planes.
@@ -458,7 +458,7 @@ struct Tile {
   QueryPlanes<Data, T, Element> queries;
   RowsOfPlanes<T> keys, values;
   Buffer<T> outside;
-  std::vector<int64_t> bias_indices;  // for the first query of a row
+  std::vector<int64_t> bias_indices;  // the indices for the first query of a row
   Buffer<T> pooled, window, token_weights, output, logsumexp;
   Buffer<Element> packed;
 };
@@ -578,7 +578,7 @@ struct PooledSums {
   }
 
   int64_t keys, row_channels;  // padded
-  int64_t groups = 0;          // whose factors are kept
+  int64_t groups = 0;          // groups whose factors are kept
   Buffer<Element> of_keys, of_values, queries, grad_outputs;
   Buffer<T> key_sums, value_sums;
 };

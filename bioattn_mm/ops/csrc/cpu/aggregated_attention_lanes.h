@@ -129,7 +129,7 @@ struct GroupGradients {
   T* query;                                 // (d padded, lanes)
   T *pooled_logits, *window_logits;         // (pooled keys, lanes), (k * k, lanes)
   T* token_weights;                         // (k * k, lanes)
-  T* pooled_bias;                           // as GroupBias::data
+  T* pooled_bias;                           // gradients in the layout of GroupBias::data
   T *window_bias_sums, *token_weight_sums;  // (k * k, lanes): sums over groups
 };
 
@@ -203,7 +203,7 @@ struct QueryGradient {
   const T *inverse_norms, *factors, *log_lengths;  // (lanes)
   const T *query_embedding, *tokens;               // (d), (d, k * k)
   const T* grad_token_weights;                     // (k * k, lanes)
-  T* gradient;                                     // (d, lanes): of the scaled query, then of the query
+  T* gradient;                                     // (d, lanes): gradient of the scaled query, then of the query
   T *embedding_sums, *scale_sums, *token_sums;     // (d, lanes), (lanes), (d, k * k, lanes)
 };
 
@@ -211,8 +211,8 @@ struct QueryGradient {
 template <typename T>
 struct WindowGradients {
   int64_t channels, window, offsets;
-  const T *const *queries, *const *grad_outputs;       // as WindowTokens::keys
-  int64_t stride;                                      // of these planes
+  const T *const *queries, *const *grad_outputs;       // rows in the layout of WindowTokens::keys
+  int64_t stride;                                      // the stride of these planes
   const T *const *grad_logits, *const *value_weights;  // (k) for each row of queries, as KeptWindow
   int64_t kept_stride;
   T *grad_key, *grad_value;  // (d, lanes)
@@ -223,7 +223,7 @@ template <typename T>
 struct UnitGradient {
   int64_t channels;
   const T *unit, *inverse_norms;  // (d, lanes), (lanes)
-  T* gradient;                    // (d, lanes): of the unit vectors, then of the vectors
+  T* gradient;                    // (d, lanes): gradient of the unit vectors, then of the vectors
 };
 
 // The pooled tokens of a head, and where they are copied to in the layouts of PooledTokensOfHead. `rows` is not

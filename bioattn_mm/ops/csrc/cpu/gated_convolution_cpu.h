@@ -119,7 +119,7 @@ struct GradientState : State<Data> {
     for (int64_t k = 0; k < kSums; ++k) sums[k] += sums_of_row[k], sums_of_row[k] = Vector<T>{};
   }
 
-  Rows<T> gradients;  // of the convolution
+  Rows<T> gradients;  // gradients of the convolution
   Vector<T> flipped[kTaps], sums[kSums], sums_of_row[kSums];
 };
 

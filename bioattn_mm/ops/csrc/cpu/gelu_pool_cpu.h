@@ -37,9 +37,9 @@ BIOATTN_INLINE void for_vectors(int64_t channels, const Function& function) {
 template <typename Data>
 struct Pooling {
   Sizes s;
-  const Data *x, *grad_output;  // of all images
+  const Data *x, *grad_output;  // the tokens of all images
   Data *output, *grad_x;
-  const Arithmetic<Data>* inverse_sizes;  // of the cells' rows, then of their columns
+  const Arithmetic<Data>* inverse_sizes;  // those of the cells' rows, then those of their columns
   int64_t begin, end;                     // cells, or rows of tokens, of all images
 };
 

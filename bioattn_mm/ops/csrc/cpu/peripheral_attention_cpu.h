@@ -71,7 +71,7 @@ struct Sizes {
   int64_t gradient_start;     // the first position of a gradient that has a margin of zeros before it; whole vectors
   int64_t stride;             // elements of a channel in the flat arrays, margin included
   int64_t padded_dims;        // columns of matrices of tokens
-  double logit_scale;         // of the products of queries and keys
+  double logit_scale;         // the factor of the products of queries and keys
   // Rows with an element for each key have `key_stride` elements: whole blocks of keys, and some more, because rows
   // at a distance of a power of two would fall into the same sets of the cache.
   int64_t key_blocks, key_stride;
@@ -117,7 +117,7 @@ BIOATTN_KERNEL void compute_activation(const Activation<T> task) {
 #pragma omp simd
       for (int64_t lane = 0; lane < kPositions; ++lane) {
         const T x = task.scale * source[j + lane] + task.shift;
-        target[j + lane] = x < 0 ? T(0) : x;  // keeps NaN
+        target[j + lane] = x < 0 ? T(0) : x;  // NaN stays NaN
       }
     }
   }
@@ -739,7 +739,7 @@ class Backward {
   // gradients of scale and shift. A task is a slice of the band's queries and a group of hidden channels.
   void add_position_gradients() {
     const int64_t slice = divide_up(queries_, kSlices);
-    const int64_t weights = s_.head_groups * kGroup * 3 * kGroup * 3;  // of a task
+    const int64_t weights = s_.head_groups * kGroup * 3 * kGroup * 3;  // the weights of a task
     T* grad_plane = grad_plane_.mutable_data_ptr<T>();
     T* grad_scale = grad_.scale.template mutable_data_ptr<T>();
     T* grad_shift = grad_.shift.template mutable_data_ptr<T>();
@@ -792,7 +792,7 @@ class Backward {
   const Buffer<T> normalized_, log_phi_, grad_log_phi_, weights_, grad_logits_, inverse_deviation_, grad_convolved_;
   const Tensor grad_plane_;                         // (slices, channels, plane_stride)
   const Tensor grad_weight_;                        // (slices, hidden_groups, head_groups, kGroup, 3, kGroup, 3)
-  const Tensor grad_norm_weight_, grad_norm_bias_;  // (heads, H * W): of each query
+  const Tensor grad_norm_weight_, grad_norm_bias_;  // (heads, H * W): the sums of each query
   const Tensor grad_key_, grad_value_;              // (B, heads, H * W and more, padded_dims)
   PeripheralInputs grad_;
   int64_t first_ = 0, queries_ = 0;  // the present band

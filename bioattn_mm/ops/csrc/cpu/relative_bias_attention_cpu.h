@@ -107,7 +107,7 @@ template <typename Function>
 void for_strips(const Sizes& s, const Tile& tile, const Function& function) {
   for (int64_t column = 0; column < tile.columns; ++column)
     for (int64_t row = 0; row < s.height + tile.rows - 1; ++row) {
-      const int64_t offset = row - (tile.top + tile.rows - 1);  // of the first key's row from that of a query
+      const int64_t offset = row - (tile.top + tile.rows - 1);  // the first key's row minus that of a query
       const int64_t in_table = (offset + s.height - 1) * (2 * s.width - 1) + s.width - 1 - (tile.left + column);
       function(column * s.strip + row * s.width, in_table, s.width);
     }
@@ -129,13 +129,13 @@ struct Block {
 
 template <typename T>
 struct ForwardBlock : Block<T> {
-  T *highest, *sum, *output;  // over the keys so far: maximum and sum of each query, and weighted sums (queries, d)
+  T *highest, *sum, *output;  // maximum and sum of each query over the keys so far, and weighted sums (queries, d)
   int64_t channels;
 };
 
 template <typename T>
 struct BackwardBlock : Block<T> {
-  const T *logsumexp, *mean;  // of each query; `mean` is the mean of the weights' gradients under the weights
+  const T *logsumexp, *mean;  // `mean` is a query's mean of the weights' gradients under the weights
   T *grad_logits, *grad_strips;
 };
 

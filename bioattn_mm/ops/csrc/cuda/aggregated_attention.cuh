@@ -44,7 +44,7 @@ struct Grid {
 
   int height, width, padded_width;
   int runs;
-  int rows_of_four, columns_of_four;  // from a run to the fourth behind it
+  int rows_of_four, columns_of_four;  // the way from a run to the fourth behind it
 };
 
 // A run, given by its row and its first column. The row may be beyond the end of the grid.
@@ -143,7 +143,7 @@ struct Place {
   int channel;       // first channel of the lane
   int top, column;   // upper row of the warp, column of the lane
   int valid_column;  // within the image
-  int row[2];        // of the lane's two queries, as the next two arrays
+  int row[2];        // this and the next two arrays have the lane's two queries
   bool inside[2];
   int token[2];  // index in (B, H, W)
 };

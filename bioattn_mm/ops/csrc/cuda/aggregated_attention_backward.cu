@@ -24,7 +24,7 @@ constexpr int kBlocksPerMultiprocessor = kGroups <= 3 && sizeof(T) == 2 ? 3 : 2;
 // The softmax of a query, as far as the backward pass needs it.
 struct alignas(8) Statistics {
   float shift;       // kLog2e * logsumexp: weight = 2^(kLog2e * logit - shift)
-  float minus_mean;  // of the gradients of the weights
+  float minus_mean;  // minus the mean of the weights' gradients
 };
 
 // The memory that the backward pass reads and writes.
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
 #pragma unroll 1
     for (int first = 0, buffer = 0; first < pooled.runs; first += kTiles<T>, buffer ^= 1) {
       wait_for_copies();
-      __syncthreads();  // all have copied these keys, and none still reads those before
+      __syncthreads();  // every thread has copied these keys, and none still reads those before
       if (first + kTiles<T> < pooled.runs) stage.copy(pooled, buffer ^ 1, p.channels);
 #pragma unroll
       for (int n = 0; n < kTiles<T>; n += 4) {
@@ -342,9 +342,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor<kGroups, T>
 #pragma unroll 1
     for (int first = begin, buffer = 0; first < end; first += kTiles<T>, buffer ^= 1) {
       wait_for_copies();
-      __syncthreads();  // all have copied these queries, and none still reads those before
+      __syncthreads();  // every thread has copied these queries, and none still reads those before
       if constexpr (sizeof(T) == 4)
-        optimisation_barrier(key, value);  // else their two tf32 parts, too, would stay in registers
+        optimisation_barrier(key, value);  // without it their two tf32 parts would stay in registers, too
       if (first + kTiles<T> < end) stage.copy(queries, buffer ^ 1, p.channels);
 #pragma unroll
       for (int n = 0; n < kTiles<T>; n += 4) {
@@ -447,7 +447,7 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) ranges[row] = {in_front, in_front + in_row};
 }
 
-constexpr int kBiasTiles = 2;  // of pooled columns, in a block of pooled_bias_kernel
+constexpr int kBiasTiles = 2;  // the tiles of pooled columns in a block of pooled_bias_kernel
 
 // A block has one row of the bias, four groups of sixteen columns of queries and some tiles of pooled columns, and
 // sums over the pairs of the row.

@@ -79,7 +79,7 @@ __device__ __forceinline__ void attend_to_pooled_keys(
       run.advance(keys);
     }
     wait_for_copies();
-    __syncthreads();  // all have copied these keys, and none still reads those before
+    __syncthreads();  // every thread has copied these keys, and none still reads those before
     if (first + kTiles<T> < keys.runs) stage.copy(keys, buffer ^ 1, p.channels);
 #pragma unroll
     for (int n = 0; n < kTiles<T>; n += 4) multiply_by_rows(logits + n, query, stage.first(buffer), kTile * n);

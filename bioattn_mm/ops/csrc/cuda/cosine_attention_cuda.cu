@@ -165,11 +165,11 @@ struct GradientMemory {
     for (bytes = bytes_with(kThreads); tokens > kWarpSize && bytes > kMaxBytes;) bytes = bytes_with(tokens / 2);
   }
 
-  // Odd, so that the same token of several lines lies in different banks.
+  // This is odd, so that the same token of several lines lies in different banks.
   __host__ __device__ int stride() const { return tokens + 1; }
 
   static constexpr int kMaxBytes = 48 << 10;
-  int sums;   // of the learnable tokens, the query embedding, the tokens' biases and the scale
+  int sums;   // sums for the learnable tokens, the query embedding, the tokens' biases and the scale
   int lines;  // unit queries, gradients of the scaled queries, of the token weights, and of the scale
   int tokens, bytes;
 };

@@ -20,8 +20,8 @@ namespace bioattn_mm {
 namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarpSize;
-constexpr int kColumns = 16;              // of a tile, which has kWarps rows
-constexpr int kChannels = 2 * kWarpSize;  // of a block
+constexpr int kColumns = 16;              // columns of a tile, which has kWarps rows
+constexpr int kChannels = 2 * kWarpSize;  // channels of a block
 constexpr int kTaps = 9;
 
 // The lines of the sums over the tokens, (tiles, kSums, C): the gradients of the weight, for each tap, of the bias,
@@ -95,8 +95,8 @@ struct Place {
     exists = row < s.height && channel < s.channels;
   }
 
-  int first_channel, tile;       // of the block
-  int channel, row, first, end;  // of the thread, whose columns are first ... end - 1
+  int first_channel, tile;       // the block's
+  int channel, row, first, end;  // the thread's, whose columns are first ... end - 1
   int64_t token;                 // index of its row's first token
   bool exists;
 };
@@ -127,7 +127,7 @@ template <typename T>
 struct Row {
   __device__ __forceinline__ T* at(int column) const { return start + int64_t(column) * stride; }
 
-  T* start;  // in the first column of the image
+  T* start;  // the token in the first column of the image
   int stride;
 };
 
@@ -341,7 +341,7 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(
 }
 
 struct GradientsOf {
-  float *x_bias, *weight, *bias;  // as in `Parameters`
+  float *x_bias, *weight, *bias;  // shapes as in `Parameters`
 };
 
 // A block adds up one line of the parts over the tiles, each warp every kWarps-th of them; a lane has a channel.

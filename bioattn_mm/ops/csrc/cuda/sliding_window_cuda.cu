@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   Sum sum[kCount] = {};
   for (int dy = 0; dy < s.window; ++dy) {
     if (i + dy < margin || i + dy >= margin + s.height) continue;
-#pragma unroll 1  // more would not fit the registers
+#pragma unroll 1  // several rounds at once would not fit the registers
     for (int dx = 0; dx < s.window; ++dx) {
       if (j + dx < margin || j + dx >= margin + s.width) continue;
       const int offset = dy * s.window + dx;
