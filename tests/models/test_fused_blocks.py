@@ -53,10 +53,22 @@ def step(backbone: nn.Module, autocast: bool = False) -> tuple[list[Tensor], lis
     return list(outputs), [parameter.grad for parameter in backbone.parameters()]
 
 
-def test_values(fuse: Callable[[], list[Tensor]]) -> None:
-    expected = step(model())
+@pytest.mark.parametrize(
+    'options',
+    [
+        dict(),
+        # Their forward passes are others than those of the classes that they come from.
+        dict(
+            token_mixers=[dict(type='DynamicBiasAttention')] * 3 + [dict()],
+            channel_mixer=dict(type='OtherConvGLU', design=2),
+        ),
+    ],
+    ids=['default', 'ablation'],
+)
+def test_values(options: dict, fuse: Callable[[], list[Tensor]]) -> None:
+    expected = step(model(**options))
     added = fuse()
-    torch.testing.assert_close(step(model()), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(step(model(**options)), expected, rtol=1e-4, atol=1e-5)
     assert len(added) == ADDITIONS
 
 

@@ -137,11 +137,17 @@ def _add_branch(
 ) -> tuple[Tensor, Tensor]:
     """The sum of tokens and a branch, and its norm."""
     # A branch whose last layer has a bias may leave it to the kernel that adds the branch.
-    is_apart = hasattr(branch, 'without_last_bias') and not has_hooks(branch)
-    output, bias = branch.without_last_bias(normed) if is_apart else (branch(normed), None)
+    output, bias = branch.without_last_bias(normed) if _leaves_bias(branch) else (branch(normed), None)
     # The weights are copies in this dtype, except where activations are computed again.
     weights = [None if weight is None else weight.to(x.dtype) for weight in (next_norm.weight, next_norm.bias, bias)]
     return add_norm(x, output.to(x.dtype), *weights[:2], next_norm.eps, factor, weights[2])
+
+
+def _leaves_bias(branch: nn.Module) -> bool:
+    """Whether a branch has `without_last_bias`, of the class whose forward pass it has, and nothing looks at calls."""
+    owner = next((cls for cls in type(branch).__mro__ if 'without_last_bias' in vars(cls)), None)
+    is_own = owner is not None and type(branch).forward is owner.forward and 'forward' not in vars(branch)
+    return is_own and not has_hooks(branch)
 
 
 def patch_embedding(embed_dims: int, patch_size: int, in_channels: int = 3) -> PatchEmbed:
