@@ -144,7 +144,7 @@ def _add_branch(
 
 
 def _leaves_bias(branch: nn.Module) -> bool:
-    """Whether a branch has `without_last_bias`, of the class whose forward pass it has, and nothing looks at calls."""
+    """Whether a branch has `without_last_bias`, of the class of its forward pass, and nothing looks at its calls."""
     owner = next((cls for cls in type(branch).__mro__ if 'without_last_bias' in vars(cls)), None)
     is_own = owner is not None and type(branch).forward is owner.forward and 'forward' not in vars(branch)
     return is_own and not has_hooks(branch)
