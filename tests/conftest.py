@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import gc
 import os
 import shutil
 import signal
@@ -70,6 +71,16 @@ SHARED = ('tests/configs/',)
 def pytest_addoption(parser: pytest.Parser) -> None:
     help_text = 'run only tests that need this, such as GPU (see tests/needs.py); may be repeated'
     parser.addoption('--needs', action='append', default=[], metavar='NAME', help=help_text)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """No garbage is collected while the files of tests import the libraries, which would take seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks

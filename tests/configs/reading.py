@@ -4,6 +4,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+import yaml
 from mmengine.config import Config
 
 from bioattn_mm.run_config.model_check import model_of
@@ -19,6 +20,18 @@ ABLATIONS = sorted(path.relative_to(ROOT) for path in ROOT.glob('configs/*/ablat
 def parse(path: Path) -> Config:
     """A config by its path in the repository, for tests that do not change it."""
     return Config.fromfile(ROOT / path)
+
+
+@cache
+def _metadata(system: str) -> dict[str, dict]:
+    """By config, what the metafile of a system states."""
+    metafile = yaml.safe_load((ROOT / 'configs' / system / 'metafile.yml').read_text())
+    return {model['Config']: model['Metadata'] for model in metafile['Models']}
+
+
+def stated(path: Path) -> dict:
+    """What the metafile states of a config."""
+    return _metadata(path.parts[1])[str(path)]
 
 
 _models: dict[str, torch.nn.Module] = {}

@@ -1,28 +1,17 @@
 """The configs of the papers' ablation tables: each is a config of the system with another part in its backbone."""
 
 import re
-from copy import deepcopy
-from functools import cache
 from os.path import normpath
 from pathlib import Path
 
 import pytest
-import torch
-import yaml
-from mmengine.registry import MODELS, init_default_scope
 
 from bioattn_mm.run_config.installed import find_config
+from bioattn_mm.run_config.model_check import model_of
 
-from .reading import ABLATIONS, CONFIGS, ROOT, parse
+from .reading import ABLATIONS, CONFIGS, ROOT, parse, stated
 
 NAMES = {f'{path.parts[1]}/{path.stem}': path for path in ABLATIONS}
-
-
-@cache
-def stated(system: str) -> dict[str, dict]:
-    """Metadata by config, as the system's metafile has it."""
-    metafile = yaml.safe_load((ROOT / 'configs' / system / 'metafile.yml').read_text())
-    return {model['Config']: model['Metadata'] for model in metafile['Models']}
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -52,12 +41,9 @@ def test_varies_a_backbone_and_nothing_else(name: str) -> None:
 
 @pytest.mark.parametrize('name', NAMES)
 def test_builds_as_many_parameters_as_the_metafile_states(name: str) -> None:
-    config = parse(NAMES[name])
-    init_default_scope(config.default_scope)
-    with torch.device('meta'):
-        model = MODELS.build(deepcopy(config.model))
+    model = model_of(parse(NAMES[name]))
     parameters = sum(parameter.numel() for parameter in model.parameters()) / 1e6
-    assert f'{parameters:.1f}' == str(stated(name.split('/')[0])[str(NAMES[name])]['Parameters (M)'])
+    assert f'{parameters:.1f}' == str(stated(NAMES[name])['Parameters (M)'])
 
 
 def test_is_found_by_name() -> None:

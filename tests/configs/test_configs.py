@@ -17,7 +17,7 @@ from PIL import Image
 from bioattn_mm.analysis.model_stats import Network, default_size, multiply_adds, random_images
 from bioattn_mm.run_config.mini import make_mini
 
-from .reading import ABLATIONS, CONFIGS, ROOT, parse, shared_model
+from .reading import ABLATIONS, CONFIGS, ROOT, parse, shared_model, stated
 
 # Parameters in millions as the paper prints them. UperNet's include the auxiliary head, which is left out at test
 # time; the ImageNet classifier counts in none of them.
@@ -60,13 +60,10 @@ def test_builds(path: Path) -> None:
     in_channels = module.in_channels if isinstance(module.in_channels, (list, tuple)) else (module.in_channels,)
     assert tuple(in_channels) == tuple(channels_of(model.backbone))
     # As many parameters as the system's metafile states.
-    metafile = yaml.safe_load((ROOT / path.parent / 'metafile.yml').read_text())
-    (stated,) = [
-        entry['Metadata'].get('Parameters (M)') for entry in metafile['Models'] if entry['Config'] == str(path)
-    ]
-    if stated is not None:
-        decimals = len(str(stated).partition('.')[2])
-        assert f'{sum(p.numel() for p in model.parameters()) / 1e6:.{decimals}f}' == str(stated)
+    parameters = stated(path).get('Parameters (M)')
+    if parameters is not None:
+        decimals = len(str(parameters).partition('.')[2])
+        assert f'{sum(p.numel() for p in model.parameters()) / 1e6:.{decimals}f}' == str(parameters)
 
 
 @pytest.mark.parametrize('name', PARAMETERS)
@@ -281,8 +278,6 @@ def test_classifiers_with_windows_take_miniature_images() -> None:
     'path', [path for path in (*CONFIGS, *ABLATIONS) if '_in1k' in path.stem], ids=lambda path: path.stem
 )
 def test_metafile_states_the_multiply_adds(path: Path) -> None:
-    metafile = yaml.safe_load((ROOT / 'configs' / path.parts[1] / 'metafile.yml').read_text())
-    (stated,) = [entry['Metadata'] for entry in metafile['Models'] if entry['Config'] == str(path)]
     config = parse(path)
     measured = multiply_adds(Network(config), random_images(1, default_size(config), 'cpu'))
-    assert f'{measured["flops"] / 1e9:.2f}' == f'{stated["FLOPs (G)"]:.2f}'
+    assert f'{measured["flops"] / 1e9:.2f}' == f'{stated(path)["FLOPs (G)"]:.2f}'

@@ -8,6 +8,7 @@ from bioattn_mm.layers.attention_maps import whole_attention
 from bioattn_mm.layers.layout import as_map
 from bioattn_mm.layers.recording import record_attention
 from bioattn_mm.models import TransNeXt
+from bioattn_mm.run_config.model_check import OnMeta
 from tests import parity
 
 SMALL = dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 2, 1))
@@ -42,7 +43,7 @@ def test_matches_the_recorded_features(name: str, tmp_path) -> None:
 def test_parameters_are_those_of_the_release(variant: str) -> None:
     released = parity.released_state_dict(f'transnext_{variant.replace("-aaaa", "_AAAA")}')
     released = {name: value for name, value in released.items() if not name.startswith('head.')}
-    with torch.device('meta'):
+    with torch.device('meta'), OnMeta():
         backbone = TransNeXt(variant)
     assert sum(p.numel() for p in backbone.parameters()) == sum(value.numel() for value in released.values())
 

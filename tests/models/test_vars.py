@@ -6,6 +6,7 @@ import torch
 
 from bioattn_mm.errors import InputError
 from bioattn_mm.models import VARS
+from bioattn_mm.run_config.model_check import OnMeta
 from tests import parity
 
 MANIFESTS = sorted(path.stem.removeprefix('manifest_') for path in parity.FOLDER.glob('manifest_vars_*.json'))
@@ -58,7 +59,7 @@ def test_step_bounds_of_the_convolution_are_the_recorded_ones(tmp_path) -> None:
 def test_every_weight_of_the_release_is_used(manifest: str, tmp_path) -> None:
     arch, attention = manifest.removeprefix('vars_').replace('rvt_', 'rvt-').split('_', 1)
     state_dict = parity.released_state_dict(manifest)
-    with torch.device('meta'):
+    with torch.device('meta'), OnMeta():
         backbone = VARS(arch, ATTENTIONS[attention])
     own = {name: value.numel() for name, value in backbone.state_dict().items()}
     theirs = {VARS.release.rename(name): value.numel() for name, value in state_dict.items()}

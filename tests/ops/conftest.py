@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -84,10 +85,16 @@ def check_storage(output: torch.Tensor, exact: torch.Tensor, backend: str) -> No
 
 
 @pytest.fixture(scope='session')
-def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
-    """The CUDA kernels for compute capability 8.0 and later, on the CPU; parallel workers compile them once."""
+def emulation_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where what runs on the emulation of CUDA is compiled, once for all parallel workers."""
     folder = tmp_path_factory.getbasetemp()
-    return CUDAOnCPU('kernels_on_cpu', (folder.parent if 'PYTEST_XDIST_WORKER' in os.environ else folder) / 'kernels')
+    return (folder.parent if 'PYTEST_XDIST_WORKER' in os.environ else folder) / 'emulation'
+
+
+@pytest.fixture(scope='session')
+def cuda_on_cpu(emulation_folder: Path) -> CUDAOnCPU:
+    """The CUDA kernels for compute capability 8.0 and later, on the CPU."""
+    return CUDAOnCPU('kernels_on_cpu', emulation_folder)
 
 
 @pytest.fixture(params=['reference', pytest.param('cpu', marks=needs_library)])

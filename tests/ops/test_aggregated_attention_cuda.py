@@ -6,6 +6,7 @@ They run on a GPU if there is one, and their source compiled for the CPU.
 import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -41,9 +42,9 @@ class OnCPU(torch.autograd.Function):
 
 
 @pytest.fixture(scope='session')
-def turing(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
+def turing(emulation_folder: Path) -> CUDAOnCPU:
     """The kernels for compute capability 7.5, on the CPU: tensor cores for float16 alone, and ordinary copies."""
-    return CUDAOnCPU('turing_on_cpu', tmp_path_factory.mktemp('turing'), capability=750)
+    return CUDAOnCPU('turing_on_cpu', emulation_folder, capability=750)
 
 
 def on_cpu(emulation: CUDAOnCPU, name: str = 'aggregated_attention') -> Kernels:

@@ -1,5 +1,7 @@
 """The emulation of CUDA that the tests of the kernels rely on: it finds the faults that it says it finds."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -7,8 +9,8 @@ from tests.ops.cuda_on_cpu import HERE, CUDAOnCPU, with_calls_for_ptx
 
 
 @pytest.fixture(scope='module')
-def emulation(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
-    return CUDAOnCPU('faults_on_cpu', tmp_path_factory.mktemp('faults'), [HERE / 'faults.cu'])
+def emulation(emulation_folder: Path) -> CUDAOnCPU:
+    return CUDAOnCPU('faults_on_cpu', emulation_folder, [HERE / 'faults.cu'])
 
 
 def test_no_fault(emulation: CUDAOnCPU) -> None:
@@ -71,9 +73,9 @@ def test_tensors_begin_as_nan(emulation: CUDAOnCPU) -> None:
 
 
 @pytest.fixture(scope='module')
-def turing(tmp_path_factory: pytest.TempPathFactory) -> CUDAOnCPU:
+def turing(emulation_folder: Path) -> CUDAOnCPU:
     """Compute capability 7.5, whose tensor cores multiply float16 alone."""
-    return CUDAOnCPU('turing_faults_on_cpu', tmp_path_factory.mktemp('turing'), [HERE / 'faults.cu'], 750)
+    return CUDAOnCPU('turing_faults_on_cpu', emulation_folder, [HERE / 'faults.cu'], 750)
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from mmdet.models.layers.transformer import DeformableDetrTransformerEncoderLaye
 from mmdet.models.layers.transformer.mask2former_layers import Mask2FormerTransformerDecoderLayer
 from mmdet.structures import DetDataSample
 from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
 from mmseg.structures import SegDataSample
 
 from bioattn_mm.checkpoints import check_fit, read_state_dict
 from bioattn_mm.checkpoints.downstream import convert
 from bioattn_mm.models import TransNeXt
+from bioattn_mm.run_config.model_check import model_of
 
 from .. import parity
 from .running import ROOT, InProcess, run_forked
@@ -58,12 +58,6 @@ def read_config(name: str) -> Config:
     return Config.fromfile(ROOT / f'configs/transnext/{name}.py')
 
 
-def build(config: Config) -> torch.nn.Module:
-    init_default_scope(config.default_scope)
-    with torch.device('meta'):
-        return MODELS.build(config.model)
-
-
 @pytest.mark.parametrize(
     'name', [pytest.param(name, marks=pytest.mark.every_config if '5scale' in name else ()) for name in FRAMEWORKS]
 )
@@ -94,7 +88,7 @@ def test_converted_file_predicts_what_the_authors_library_predicts(
         config.model.test_cfg.rcnn.update(score_thr=0.0, max_per_img=20)
     # As tools/test.py compares, and torch itself.
     weights = read_state_dict(str(tmp_path / 'converted.pth'))
-    model = build(config)
+    model = model_of(config)
     check_fit('converted.pth', weights, model.state_dict(), strict=True)
     model.load_state_dict(weights, strict=True, assign=True)
     assert all(torch.equal(weights[head], released[head]) for head in heads)
@@ -177,7 +171,7 @@ def test_every_file_of_the_release_fits_its_config(name: str) -> None:
     released = {name: torch.empty(shape, device='meta') for name, shape in shapes.items()}
     conversion = convert('released.pth', {'state_dict': released}, released, TransNeXt)
     assert conversion.variant == variant
-    own = build(read_config(name)).state_dict()
+    own = model_of(read_config(name)).state_dict()
     check_fit('released.pth', conversion.weights, own, strict=True)
 
 

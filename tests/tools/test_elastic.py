@@ -17,12 +17,14 @@ import pytest
 
 from ..engine.trainings import largest_difference
 from .running import ROOT, run_forked
+from .small_images import small_training
 
 CONFIG = str(ROOT / 'tests/tools/upernet_small.py')
 STEPS, INTERVAL = 9, 3
 OPTIONS = (
     f'train_cfg.max_iters={STEPS}', 'train_cfg.val_begin=1000', f'default_hooks.checkpoint.interval={INTERVAL}',
     'default_hooks.logger.interval=1', 'train_dataloader.num_workers=1', 'train_dataloader.dataset.indices=8',
+    *small_training(CONFIG),
 )  # fmt: skip
 Start = Callable[..., subprocess.Popen]
 

@@ -12,7 +12,7 @@ from mmengine.config import Config
 from ..conftest import NUM_TRAIN
 from .every_config import CLASSIFIERS, CONFIGS
 from .running import ROOT, InProcess, metrics_of_test, run_forked, scalars
-from .small_images import small_training
+from .small_images import NO_WORKERS, small_training
 
 # Of each system, and of each framework that the other tests of tools leave out: TransNeXt, DINO and mmdet's
 # Mask2Former are in test_real_run.py, Mask R-CNN in test_train_and_test.py. `make test-all` runs the rest.
@@ -100,14 +100,16 @@ def test_every_config_learns_and_comes_back(name: str, workplace: Path, tool: In
     iterations, warmup, options = 14, 20, []
     if 'dino' in name:  # learns later than the others: more steps, a shorter warm-up, a higher rate
         iterations, warmup, options = 40, 3, ['optim_wrapper.optimizer.lr=5e-4']
-    # So few steps may leave every score of a detector below its threshold, and the metric empty. UperNet's head is
-    # mmseg's, and would take most of the time.
+    # So few steps may leave every score of a detector below its threshold, and the metric empty. The heads of UperNet
+    # and Mask2Former are mmseg's, and would take most of the time.
     model = ['model.test_cfg.rcnn.score_thr=0.0'] if 'mask_rcnn' in name else []
     model += ['model.test_cfg.score_thr=0.0'] if 'retinanet' in name else []
     if 'panoptic' in name:  # nor are its classes certain
         model = ['model.test_cfg.object_mask_thr=0.0', 'model.test_cfg.iou_thr=0.0']
     if 'in1k' in name:
         options = ['train_dataloader.batch_size=4']
+    if re.search('mask2former.*_ade20k$', name):
+        model = ['model.decode_head.transformer_decoder.num_layers=3']
     if 'upernet' in name:
         model = ['model.decode_head.channels=96', 'model.auxiliary_head.channels=48']
     # As a user trains it; UperNet and Mask R-CNN are in test_train_and_test.py, DINO is below.
@@ -126,7 +128,7 @@ def test_every_config_learns_and_comes_back(name: str, workplace: Path, tool: In
 
     tool(
         workplace, 'test.py', config, f'{name}/iter_{iterations}.pth', '--mini', '--work-dir', f'{name}/tested',
-        '--cfg-options', *options_of_two_images('test', name), *model,
+        '--cfg-options', *options_of_two_images('test', name), *NO_WORKERS, *model,
     )  # fmt: skip
     (validated,) = [line for line in scalars(work_dir) if 'loss' not in line]
     tested = metrics_of_test(work_dir / 'tested')

@@ -19,7 +19,7 @@ from mmengine.registry import init_default_scope
 from .. import parity
 from ..conftest import NUM_TRAIN
 from .running import ROOT, InProcess, metrics_of_test, run_forked, scalars
-from .small_images import small_training
+from .small_images import NO_WORKERS, small_training
 from .user_folder import make_user_folder
 
 UPERNET, MASK_RCNN, DINO, MASK2FORMER, INSTANCE, PANOPTIC = (
@@ -35,17 +35,22 @@ UPERNET, MASK_RCNN, DINO, MASK2FORMER, INSTANCE, PANOPTIC = (
 )
 WEIGHTS = 'model.backbone.init_cfg.checkpoint=transnext_micro_224_1k.pth'
 LOG = 'default_hooks.logger.interval=1'
-# What training and testing must agree on: slow heads of the host libraries are made smaller. Small images have fewer
-# places than DINO has queries, and random heads score every box of Mask R-CNN below its threshold.
+# Of Mask2Former's head.
+SMALL_QUERIES = ('num_queries=20', 'transformer_decoder.num_layers=3', 'pixel_decoder.encoder.num_layers=2')
+# What training and testing must agree on: slow heads of the host libraries are made smaller, and get fewer regions.
+# Small images have fewer places than DINO has queries, and random heads score every box of Mask R-CNN below its
+# threshold.
 SMALL_MODEL = {
     UPERNET: ('model.decode_head.channels=64', 'model.auxiliary_head.channels=32'),
     MASK_RCNN: (
         'model.test_cfg.rcnn.score_thr=0.0', 'model.test_cfg.rcnn.max_per_img=10',
         'model.roi_head.bbox_head.fc_out_channels=64', 'model.roi_head.mask_head.num_convs=1',
+        'model.train_cfg.rcnn.sampler.num=64', 'model.train_cfg.rpn_proposal.max_per_img=100',
+        'model.test_cfg.rpn.max_per_img=100',
     ),
     DINO: ('model.num_queries=50', 'model.encoder.num_layers=2', 'model.decoder.num_layers=2'),
-    MASK2FORMER: ('model.decode_head.num_queries=20', 'model.decode_head.transformer_decoder.num_layers=3'),
-    INSTANCE: ('model.panoptic_head.num_queries=20', 'model.panoptic_head.transformer_decoder.num_layers=3'),
+    MASK2FORMER: tuple(f'model.decode_head.{option}' for option in SMALL_QUERIES),
+    **dict.fromkeys((INSTANCE, PANOPTIC), tuple(f'model.panoptic_head.{option}' for option in SMALL_QUERIES)),
 }  # fmt: skip
 SMALL_MODEL[PANOPTIC] = (
     *SMALL_MODEL[INSTANCE],
@@ -88,7 +93,7 @@ def check(
     work_dir = checkpoint.parent / f'test{len(list(checkpoint.parent.glob("test*")))}'
     tool(
         user, 'test.py', config, str(checkpoint), '--work-dir', str(work_dir), *arguments, '--cfg-options',
-        *SMALL_MODEL.get(config, ()), *options,
+        *SMALL_MODEL.get(config, ()), *NO_WORKERS, *options,
     )  # fmt: skip
     return {name: value for name, value in metrics_of_test(work_dir).items() if 'time' not in name}
 

@@ -22,6 +22,7 @@ from bioattn_mm.run_config.model_check import state_dict_of
 from ..conftest import NUM_VAL
 from ..needs import needs
 from .running import ROOT, InProcess, metrics_of_test, run_forked, scalars
+from .small_images import NO_WORKERS
 
 CONFIG = str(ROOT / 'tests/tools/upernet_narrow.py')
 
@@ -90,7 +91,8 @@ def test_multi_scale_and_flip(workplace: Path, trained: Path, tool: InProcess) -
 @pytest.mark.usefixtures('bfloat16_anywhere')
 def test_mixed_precision(workplace: Path, trained: Path, tool: InProcess) -> None:
     arguments = 'test.py', CONFIG, 'trained/iter_60.pth', '--mini'
-    few = ('--cfg-options', 'test_dataloader.dataset.indices=5')  # processors without bfloat16 take long
+    # Processors without bfloat16 take long.
+    few = ('--cfg-options', 'test_dataloader.dataset.indices=5', 'test_dataloader.dataset.pipeline.1.scale=(160,96)')
     tool(workplace, *arguments, '--work-dir', 'few', *few)
     outputs = set()
     with register_module_forward_hook(lambda module, _, output: outputs.add(getattr(output, 'dtype', None))):
@@ -152,9 +154,10 @@ def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, tr
 def test_a_detection_config_runs_through_the_same_tools(workplace: Path, tool: InProcess) -> None:
     config = str(ROOT / 'tests/tools/mask_rcnn_small.py')
     small = 'test_dataloader.dataset.pipeline.1.scale=(160,120)'
+    as_small = (small.replace('test', 'val'), 'train_dataloader.dataset.pipeline.2.scale=(160,120)')
     tool(
         workplace, 'train.py', config, '--mini', '--work-dir', 'detector',
-        '--cfg-options', 'train_cfg.max_iters=60', 'train_cfg.val_interval=60', small.replace('test', 'val'),
+        '--cfg-options', 'train_cfg.max_iters=60', 'train_cfg.val_interval=60', *as_small,
     )  # fmt: skip
     losses = [line['loss'] for line in scalars(workplace / 'detector') if 'loss' in line]
     assert losses[-1] < 0.7 * losses[0]
@@ -163,6 +166,7 @@ def test_a_detection_config_runs_through_the_same_tools(workplace: Path, tool: I
     tool(
         workplace, 'test.py', config, 'detector/iter_60.pth', '--mini',
         '--work-dir', 'detector/tested', '--show-dir', 'boxes', '--out', 'boxes.pkl', '--cfg-options', small,
+        *NO_WORKERS,
     )  # fmt: skip
     tested = metrics_of_test(workplace / 'detector/tested')
     for name in ('coco/bbox_mAP', 'coco/segm_mAP', 'coco/bbox_mAP_50'):
@@ -172,6 +176,7 @@ def test_a_detection_config_runs_through_the_same_tools(workplace: Path, tool: I
     tool(
         workplace, 'test.py', config, 'detector/iter_60.pth', '--mini', '--amp', 'bfloat16', '--work-dir',
         'detector/mixed', '--out', 'mixed_detections', '--format', 'coco', 'voc', '--cfg-options', small,
+        *NO_WORKERS,
     )  # fmt: skip
     mixed = metrics_of_test(workplace / 'detector/mixed')
     assert mixed['coco/bbox_mAP_50'] == pytest.approx(tested['coco/bbox_mAP_50'], abs=0.02)
@@ -354,7 +359,7 @@ BAD_TEST = {
     'checkpoint of another variant': (
         [TINY, 'trained/iter_60.pth', '--mini'],
         r'error: trained/iter_60.pth is not a checkpoint of this model; \d+ of another shape: '
-        r'backbone.stages.0.patch_embed.proj.weight \(file \(48, 3, 7, 7\), model \(72, 3, 7, 7\)\)',
+        r'backbone.stages.0.patch_embed.proj.weight \(file \(24, 3, 7, 7\), model \(72, 3, 7, 7\)\)',
     ),
     'variant that does not exist': (
         [

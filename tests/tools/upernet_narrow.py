@@ -1,4 +1,8 @@
-# UperNet with few blocks, and a narrow head, which otherwise takes most of the time.
+# UperNet with few and narrow blocks, and a narrow head, which otherwise takes most of the time.
 _base_ = '../../configs/transnext/upernet_micro_ade20k.py'
-arch = dict(_delete_=True, embed_dims=(48, 96, 192, 384), num_heads=(2, 4, 8, 16), depths=(1, 1, 1, 1))
-model = dict(backbone=dict(arch=arch), decode_head=dict(channels=96), auxiliary_head=dict(channels=48))
+channels = (24, 48, 96, 192)
+model = dict(
+    backbone=dict(arch=dict(_delete_=True, embed_dims=channels, num_heads=(1, 2, 4, 8), depths=(1, 1, 1, 1))),
+    decode_head=dict(in_channels=channels, channels=96),
+    auxiliary_head=dict(in_channels=channels[2], channels=48),
+)

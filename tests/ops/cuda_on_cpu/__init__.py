@@ -40,7 +40,8 @@ class CUDAOnCPU:
 
     Args:
         name: Of the library and of its operators, `torch.ops.<name>`.
-        folder: Where it is compiled, or was by another process of the tests.
+        folder: Where it is compiled, or was by another process of the tests; one for all libraries, which have the
+            emulation itself in common.
         sources: CUDA files, which are checked, and C++ files of operators; by default all kernels of the package.
         capability: Compute capability to compile for, times 100: 800 for 8.0 and later, 750, or 0 for earlier ones.
     """
@@ -80,9 +81,6 @@ def compile_library(library: Path, sources: Sequence[Path], capability: int) -> 
     """Compile sources and the emulation itself into a library, whose operators have its name."""
     folder, name, compiler = library.parent, library.stem, os.environ.get('CXX', 'g++')
     translated = folder / 'csrc'
-    shutil.copytree(CSRC, translated, dirs_exist_ok=True)
-    for header in translated.rglob('*.cuh'):
-        header.write_text(with_calls_for_ptx(header.read_text()))
     # Headers of this folder take the place of CUDA's, and of those of `csrc` that have the same name.
     compile_one = [
         *(compiler, '-std=c++17', '-fPIC', '-fno-gnu-unique', f'-I{HERE}', f'-I{translated}'),
@@ -92,16 +90,27 @@ def compile_library(library: Path, sources: Sequence[Path], capability: int) -> 
         f'-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}',
         *(f'-isystem{path}' for path in include_paths()),
     ]
+    own = folder / name
+    own.mkdir(exist_ok=True)
     objects = []
-    for source in (*sources, *(HERE / f'{part}.cpp' for part in ('fibers', 'memory', 'ptx'))):
-        flags = ['-O0' if source.name == 'operators.cpp' else '-O2']
+    with FileLock(f'{translated}.lock'):
+        if not translated.exists():
+            shutil.copytree(CSRC, translated)
+            for header in translated.rglob('*.cuh'):
+                header.write_text(with_calls_for_ptx(header.read_text()))
+        for part in ('fibers', 'memory', 'ptx'):
+            objects.append(str(folder / f'{part}.o'))
+            if not Path(objects[-1]).exists():
+                run([*compile_one, '-O2', '-c', str(HERE / f'{part}.cpp'), '-o', objects[-1]])
+    for source in sources:
+        flags = ['-O0']
         if source.suffix == '.cu':
-            kernels, source = source.read_text(), folder / source.name
+            kernels, source = source.read_text(), own / source.name
             source.write_text(with_calls_for_ptx(kernels))
             flags = [*CHECKED, '-x', 'c++', '-DBIOATTN_SUM_BLOCKS=2']
-        objects.append(str(folder / f'{name}_{source.stem}.o'))
+        objects.append(str(own / f'{source.stem}.o'))
         run([*compile_one, *flags, '-c', str(source), '-o', objects[-1]])
-    libraries, linked = Path(torch.__file__).parent / 'lib', str(folder / f'{name}.linked')
+    libraries, linked = Path(torch.__file__).parent / 'lib', str(own / 'linked')
     link = [compiler, '-shared', '-Wl,-Bsymbolic', *objects, f'-L{libraries}', '-lc10', '-ltorch_cpu', '-ldl']
     run([*link, '-o', linked])
     Path(linked).rename(library)
