@@ -245,11 +245,6 @@ class PeripheralAttention(nn.Module):
     def unnormalised_maps(self, x: Tensor, distance_embedding: DistanceEmbedding, queries: Tensor) -> AttentionMaps:
         """Phi_c, Phi_p and their product Phi_a of some queries, as eq. 3, 5 and 8 define them, for analysis.
 
-        Args:
-            x: As in `attention_maps`.
-            distance_embedding: As in `forward`.
-            queries: As in `attention_maps`.
-
         Returns:
             'content', 'position' and 'attention', float64: no exponential of a usual logit is too large for it.
         """

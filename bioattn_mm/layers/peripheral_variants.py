@@ -32,14 +32,8 @@ class PositionAttention(PeripheralAttention):
     """Attention by position alone, `A = normalize(Phi_p)`: the same weights for every image.
 
     Source: PerViT (Min et al., NeurIPS 2022), table 1, 'Phi_p' without 'Phi_c'. Queries and keys, which nothing would
-    depend on, are not built; the paper does not say whether its own have them.
-
-    Args:
-        embed_dims: As in `PeripheralAttention`; so are the others.
-        num_heads: See there.
-        cache_bytes: See there.
-        position: See there.
-        qkv_bias: Bias of the values.
+    depend on, are not built; the paper does not say whether its own have them. The arguments are those of
+    `PeripheralAttention`; `qkv_bias` is of the values.
     """
 
     def __init__(

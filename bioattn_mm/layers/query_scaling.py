@@ -21,10 +21,6 @@ class CosineQueryWithoutEmbedding(ScaledCosineQuery):
     """Length-scaled cosine similarity without query embedding: `l2norm(q) * softplus(temperature) * log(N)`.
 
     Source: TransNeXt (Shi, CVPR 2024), table 2, steps 6 and 7: eq. 10 and 12 without QE.
-
-    Args:
-        num_heads: As in `ScaledCosineQuery`.
-        head_dims: As in `ScaledCosineQuery`.
     """
 
     def __init__(self, num_heads: int, head_dims: int) -> None:
@@ -39,12 +35,8 @@ class LearnedScaleQuery(ScaledCosineQuery):
     The similarity of Swin Transformer V2. TransNeXt's paper trains no such model: what its table 5 and figure 6 call
     no length scaling is a trained model that keeps the factor log(N) of its training size, `TrainedLengthQuery`.
     Where the scale starts is chosen here: by default where length scaling starts in stage 4 at 224 x 224 pixels, with
-    49 keys, and near where it starts in the other stages, with 58.
-
-    Args:
-        num_heads: As in `ScaledCosineQuery`.
-        head_dims: As in `ScaledCosineQuery`.
-        initial_scale: The scale of each head before training, above 0.
+    49 keys, and near where it starts in the other stages, with 58. `initial_scale` is the scale of each head before
+    training, above 0.
     """
 
     def __init__(self, num_heads: int, head_dims: int, initial_scale: float = math.log(49) / 0.24) -> None:
@@ -70,12 +62,8 @@ class TrainedLengthQuery(ScaledCosineQuery):
 
     Source: TransNeXt (Shi, CVPR 2024), table 5 and figure 6, no length scaling: instead of its own number of keys,
     every query has that of the training size, where nothing changes. Queries at the edge of the image have fewer
-    keys in their window, as in training.
-
-    Args:
-        num_heads: As in `ScaledCosineQuery`.
-        head_dims: As in `ScaledCosineQuery`.
-        num_keys: Number of pooled keys in training; where tokens attend to all tokens, of tokens.
+    keys in their window, as in training. `num_keys` is the number of pooled keys in training; where tokens attend to
+    all tokens, of tokens.
     """
 
     def __init__(self, num_heads: int, head_dims: int, num_keys: int) -> None:

@@ -257,16 +257,7 @@ class IstaReconstructionAttention(SparseReconstructionAttention):
     which is `SparseReconstructionAttention` with Gamma = I and w1 = w2 = 1. The authors' first code (the folder `rvt`
     of github.com/bfshi/VARS) has it with the exact threshold, 3 steps and lambda = 2, the defaults here. With
     `num_steps=0` and `sparsity=0.0` it is the special case of section 3.4, attention with the kernel P P^T: one step
-    and no penalty.
-
-    Args:
-        embed_dims: As in `SparseReconstructionAttention`; so are the others.
-        num_heads: See there.
-        static_grid: See there.
-        num_steps: Number of steps after the first, 0 or more.
-        sparsity: See there.
-        feature_ratio: See there.
-        threshold: See there.
+    and no penalty. The arguments are those of `SparseReconstructionAttention`.
     """
 
     min_steps = 0

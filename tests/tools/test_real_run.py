@@ -50,7 +50,7 @@ SMALL_MODEL = {
     ),
     DINO: ('model.num_queries=50', 'model.encoder.num_layers=2', 'model.decoder.num_layers=2'),
     MASK2FORMER: tuple(f'model.decode_head.{option}' for option in SMALL_QUERIES),
-    **dict.fromkeys((INSTANCE, PANOPTIC), tuple(f'model.panoptic_head.{option}' for option in SMALL_QUERIES)),
+    INSTANCE: tuple(f'model.panoptic_head.{option}' for option in SMALL_QUERIES),
 }  # fmt: skip
 SMALL_MODEL[PANOPTIC] = (
     *SMALL_MODEL[INSTANCE],
