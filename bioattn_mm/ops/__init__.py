@@ -1,10 +1,10 @@
 """Operators: compiled for the CPU and for CUDA where that was possible, and in plain PyTorch everywhere.
 
 The layers of TransNeXt run `cosine_attention`, which is `aggregated_attention` on CUDA, `relative_bias_attention`,
-`gated_convolution`, `gelu_pool`, `log_cpb_table` and, on a GPU, `add_norm` and `gelu_pool_norm`; those of GAB for plain
-ViTs `relative_bias_attention`, those of PerViT `peripheral_attention`. `sliding_window_qk` and `sliding_window_av` are
-public operators to build other attention layers from, like those of `mmcv.ops`; here an ablation of TransNeXt,
-`SlidingWindowAttention`, uses them.
+`gated_convolution`, `gelu_pool`, `log_cpb_table` and, on a GPU, `add_norm` and `gelu_pool_norm`; those of GAB for
+plain ViTs `relative_bias_attention`, those of PerViT `peripheral_attention`. `sliding_window_qk` and
+`sliding_window_av` are public operators to build other attention layers from, like those of `mmcv.ops`; here an
+ablation of TransNeXt, `SlidingWindowAttention`, uses them.
 """
 
 from .add_norm import add_norm, has_add_norm
