@@ -19,6 +19,12 @@ SMALLEST = dict(
 )
 SIZES = ((64, 96), (96, 160), (128, 72))
 every_backbone = pytest.mark.parametrize('name', SMALLEST)
+# What inductor of torch 2.11 does not compile for the CPU, by whether sizes are left open.
+FAILS_IN_INDUCTOR = {
+    ('TransNeXt', True): 'its orders of strides do not compare symbols',
+    ('PerViT', True): 'it fails with symbols for sizes',
+    ('GABSwin', False): 'it writes C++ that is not valid',
+}
 # VARS-SD has the dictionaries of both others.
 PARTS_OF_OTHERS = ('VARS rvt vars_s', 'VARS rvt vars_d')
 
@@ -99,7 +105,9 @@ def test_training(name: str, dynamic: bool) -> None:
 @needs('compiler')
 @every_backbone
 @pytest.mark.parametrize('dynamic', [False, True], ids=['one size', 'all sizes'])
-def test_inductor(name: str, dynamic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inductor(name: str, dynamic: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    if (name, dynamic) in FAILS_IN_INDUCTOR:
+        request.applymarker(pytest.mark.xfail(reason=FAILS_IN_INDUCTOR[name, dynamic], strict=False))
     # Its own random numbers would drop other paths.
     monkeypatch.setattr('torch._inductor.config.fallback_random', True)
     check(smallest(name), 'inductor', dynamic)
