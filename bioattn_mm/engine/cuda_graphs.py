@@ -22,7 +22,6 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_leaves
 
 from ..errors import InputError
-from ..layers.fusing import has_hooks
 from ..ops.constants import capture_of_constants
 from ..registry import HOOKS
 from .compilation import PARTS
@@ -164,6 +163,9 @@ class FeatureGraphs:
 
     def _key(self, images: Tensor) -> Hashable | None:
         """Everything that one graph cannot be used for two values of; None where there can be no graph."""
+        # The layers import timm, which whoever resolves a hook need not wait for.
+        from ..layers.fusing import has_hooks
+
         if has_hooks(*self._modules) or images.requires_grad:
             return None
         kind = images.device.type
