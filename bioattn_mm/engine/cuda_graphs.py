@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..errors import InputError
 from ..ops.constants import capture_of_constants
+from ..ops.whole_layers import has_hooks
 from ..registry import HOOKS
 from .compilation import PARTS
 from .ema import unwrapped
@@ -163,9 +164,6 @@ class FeatureGraphs:
 
     def _key(self, images: Tensor) -> Hashable | None:
         """Everything that one graph cannot be used for two values of; None where there can be no graph."""
-        # The layers import timm, which whoever resolves a hook need not wait for.
-        from ..layers.fusing import has_hooks
-
         if has_hooks(*self._modules) or images.requires_grad:
             return None
         kind = images.device.type

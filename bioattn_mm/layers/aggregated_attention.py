@@ -24,11 +24,12 @@ from ..ops.arguments import autocast_dtype
 from ..ops.chunked_attention import attention_in_chunks
 from ..ops.gelu_pool import average_pool
 from ..ops.portable import is_portable, is_symbol
+from ..ops.whole_layers import has_hooks
 from ..registry import MODELS
 from .arguments import check_window, full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps
 from .building import build_layer, replace_by_zeros
-from .fusing import has_hooks, product_and_bias, products, weights_and_biases
+from .fusing import product_and_bias, products, weights_and_biases
 from .grid import Grid
 from .half_precision import LayerNorm
 from .log_cpb import PositionBias, cell_centres

@@ -1,25 +1,11 @@
-"""When a layer may be computed in parts, inside of kernels that compute more than the layer."""
+"""Layers that are computed in parts, inside of kernels that compute more than the layer."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
-from ..ops.portable import is_portable
-
-
-def has_hooks(*modules: nn.Module) -> bool:
-    """Whether a call of one of some modules is more than its forward pass."""
-    return any(
-        module._forward_pre_hooks or module._forward_hooks or module._backward_hooks or module._backward_pre_hooks
-        for module in modules
-    )
-
-
-def launches_take_time(x: Tensor) -> bool:
-    """Whether launches that can be left out are worth it: not on the CPU, nor in a graph that is traced."""
-    is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or is_portable()
-    return x.device.type != 'cpu' and not is_traced
+from ..ops.whole_layers import has_hooks, launches_take_time
 
 
 def product_and_bias(linear: nn.Module, x: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -83,7 +69,7 @@ class Products(torch.autograd.Function):
                 continue
             gradient = gradient.flatten(0, -2)
             if needs_x:
-                # In place, as a GPU would copy the sum first.
+                # The sum is changed in place, because a GPU would copy it first.
                 of_x = gradient @ weight if of_x is None else of_x.addmm_(gradient, weight)
             if needed[place]:
                 of_weights[place] = gradient.T @ tokens

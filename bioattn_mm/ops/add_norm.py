@@ -7,6 +7,7 @@ from torch import Tensor
 from .arguments import check_fits
 from .backends import available_backends, choose_backend
 from .registration import differentiable
+from .whole_layers import launches_take_time
 
 # The most channels of the CUDA kernels: of their sums over the tokens, shared memory has to hold those of a warp.
 MAX_CHANNELS = 4096
@@ -70,7 +71,7 @@ def has_add_norm(x: Tensor) -> bool:
 
     A compiler makes one of the formula by itself, so that layers need not call the operator for that.
     """
-    if x.device.type == 'cpu' or torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if not launches_take_time(x):
         return False
     return available_backends(x.device)[0] != 'reference' and why_not_norm(x, 'add_norm') is None
 

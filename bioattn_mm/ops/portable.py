@@ -28,6 +28,11 @@ def is_portable() -> bool:
     return _is_portable
 
 
+def is_traced() -> bool:
+    """Whether a graph is made, by torch.compile, torch.export or torch.jit."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
 def is_exported() -> bool:
     """Whether a graph is made, in which sizes may be symbols: no loop depends on them."""
     return _is_portable or torch.compiler.is_exporting()

@@ -19,7 +19,7 @@ SMALLEST = dict(
 )
 SIZES = ((64, 96), (96, 160), (128, 72))
 every_backbone = pytest.mark.parametrize('name', SMALLEST)
-# What inductor of torch 2.11 does not compile for the CPU, by whether sizes are left open.
+# Inductor of torch 2.11 does not compile these for the CPU; the second is whether sizes are left open.
 FAILS_IN_INDUCTOR = {
     ('TransNeXt', True): 'its orders of strides do not compare symbols',
     ('PerViT', True): 'it fails with symbols for sizes',

@@ -153,7 +153,7 @@ def test_position_bias_is_one_operator_in_each_direction(launches: SimpleNamespa
 
 @needs_library
 def test_a_step(launches: SimpleNamespace) -> None:
-    # Of the depths of TransNeXt-T; the number of channels does not matter.
+    # The model has the depths of TransNeXt-T; the number of channels does not matter.
     arch = dict(embed_dims=(24, 24, 24, 24), num_heads=(3, 3, 3, 3), depths=(2, 2, 15, 2))
     counts = launches.count_step(TransNeXt(arch, drop_path_rate=0.3))
     forward, backward = counts['forward'].launches, counts['backward'].launches

@@ -8,11 +8,11 @@ from timm.layers import DropPath, PatchEmbed, trunc_normal_
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ...layers.fusing import has_hooks
 from ...layers.half_precision import LayerNorm
 from ...ops import add_norm, has_add_norm
 from ...ops.arguments import autocast_dtype
 from ...ops.constants import cached_constant
+from ...ops.whole_layers import has_hooks
 
 
 class Block(nn.Module):
