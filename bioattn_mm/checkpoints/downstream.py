@@ -10,10 +10,10 @@ import functools
 import re
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..on_meta import on_meta
 from .files import dataset_meta_of, find_weights_key, first_of
 from .loading import check_fit, match_backbone
 
@@ -180,7 +180,7 @@ def _match_variant(
     """Return the variant that fits best: its name, its own state dict, the weights under its names, unknown names."""
     matches = {}
     for variant in backbone_type.arch_settings:
-        with torch.device('meta'):  # names and shapes, without memory for the values
+        with on_meta():
             own = backbone_type(arch=variant).state_dict()
         matches[variant] = own, *match_backbone(backbone_type.release, state_dict, own)
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-import torch
 from mmengine.config import Config
 from torch import nn
 
 from ..errors import InputError
+from ..on_meta import on_meta
 from ..registry import MODELS
 
 # What may be named in place of a config, with a backbone.
@@ -85,7 +85,7 @@ def fit_to_backbone(config: Config) -> nn.Module | None:
 
     def build(**options) -> nn.Module:
         backbone.update(options)
-        with torch.device('meta'):
+        with on_meta():
             return MODELS.build({**backbone, 'init_cfg': None})
 
     built = build()

@@ -5,33 +5,12 @@ import inspect
 import traceback
 from pathlib import Path
 
-import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from ..errors import InputError
-
-# The methods that initial weights are drawn with, which change nothing but values.
-INITIALISE = {'add_', 'clamp_', 'div_', 'erfinv_', 'fill_', 'mul_', 'normal_', 'sub_', 'uniform_', 'zero_'}
-
-
-class OnMeta(TorchFunctionMode):
-    """Within `torch.device('meta')`: `torch.linspace` gives numbers, and tensors without values are not initialised.
-
-    Models read their rates of stochastic depth out of `torch.linspace` while they are built; mmdet's Swin and
-    mmpretrain's ConvNeXt do. PyTorch would take most of the time of building a model to initialise nothing.
-    """
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if function is torch.linspace:
-            kwargs.setdefault('device', 'cpu')
-        tensor = args[0] if args else kwargs.get('tensor')
-        if getattr(function, '__name__', '') in INITIALISE and isinstance(tensor, Tensor) and tensor.is_meta:
-            return tensor
-        return function(*args, **kwargs)
+from ..on_meta import on_meta
 
 
 def state_dict_of(config: Config) -> dict[str, Tensor]:
@@ -47,7 +26,7 @@ def model_of(config: Config) -> nn.Module:
     """
     init_default_scope(config.default_scope)
     try:
-        with torch.device('meta'), OnMeta():
+        with on_meta():
             # mmdet changes the config of a model that it builds.
             return MODELS.build(copy.deepcopy(config.model))
     except InputError:

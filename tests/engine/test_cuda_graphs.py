@@ -322,9 +322,9 @@ def test_tools(workplace: Path, tool: InProcess) -> None:
     assert re.search(r'CUDA graphs: 1, which ran [1-9]\d*% of \d+ passes', log.read_text())
 
     # From the checkpoint in the middle, the same steps again.
-    (workplace / 'resumed').mkdir()
-    checkpoint = shutil.copy(workplace / f'graphs/iter_{STEPS // 2}.pth', workplace / 'resumed')
-    again = losses('resumed', '--cuda-graphs', '1', '--resume', checkpoint)
+    (workplace / 'graphs_resumed').mkdir()
+    checkpoint = shutil.copy(workplace / f'graphs/iter_{STEPS // 2}.pth', workplace / 'graphs_resumed')
+    again = losses('graphs_resumed', '--cuda-graphs', '1', '--resume', checkpoint)
     assert again == pytest.approx(expected[STEPS // 2 :], rel=1e-4)
 
     output = tool(workplace, 'test.py', ROOT / CONFIGS['mask_rcnn'], checkpoint, '--mini', '--cuda-graphs')

@@ -8,6 +8,7 @@ import torch
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, init_default_scope
 
+from bioattn_mm.on_meta import on_meta
 from bioattn_mm.run_config.config import load_config
 from tests.docs.blocks import Block, read_blocks
 from tests.hosts.inputs import inputs_for
@@ -78,7 +79,7 @@ def test_another_variant(root: Path, tmp_path: Path) -> None:
     text = block.text.replace("'./", f"'{folder}/").replace("'../", f"'{folder.parent}/")
     (tmp_path / 'variant.py').write_text(text)
     config = load_config(str(tmp_path / 'variant.py'))
-    with torch.device('meta'):
+    with on_meta():
         backbone = MODELS.build({**config.model.backbone, 'init_cfg': None})
     assert backbone.out_channels == (config.model.neck.in_channels,)
     assert config.model.neck.type == 'bioattn_mm.SimpleFeaturePyramid' and config.model.type == 'MaskRCNN'

@@ -6,6 +6,7 @@ import torch
 
 from bioattn_mm.errors import InputError
 from bioattn_mm.models import ConViT
+from bioattn_mm.on_meta import on_meta
 from tests import parity
 
 SMALL = dict(embed_dims=8, num_layers=12, num_heads=2)
@@ -33,7 +34,7 @@ def test_matches_the_recorded_features(name: str, tmp_path) -> None:
 @pytest.mark.parametrize('variant', ['tiny', 'small'])
 def test_parameters_are_those_of_the_release(variant: str) -> None:
     released = parity.released_state_dict(f'convit_{variant}')
-    with torch.device('meta'):
+    with on_meta():
         backbone = ConViT(variant)
     classifier = released['head.weight'].numel() + released['head.bias'].numel()
     assert sum(p.numel() for p in backbone.parameters()) == sum(v.numel() for v in released.values()) - classifier
@@ -43,7 +44,7 @@ def test_parameters_are_those_of_the_release(variant: str) -> None:
     ('variant', 'millions'), [('tiny-plus', '10'), ('small-plus', '48'), ('base-plus', '152'), ('base', '86.5')]
 )
 def test_size_is_the_one_of_the_paper(variant: str, millions: str) -> None:
-    with torch.device('meta'):
+    with on_meta():
         backbone = ConViT(variant)
     channels = backbone.out_channels[0]
     parameters = sum(p.numel() for p in backbone.parameters()) + 1000 * (channels + 1)  # with the classifier

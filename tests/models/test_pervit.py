@@ -9,6 +9,7 @@ from timm.models import VisionTransformer
 
 from bioattn_mm.layers import record_attention
 from bioattn_mm.models import PerViT
+from bioattn_mm.on_meta import on_meta
 from tests import parity
 
 SMALL = dict(embed_dims=(4, 8, 8, 12), depths=(2, 2, 6, 2), stem_channels=(4, 4, 4), num_heads=2)
@@ -72,7 +73,7 @@ def test_parameters_are_those_of_the_release(variant: str) -> None:
         for name, shape in manifest.items()
         if not name.startswith('head.') and 'running_' not in name and 'num_batches' not in name
     )
-    with torch.device('meta'):
+    with on_meta():
         backbone = PerViT(variant, position_init='random')
     assert sum(parameter.numel() for parameter in backbone.parameters()) == released
 

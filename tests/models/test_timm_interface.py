@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import bioattn_mm
 from bioattn_mm.checkpoints import load_backbone
 from bioattn_mm.errors import InputError
-from bioattn_mm.run_config.model_check import OnMeta
+from bioattn_mm.on_meta import on_meta
 from bioattn_mm.timm_models.models import BACKBONES
 from bioattn_mm.timm_models.timm_registry import MODELS
 
@@ -60,7 +60,7 @@ def images(name: str, batch: int = 1, channels: int = 3) -> Tensor:
 
 @pytest.mark.parametrize('name', MODELS)
 def test_configuration_of_every_name(name: str) -> None:
-    with torch.device('meta'), OnMeta():
+    with on_meta():
         model = timm.create_model(name, num_classes=42, in_chans=5)
     state_dict, cfg = model.state_dict(), model.default_cfg
     assert state_dict[cfg['first_conv'] + '.weight'].shape[1] == 5

@@ -8,7 +8,7 @@ from bioattn_mm.layers.attention_maps import whole_attention
 from bioattn_mm.layers.layout import as_map
 from bioattn_mm.layers.recording import record_attention
 from bioattn_mm.models import TransNeXt
-from bioattn_mm.run_config.model_check import OnMeta
+from bioattn_mm.on_meta import on_meta
 from tests import parity
 
 SMALL = dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 2, 1))
@@ -43,7 +43,7 @@ def test_matches_the_recorded_features(name: str, tmp_path) -> None:
 def test_parameters_are_those_of_the_release(variant: str) -> None:
     released = parity.released_state_dict(f'transnext_{variant.replace("-aaaa", "_AAAA")}')
     released = {name: value for name, value in released.items() if not name.startswith('head.')}
-    with torch.device('meta'), OnMeta():
+    with on_meta():
         backbone = TransNeXt(variant)
     assert sum(p.numel() for p in backbone.parameters()) == sum(value.numel() for value in released.values())
 
@@ -90,7 +90,7 @@ def test_pooled_grids_of_aggregated_attention_in_all_stages() -> None:
 
 def test_unit_of_the_coordinates_is_the_size_of_the_release() -> None:
     def grids(**options) -> list[tuple[int, int]]:
-        with torch.device('meta'):
+        with on_meta():
             backbone = TransNeXt(**options)
         return [stage.blocks[0].attn.position_bias.pretrain_grid for stage in backbone.stages]
 
@@ -101,7 +101,7 @@ def test_unit_of_the_coordinates_is_the_size_of_the_release() -> None:
 
 def test_interpolation_starts_from_the_grid_of_a_classifier() -> None:
     def grids(**options) -> list[tuple]:
-        with torch.device('meta'):
+        with on_meta():
             backbone = TransNeXt(bias_mode='interpolate', **options)
         biases = [stage.blocks[0].attn.position_bias for stage in backbone.stages]
         return [(bias.train_grid[0], bias.train_pooled_grid[0]) for bias in biases]

@@ -6,7 +6,7 @@ import torch
 
 from bioattn_mm.errors import InputError
 from bioattn_mm.models import VARS
-from bioattn_mm.run_config.model_check import OnMeta
+from bioattn_mm.on_meta import on_meta
 from tests import parity
 
 MANIFESTS = sorted(path.stem.removeprefix('manifest_') for path in parity.FOLDER.glob('manifest_vars_*.json'))
@@ -59,7 +59,7 @@ def test_step_bounds_of_the_convolution_are_the_recorded_ones(tmp_path) -> None:
 def test_every_weight_of_the_release_is_used(manifest: str, tmp_path) -> None:
     arch, attention = manifest.removeprefix('vars_').replace('rvt_', 'rvt-').split('_', 1)
     state_dict = parity.released_state_dict(manifest)
-    with torch.device('meta'), OnMeta():
+    with on_meta():
         backbone = VARS(arch, ATTENTIONS[attention])
     own = {name: value.numel() for name, value in backbone.state_dict().items()}
     theirs = {VARS.release.rename(name): value.numel() for name, value in state_dict.items()}
@@ -76,7 +76,7 @@ def test_every_weight_of_the_release_is_used(manifest: str, tmp_path) -> None:
 )
 def test_size_is_the_one_of_the_paper(arch: str, millions: float) -> None:
     """With the classifier and, as the paper counts, the fixed random projections."""
-    with torch.device('meta'):
+    with on_meta():
         backbone = VARS(arch, 'vars_sd')
     channels = backbone.out_channels[-1]
     fixed = sum(buffer.numel() for name, buffer in backbone.named_buffers() if name.endswith('projection'))
@@ -86,7 +86,7 @@ def test_size_is_the_one_of_the_paper(arch: str, millions: float) -> None:
 
 @pytest.mark.parametrize(('arch', 'millions'), [('rvt-tiny', '9.2'), ('deit-tiny', '6.8')])
 def test_with_three_kernels_the_size_is_the_one_of_the_paper(arch: str, millions: str) -> None:
-    with torch.device('meta'):
+    with on_meta():
         backbone = VARS(arch, 'vars_s', num_kernels=3, out_indices=(11,), out_type='avg_featmap')
     parameters = sum(p.numel() for p in backbone.parameters()) + 1000 * (backbone.out_channels[-1] + 1)
     assert f'{parameters / 1e6:.1f}' == millions

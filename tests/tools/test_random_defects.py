@@ -23,8 +23,8 @@ from ..defects import Case, coco_case, mask_case
 from .running import ROOT
 
 # Of each kind; CONTRIBUTING.md says how to run more.
-NUM_CASES = int(os.environ.get('BIOATTN_NUM_DEFECTS', '80')) // 2
-GROUPS = 8  # so that parallel workers share them
+NUM_CASES = int(os.environ.get('BIOATTN_NUM_DEFECTS', '24')) // 2
+GROUPS = 3  # so that parallel workers share them
 # What is said of data without a defect begins so.
 USUAL = ('3 classes: ', 'train: ', 'val: ')
 LOADERS = ('train_dataloader', 'val_dataloader')
