@@ -269,13 +269,13 @@ class AggregatedAttention(nn.Module):
         """Queries, keys with values, and those of pooled tokens, by weights and biases in the dtype of `x`."""
         norm, (weight, bias) = self.pool_norm, pairs[2]
         if type(norm) is LayerNorm and not has_hooks(norm) and has_gelu_pool_norm(x, pooled_grid):
-            query, key_value, to_pool = products(x, [*pairs[:2], (weight, None)])
-            weights = (tensor.to(x.dtype) for tensor in (norm.weight, norm.bias))
-            pooled = gelu_pool_norm(to_pool, bias, *weights, pooled_grid, norm.eps)
+            query, key_value, to_pool, *weights = products(x, [*pairs[:2], (weight, None)])
+            of_norm = (tensor.to(x.dtype) for tensor in (norm.weight, norm.bias))
+            pooled = gelu_pool_norm(to_pool, bias, *of_norm, pooled_grid, norm.eps)
         else:
-            query, key_value, to_pool = products(x, pairs)
+            query, key_value, to_pool, *weights = products(x, pairs)
             pooled = norm(gelu_pool(to_pool, pooled_grid))
-        return query, key_value, F.linear(pooled, *pairs[1])
+        return query, key_value, F.linear(pooled, weights[1], pairs[1][1])
 
     def bias_of_window(self) -> Tensor:
         """Bias of the tokens of a window, (heads, k * k): learned here, unless the position bias has its own."""
