@@ -87,8 +87,9 @@ def _check(
             raise ValueError(f'{name} must be coordinates along one axis, got shape {tuple(coordinates.shape)}')
         if coordinates.requires_grad:
             raise ValueError(f'{name} requires a gradient, and coordinates have none: pass {name}.detach()')
-    if weight.dim() not in (2, 3):
-        raise ValueError(f'weight must be (heads, hidden) or (MLPs, heads, hidden), got shape {tuple(weight.shape)}')
+    if weight.dim() not in (2, 3) or (weight.dim() == 3 and len(weight) == 0):
+        expected = '(heads, hidden), or (MLPs, heads, hidden) of one MLP or more'
+        raise ValueError(f'weight must be {expected}, got shape {tuple(weight.shape)}')
     *mlps, heads, hidden = weight.shape
     check_fits('horizontal', horizontal, tuple(horizontal.shape), 'vertical', vertical, vertical.dtype)
     check_fits('weight', weight, tuple(weight.shape), 'vertical', vertical, vertical.dtype)

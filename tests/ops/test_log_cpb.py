@@ -103,7 +103,7 @@ SIZES = [
     dict(rows=1, columns=1, hidden=1, heads=1),
     dict(columns=64, hidden=130, heads=9),
     dict(rows=70, columns=3, hidden=33, heads=4),  # more rows than columns
-    dict(rows=9, hidden=33, heads=5, mlps=(3,)),
+    dict(rows=9, hidden=33, heads=5, mlps=3),
 ]
 
 
@@ -169,7 +169,7 @@ def test_memory_layout_does_not_matter(operator: Operator) -> None:
         (1, torch.zeros(37, requires_grad=True), r'horizontal requires a gradient.* pass horizontal.detach\(\)'),
         (2, torch.zeros(10, 3), r'hidden_weight must have shape \(10, 2\) to fit weight \(3, 10\), got \(10, 3\)'),
         (3, torch.zeros(9), r'hidden_bias must have shape \(10,\)'),
-        (4, torch.zeros(30), r'weight must be \(heads, hidden\) or .*, got shape \(30,\)'),
+        (4, torch.zeros(30), r'weight must be \(heads, hidden\), or .*, got shape \(30,\)'),
         (4, torch.zeros(3, 10).double(), 'weight must be torch.float32 to fit vertical'),
         (5, torch.zeros(3, device='meta'), 'bias is on meta'),
     ],
