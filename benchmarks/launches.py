@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
+from importlib import import_module
 from unittest.mock import patch
 
 import torch
@@ -28,11 +29,15 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from bioattn_mm.layers import aggregated_attention, fusing, half_precision
+from bioattn_mm.layers import aggregated_attention as layers
+from bioattn_mm.layers import fusing, half_precision
 from bioattn_mm.models import VARS, ConViT, GABViT, PerViT, TransNeXt
 from bioattn_mm.models.backbones import blocks
 from bioattn_mm.ops import backends
-from bioattn_mm.ops.registration import OPERATORS, differentiable
+from bioattn_mm.ops.registration import OPERATORS
+
+# The modules: their names in the subpackage are those of the operators.
+add_norm, gelu_pool = (import_module(f'bioattn_mm.ops.{name}') for name in ('add_norm', 'gelu_pool'))
 
 DEVICE = 'meta'
 WITHOUT_LAUNCH = {
@@ -173,23 +178,6 @@ def as_on_a_gpu(formulas: bool) -> Iterator[None]:
 def as_a_gpu_trains() -> Iterator[None]:
     """Layers on CPU tensors take the path of a GPU in mixed precision, where it is another one."""
 
-    def add_norm(
-        x: Tensor,
-        branch: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        eps: float,
-        factor: Tensor | None,
-        branch_bias: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        output, total, *_ = differentiable('add_norm', x, branch, branch_bias, factor, weight, bias, eps)
-        return total, output
-
-    def gelu_pool_norm(
-        x: Tensor, x_bias: Tensor, weight: Tensor, bias: Tensor, grid: tuple[int, int], eps: float
-    ) -> Tensor:
-        return differentiable('gelu_pool_norm', x, x_bias, weight, bias, *grid, eps)[0]
-
     def attention(query: Tensor, *_: object, **__: object) -> tuple[Tensor, ...]:
         numbers = (query.new_empty(size) for size in (query.shape[:3], (), ()))
         return torch.empty_like(query), *numbers
@@ -210,17 +198,14 @@ def as_a_gpu_trains() -> Iterator[None]:
         with ExitStack() as patches:
             for module, name, value in (
                 (half_precision, 'takes_bfloat16', torch.is_autocast_enabled),
-                (fusing, 'launches_take_time', lambda x: True),
-                (blocks, 'has_add_norm', lambda x: True),
-                (blocks, 'add_norm', add_norm),
                 (F, 'scaled_dot_product_attention', fused_attention),
-                (aggregated_attention, 'has_gelu_pool_norm', lambda x, grid: True),
-                (aggregated_attention, 'gelu_pool_norm', gelu_pool_norm),
-                (
-                    aggregated_attention,
-                    'relative_bias_attention',
-                    partial(aggregated_attention.relative_bias_attention, backend='reference'),
-                ),
+                (fusing, 'launches_take_time', lambda x: True),
+                (add_norm, 'launches_take_time', lambda x: True),
+                (add_norm, 'why_not_norm', lambda x, name: None),
+                (gelu_pool, 'why_not_norm', lambda x, name: None),
+                (blocks, 'add_norm', partial(blocks.add_norm, backend='cpu')),
+                (layers, 'gelu_pool_norm', partial(layers.gelu_pool_norm, backend='cpu')),
+                (layers, 'relative_bias_attention', partial(layers.relative_bias_attention, backend='reference')),
             ):
                 patches.enter_context(patch.object(module, name, value))
             yield

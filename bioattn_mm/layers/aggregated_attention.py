@@ -4,6 +4,7 @@ Its variant A-A-A-A has aggregated attention in all stages.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +33,8 @@ from .building import build_layer, replace_by_zeros
 from .fusing import product_and_bias, products, weights_and_biases
 from .grid import Grid
 from .half_precision import LayerNorm
-from .log_cpb import PositionBias, cell_centres
+from .log_cpb import LogCPB, PositionBias, cell_centres
+from .size_cache import SizeCache
 
 
 @MODELS.register_module()
@@ -53,42 +55,43 @@ class ScaledCosineQuery(nn.Module):
         self.temperature = nn.Parameter(torch.full((num_heads, 1), math.log(math.expm1(1 / 0.24))))
         self.query_embedding = nn.Parameter(trunc_normal_(torch.empty(num_heads, head_dims), std=0.02))
 
-    def forward(self, query: Tensor, log_length: Tensor | float) -> Tensor:
+    def forward(self, query: Tensor, log_length: Tensor | float, scale: Tensor | None = None) -> Tensor:
         """Normalise and scale queries.
 
         Args:
             query: (..., heads, d).
             log_length: Natural logarithm of the number of keys of each query, broadcastable to `query`.
+            scale: `softplus(temperature)`, where it is known.
 
         Returns:
             The shape of `query`.
         """
-        return (unit_vectors(query) + self.query_embedding) * (F.softplus(self.temperature) * log_length)
+        scale = F.softplus(self.temperature) if scale is None else scale
+        return (unit_vectors(query) + self.query_embedding) * (scale * log_length)
 
     def key(self, key: Tensor) -> Tensor:
         """Normalise keys, (..., d)."""
         return unit_vectors(key)
 
-    def attend(self, projections: dict[str, Tensor]) -> Tensor:
+    def attend(self, projections: dict[str, Tensor], scale: Tensor | None = None) -> Tensor:
         """Aggregated attention with this similarity.
 
         Args:
             projections: The arguments of `cosine_attention` but `scale` and `query_embedding`.
+            scale: As in `forward`.
 
         Returns:
             (B, H, W, heads, d).
         """
-        return cosine_attention(**projections, **self._scaling())
+        return cosine_attention(**projections, **self._scaling(scale))
 
     def logit_factors(self, projections: dict[str, Tensor]) -> AggregatedAttentionInputs:
         """Scaled queries, normalised keys and what else `aggregated_attention` takes; arguments as in `attend`."""
         return CosineAttentionInputs(**projections, **self._scaling()).normalised()
 
-    def _scaling(self) -> dict[str, Tensor]:
-        return dict(
-            scale=F.softplus(full_precision(self.temperature)).flatten(),
-            query_embedding=full_precision(self.query_embedding),
-        )
+    def _scaling(self, scale: Tensor | None = None) -> dict[str, Tensor]:
+        scale = F.softplus(full_precision(self.temperature)) if scale is None else scale
+        return dict(scale=scale.flatten(), query_embedding=full_precision(self.query_embedding))
 
 
 DEFAULT_SCALE = dict(type=ScaledCosineQuery)
@@ -154,12 +157,13 @@ class AggregatedAttention(nn.Module):
         """(B, H, W, C) to (B, H, W, C)."""
         return self.proj(self._attend(x))
 
-    def without_last_bias(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The same without the bias of its last layer, and that bias."""
-        return product_and_bias(self.proj, self._attend(x))
+    def without_last_bias(self, x: Tensor, *of_parameters: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The same without the bias of its last layer, and that bias; it takes what `computed_together` gives."""
+        return product_and_bias(self.proj, self._attend(x, *of_parameters))
 
-    def _attend(self, x: Tensor) -> Tensor:
-        return self.scale.attend(self._projections(x)).flatten(-2)
+    def _attend(self, x: Tensor, *of_parameters: Tensor) -> Tensor:
+        table, scale = of_parameters[:1], of_parameters[1:]
+        return self.scale.attend(self._projections(x, *table), *scale).flatten(-2)
 
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
         """Weights of some queries, for analysis.
@@ -237,7 +241,7 @@ class AggregatedAttention(nn.Module):
         query = self.scale(query, log_length) - self.scale(torch.zeros_like(query), log_length)
         return torch.einsum('bqnd,bknd->bnqk', query, key).softmax(-1)
 
-    def _projections(self, x: Tensor) -> dict[str, Tensor]:
+    def _projections(self, x: Tensor, *table: Tensor) -> dict[str, Tensor]:
         """The arguments of the operator `cosine_attention` but those of the scale."""
         grid = tuple(x.shape[1:3])
         pooled_grid = self.pooled_grid(grid)
@@ -248,7 +252,7 @@ class AggregatedAttention(nn.Module):
             pooled = self.kv(pool_tokens(x, self.pool_proj, self.pool_norm, pooled_grid))
         else:
             query, key_value, pooled = self._project(x, pairs, pooled_grid)
-        pooled_bias, pooled_bias_rows, pooled_bias_columns = self.position_bias.table(grid, pooled_grid)
+        pooled_bias, pooled_bias_rows, pooled_bias_columns = self.position_bias.table(grid, pooled_grid, *table)
         return dict(
             query=query.unflatten(-1, (self.num_heads, -1)),
             key_value=key_value.unflatten(-1, (2, self.num_heads, -1)),
@@ -265,13 +269,13 @@ class AggregatedAttention(nn.Module):
         """Queries, keys with values, and those of pooled tokens, by weights and biases in the dtype of `x`."""
         norm, (weight, bias) = self.pool_norm, pairs[2]
         if type(norm) is LayerNorm and not has_hooks(norm) and has_gelu_pool_norm(x, pooled_grid):
-            query, key_value, to_pool = products(x, [*pairs[:2], (weight, None)])
-            weights = (tensor.to(x.dtype) for tensor in (norm.weight, norm.bias))
-            pooled = gelu_pool_norm(to_pool, bias, *weights, pooled_grid, norm.eps)
+            query, key_value, to_pool, *weights = products(x, [*pairs[:2], (weight, None)])
+            of_norm = (tensor.to(x.dtype) for tensor in (norm.weight, norm.bias))
+            pooled = gelu_pool_norm(to_pool, bias, *of_norm, pooled_grid, norm.eps)
         else:
-            query, key_value, to_pool = products(x, pairs)
+            query, key_value, to_pool, *weights = products(x, pairs)
             pooled = norm(gelu_pool(to_pool, pooled_grid))
-        return query, key_value, F.linear(pooled, *pairs[1])
+        return query, key_value, F.linear(pooled, weights[1], pairs[1][1])
 
     def bias_of_window(self) -> Tensor:
         """Bias of the tokens of a window, (heads, k * k): learned here, unless the position bias has its own."""
@@ -358,14 +362,15 @@ class LengthScaledAttention(nn.Module):
         """(B, H, W, C) to (B, H, W, C)."""
         return self.proj(self._attend(x))
 
-    def without_last_bias(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The same without the bias of its last layer, and that bias."""
-        return product_and_bias(self.proj, self._attend(x))
+    def without_last_bias(self, x: Tensor, *of_parameters: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The same without the bias of its last layer, and that bias; it takes what `computed_together` gives."""
+        return product_and_bias(self.proj, self._attend(x, *of_parameters))
 
-    def _attend(self, x: Tensor) -> Tensor:
+    def _attend(self, x: Tensor, *of_parameters: Tensor) -> Tensor:
+        table, scale = of_parameters[:1], of_parameters[1:]
         grid = tuple(x.shape[1:3])
-        query, key, value = self._query_key_value(x)
-        bias = self.position_bias.of_offsets(grid)
+        query, key, value = self._query_key_value(x, *scale)
+        bias = table[0] if table else self.position_bias.of_offsets(grid)
         if bias is None:
             output = attention_in_chunks(query, key, value, self.position_bias.resized_rows(grid), scale=1.0)
         else:
@@ -381,10 +386,44 @@ class LengthScaledAttention(nn.Module):
         logits = query[:, :, queries] @ key.transpose(-2, -1) + bias.flatten(2).to(query.dtype)
         return dict(attention=AttentionMap.of_grid(logits.softmax(-1), grid))
 
-    def _query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _query_key_value(self, x: Tensor, *scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Scaled queries, normalised keys, and values: (B, H, W, C) to three of (B, H, W, heads, d)."""
         query, key, value = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
-        query = self.scale(query, log_of_number((x.shape[1], x.shape[2]), query))
+        query = self.scale(query, log_of_number((x.shape[1], x.shape[2]), query), *scale)
         # Parameters made it float32, and autocast casts all three: once, and not there and back.
         query = query.to(autocast_dtype(query))
         return query, self.scale.key(key).to(query.dtype), value.to(query.dtype)
+
+
+def computed_together(layers: Sequence[nn.Module], grid: Grid) -> list[tuple[Tensor, ...]]:
+    """What attention layers compute of their parameters alone, in a few launches for all of them.
+
+    Args:
+        layers: Those of a stage.
+        grid: Their token grid (height, width).
+
+    Returns:
+        For each layer the table of its position bias, and the scale of its heads; nothing where layers compute both
+        by themselves: they are of other kinds or differ from each other, or keep the tables for the next image.
+    """
+    if len(layers) == 1 or not all(map(_is_plain, layers)):
+        return [()] * len(layers)
+    biases = [layer.position_bias for layer in layers]
+    pooled_grids = [getattr(layer, 'pooled_grid', tuple)(grid) for layer in layers]
+    weights = [(bias.pretrain_grid, bias.fc2.weight.shape) for bias in biases]
+    if len(set(zip(map(type, layers), pooled_grids, weights))) > 1:
+        return [()] * len(layers)
+    stacks = [torch.stack(tensors) for tensors in zip(*(bias.layers() for bias in biases))]
+    tables = biases[0].table_of(stacks, grid, pooled_grids[0])
+    scales = F.softplus(torch.stack([layer.scale.temperature for layer in layers]))
+    return list(zip(tables.unbind(), scales.unbind()))
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    """Whether `computed_together` knows a layer's parts and computes them in its precision."""
+    if type(layer) not in (AggregatedAttention, LengthScaledAttention) or type(layer.scale) is not ScaledCosineQuery:
+        return False
+    bias = layer.position_bias
+    if type(bias) is not LogCPB or bias.bias_mode != 'extrapolate' or SizeCache.is_open(bias):
+        return False
+    return layer.scale.temperature.dtype == torch.float32

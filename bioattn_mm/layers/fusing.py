@@ -35,7 +35,10 @@ def products(x: Tensor, pairs: list[tuple[Tensor, Tensor | None]]) -> tuple[Tens
     """`F.linear` of the same tokens with several weights and biases.
 
     Autograd adds up the gradients of the tokens after the products, in launches of their own; here each product adds
-    to those before.
+    to those before. So does the product for the gradient of a weight that other tokens are multiplied with later.
+
+    Returns:
+        The results, and then as many weights, which later products have to take for that.
     """
     weights, biases = zip(*pairs)
     return Products.apply(x, *weights, *biases)
@@ -49,12 +52,13 @@ class Products(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, *weights_and_biases: Tensor | None) -> tuple[Tensor, ...]:
         number = len(weights_and_biases) // 2
-        pairs = zip(weights_and_biases[:number], weights_and_biases[number:])
-        return tuple(F.linear(x, weight, bias) for weight, bias in pairs)
+        weights, biases = weights_and_biases[:number], weights_and_biases[number:]
+        results = (F.linear(x, weight, bias) for weight, bias in zip(weights, biases))
+        return *results, *(weight.view_as(weight) for weight in weights)
 
     @staticmethod
     def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor | None, ...], outputs: tuple[Tensor, ...]) -> None:
-        ctx.save_for_backward(*inputs[: 1 + len(outputs)])
+        ctx.save_for_backward(*inputs[: 1 + len(outputs) // 2])
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -62,17 +66,21 @@ class Products(torch.autograd.Function):
         x, *weights = ctx.saved_tensors
         needs_x, *needed = ctx.needs_input_grad
         tokens, of_x = x.flatten(0, -2), None
-        of_weights: list[Tensor | None] = [None] * len(weights)
-        of_biases = list(of_weights)
+        gradients, of_weights = gradients[: len(weights)], list(gradients[len(weights) :])
+        of_biases: list[Tensor | None] = [None] * len(weights)
         for place, (gradient, weight) in enumerate(zip(gradients, weights)):
             if gradient is None:
                 continue
             gradient = gradient.flatten(0, -2)
             if needs_x:
-                # The sum is changed in place, because a GPU would copy it first.
-                of_x = gradient @ weight if of_x is None else of_x.addmm_(gradient, weight)
+                of_x = _plus_product(of_x, gradient, weight)
             if needed[place]:
-                of_weights[place] = gradient.T @ tokens
+                of_weights[place] = _plus_product(of_weights[place], gradient.T, tokens)
             if needed[len(weights) + place]:
                 of_biases[place] = gradient.sum(0)
         return None if of_x is None else of_x.view(x.shape), *of_weights, *of_biases
+
+
+def _plus_product(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+    """The sum of a matrix, if there is one, and a product; in place, because a GPU would copy the matrix first."""
+    return left @ right if total is None else total.addmm_(left, right)

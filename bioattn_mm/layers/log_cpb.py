@@ -1,7 +1,7 @@
 """Position bias between a grid of tokens and its average pooling: TransNeXt's, log-spaced and continuous."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -57,8 +57,13 @@ class PositionBias(nn.Module):
         table, rows, columns = self.table(grid, pooled_grid)
         return table.index_select(2, columns.flatten()).unflatten(2, columns.shape), rows
 
-    def table(self, grid: Grid, pooled_grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
+    def table(self, grid: Grid, pooled_grid: Grid, table: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """The same bias before it is spread over pairs of columns.
+
+        Args:
+            grid: (height, width).
+            pooled_grid: (height, width).
+            table: `_table`, where it is known.
 
         Returns:
             `table`, float32 or float64 (heads, R, C), `rows`, int64 (H, Ph), and `columns`, int64 (W, Pw): the bias
@@ -66,7 +71,7 @@ class PositionBias(nn.Module):
         """
         resize = self.bias_mode == 'interpolate'
         grids = (self.train_grid, self.train_pooled_grid) if resize else (grid, pooled_grid)
-        table = self._kept_table(*grids)
+        table = self._kept_table(*grids) if table is None else table
         rows, columns = (_offset_index(*lengths, table.device) for lengths in zip(*grids))
         if not resize or is_same_grid(self.train_grid + self.train_pooled_grid, grid + pooled_grid):
             return table, rows, columns
@@ -162,15 +167,23 @@ class LogCPB(PositionBias):
         self.fc1 = nn.Linear(2, hidden_dims)
         self.fc2 = nn.Linear(hidden_dims, num_heads)
 
-    def _table(self, grid: Grid, pooled_grid: Grid) -> Tensor:
-        """Bias of all combinations of R vertical and C horizontal offsets: (heads, R, C)."""
-        with torch.autocast(self.fc1.weight.device.type, enabled=False):
-            fc1_weight, fc1_bias = weight_and_bias(self.fc1)
+    def layers(self) -> tuple[Tensor, ...]:
+        """Weight and bias of both layers of the MLP, as `table_of` takes them."""
+        return *weight_and_bias(self.fc1), *weight_and_bias(self.fc2)
+
+    def table_of(self, layers: Sequence[Tensor], grid: Grid, pooled_grid: Grid) -> Tensor:
+        """The table of the MLP that has these `layers`; of several whose layers are stacked, (MLPs, heads, R, C)."""
+        fc1_weight = layers[0]
+        with torch.autocast(fc1_weight.device.type, enabled=False):
             vertical, horizontal = (
                 _coordinates(self.spaced, *lengths, fc1_weight.dtype, fc1_weight.device)
                 for lengths in zip(grid, pooled_grid, self.pretrain_grid)
             )
-            return log_cpb_table(vertical, horizontal, fc1_weight, fc1_bias, *weight_and_bias(self.fc2))
+            return log_cpb_table(vertical, horizontal, *layers)
+
+    def _table(self, grid: Grid, pooled_grid: Grid) -> Tensor:
+        """Bias of all combinations of R vertical and C horizontal offsets: (heads, R, C)."""
+        return self.table_of(self.layers(), grid, pooled_grid)
 
     @staticmethod
     def spaced(coordinates: Tensor) -> Tensor:

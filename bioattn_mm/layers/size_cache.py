@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ..ops.constants import is_captured
+from ..ops.portable import is_traced
 
 Value = TypeVar('Value')
 
@@ -37,7 +38,7 @@ class SizeCache:
         if module.training or torch.is_grad_enabled():
             return False
         # The compiler cannot follow the questions after the first.
-        return not (torch.compiler.is_compiling() or torch.jit.is_tracing() or is_captured())
+        return not (is_traced() or is_captured())
 
     def get(
         self, module: nn.Module, size: Hashable, compute: Callable[[], Value], shared: nn.Module | None = None

@@ -6,6 +6,8 @@ from functools import lru_cache, wraps
 
 import torch
 
+from .portable import is_traced
+
 # What a capture has read of the caches; None where nothing is captured.
 _captured: list[torch.Tensor] | None = None
 
@@ -46,8 +48,7 @@ def cached_constant(function: Callable[..., torch.Tensor]) -> Callable[..., torc
     @wraps(function)
     def get(*arguments: Hashable) -> torch.Tensor:
         # The compiler first: it cannot follow the question for the mode.
-        is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or _is_fake()
-        if is_traced:
+        if is_traced() or _is_fake():
             return function(*arguments)
         constant = cached(*arguments)
         if _captured is not None:

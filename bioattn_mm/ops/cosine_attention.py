@@ -10,6 +10,7 @@ from .aggregated_attention import aggregated_attention, why_not_on_cuda
 from .arguments import AggregatedAttentionInputs, check_fits, check_offsets, check_tokens
 from .backends import choose_backend
 from .constants import cached_constant
+from .portable import is_traced
 from .registration import differentiable, needs_backward
 from .windows import window_size_of
 
@@ -82,7 +83,7 @@ def unit_vectors(x: Tensor) -> Tensor:
     """
     full = x.to(torch.promote_types(x.dtype, torch.float32))
     # A compiler finds a backward pass of its own, and torch.compile fails at this one where sizes are symbols.
-    if full.requires_grad and not (torch.jit.is_tracing() or torch.compiler.is_compiling()):
+    if full.requires_grad and not is_traced():
         return _UnitVectors.apply(full)[0].to(x.dtype)
     # F.normalize, which in ONNX files repeats the norm for every channel.
     return (full / full.norm(dim=-1, keepdim=True).clamp_min(SMALLEST_NORM)).to(x.dtype)

@@ -29,19 +29,21 @@ def log_cpb_table(
         hidden[k, r, c] = relu(hidden_weight[k] . (vertical[r], horizontal[c]) + hidden_bias[k])
         table[h, r, c] = sum_k weight[h, k] hidden[k, r, c] + bias[h]
 
+    The layers of several MLPs may be stacked: with an axis of MLPs first, the tables are computed together.
+
     Args:
         vertical: Vertical coordinates, (R,), float32 or float64 as all others. Coordinates are constants of a size:
             they have no gradient.
         horizontal: Horizontal coordinates, (C,).
-        hidden_weight: Weight of the first layer, (hidden, 2).
-        hidden_bias: Bias of the first layer, (hidden,).
-        weight: Weight of the second layer, (heads, hidden).
-        bias: Bias of the second layer, (heads,).
+        hidden_weight: Weight of the first layer, (hidden, 2) or (MLPs, hidden, 2).
+        hidden_bias: Bias of the first layer, (hidden,) or (MLPs, hidden).
+        weight: Weight of the second layer, (heads, hidden) or (MLPs, heads, hidden).
+        bias: Bias of the second layer, (heads,) or (MLPs, heads).
         backend: 'cpu' or 'cuda' (fused: the (R, C, hidden) activations are never in memory) or 'reference'; by
             default as for `aggregated_attention`.
 
     Returns:
-        (heads, R, C) in the dtype of the arguments, under autocast as well.
+        (heads, R, C) or (MLPs, heads, R, C) in the dtype of the arguments, under autocast as well.
 
     Raises:
         ValueError: The arguments do not fit each other, or coordinates require a gradient.
@@ -57,6 +59,9 @@ def log_cpb_table(
 def _log_cpb_table_reference(
     vertical: Tensor, horizontal: Tensor, hidden_weight: Tensor, hidden_bias: Tensor, weight: Tensor, bias: Tensor
 ) -> Tensor:
+    if weight.dim() == 3:
+        mlps = zip(hidden_weight, hidden_bias, weight, bias)
+        return torch.stack([_log_cpb_table_reference(vertical, horizontal, *layers) for layers in mlps])
     # The first layer is a sum of a term for each axis.
     vertical = torch.addcmul(hidden_bias, vertical[:, None], hidden_weight[:, 0])  # (R, hidden)
     horizontal = torch.outer(horizontal, hidden_weight[:, 1])  # (C, hidden)
@@ -82,11 +87,12 @@ def _check(
             raise ValueError(f'{name} must be coordinates along one axis, got shape {tuple(coordinates.shape)}')
         if coordinates.requires_grad:
             raise ValueError(f'{name} requires a gradient, and coordinates have none: pass {name}.detach()')
-    if weight.dim() != 2:
-        raise ValueError(f'weight must be (heads, hidden), got shape {tuple(weight.shape)}')
-    heads, hidden = weight.shape
+    if weight.dim() not in (2, 3) or (weight.dim() == 3 and len(weight) == 0):
+        expected = '(heads, hidden), or (MLPs, heads, hidden) of one MLP or more'
+        raise ValueError(f'weight must be {expected}, got shape {tuple(weight.shape)}')
+    *mlps, heads, hidden = weight.shape
     check_fits('horizontal', horizontal, tuple(horizontal.shape), 'vertical', vertical, vertical.dtype)
-    check_fits('weight', weight, (heads, hidden), 'vertical', vertical, vertical.dtype)
-    check_fits('hidden_weight', hidden_weight, (hidden, 2), 'weight', weight, weight.dtype)
-    check_fits('hidden_bias', hidden_bias, (hidden,), 'weight', weight, weight.dtype)
-    check_fits('bias', bias, (heads,), 'weight', weight, weight.dtype)
+    check_fits('weight', weight, tuple(weight.shape), 'vertical', vertical, vertical.dtype)
+    check_fits('hidden_weight', hidden_weight, (*mlps, hidden, 2), 'weight', weight, weight.dtype)
+    check_fits('hidden_bias', hidden_bias, (*mlps, hidden), 'weight', weight, weight.dtype)
+    check_fits('bias', bias, (*mlps, heads), 'weight', weight, weight.dtype)

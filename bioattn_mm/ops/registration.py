@@ -108,11 +108,11 @@ OPERATORS: dict[str, tuple[Shapes, Shapes]] = dict(
     ),
     log_cpb_table=(
         lambda vertical, horizontal, hidden_weight, hidden_bias, weight, bias: weight.new_empty(
-            weight.shape[0], vertical.shape[0], horizontal.shape[0]
+            *weight.shape[:-1], vertical.shape[0], horizontal.shape[0]
         ),
         lambda grad, vertical, horizontal, hidden_weight, hidden_bias, weight: (
             *_like(hidden_weight, hidden_bias, weight),
-            weight.new_empty(weight.shape[0]),
+            weight.new_empty(weight.shape[:-1]),
         ),
     ),
     peripheral_attention=(

@@ -191,10 +191,14 @@ def make_peripheral_attention(
     ]
 
 
-def make_log_cpb_table(rows: int = 9, columns: int = 14, hidden: int = 16, heads: int = 3) -> list[Tensor]:
+def make_log_cpb_table(
+    rows: int = 9, columns: int = 14, hidden: int = 16, heads: int = 3, mlps: int | None = None
+) -> list[Tensor]:
     vertical, horizontal = (torch.linspace(-1.5, 1.5, length) for length in (rows, columns))
-    layers = torch.randn(hidden, 2), torch.randn(hidden), torch.randn(heads, hidden) / hidden**0.5, torch.randn(heads)
-    return [vertical, horizontal, *layers]
+    shapes = ((hidden, 2), (hidden,), (heads, hidden), (heads,))
+    stacked = () if mlps is None else (mlps,)
+    hidden_weight, hidden_bias, weight, bias = (torch.randn(*stacked, *shape) for shape in shapes)
+    return [vertical, horizontal, hidden_weight, hidden_bias, weight / hidden**0.5, bias]
 
 
 WINDOW_SIZES = [
@@ -375,6 +379,7 @@ OPERATORS = {
             dict(rows=1, columns=1),
             dict(rows=63, columns=32 * 7, hidden=512),
             dict(rows=70, columns=13, hidden=65, heads=24),
+            dict(mlps=3),
         ],
         timed={
             'cpu': ('stage 1 at 224 x 224', dict(rows=104, columns=104, hidden=512)),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bioattn_mm.layers import aggregated_attention, fusing, half_precision
@@ -95,6 +96,35 @@ def test_activations_are_computed_again(
     kept = len(added)
     torch.testing.assert_close(step(model(drop_path_rate=0.5, with_cp=True), autocast), expected, rtol=0, atol=0)
     assert (kept, len(added) - kept) == (ADDITIONS, 2 * ADDITIONS)
+
+
+def test_what_attention_layers_compute_together() -> None:
+    def together(**options) -> list[tuple[Tensor, ...]]:
+        stage = model(**options).stages[0]
+        return blocks._of_parameters(stage.blocks, grid)
+
+    grid, alone = (8, 16), [(), ()]
+    backbone = model()
+    for stage in (0, 3):
+        layers = [block.attn for block in backbone.stages[stage].blocks]
+        for layer, (table, scale) in zip(layers, aggregated_attention.computed_together(layers, grid), strict=True):
+            pooled_grid = layer.pooled_grid(grid) if stage == 0 else grid
+            torch.testing.assert_close(table, layer.position_bias.table(grid, pooled_grid)[0])
+            torch.testing.assert_close(scale, F.softplus(layer.scale.temperature))
+    assert aggregated_attention.computed_together(layers[:1], grid) == [()]
+    # Others have parts that it does not know, or a bias of another grid.
+    assert together(position_bias=dict(type='LinearCPB')) == together(bias_mode='interpolate') == alone
+    assert together(token_mixers=dict(scale=dict(type='LearnedScaleQuery'))) == alone
+    layers[1].position_bias.pretrain_grid = (5, 5)
+    assert aggregated_attention.computed_together(layers, grid) == alone
+    # A hook of the attention may gather its parameters; in eval mode the tables are kept.
+    stage = backbone.stages[0].blocks
+    handle = stage[1].attn.register_forward_pre_hook(lambda *arguments: None)
+    assert blocks._of_parameters(stage, grid) == alone
+    handle.remove()
+    assert blocks._of_parameters(stage, grid) != alone
+    with torch.no_grad():
+        assert blocks._of_parameters(stage.eval(), grid) == alone
 
 
 def test_stochastic_depth() -> None:

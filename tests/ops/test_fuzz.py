@@ -38,6 +38,7 @@ SIZES = dict(
     rows=(0, *LENGTHS),
     columns=(0, *LENGTHS),
     hidden=(1, 7, 16, 70),
+    mlps=(None, None, 1, 3),
     grid=LENGTHS,
     pooled_grid=(0, 1, 1, 2, 3),
 )

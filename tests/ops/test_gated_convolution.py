@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch.autograd.function import FunctionCtx
 from bioattn_mm.layers import ConvGLU
 from bioattn_mm.ops import backends, gated_convolution, gated_convolution_reference
 from tests.ops.conftest import needs_cuda, needs_library
-from tests.ops.cuda_on_cpu import CSRC, CUDAOnCPU, barriers_in
+from tests.ops.cuda_on_cpu import CSRC, DEVICE, CUDAOnCPU
 
 KERNELS = CSRC / 'cuda' / 'gated_convolution_cuda.cu'
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
@@ -160,15 +161,9 @@ def test_cuda_takes_one_launch_forward_and_three_backward(cuda_on_cpu: CUDAOnCPU
 
 @pytest.mark.every_kernel
 def test_every_barrier_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
-    inputs, places = make_inputs((9, 18), dtype=torch.float32), barriers_in(KERNELS)
-    assert len(places) == 3
-    for place in places:
-        cuda_on_cpu.draw_order()
-        with (
-            cuda_on_cpu.without_barrier(place),
-            pytest.raises(RuntimeError, match='without a barrier|uninitialised'),
-        ):
-            output_and_gradients(inputs, OnCPU.apply)
+    inputs = make_inputs((9, 18), dtype=torch.float32)
+    run = partial(output_and_gradients, inputs, OnCPU.apply)
+    cuda_on_cpu.check_that_barriers_are_needed(3, run, KERNELS, DEVICE)
 
 
 def test_gelu_of_extreme_values(operator: Operator) -> None:

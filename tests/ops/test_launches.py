@@ -157,11 +157,12 @@ def test_a_step(launches: SimpleNamespace) -> None:
     arch = dict(embed_dims=(24, 24, 24, 24), num_heads=(3, 3, 3, 3), depths=(2, 2, 15, 2))
     counts = launches.count_step(TransNeXt(arch, drop_path_rate=0.3))
     forward, backward = counts['forward'].launches, counts['backward'].launches
-    numbers = dict(add_norm=42, cosine_attention=19, gelu_pool_norm=19)
+    # Position biases are computed once for a stage.
+    numbers = dict(add_norm=42, cosine_attention=19, gelu_pool_norm=19, log_cpb_table=4)
     for operator in ('add_norm', 'cosine_attention', 'gated_convolution', 'gelu_pool_norm', 'log_cpb_table'):
         name = f'bioattn_mm::{operator}'
         assert forward[name] == backward[f'{name}_backward'] == numbers.get(operator, 21)
-    assert sum(counter.kernels() for counter in counts.values()) <= 1500
+    assert counts['forward'].kernels() + counts['backward'].kernels() <= 1400
 
 
 def test_launches_on_lists(launches: SimpleNamespace) -> None:

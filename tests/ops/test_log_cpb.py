@@ -13,7 +13,7 @@ from bioattn_mm.layers import LogCPB
 from bioattn_mm.ops import log_cpb, log_cpb_table
 from bioattn_mm.ops.samples import make_log_cpb_table
 from tests.ops.conftest import needs_cuda, needs_library
-from tests.ops.cuda_on_cpu import CSRC, CUDAOnCPU, barriers_in
+from tests.ops.cuda_on_cpu import CSRC, CUDAOnCPU
 
 KERNELS = CSRC / 'cuda' / 'log_cpb_cuda.cu'
 Operator = Callable[..., torch.Tensor]
@@ -83,6 +83,9 @@ def written_out(
     weight: torch.Tensor,
     bias: torch.Tensor,
 ) -> torch.Tensor:
+    if weight.dim() == 3:
+        mlps = zip(hidden_weight, hidden_bias, weight, bias)
+        return torch.stack([written_out(vertical, horizontal, *layers) for layers in mlps])
     pairs = torch.cartesian_prod(vertical, horizontal).view(len(vertical), len(horizontal), 2)
     hidden = (pairs @ hidden_weight.T + hidden_bias).clamp(min=0)
     return torch.einsum('rck,hk->hrc', hidden, weight) + bias[:, None, None]
@@ -100,6 +103,7 @@ SIZES = [
     dict(rows=1, columns=1, hidden=1, heads=1),
     dict(columns=64, hidden=130, heads=9),
     dict(rows=70, columns=3, hidden=33, heads=4),  # more rows than columns
+    dict(rows=9, hidden=33, heads=5, mlps=3),
 ]
 
 
@@ -165,7 +169,7 @@ def test_memory_layout_does_not_matter(operator: Operator) -> None:
         (1, torch.zeros(37, requires_grad=True), r'horizontal requires a gradient.* pass horizontal.detach\(\)'),
         (2, torch.zeros(10, 3), r'hidden_weight must have shape \(10, 2\) to fit weight \(3, 10\), got \(10, 3\)'),
         (3, torch.zeros(9), r'hidden_bias must have shape \(10,\)'),
-        (4, torch.zeros(30), r'weight must be \(heads, hidden\), got shape \(30,\)'),
+        (4, torch.zeros(30), r'weight must be \(heads, hidden\), or .*, got shape \(30,\)'),
         (4, torch.zeros(3, 10).double(), 'weight must be torch.float32 to fit vertical'),
         (5, torch.zeros(3, device='meta'), 'bias is on meta'),
     ],
@@ -213,12 +217,4 @@ def test_three_launches_of_a_layer_forward_and_backward(
 @pytest.mark.every_kernel
 def test_every_barrier_is_needed(cuda_on_cpu: CUDAOnCPU) -> None:
     arguments = make_arguments(rows=9, columns=40, hidden=70, heads=5)
-    places = barriers_in(KERNELS)
-    assert len(places) == 5
-    for place in places:
-        cuda_on_cpu.draw_order()
-        with (
-            cuda_on_cpu.without_barrier(place),
-            pytest.raises(RuntimeError, match='without a barrier|uninitialised'),
-        ):
-            values_and_gradients(OnCPU.apply, arguments)
+    cuda_on_cpu.check_that_barriers_are_needed(5, lambda: values_and_gradients(OnCPU.apply, arguments), KERNELS)

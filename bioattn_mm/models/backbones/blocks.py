@@ -8,6 +8,8 @@ from timm.layers import DropPath, PatchEmbed, trunc_normal_
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ...layers.aggregated_attention import computed_together
+from ...layers.grid import Grid
 from ...layers.half_precision import LayerNorm
 from ...ops import add_norm, has_add_norm
 from ...ops.arguments import autocast_dtype
@@ -49,6 +51,7 @@ class Block(nn.Module):
         normed: Tensor | None = None,
         next_norm: nn.LayerNorm | None = None,
         factors: Tensor | None = None,
+        *of_parameters: Tensor,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Tokens with the channels last, (B, H, W, C) or (B, N, C), to the same shape.
 
@@ -57,6 +60,7 @@ class Block(nn.Module):
             normed: The first norm of (B, H, W, C) tokens, if it is known; they have an `add_norm`.
             next_norm: With it, what follows this block.
             factors: With it, the factors of the branches, (2, B), float32: those of stochastic depth.
+            *of_parameters: With it, what `computed_together` gives for the attention.
 
         Returns:
             Tokens; with `normed` also their `next_norm`.
@@ -65,7 +69,7 @@ class Block(nn.Module):
             x = x + self.drop_path(self.attn(self.norm1(x)))
             return x + self.drop_path(self.mlp(self.norm2(x)))
         factors = (None, None) if factors is None else factors
-        x, normed = _add_branch(x, self.attn, normed, self.norm2, factors[0])
+        x, normed = _add_branch(x, self.attn, normed, self.norm2, factors[0], *of_parameters)
         return _add_branch(x, self.mlp, normed, next_norm, factors[1])
 
 
@@ -94,8 +98,9 @@ def run_blocks(blocks: Sequence[Block], x: Tensor, norm: nn.LayerNorm, with_cp: 
         return norm(x)
     normed = blocks[0].norm1(x)
     next_norms = [*[block.norm1 for block in blocks[1:]], norm]
-    for block, next_norm, factors in zip(blocks, next_norms, _drop_path_factors(blocks, x)):
-        x, normed = run_block(block, x, with_cp, normed, next_norm, factors)
+    parts = zip(blocks, next_norms, _drop_path_factors(blocks, x), _of_parameters(blocks, tuple(x.shape[1:3])))
+    for block, next_norm, factors, of_parameters in parts:
+        x, normed = run_block(block, x, with_cp, normed, next_norm, factors, *of_parameters)
     return normed
 
 
@@ -116,6 +121,12 @@ def _is_fused(blocks: Sequence[Block], x: Tensor, norm: nn.LayerNorm) -> bool:
     )
 
 
+def _of_parameters(blocks: Sequence[Block], grid: Grid) -> list[tuple[Tensor, ...]]:
+    """`computed_together` of the blocks' attention; nothing where others look at one, or gather its parameters."""
+    layers = [block.attn for block in blocks]
+    return computed_together(layers, grid) if all(map(_leaves_bias, layers)) else [()] * len(blocks)
+
+
 def _drop_path_factors(blocks: Sequence[Block], x: Tensor) -> Iterable[Tensor | None]:
     """Factors of the branches of each block, (2, B), drawn for all of them at once; None where nothing is dropped."""
     drops = [block.drop_path for block in blocks]
@@ -133,11 +144,19 @@ def _keep_probabilities(dropped: tuple[float, ...], device: torch.device) -> Ten
 
 
 def _add_branch(
-    x: Tensor, branch: nn.Module, normed: Tensor, next_norm: nn.LayerNorm, factor: Tensor | None
+    x: Tensor,
+    branch: nn.Module,
+    normed: Tensor,
+    next_norm: nn.LayerNorm,
+    factor: Tensor | None,
+    *of_parameters: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """The sum of tokens and a branch, and its norm."""
     # A branch whose last layer has a bias may leave it to the kernel that adds the branch.
-    output, bias = branch.without_last_bias(normed) if _leaves_bias(branch) else (branch(normed), None)
+    if _leaves_bias(branch):
+        output, bias = branch.without_last_bias(normed, *of_parameters)
+    else:
+        output, bias = branch(normed), None
     # The weights are copies in this dtype, except where activations are computed again.
     weights = [None if weight is None else weight.to(x.dtype) for weight in (next_norm.weight, next_norm.bias, bias)]
     return add_norm(x, output.to(x.dtype), *weights[:2], next_norm.eps, factor, weights[2])

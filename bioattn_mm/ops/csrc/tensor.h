@@ -16,6 +16,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -216,6 +217,15 @@ inline Tensor Tensor::flip(Span axes) const {
 inline Tensor in_pairs(const Tensor& tensor) {
   const Tensor dense = tensor.contiguous();
   return reinterpret_cast<uintptr_t>(dense.const_data_ptr()) % (2 * dense.element_size()) ? dense.clone() : dense;
+}
+
+// The same of a tensor that may be missing, which then is undefined.
+inline Tensor in_pairs(const std::optional<Tensor>& tensor) { return tensor ? in_pairs(*tensor) : Tensor(); }
+
+// The elements of a tensor that may be undefined.
+template <typename T>
+const T* pointer_or_null(const Tensor& tensor) {
+  return tensor.defined() ? tensor.const_data_ptr<T>() : nullptr;
 }
 
 // The tensor with padding at the begin and the end of its axes: two widths for each axis, from the last axis on. The

@@ -15,7 +15,7 @@ import random
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from tests.needs import reason_of_lack
 
 HERE = Path(__file__).parent
 CSRC = Path(__file__).parents[3] / 'bioattn_mm' / 'ops' / 'csrc'
+DEVICE = CSRC / 'cuda' / 'device.cuh'  # what kernels have in common
 # Seed of the order of the threads in all tests; by default another one in each run.
 SEED_VARIABLE = 'BIOATTN_MM_THREADS_SEED'
 
@@ -75,6 +76,15 @@ class CUDAOnCPU:
         self.operators.leave_out_barrier(place)
         yield
         self.operators.leave_out_barrier('')
+
+    def check_that_barriers_are_needed(self, number: int, run: Callable[[], object], *sources: Path) -> None:
+        """Leave out each of the barriers in some sources, of which there are `number`, and see `run` fail."""
+        places = barriers_in(*sources)
+        assert len(places) == number
+        for place in places:
+            self.draw_order()
+            with self.without_barrier(place), pytest.raises(RuntimeError, match='without a barrier|uninitialised'):
+                run()
 
 
 def compile_library(library: Path, sources: Sequence[Path], capability: int) -> None:

@@ -219,10 +219,12 @@ void forward(const Layers<T>& layers, const Tensor& weight, const Tensor& bias, 
   });
 }
 
+// Adds to `grad_hidden_weight` and `grad_hidden_bias`, and sets `grad_weight`.
 template <typename T>
-LogCPBGradients backward(
+void backward(
     const Layers<T>& layers, const Tensor& grad_table, const Tensor& vertical, const Tensor& hidden_weight,
-    const Tensor& hidden_bias, const Tensor& weight) {
+    const Tensor& hidden_bias, const Tensor& weight, const Tensor& grad_hidden_weight, const Tensor& grad_hidden_bias,
+    const Tensor& grad_weight) {
   const int64_t blocks = std::clamp(layers.rows, int64_t(1), kRowBlocks);
   const int64_t group_heads = layers.group_heads, size = layers.hidden * 3 * group_heads;
   const int64_t* order = layers.order.data();
@@ -255,10 +257,8 @@ LogCPBGradients backward(
   const int64_t units = weight.size(1);
   const T *weights = weight.const_data_ptr<T>(), *first_layer = hidden_weight.const_data_ptr<T>();
   const T* first_bias = hidden_bias.const_data_ptr<T>();
-  const LogCPBGradients grad{
-      zeros_like(hidden_weight), zeros_like(hidden_bias), empty_like(weight), grad_table.sum({1, 2})};
-  T *grad_first = std::get<0>(grad).mutable_data_ptr<T>(), *grad_bias = std::get<1>(grad).mutable_data_ptr<T>();
-  T* grad_second = std::get<2>(grad).mutable_data_ptr<T>();
+  T *grad_first = grad_hidden_weight.mutable_data_ptr<T>(), *grad_bias = grad_hidden_bias.mutable_data_ptr<T>();
+  T* grad_second = grad_weight.mutable_data_ptr<T>();
   for (int64_t head = 0; head < layers.heads; ++head)
     for (int64_t unit = 0; unit < units; ++unit) {
       T sum[3];
@@ -271,7 +271,14 @@ LogCPBGradients backward(
       grad_bias[unit] += weights[index] * sum[0];
       grad_first[2 * unit] += weights[index] * sum[1], grad_first[2 * unit + 1] += weights[index] * sum[2];
     }
-  return grad;
+}
+
+// Calls function(of) for each MLP. Where tensors have an axis of MLPs first, of(tensor) is the part of this one.
+template <typename Function>
+void for_each_mlp(const Tensor& weight, const Function& function) {
+  const bool has_axis = weight.dim() == 3;
+  for (int64_t mlp = 0; mlp < (has_axis ? weight.size(0) : 1); ++mlp)
+    function([&](const Tensor& tensor) { return has_axis ? tensor.select(0, mlp) : tensor; });
 }
 
 }  // namespace
@@ -279,10 +286,14 @@ LogCPBGradients backward(
 Tensor forward(
     const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight, const Tensor& hidden_bias,
     const Tensor& weight, const Tensor& bias) {
-  Tensor table = empty({weight.size(0), vertical.size(0), horizontal.size(0)}, vertical.options());
+  const std::vector<int64_t> sizes{weight.size(-2), vertical.size(0), horizontal.size(0)};
+  Tensor table = empty(sizes_of_mlps(weight, sizes), vertical.options());
   dispatch<float, double>(vertical.scalar_type(), [&](auto zero) {
     using scalar_t = decltype(zero);
-    forward<scalar_t>({vertical, horizontal, hidden_weight, hidden_bias, weight}, weight, bias, table);
+    for_each_mlp(weight, [&](const auto& of) {
+      const Layers<scalar_t> layers(vertical, horizontal, of(hidden_weight), of(hidden_bias), of(weight));
+      forward(layers, of(weight), of(bias), of(table));
+    });
   });
   return table;
 }
@@ -290,14 +301,18 @@ Tensor forward(
 LogCPBGradients backward(
     const Tensor& grad_table, const Tensor& vertical, const Tensor& horizontal, const Tensor& hidden_weight,
     const Tensor& hidden_bias, const Tensor& weight) {
-  LogCPBGradients gradients;
+  const Tensor grad_hidden_weight = zeros_like(hidden_weight), grad_hidden_bias = zeros_like(hidden_bias);
+  const Tensor grad_weight = empty_like(weight);
   dispatch<float, double>(vertical.scalar_type(), [&](auto zero) {
     using scalar_t = decltype(zero);
-    gradients = backward<scalar_t>(
-        {vertical, horizontal, hidden_weight, hidden_bias, weight}, grad_table, vertical, hidden_weight, hidden_bias,
-        weight);
+    for_each_mlp(weight, [&](const auto& of) {
+      const Layers<scalar_t> layers(vertical, horizontal, of(hidden_weight), of(hidden_bias), of(weight));
+      backward(
+          layers, of(grad_table), vertical, of(hidden_weight), of(hidden_bias), of(weight), of(grad_hidden_weight),
+          of(grad_hidden_bias), of(grad_weight));
+    });
   });
-  return gradients;
+  return {grad_hidden_weight, grad_hidden_bias, grad_weight, grad_table.sum({-2, -1})};
 }
 
 }  // namespace bioattn_mm::BIOATTN_ISA::log_cpb

@@ -86,7 +86,7 @@ Tensor products(const Tensor& tokens, const Tensor& others, const Tensor& bias, 
         s,
         tokens.const_data_ptr<scalar_t>(),
         others.const_data_ptr<scalar_t>(),
-        bias.defined() ? bias.const_data_ptr<scalar_t>() : nullptr,
+        pointer_or_null<scalar_t>(bias),
         products.mutable_data_ptr<scalar_t>(),
         static_cast<scalar_t>(outside)};
     for_rows(rows, [](const auto& row) { compute_products(row); });

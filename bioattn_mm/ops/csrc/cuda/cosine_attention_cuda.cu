@@ -293,7 +293,8 @@ struct Keys {
   int number, pooled, heads, channels;
 };
 
-// Where a thread's key, its value and its unit vector begin.
+// A thread's key: its offset and that of its value in (tokens, 2, heads, d), and of its unit vector in (tokens,
+// heads, d), of the tokens or of the pooled tokens.
 struct KeyPlace {
   __device__ explicit KeyPlace(const Keys& keys) {
     const int block = blockIdx.x, first = keys.blocks_of(keys.number);

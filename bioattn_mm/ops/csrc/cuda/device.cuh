@@ -39,6 +39,31 @@ __device__ __forceinline__ char* block_memory() {
   return shared_memory;
 }
 
+// The sum of a column of a matrix, (rows, columns). The threads of a block, kWarps warps, have kWarpSize neighbouring
+// columns: a lane has a column, and each warp every kWarps-th row. The first warp has the sums, which have one order.
+template <int kWarps>
+struct ColumnSum {
+  static constexpr size_t kSharedBytes = sizeof(float[kWarps][kWarpSize]);
+
+  __device__ __forceinline__ ColumnSum(const float* matrix, int rows, int columns)
+      : column(blockIdx.x * kWarpSize + threadIdx.x % kWarpSize) {
+    auto& shared = *reinterpret_cast<float (*)[kWarps][kWarpSize]>(block_memory());
+    const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+#pragma unroll 8
+    for (int row = warp; row < rows && column < columns; row += kWarps)
+      sum += matrix[int64_t(row) * columns + column];
+    shared[warp][lane] = sum;
+    __syncthreads();
+    exists = warp == 0 && column < columns;
+    if (!exists) return;
+    for (int other = 1; other < kWarps; ++other) sum += shared[other][lane];
+  }
+
+  int column;
+  float sum = 0;
+  bool exists;  // in this thread
+};
+
 // Two elements that are neighbours in memory, loaded and stored at once.
 template <typename T>
 struct alignas(2 * sizeof(T)) Pair {

@@ -344,19 +344,12 @@ struct GradientsOf {
   float *x_bias, *weight, *bias;  // shapes as in `Parameters`
 };
 
-// A block adds up one line of the parts over the tiles, each warp every kWarps-th of them; a lane has a channel.
+// Adds up the parts over the tiles.
 __global__ void __launch_bounds__(kThreads) sums_kernel(const float* parts, int tiles, GradientsOf grad, Sizes s) {
-  auto& shared = *reinterpret_cast<float (*)[kWarps][kWarpSize]>(block_memory());
-  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-  const int line = blockIdx.y, channel = blockIdx.x * kWarpSize + lane;
-  float sum = 0;
-#pragma unroll 8
-  for (int tile = warp; tile < tiles && channel < s.channels; tile += kWarps)
-    sum += parts[(int64_t(tile) * kSums + line) * s.channels + channel];
-  shared[warp][lane] = sum;
-  __syncthreads();
-  if (warp > 0 || channel >= s.channels) return;
-  for (int other = 1; other < kWarps; ++other) sum += shared[other][lane];
+  const ColumnSum<kWarps> of_column(parts, tiles, kSums * s.channels);
+  if (!of_column.exists) return;
+  const int line = of_column.column / s.channels, channel = of_column.column % s.channels;
+  const float sum = of_column.sum;
   if (line < kTaps)
     grad.weight[int64_t(channel) * kTaps + line] = sum;
   else if (line == kOfBias)
@@ -367,15 +360,11 @@ __global__ void __launch_bounds__(kThreads) sums_kernel(const float* parts, int 
 
 // The parameters as the kernels read them. They have to live as long as the pointers to them.
 struct DenseParameters {
-  DenseParameters(const std::optional<Tensor>& given_x_bias, const Tensor& weight, const Tensor& bias)
-      : weight(weight.contiguous()), bias(in_pairs(bias)) {
-    if (given_x_bias) x_bias = in_pairs(*given_x_bias);
-  }
+  DenseParameters(const std::optional<Tensor>& x_bias, const Tensor& weight, const Tensor& bias)
+      : x_bias(in_pairs(x_bias)), weight(weight.contiguous()), bias(in_pairs(bias)) {}
 
   Parameters pointers() const {
-    return {
-        x_bias.defined() ? x_bias.const_data_ptr<float>() : nullptr, weight.const_data_ptr<float>(),
-        bias.const_data_ptr<float>()};
+    return {pointer_or_null<float>(x_bias), weight.const_data_ptr<float>(), bias.const_data_ptr<float>()};
   }
 
   Tensor x_bias, weight, bias;
@@ -444,7 +433,7 @@ GatedConvolutionGradients gated_convolution_backward_cuda(
       grad_x_bias.mutable_data_ptr<float>(), grad_weight.mutable_data_ptr<float>(),
       grad_bias.mutable_data_ptr<float>()};
   launch(
-      sums_kernel, dim3(divide_up(s.channels, kWarpSize), kSums), kThreads, sizeof(float[kWarps][kWarpSize]),
+      sums_kernel, dim3(divide_up(kSums * s.channels, kWarpSize)), kThreads, ColumnSum<kWarps>::kSharedBytes,
       parts.const_data_ptr<float>(), s.tiles(), grad, s);
   return {grad_x, grad_x_bias, grad_weight, grad_bias};
 }

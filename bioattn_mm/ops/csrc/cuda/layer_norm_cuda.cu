@@ -21,17 +21,23 @@ namespace {
 
 constexpr int kMaxWarps = 8;
 constexpr int kChannelsOfWarp = 2 * kWarpSize;  // that its lanes have at once
-// The lines of the sums over the tokens, for the gradients of three parameters.
-enum { kOfWeight, kOfBias, kOfBranchBias, kSums };
+// The lines of the sums over the tokens, for the gradients of three parameters. The last one is the bias that is
+// added before the norm: to the branch, or to the tokens that are pooled.
+enum { kOfWeight, kOfBias, kOfBiasBefore, kSums };
 constexpr int kSharedBytes = 48 << 10;  // what every GPU gives a block without being asked
 constexpr int kMaxChannels = kSharedBytes / sizeof(float) / kSums;
+
+// Bytes of shared memory in which each warp of a block has some lines of channels.
+int bytes_of_lines(int warps, int lines, int channels) {
+  return warps * lines * channels * static_cast<int>(sizeof(float));
+}
 
 // Blocks have as many warps, up to `warps`, as fit into shared memory with some lines of channels each.
 int warps_that_fit(int warps, int lines, int channels) {
   check_value(
       channels % 2 == 0 && channels <= kMaxChannels, "this LayerNorm on CUDA takes an even number of channels up to ",
       int64_t(kMaxChannels), ", got ", int64_t(channels));
-  while (warps > 1 && warps * lines * channels * int(sizeof(float)) > kSharedBytes) warps /= 2;
+  while (warps > 1 && bytes_of_lines(warps, lines, channels) > kSharedBytes) warps /= 2;
   return warps;
 }
 
@@ -50,8 +56,6 @@ struct Sizes {
         tokens_of_image(static_cast<int>(x.size(1) * x.size(2))),
         channels(static_cast<int>(x.size(3))),
         warps(warps_that_fit(kMaxWarps, lines, channels)) {}
-
-  int bytes(int lines) const { return warps * lines * channels * static_cast<int>(sizeof(float)); }
 
   int64_t tokens;
   int tokens_of_image, channels, warps;
@@ -112,7 +116,8 @@ struct NormGradient {
     of_output = warp_sum(of_output) / channels, along = warp_sum(along) / channels;
   }
 
-  // At two channels: the gradient, the normalised row, and the gradient of the output.
+  // Gives the gradient at two neighbouring channels, and what the sums over the tokens need there: the normalised row
+  // and the gradient of the output.
   __device__ __forceinline__ void at(int c, float (&of_row)[2], float (&unit)[2], float (&g)[2]) const {
     const Pair<T> grad = load_pair(grad_output + c), x = load_pair(row + c), w = load_pair(weight + c);
     const float weights[2] = {float(w.x), float(w.y)};
@@ -199,7 +204,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize) backward_kernel(
         of_branch[k] = factor * of_x[k];
         sums[kOfWeight * s.channels + c + k] += grad[k] * unit[k];
         sums[kOfBias * s.channels + c + k] += grad[k];
-        sums[kOfBranchBias * s.channels + c + k] += of_branch[k];
+        sums[kOfBiasBefore * s.channels + c + k] += of_branch[k];
       }
       store_pair(grad_x + start + c, make_pair<T>(of_x[0], of_x[1]));
       store_pair(grad_branch + start + c, make_pair<T>(of_branch[0], of_branch[1]));
@@ -213,22 +218,12 @@ struct GradientsOf {
   T* lines[kSums];  // in the order of the sums
 };
 
-// A block adds up some columns of the parts over their `rows`, each warp every kMaxWarps-th row; a lane has a column.
+// Adds up the parts of all blocks.
 template <typename T>
 __global__ void __launch_bounds__(kMaxWarps* kWarpSize)
-    sums_kernel(const float* parts, int rows, GradientsOf<T> grad, int channels) {
-  auto& shared = *reinterpret_cast<float (*)[kMaxWarps][kWarpSize]>(block_memory());
-  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-  const int columns = kSums * channels, column = blockIdx.x * kWarpSize + lane;
-  float sum = 0;
-#pragma unroll 8
-  for (int row = warp; row < rows && column < columns; row += kMaxWarps)
-    sum += parts[int64_t(row) * columns + column];
-  shared[warp][lane] = sum;
-  __syncthreads();
-  if (warp > 0 || column >= columns) return;
-  for (int other = 1; other < kMaxWarps; ++other) sum += shared[other][lane];
-  grad.lines[column / channels][column % channels] = T(sum);
+    sums_kernel(const float* parts, int blocks, GradientsOf<T> grad, int channels) {
+  const ColumnSum<kMaxWarps> of_column(parts, blocks, kSums * channels);
+  if (of_column.exists) grad.lines[of_column.column / channels][of_column.column % channels] = T(of_column.sum);
 }
 
 // Tokens in cells, each of which is averaged to one: a block has a cell.
@@ -247,13 +242,12 @@ struct Cells {
   }
 
   __host__ __device__ int tokens() const { return cell_height * cell_width; }
-  // Where a token of a cell begins in (B, H, W, C).
+  // The offset of a token of a cell in (B, H, W, C): the tokens of a cell lie apart in memory.
   __device__ int64_t place(int cell, int token) const {
     const int image = cell / (height * width), row = cell / width % height * cell_height + token / cell_width;
     const int64_t rows = (static_cast<int64_t>(image) * height * cell_height + row) * width * cell_width;
     return (rows + cell % width * cell_width + token % cell_width) * channels;
   }
-  int bytes(int lines) const { return warps * lines * channels * static_cast<int>(sizeof(float)); }
 
   int number, height, width;  // of all images; of one
   int cell_height, cell_width, channels, warps;
@@ -286,7 +280,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize) pool_kernel(
     float sums[2] = {};
     for (int other = 0; other < cells.warps; ++other)
       sums[0] += shared[other * channels + c], sums[1] += shared[other * channels + c + 1];
-    // As in the sum above, the norm is that of what is stored.
+    // The norm is that of the mean as it is stored, from which the backward pass computes it again.
     const Pair<T> average = make_pair<T>(sums[0] / tokens, sums[1] / tokens);
     store_pair(pooled + start + c, average);
     shared[c] = float(average.x), shared[c + 1] = float(average.y);
@@ -295,7 +289,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize) pool_kernel(
   store_norm(shared, total, weight, bias, eps, output + start, mean + cell, rstd + cell, channels);
 }
 
-// As `backward_kernel`; the line of the branch's bias has the sums for that of x.
+// Writes the gradient of x and, for each block, the sums for those of the parameters: (blocks, kSums, C). A block has
+// some cells, one after the other, because its warps share the tokens of a cell.
 template <typename T>
 __global__ void __launch_bounds__(kMaxWarps* kWarpSize) pool_backward_kernel(
     const T* __restrict__ grad_output, const T* __restrict__ x, const T* x_bias, const T* __restrict__ pooled,
@@ -329,7 +324,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize) pool_backward_kernel(
       }
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        sums[kOfBranchBias * channels + c + k] += of_bias[k];
+        sums[kOfBiasBefore * channels + c + k] += of_bias[k];
         if (warp > 0) continue;  // each has the same of the norm
         sums[kOfWeight * channels + c + k] += grad[k] * unit[k];
         sums[kOfBias * channels + c + k] += grad[k];
@@ -338,13 +333,6 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize) pool_backward_kernel(
   }
   store_sums(shared, parts, cells.warps, channels);
 }
-
-template <typename T>
-const T* pointer_or_null(const Tensor& tensor) {
-  return tensor.defined() ? tensor.const_data_ptr<T>() : nullptr;
-}
-
-Tensor in_pairs(const std::optional<Tensor>& tensor) { return tensor ? bioattn_mm::in_pairs(*tensor) : Tensor(); }
 
 // Adds up parts (blocks, kSums, C) to the gradients of the norm's weight and bias, and of the bias before it.
 template <typename T>
@@ -355,7 +343,7 @@ std::array<Tensor, kSums> sums_of(const Tensor& parts, const Tensor& weight) {
   const int channels = static_cast<int>(parts.size(2));
   launch(
       sums_kernel<T>, dim3(divide_up(kSums * channels, kWarpSize)), kMaxWarps * kWarpSize,
-      sizeof(float[kMaxWarps][kWarpSize]), parts.const_data_ptr<float>(), static_cast<int>(parts.size(0)), grad,
+      ColumnSum<kMaxWarps>::kSharedBytes, parts.const_data_ptr<float>(), static_cast<int>(parts.size(0)), grad,
       channels);
   return sums;
 }
@@ -375,11 +363,11 @@ AddNormResults add_norm_forward_cuda(
   dispatch<float, c10::Half, c10::BFloat16>(x.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     launch(
-        forward_kernel<T>, dim3(static_cast<unsigned>(divide_up(s.tokens, s.warps))), s.warps * kWarpSize, s.bytes(1),
-        x.const_data_ptr<T>(), branch.const_data_ptr<T>(), pointer_or_null<T>(branch_bias),
-        pointer_or_null<float>(factor), weight.const_data_ptr<T>(), bias.const_data_ptr<T>(), static_cast<float>(eps),
-        sum.mutable_data_ptr<T>(), output.mutable_data_ptr<T>(), mean.mutable_data_ptr<float>(),
-        rstd.mutable_data_ptr<float>(), s);
+        forward_kernel<T>, dim3(static_cast<unsigned>(divide_up(s.tokens, s.warps))), s.warps * kWarpSize,
+        bytes_of_lines(s.warps, 1, s.channels), x.const_data_ptr<T>(), branch.const_data_ptr<T>(),
+        pointer_or_null<T>(branch_bias), pointer_or_null<float>(factor), weight.const_data_ptr<T>(),
+        bias.const_data_ptr<T>(), static_cast<float>(eps), sum.mutable_data_ptr<T>(), output.mutable_data_ptr<T>(),
+        mean.mutable_data_ptr<float>(), rstd.mutable_data_ptr<float>(), s);
   });
   return {output, sum, mean, rstd};
 }
@@ -401,14 +389,14 @@ AddNormGradients add_norm_backward_cuda(
   dispatch<float, c10::Half, c10::BFloat16>(sum.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     launch(
-        backward_kernel<T>, dim3(blocks), s.warps * kWarpSize, s.bytes(kSums), grad_output.const_data_ptr<T>(),
-        pointer_or_null<T>(grad_sum), sum.const_data_ptr<T>(), mean.const_data_ptr<float>(),
-        rstd.const_data_ptr<float>(), pointer_or_null<float>(factor), weight.const_data_ptr<T>(),
-        grad_x.mutable_data_ptr<T>(), grad_branch.mutable_data_ptr<T>(), parts.mutable_data_ptr<float>(),
-        tokens_of_warp, s);
+        backward_kernel<T>, dim3(blocks), s.warps * kWarpSize, bytes_of_lines(s.warps, kSums, s.channels),
+        grad_output.const_data_ptr<T>(), pointer_or_null<T>(grad_sum), sum.const_data_ptr<T>(),
+        mean.const_data_ptr<float>(), rstd.const_data_ptr<float>(), pointer_or_null<float>(factor),
+        weight.const_data_ptr<T>(), grad_x.mutable_data_ptr<T>(), grad_branch.mutable_data_ptr<T>(),
+        parts.mutable_data_ptr<float>(), tokens_of_warp, s);
     sums = sums_of<T>(parts, weight);
   });
-  return {grad_x, grad_branch, sums[kOfBranchBias], sums[kOfWeight], sums[kOfBias]};
+  return {grad_x, grad_branch, sums[kOfBiasBefore], sums[kOfWeight], sums[kOfBias]};
 }
 
 GeluPoolNormResults gelu_pool_norm_forward_cuda(
@@ -424,10 +412,10 @@ GeluPoolNormResults gelu_pool_norm_forward_cuda(
   dispatch<float, c10::Half, c10::BFloat16>(x.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     launch(
-        pool_kernel<T>, dim3(cells.number), cells.warps * kWarpSize, cells.bytes(1), x.const_data_ptr<T>(),
-        x_bias.const_data_ptr<T>(), weight.const_data_ptr<T>(), bias.const_data_ptr<T>(), static_cast<float>(eps),
-        output.mutable_data_ptr<T>(), pooled.mutable_data_ptr<T>(), mean.mutable_data_ptr<float>(),
-        rstd.mutable_data_ptr<float>(), cells);
+        pool_kernel<T>, dim3(cells.number), cells.warps * kWarpSize, bytes_of_lines(cells.warps, 1, cells.channels),
+        x.const_data_ptr<T>(), x_bias.const_data_ptr<T>(), weight.const_data_ptr<T>(), bias.const_data_ptr<T>(),
+        static_cast<float>(eps), output.mutable_data_ptr<T>(), pooled.mutable_data_ptr<T>(),
+        mean.mutable_data_ptr<float>(), rstd.mutable_data_ptr<float>(), cells);
   });
   return {output, pooled, mean, rstd};
 }
@@ -448,14 +436,14 @@ GeluPoolNormGradients gelu_pool_norm_backward_cuda(
   dispatch<float, c10::Half, c10::BFloat16>(x.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     launch(
-        pool_backward_kernel<T>, dim3(blocks), cells.warps * kWarpSize, cells.bytes(kSums),
-        grad_output.const_data_ptr<T>(), x.const_data_ptr<T>(), x_bias.const_data_ptr<T>(),
-        pooled.const_data_ptr<T>(), mean.const_data_ptr<float>(), rstd.const_data_ptr<float>(),
-        weight.const_data_ptr<T>(), grad_x.mutable_data_ptr<T>(), parts.mutable_data_ptr<float>(), cells_of_block,
-        cells);
+        pool_backward_kernel<T>, dim3(blocks), cells.warps * kWarpSize,
+        bytes_of_lines(cells.warps, kSums, cells.channels), grad_output.const_data_ptr<T>(), x.const_data_ptr<T>(),
+        x_bias.const_data_ptr<T>(), pooled.const_data_ptr<T>(), mean.const_data_ptr<float>(),
+        rstd.const_data_ptr<float>(), weight.const_data_ptr<T>(), grad_x.mutable_data_ptr<T>(),
+        parts.mutable_data_ptr<float>(), cells_of_block, cells);
     sums = sums_of<T>(parts, weight);
   });
-  return {grad_x, sums[kOfBranchBias], sums[kOfWeight], sums[kOfBias]};
+  return {grad_x, sums[kOfBiasBefore], sums[kOfWeight], sums[kOfBias]};
 }
 
 }  // namespace bioattn_mm

@@ -1,8 +1,9 @@
 // Table of the log-spaced position bias on a GPU: the hidden activations stay in registers.
 //
-// The forward pass is one kernel launch, the backward pass two, whatever the size. Every sum has one order, so that
-// results repeat to the last bit: a thread adds up an element of the table over the hidden units. The gradients of
-// the parameters are sums over the whole table: `parts_kernel` adds up each row of it, `gradients_kernel` the rows.
+// The forward pass is one kernel launch, the backward pass two, whatever the size and the number of MLPs. Every sum
+// has one order, so that results repeat to the last bit: a thread adds up an element of a table over the hidden
+// units. The gradients of the parameters are sums over the whole table of their MLP: `parts_kernel` adds up each row
+// of it, `gradients_kernel` the rows.
 
 #include "log_cpb.h"
 
@@ -17,7 +18,7 @@ constexpr int kHeads = 4;   // heads that share the computation of an activation
 constexpr int kUnits = 64;  // hidden units that a block of the forward pass stages at a time
 
 struct Sizes {
-  int rows, columns, hidden, heads;
+  int mlps, rows, columns, hidden, heads;  // hidden units and heads of one MLP
 };
 
 // The elements of one group of heads, loaded at once.
@@ -39,6 +40,11 @@ struct Inputs {
   __device__ __forceinline__ T of_column(int column, int unit) const {
     return horizontal[column] * hidden_weight[2 * unit + 1];
   }
+
+  __device__ __forceinline__ Inputs of_mlp(int mlp, const Sizes& s) const {
+    const int64_t units = int64_t(mlp) * s.hidden;
+    return {vertical, horizontal, hidden_weight + 2 * units, hidden_bias + units, weight + units * s.heads};
+  }
 };
 
 // relu that keeps NaN
@@ -47,7 +53,7 @@ __device__ __forceinline__ T relu(T x) {
   return x < T(0) ? T(0) : x;
 }
 
-// A block computes kWarps rows and kWarpSize columns of the table for one group of heads: a warp has a row, a lane a
+// A block computes kWarps rows and kWarpSize columns of a table for one group of heads: a warp has a row, a lane a
 // column. Beyond the edges there are zeros.
 template <typename T>
 struct TableMemory {
@@ -57,10 +63,13 @@ struct TableMemory {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) table_kernel(const Inputs<T> inputs, const T* bias, T* table, Sizes s) {
+__global__ void __launch_bounds__(kThreads) table_kernel(const Inputs<T> all, const T* bias, T* tables, Sizes s) {
   auto& shared = *reinterpret_cast<TableMemory<T>*>(block_memory());
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-  const int first_column = blockIdx.x * kWarpSize, first_row = blockIdx.y * kWarps, first_head = blockIdx.z * kHeads;
+  const int groups = divide_up(s.heads, kHeads), mlp = blockIdx.z / groups;
+  const int first_column = blockIdx.x * kWarpSize, first_row = blockIdx.y * kWarps;
+  const int first_head = blockIdx.z % groups * kHeads;
+  const Inputs<T> inputs = all.of_mlp(mlp, s);
   T sum[kHeads] = {};
   for (int first = 0; first < s.hidden; first += kUnits) {
     // Neighbours in a warp load neighbours in memory: hidden units of one row, column or head.
@@ -95,14 +104,17 @@ __global__ void __launch_bounds__(kThreads) table_kernel(const Inputs<T> inputs,
 #pragma unroll
   for (int k = 0; k < kHeads; ++k) {
     const int head = first_head + k;
-    if (head < s.heads) table[(int64_t(head) * s.rows + row) * s.columns + column] = sum[k] + bias[head];
+    if (head >= s.heads) continue;
+    const int64_t index = int64_t(mlp) * s.heads + head;
+    tables[(index * s.rows + row) * s.columns + column] = sum[k] + bias[index];
   }
 }
 
-// The parts that the rows of the table contribute to the gradients, (rows, heads + 2, hidden + 1). The first lines
-// are the gradients of the weight, for each head, with that of the bias behind those of its hidden units: it is the
-// weight of one more unit, whose activation is always 1. The last two lines are sums of the gradients of the inputs
-// of relu, as they are and multiplied by the column's coordinate; they have no element for the additional unit.
+// The parts that the rows of a table contribute to the gradients, (MLPs, rows, heads + 2, hidden + 1). The first
+// lines are the gradients of the weight, for each head, with that of the bias behind those of its hidden units: it is
+// the weight of one more unit, whose activation is always 1. The last two lines are sums of the gradients of the
+// inputs of relu, as they are and multiplied by the column's coordinate; they have no element for the additional
+// unit.
 struct PartSizes {
   int lines, units;
 };
@@ -119,14 +131,17 @@ struct PartsMemory {
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    parts_kernel(const T* grad_table, const Inputs<T> inputs, T* parts, Sizes s, PartSizes p) {
+    parts_kernel(const T* grad_tables, const Inputs<T> all, T* parts, Sizes s, PartSizes p) {
   auto& shared = *reinterpret_cast<PartsMemory<T>*>(block_memory());
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   const int first_row = blockIdx.y * kWarps, row = first_row + warp, unit = blockIdx.x * kWarpSize + lane;
+  const int mlp = blockIdx.z;
+  const Inputs<T> inputs = all.of_mlp(mlp, s);
+  const T* const grad_table = grad_tables + int64_t(mlp) * s.heads * s.rows * s.columns;
   const bool exists = row < s.rows && unit < s.hidden, is_stored = row < s.rows && unit < p.units;
   const T term = exists ? inputs.of_row(row, unit) : T(1);
   const T slope = exists ? inputs.hidden_weight[2 * unit + 1] : T(0);
-  T* const part = parts + int64_t(row) * p.lines * p.units + unit;
+  T* const part = parts + (int64_t(mlp) * s.rows + row) * p.lines * p.units + unit;
   T sum = 0, sum_of_products = 0;
   for (int first_head = 0; first_head < s.heads; first_head += kHeads) {
     T weight[kHeads], grad_weight[kHeads] = {};
@@ -175,20 +190,26 @@ template <typename T>
 struct GradientsOf {
   T *hidden_weight, *hidden_bias;  // (hidden, 2), (hidden)
   T *weight, *bias;                // (heads, hidden), (heads)
+
+  __device__ __forceinline__ GradientsOf of_mlp(int mlp, const Sizes& s) const {
+    const int64_t units = int64_t(mlp) * s.hidden;
+    return {hidden_weight + 2 * units, hidden_bias + units, weight + units * s.heads, bias + mlp * s.heads};
+  }
 };
 
-// A block adds up a line of the parts over the rows, each warp every kWarps-th of them. The sum of a line comes as it
-// is, and with each row multiplied by its coordinate.
+// A block adds up a line of an MLP's parts over the rows, each warp every kWarps-th of them. The sum of a line comes
+// as it is, and with each row multiplied by its coordinate.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    gradients_kernel(const T* parts, const T* vertical, GradientsOf<T> grad, Sizes s, PartSizes p) {
+    gradients_kernel(const T* parts, const T* vertical, GradientsOf<T> all, Sizes s, PartSizes p) {
   auto& shared = *reinterpret_cast<T(*)[2][kWarps][kWarpSize]>(block_memory());
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-  const int line = blockIdx.y, unit = blockIdx.x * kWarpSize + lane;
+  const int line = blockIdx.y, unit = blockIdx.x * kWarpSize + lane, mlp = blockIdx.z;
+  const GradientsOf<T> grad = all.of_mlp(mlp, s);
   T sum = 0, sum_of_products = 0;
 #pragma unroll 4
   for (int row = warp; row < s.rows && unit < p.units; row += kWarps) {
-    const T part = parts[(int64_t(row) * p.lines + line) * p.units + unit];
+    const T part = parts[((int64_t(mlp) * s.rows + row) * p.lines + line) * p.units + unit];
     sum += part;
     sum_of_products += part * vertical[row];
   }
@@ -214,8 +235,8 @@ __global__ void __launch_bounds__(kThreads)
 
 Sizes sizes_of(const Tensor& vertical, const Tensor& horizontal, const Tensor& weight) {
   return {
-      static_cast<int>(vertical.size(0)), static_cast<int>(horizontal.size(0)), static_cast<int>(weight.size(1)),
-      static_cast<int>(weight.size(0))};
+      weight.dim() == 3 ? static_cast<int>(weight.size(0)) : 1, static_cast<int>(vertical.size(0)),
+      static_cast<int>(horizontal.size(0)), static_cast<int>(weight.size(-1)), static_cast<int>(weight.size(-2))};
 }
 
 // Contiguous inputs, which have to live as long as the pointers to them.
@@ -248,8 +269,8 @@ Tensor log_cpb_table_forward_cuda(
   const Sizes s = sizes_of(vertical, horizontal, weight);
   const Contiguous inputs(vertical, horizontal, hidden_weight, hidden_bias, weight);
   const Tensor bias = any_bias.contiguous();
-  Tensor table = empty({s.heads, s.rows, s.columns}, vertical.options());
-  const dim3 blocks(divide_up(s.columns, kWarpSize), divide_up(s.rows, kWarps), divide_up(s.heads, kHeads));
+  Tensor table = empty(sizes_of_mlps(weight, {s.heads, s.rows, s.columns}), vertical.options());
+  const dim3 blocks(divide_up(s.columns, kWarpSize), divide_up(s.rows, kWarps), s.mlps * divide_up(s.heads, kHeads));
   dispatch<float, double>(vertical.scalar_type(), [&](auto zero) {
     using scalar_t = decltype(zero);
     launch(
@@ -268,22 +289,22 @@ LogCPBGradients log_cpb_table_backward_cuda(
   const Contiguous inputs(vertical, horizontal, hidden_weight, hidden_bias, weight);
   const Tensor grad_table = any_grad_table.contiguous();
   const auto options = weight.options();
-  const Tensor parts = empty({s.rows, p.lines, p.units}, options);
-  Tensor grad_hidden_weight = empty({s.hidden, 2}, options), grad_hidden_bias = empty({s.hidden}, options);
-  Tensor grad_weight = empty({s.heads, s.hidden}, options), grad_bias = empty({s.heads}, options);
+  const Tensor parts = empty({s.mlps, s.rows, p.lines, p.units}, options);
+  Tensor grad_hidden_weight = empty_like(hidden_weight), grad_hidden_bias = empty_like(hidden_bias);
+  Tensor grad_weight = empty_like(weight), grad_bias = empty(sizes_of_mlps(weight, {s.heads}), options);
   const int unit_blocks = divide_up(p.units, kWarpSize);
   dispatch<float, double>(vertical.scalar_type(), [&](auto zero) {
     using scalar_t = decltype(zero);
     using T = scalar_t;
     const Inputs<T> pointers = inputs.pointers<T>();
     launch(
-        parts_kernel<T>, dim3(unit_blocks, divide_up(s.rows, kWarps)), kThreads, sizeof(PartsMemory<T>),
+        parts_kernel<T>, dim3(unit_blocks, divide_up(s.rows, kWarps), s.mlps), kThreads, sizeof(PartsMemory<T>),
         grad_table.const_data_ptr<T>(), pointers, parts.mutable_data_ptr<T>(), s, p);
     const GradientsOf<T> grad{
         grad_hidden_weight.mutable_data_ptr<T>(), grad_hidden_bias.mutable_data_ptr<T>(),
         grad_weight.mutable_data_ptr<T>(), grad_bias.mutable_data_ptr<T>()};
     launch(
-        gradients_kernel<T>, dim3(unit_blocks, p.lines), kThreads, sizeof(T[2][kWarps][kWarpSize]),
+        gradients_kernel<T>, dim3(unit_blocks, p.lines, s.mlps), kThreads, sizeof(T[2][kWarps][kWarpSize]),
         parts.const_data_ptr<T>(), pointers.vertical, grad, s, p);
   });
   return {grad_hidden_weight, grad_hidden_bias, grad_weight, grad_bias};

@@ -107,7 +107,7 @@ Tensor window_products_cuda(
   Tensor products = empty({s.batch, s.height, s.width, s.heads, s.offsets}, tokens.options());
   dispatch<float, double, c10::Half, c10::BFloat16>(tokens.scalar_type(), [&](auto zero) {
     using scalar_t = decltype(zero);
-    const scalar_t* bias_data = bias.defined() ? bias.const_data_ptr<scalar_t>() : nullptr;
+    const scalar_t* bias_data = pointer_or_null<scalar_t>(bias);
     for_vectors<scalar_t>(s.channels, {tokens, others}, [&](auto count) {
       launch(
           products_kernel<decltype(count)::value, scalar_t>, blocks_for(s, s.offsets), kThreads, 0,
