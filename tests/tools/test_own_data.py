@@ -70,7 +70,7 @@ def test_a_segmentor(tmp_path: Path, tool: InProcess) -> None:
     write_mask_folder(tmp_path / 'new', NEW_SEEDS)
     before = sorted((tmp_path / 'scenes').rglob('*'))
     tool(
-        tmp_path, 'train.py', SEGMENTOR, '--data', 'scenes', '--mini', '--epochs', 2, '--cfg-options', *NO_WORKERS
+        tmp_path, 'train.py', SEGMENTOR, '--data', 'scenes', '--mini', '--epochs', 3, '--cfg-options', *NO_WORKERS
     )  # fmt: skip
     work_dir = tmp_path / 'work_dirs/upernet_small_scenes_mini'
     assert sorted((tmp_path / 'scenes').rglob('*')) == before
@@ -79,9 +79,9 @@ def test_a_segmentor(tmp_path: Path, tool: InProcess) -> None:
     assert len((work_dir / 'data/val.txt').read_text().split()) == 5
 
     # The config of the work dir needs nothing more: the same metric again.
-    config, checkpoint = str(work_dir / 'upernet_small.py'), str(work_dir / 'iter_46.pth')
+    config, checkpoint = str(work_dir / 'upernet_small.py'), str(work_dir / 'iter_69.pth')
     tool(tmp_path, 'test.py', config, checkpoint, '--work-dir', 'again')
-    (validated,) = [line['mIoU'] for line in scalars(work_dir) if line.get('step') == 46 and 'mIoU' in line]
+    (validated,) = [line['mIoU'] for line in scalars(work_dir) if line.get('step') == 69 and 'mIoU' in line]
     assert metrics_of_test(tmp_path / 'again')['mIoU'] == validated
     # The config that the training took does with the data.
     tool(tmp_path, 'test.py', SEGMENTOR, checkpoint, '--mini', '--data', 'scenes', '--work-dir', 'with_data')
@@ -120,7 +120,7 @@ def test_a_detector_from_a_checkpoint_of_other_classes(
     write_coco_folder(tmp_path / 'parts', SEEDS)
     new = write_coco_folder(tmp_path / 'new', NEW_SEEDS)
     tool(
-        tmp_path, 'train.py', DETECTOR, '--data', 'parts', '--mini', '--epochs', 2, '--load-from', detector_of_coco,
+        tmp_path, 'train.py', DETECTOR, '--data', 'parts', '--mini', '--epochs', 3, '--load-from', detector_of_coco,
         '--cfg-options', *SMALL,
     )  # fmt: skip
     work_dir = tmp_path / 'work_dirs/mask_rcnn_small_parts_mini'
@@ -139,7 +139,6 @@ def test_a_detector_from_a_checkpoint_of_other_classes(
         '--cfg-options', *SMALL,
     )  # fmt: skip
     ap50 = 100 * metrics_of_test(tmp_path / 'on_new')['coco/bbox_mAP_50']
-    open('/work/tmp/ap.txt','a').write(str((ap50, constant_ap50(new / 'annotations.json')))+'\n')
     assert ap50 > 2 * constant_ap50(new / 'annotations.json') and ap50 > 20
 
     inferencer = DetInferencer(str(config), str(checkpoint), device='cpu', show_progress=False)
