@@ -17,12 +17,18 @@ from mmengine.dataset import Compose, DefaultSampler, InfiniteSampler
 from torch.utils.data import DataLoader, Sampler
 
 
-def seed_everything(*numbers: int) -> None:
-    """Seed the generators of Python, NumPy and PyTorch (CPU and GPUs) by several non-negative integers together."""
+def seed_everything(*numbers: int, devices: bool = True) -> None:
+    """Seed the generators of Python, NumPy and PyTorch by several non-negative integers together.
+
+    Args:
+        *numbers: The integers.
+        devices: Those of GPUs, too. For samples, which are made on the CPU, it would take longer than all the others:
+            where no device is in use, PyTorch notes for each kind of them which line of the program seeded it.
+    """
     first, second, third = np.random.SeedSequence(numbers).generate_state(3).tolist()
     random.seed(first)
     np.random.seed(second)
-    torch.manual_seed(third)
+    (torch.manual_seed if devices else torch.default_generator.manual_seed)(third)
 
 
 class SeededIndex(int):
@@ -92,7 +98,7 @@ class SeedSample(BaseTransform):
     def transform(self, results: dict) -> dict:
         seed = getattr(results.get('sample_idx'), 'seed', None)
         if seed is not None:
-            seed_everything(*seed)
+            seed_everything(*seed, devices=False)
         return results
 
 
