@@ -368,9 +368,9 @@ BCCD_GROUPS = tuple(
     Group(
         f'bccd-{name}',
         f'BCCD: {title}',
-        f'205 images of blood cells, boxes of 3 classes, a quarter of the sizes of the recipe for COCO, {epochs} epochs '
-        'of 2 images a step. False detections and missed objects are counted at a score of 0.3 and an IoU of 0.5 on the '
-        'test images, which the run draws.',
+        '205 images of blood cells, boxes of 3 classes, a quarter of the sizes of the recipe for COCO, '
+        f'{epochs} epochs of 2 images a step. False detections and missed objects are counted at a score of 0.3 and '
+        'an IoU of 0.5 on the test images, which the run draws.',
         AP | COUNTS,
         of_systems(
             f'bccd-{name}',
