@@ -75,6 +75,7 @@ class Products(torch.autograd.Function):
             if needs_x:
                 of_x = _plus_product(of_x, gradient, weight)
             if needed[place]:
+                # A gradient of the weight that comes in belongs to nobody else: later products alone have its weight.
                 of_weights[place] = _plus_product(of_weights[place], gradient.T, tokens)
             if needed[len(weights) + place]:
                 of_biases[place] = gradient.sum(0)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from bioattn_mm.errors import InputError
 from bioattn_mm.layers import GaussianBias
 from bioattn_mm.models import GABSwin
-from bioattn_mm.on_meta import on_meta
 
 SMALL = dict(embed_dims=16, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))
 
@@ -176,7 +175,7 @@ def test_stages_that_no_output_needs_are_not_built() -> None:
 
 
 def test_is_built_without_memory() -> None:
-    with on_meta():
+    with torch.device('meta'):
         assert all(parameter.is_meta for parameter in GABSwin('tiny').parameters())
 
 

@@ -17,7 +17,7 @@ pytestmark = needs_library
 
 @pytest.mark.parametrize('name', ['default', 'avx2', 'avx512'])
 def test_operators_compute_what_they_should(name: str, capsys: pytest.CaptureFixture) -> None:
-    if name not in CAPABILITIES[: CAPABILITIES.index(IN_USE)]:
+    if name not in CAPABILITIES[:-1]:
         pytest.skip(f'{name} is not below what is in use, {IN_USE}, with which all other tests run')
     with capability(name):
         assert check('cpu', list(OPERATORS), times=False), capsys.readouterr().out
