@@ -26,7 +26,10 @@ JOBS ?= $(or $(shell awk '/MemAvailable/ { print ($$2 > 12000000 ? 3 : 2) }' /pr
 THREADS ?= $(shell n=$$(( $$(nproc) / $(JOBS) )); echo $$(( n > 0 ? n : 1 )))
 PYTEST = OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup wheel demo test test-extra test-all test-docs test-real test-package test-bounds test-capabilities test-asan test-arm dry-run-all gallery docs lint clean
+# Marks of tests that take minutes each.
+MINUTES := every_config or every_fault or every_kernel or every_compilation or every_command or dry_run
+
+.PHONY: help setup wheel demo test test-slow test-extra test-all test-docs test-real test-package test-bounds test-capabilities test-asan test-arm dry-run-all gallery docs lint clean
 
 help:
 	@echo 'make setup   environment in .venv (a few minutes the first time); EXTRA=deploy adds what tools/export.py needs,'
@@ -37,6 +40,7 @@ help:
 	@echo 'make wheel   the wheel for every Python and torch, into dist/; with CUDA operators where nvcc is'
 	@echo 'make demo    train and test $(CONFIG) on miniature data; CONFIG=... for another'
 	@echo 'make test    the test suite; make test-all trains and tests every config, too (hours)'
+	@echo 'make test-slow    what takes half a minute and more: runs in several processes, the CUDA kernels on the CPU'
 	@echo 'make test-extra   of the suite, what needs the packages of an EXTRA, all of which it installs'
 	@echo 'make test-docs   every command of README.md and docs/, made short (half an hour)'
 	@echo 'make test-real DATA=FOLDER   train, test, predict and export on real data, whose archives are in the folder (minutes)'
@@ -139,6 +143,9 @@ demo: setup
 test: setup
 	$(PYTEST) $(PYTEST_ARGS)
 
+test-slow: setup
+	$(PYTEST) -m 'slow and not ($(MINUTES))' $(PYTEST_ARGS)
+
 test-extra: setup $(patsubst %,$(VENV)/.ready-%,deploy demo log evaluation bridges tiff)
 	$(PYTEST) -m 'extra and not every_config' $(PYTEST_ARGS)
 
@@ -173,7 +180,6 @@ test-capabilities: setup
 		echo "$$name"; \
 		ATEN_CPU_CAPABILITY=$$name ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
 			OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist load -q tests/ops \
-			--deselect tests/ops/test_aggregated_attention_cuda.py --deselect tests/ops/test_cuda_on_cpu.py \
 			--deselect tests/ops/test_launches.py $(PYTEST_ARGS) || exit 1; done
 
 # BIOATTN_MM_FUZZ_CASES=10000 for hours of random calls.

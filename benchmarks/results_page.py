@@ -156,8 +156,12 @@ def with_range(numbers: Iterable[float], sign: str = '') -> str:
     numbers = list(numbers)
     if not numbers:
         return ''
-    text = f'{mean(numbers):{sign}.1f}'
-    return text + (f' ({min(numbers):{sign}.1f} to {max(numbers):{sign}.1f})' if len(numbers) > 1 else '')
+    # Counts are whole, and so may their mean be.
+    text, *of_range = (
+        f'{number:{sign}d}' if isinstance(number, int) else f'{number:{sign}.1f}'
+        for number in (mean(numbers), min(numbers), max(numbers))
+    )
+    return text + (' ({} to {})'.format(*of_range) if len(numbers) > 1 else '')
 
 
 def seen(difference: Difference, group: Group, records: Records) -> str:

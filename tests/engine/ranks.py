@@ -1,5 +1,6 @@
 """Functions that run in processes of their own, several of them as ranks of one gloo group."""
 
+import copy
 import gc
 import multiprocessing
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import torch
+from mmengine.config import Config
 from mmengine.dataset import base_dataset
 
 import bioattn_mm  # noqa: F401  before a process imports mmdet and mmseg, which need mmcv.ops
@@ -23,12 +25,14 @@ from bioattn_mm.run_config import config_text
 # Processes are forked from one that has imported the libraries and done nothing else.
 CONTEXT = multiprocessing.get_context('forkserver')
 CONTEXT.set_forkserver_preload(['tests.engine.ranks', 'tests.engine.trainings', 'tests.engine.toy_run'])
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def make_runs_quick() -> None:
     """Leave out what takes a second or two of every run.
 
-    mmengine writes configs in lines as they come, without yapf. Nothing waits until the disk has a checkpoint, which
+    mmengine writes configs in lines as they come, without yapf, and reads those of the checkout, in which no test
+    changes one, once: it copies a config and each of its bases to a folder of its own. Nothing waits until the disk has a checkpoint, which
     no test would look for after a loss of power. Nor is garbage collected for each dataset, which takes a tenth of a
     second with all that is imported. What is there already, from the imports and from pytest, is left out of every
     collection. Where mmdeploy is installed, it is not: mmdeploy finds what it rewrites by the collector's references.
@@ -38,6 +42,18 @@ def make_runs_quick() -> None:
     base_dataset.gc = Mock()
     config_text._format_code = lambda text, style_config: (text, True)
     os.fsync = lambda descriptor: None
+    read, kept = Config._file2dict, {}
+
+    def read_once(filename: str, *args: object, **kwargs: object) -> tuple:
+        path = Path(filename).expanduser().absolute()
+        if not path.resolve().is_relative_to(CHECKOUT):
+            return read(filename, *args, **kwargs)
+        key = (path, args, tuple(kwargs.items()))
+        if key not in kept:
+            kept[key] = read(filename, *args, **kwargs)
+        return copy.deepcopy(kept[key])
+
+    Config._file2dict = staticmethod(read_once)
 
 
 def run_ranks(

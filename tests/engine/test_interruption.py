@@ -49,6 +49,7 @@ def uninterrupted(workplace: Path) -> dict[str, Path]:
     return checkpoints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('name', 'signal_hook', 'left'),
     [

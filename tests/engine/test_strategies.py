@@ -40,6 +40,7 @@ def single(workplace: Path) -> dict[str, Path]:
     return checkpoints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('name', 'strategy', 'accumulative_counts'),
     [
@@ -71,6 +72,7 @@ def test_two_processes_with_half_the_batch(
         assert largest_difference(checkpoint, single[name], 'ema_state_dict') < 3e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('strategy', ['fsdp', pytest.param('deepspeed', marks=DEEPSPEED)])
 def test_a_sharded_run_goes_on(workplace: Path, strategy: str) -> None:
     folders = [new_folder(workplace, f'{strategy}_{name}') for name in ('whole', 'two_parts')]
@@ -88,6 +90,7 @@ def test_a_sharded_run_goes_on(workplace: Path, strategy: str) -> None:
     assert not list(folders[1].glob('.*.part'))
 
 
+@pytest.mark.slow
 @DEEPSPEED
 @pytest.mark.parametrize('name', ['upernet', 'mask_rcnn'])
 def test_half_precision_learns_what_float32_does(workplace: Path, single: dict[str, Path], name: str) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import mmcv
 import pytest
 
+pytestmark = pytest.mark.slow  # mmdet's train.py begins in a new process, and so does its worker
+
 ROOT = Path(__file__).parents[2]
 MASK_RCNN, DINO = (ROOT / f'tests/hosts/{name}_small.py' for name in ('mask_rcnn', 'dino'))
 ONE_PROCESS = ('test_dataloader.num_workers=0', 'test_dataloader.persistent_workers=False')

@@ -17,6 +17,7 @@ SMALLEST = dict(
     GABViT=dict(out_indices=(0, 1)),
     VARS=dict(out_indices=(0, 1)),
 )
+pytestmark = pytest.mark.slow
 SIZES = ((64, 96), (96, 160), (128, 72))
 every_backbone = pytest.mark.parametrize('name', SMALLEST)
 # Inductor of torch 2.11 does not compile these for the CPU; the second is whether sizes are left open.

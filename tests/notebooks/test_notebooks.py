@@ -39,6 +39,7 @@ def outputs_of(notebook: nbformat.NotebookNode) -> tuple[str, int]:
     return text, sum('image/png' in output.get('data', {}) for output in outputs)
 
 
+@pytest.mark.slow
 def test_predict_and_attention(root: Path, tmp_path: Path, workplace: Path) -> None:
     (tmp_path / 'runs').mkdir()
     (tmp_path / 'runs' / 'data').symlink_to(workplace / 'data')
@@ -48,6 +49,7 @@ def test_predict_and_attention(root: Path, tmp_path: Path, workplace: Path) -> N
     assert images == 4
 
 
+@pytest.mark.slow
 def test_train_on_own_data(root: Path, tmp_path: Path) -> None:
     options = '--cfg-options train_cfg.max_iters=2'
     notebook = run(root, tmp_path, 'train_on_own_data.ipynb', CONFIG=str(root / SMALL), OPTIONS=options)

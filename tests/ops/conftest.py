@@ -24,6 +24,14 @@ CAPABILITIES = CAPABILITIES[: CAPABILITIES.index(IN_USE) + 1] if LIBRARY_IS_LOAD
 OF_BFLOAT16 = 'avx512_bf16'
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs the emulation of CUDA is slow, as its kernels are compiled for a minute."""
+    for item in items:
+        if 'emulation_folder' in item.fixturenames or 'cuda on cpu' in item.name:
+            item.add_marker('slow')
+
+
 @contextmanager
 def capability(name: str) -> Iterator[None]:
     """Within it the CPU operators run with an instruction set of `CAPABILITIES`."""

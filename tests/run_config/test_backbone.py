@@ -32,7 +32,12 @@ BACKBONES = {
 }
 # The options of each framework for small images, and for smaller heads, which are the libraries'.
 OPTIONS = dict(
-    mask_rcnn={'model.roi_head.bbox_head.fc_out_channels': 64, 'model.roi_head.mask_head.num_convs': 1},
+    mask_rcnn={
+        'model.roi_head.bbox_head.fc_out_channels': 64,
+        'model.roi_head.mask_head.num_convs': 1,
+        'model.train_cfg.rcnn.sampler.num': 64,
+        'model.train_cfg.rpn_proposal.max_per_img': 100,
+    },
     dino={'model.num_queries': 20, 'model.encoder.num_layers': 2, 'model.decoder.num_layers': 2},
     mask2former={
         'model.data_preprocessor.size': (72, 104),
@@ -114,7 +119,8 @@ def test_trained_on_own_data(tool: InProcess, tmp_path: Path) -> None:
     *call, epochs = command.split()[2:]
     assert epochs == '30'
     write_coco_folder(tmp_path / 'parts', range(6))
-    options = [f'{key}={value}' for key, value in BACKBONES['vit_small_patch14_dinov2'].items()]
+    small = {**BACKBONES['vit_small_patch14_dinov2'], **OPTIONS['mask_rcnn']}
+    options = [f'{key}={value}' for key, value in small.items()]
     tool(tmp_path, 'train.py', *call, 1, '--cfg-options', *SMALL, *options, 'train_dataloader.batch_size=2')
     work_dir = tmp_path / 'work_dirs/timm/mask_rcnn_vit_small_patch14_dinov2_parts'
     (config,) = work_dir.glob('*.py')

@@ -21,6 +21,7 @@ CONFIG = str(ROOT / 'tests/tools/upernet_small.py')
 SCRIPTS = {'dist_train.sh': 2, 'dist_test.sh': 3, 'slurm_train.sh': 3}  # and how many arguments each needs
 
 
+@pytest.mark.slow
 def test_two_processes_train_and_test_as_one_does(
     workplace: Path, tool: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ def uninterrupted(workplace: Path) -> Path:
     return last(workplace, 'uninterrupted')
 
 
+@pytest.mark.slow
 def test_a_killed_process(workplace: Path, uninterrupted: Path, start: Start) -> None:
     step, victim = random.randint(INTERVAL + 1, INTERVAL + 3), random.randint(0, 1)
     print(f'killed: process {victim} after step {step}')

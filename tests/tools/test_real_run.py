@@ -185,6 +185,7 @@ def run_two(user: Path, *arguments: str) -> str:
     return run_forked(user, 'train.py', UPERNET, *arguments, world_size=2)
 
 
+@pytest.mark.slow
 def test_two_processes_with_synchronised_batch_norm(user: Path) -> None:
     options = (
         '--cfg-options', WEIGHTS, LOG, *small_training(UPERNET), *SMALL_MODEL[UPERNET], *small_images('val', 3),
@@ -213,6 +214,7 @@ def test_train_by_epochs(user: Path, tool: InProcess) -> None:
     assert metrics == last_validation(work_dir)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('config', 'checkpoint', 'metric'), [
     (DINO, 'epoch_1.pth', 'coco/bbox_mAP'), (MASK2FORMER, 'iter_2.pth', 'mIoU'),
     pytest.param(INSTANCE, 'iter_2.pth', 'coco/segm_mAP', marks=pytest.mark.every_config),
