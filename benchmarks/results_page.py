@@ -34,8 +34,8 @@ What a run calls is in its record: `bioattn train` with all options. `archives` 
 
 The sets are small and the trainings short: they compare models under the same conditions, and say little of what a
 model reaches when it is trained to the end. Figures are means over seeds, with the lowest and the highest in brackets
-where there are several. Hours are those of the training's steps, as the clock counts them; a machine with other work
-makes them longer. They were measured on
+where there are several. Processor hours are of the training and the tests of a run; the clock's, which other work on a
+machine makes longer, are in the records. They were measured on
 {machines}.
 """
 
@@ -103,7 +103,7 @@ def section(group: Group, records: Records) -> str:
     if any((row.name, seed) in records for row in group.rows for seed in row.seeds):
         metrics = [name for name in group.metrics if any(values(row, name, records) for row in group.rows)]
         labels = [group.metrics[name] for name in metrics]
-        head = ('row', 'model', 'config', 'images a run', 'hours', *labels, 'state')
+        head = ('row', 'model', 'config', 'images a run', 'processor hours', *labels, 'state')
         lines += [f'| {" | ".join(head)} |', '| --- ' * len(head) + '|']
         lines += [f'| {" | ".join(cells(row, metrics, records))} |' for row in group.rows]
         if curves_of(group, records):
@@ -131,7 +131,7 @@ def cells(row: Row, metrics: list[str], records: Records) -> list[str]:
         row.model,
         f'`{config_of(row)}`',
         f'{max(run["images_seen"] for run in begun):,}' if begun else '',
-        f'{mean(run["hours"] for run in begun):.2f}' if begun else '',
+        f'{mean(run["processor_hours"] for run in begun):.2f}' if begun else '',
         *(with_range(values(row, name, records).values()) for name in metrics),
         state,
     ]

@@ -57,7 +57,7 @@ def record(iterations: int, top1: float | None = None) -> dict:
     """A record of a run of 600 iterations, finished if it has an accuracy."""
     entries = dict(
         state='began', hardware='a machine', iterations=iterations, of_iterations=600, images_seen=50 * iterations,
-        hours=0.5, curve=[[100, 20.0]],
+        processor_hours=0.5, curve=[[100, 20.0]],
     )  # fmt: skip
     return entries | (dict(state='finished', metrics={'accuracy/top1': top1}) if top1 is not None else {})
 
