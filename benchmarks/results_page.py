@@ -34,8 +34,8 @@ What a run calls is in its record: `bioattn train` with all options. `archives` 
 
 The sets are small and the trainings short: they compare models under the same conditions, and say little of what a
 model reaches when it is trained to the end. Figures are means over seeds, with the lowest and the highest in brackets
-where there are several. Processor hours are of the training and the tests of a run; the clock's, which other work on a
-machine makes longer, are in the records. They were measured on
+where there are several. Processor hours are of the training and the tests of a run; the clock's, which other work on
+a machine makes longer, are in the records. They were measured on
 {machines}.
 """
 

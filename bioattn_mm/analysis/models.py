@@ -228,15 +228,16 @@ class OtherBackbone(nn.Module):
         InputError: In `forward`, if its outputs are no feature maps, or it does not take images of this size.
     """
 
-    # How `load_backbone` finds its weights. A file of a backbone alone lacks a classifier's.
-    release = Release(
-        names=((r'^(?!model\.)', 'model.'),),
-        optional=(r'\.relative_position_index$', r'^model\.(head|head_dist|fc|classifier)\.'),
-    )
-
     def __init__(self, model: nn.Module, name: str, out_indices: tuple[int, ...]) -> None:
         super().__init__()
         self.model, self.name, self.out_indices = model, name, tuple(out_indices)
+        # How `load_backbone` finds its weights: a file has the names within `model`, which may have a part `model`,
+        # too, as `TimmBackbone` of the registries does. A file of a backbone alone lacks a classifier's.
+        ours = r'model\.model\.' if 'model' in dict(model.named_children()) else r'model\.'
+        self.release = Release(
+            names=((f'^(?!{ours})', 'model.'),),
+            optional=(r'\.relative_position_index$', r'^model\.(head|head_dist|fc|classifier)\.'),
+        )
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """(B, 3, H, W) to feature maps, (B, C_i, H_i, W_i)."""

@@ -92,6 +92,19 @@ def test_swin_beside_a_model_of_timm(images: Path, tmp_path: Path, tool: InProce
     assert all(0 < float(row['nonlocality']) < 6 for row in rows)
 
 
+def test_the_checkpoint_of_a_training_with_a_backbone_of_timm(tmp_path: Path) -> None:
+    """Which has a part `model`, as what analysis puts around it."""
+    config = Config.fromfile(write_config(tmp_path, 'GABViT'))
+    config.model.backbone = dict(type='bioattn_mm.TimmBackbone', model_name='test_vit')
+    trained = MODELS.build(config.model.backbone)
+    weights = {f'backbone.{name}': torch.randn_like(value) for name, value in trained.state_dict().items()}
+    torch.save(dict(state_dict=weights), tmp_path / 'segmentor.pth')
+    backbone, _ = build_backbone(config, str(tmp_path / 'segmentor.pth'))
+    loaded = backbone.model.state_dict()
+    assert loaded.keys() == trained.state_dict().keys()
+    assert all(torch.equal(loaded[name], weights[f'backbone.{name}']) for name in loaded)
+
+
 def test_corrupted_and_attacked_images(
     classifier: tuple[Path, Path],
     images: Path,

@@ -32,10 +32,11 @@ def make_runs_quick() -> None:
     """Leave out what takes a second or two of every run.
 
     mmengine writes configs in lines as they come, without yapf, and reads those of the checkout, in which no test
-    changes one, once: it copies a config and each of its bases to a folder of its own. Nothing waits until the disk has a checkpoint, which
-    no test would look for after a loss of power. Nor is garbage collected for each dataset, which takes a tenth of a
-    second with all that is imported. What is there already, from the imports and from pytest, is left out of every
-    collection. Where mmdeploy is installed, it is not: mmdeploy finds what it rewrites by the collector's references.
+    changes one, once: it copies a config and each of its bases to a folder of its own. Nothing waits until the disk
+    has a checkpoint, which no test would look for after a loss of power. Nor is garbage collected for each dataset,
+    which takes a tenth of a second with all that is imported. What is there already, from the imports and from
+    pytest, is left out of every collection. Where mmdeploy is installed, it is not: mmdeploy finds what it rewrites
+    by the collector's references.
     """
     if find_spec('mmdeploy') is None:
         gc.freeze()
