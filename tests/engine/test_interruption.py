@@ -49,7 +49,6 @@ def uninterrupted(workplace: Path) -> dict[str, Path]:
     return checkpoints
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ('name', 'signal_hook', 'left'),
     [

@@ -214,7 +214,6 @@ def test_train_by_epochs(user: Path, tool: InProcess) -> None:
     assert metrics == last_validation(work_dir)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(('config', 'checkpoint', 'metric'), [
     (DINO, 'epoch_1.pth', 'coco/bbox_mAP'), (MASK2FORMER, 'iter_2.pth', 'mIoU'),
     pytest.param(INSTANCE, 'iter_2.pth', 'coco/segm_mAP', marks=pytest.mark.every_config),
