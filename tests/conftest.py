@@ -23,10 +23,11 @@ ROOT = Path(__file__).parents[1]
 NUM_TRAIN, NUM_VAL = 120, 20
 
 
-# The dearest files, most of which run trainings, by what they cost; but the second and the third need no miniatures,
-# which the first one draws, and for which other workers would wait.
+# The dearest files, most of which run trainings, by what they cost; but the three after the first need no miniatures,
+# which that one draws, and for which other workers would wait.
 LONGEST = (
     'test_every_config.py',
+    'test_printed.py',
     'test_aggregated_attention_cuda.py',
     'test_configs.py',
     'test_real_run.py',
@@ -47,7 +48,6 @@ LONGEST = (
     'test_robustness.py',
     'test_amp.py',
     'test_losses.py',
-    'test_printed.py',
     'test_distributed.py',
     'test_registry.py',
     'test_convert_checkpoint.py',
