@@ -26,9 +26,6 @@ JOBS ?= $(or $(shell awk '/MemAvailable/ { print ($$2 > 12000000 ? 3 : 2) }' /pr
 THREADS ?= $(shell n=$$(( $$(nproc) / $(JOBS) )); echo $$(( n > 0 ? n : 1 )))
 PYTEST = OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-# Marks of tests that take minutes each.
-MINUTES := every_config or every_fault or every_kernel or every_compilation or every_command or dry_run
-
 .PHONY: help setup wheel demo test test-slow test-extra test-all test-docs test-real test-package test-bounds test-capabilities test-asan test-arm dry-run-all gallery docs lint clean
 
 help:
@@ -144,7 +141,7 @@ test: setup
 	$(PYTEST) $(PYTEST_ARGS)
 
 test-slow: setup
-	$(PYTEST) -m 'slow and not ($(MINUTES))' $(PYTEST_ARGS)
+	$(PYTEST) -m 'slow and not every_config and not every_kernel and not every_compilation' $(PYTEST_ARGS)
 
 test-extra: setup $(patsubst %,$(VENV)/.ready-%,deploy demo log evaluation bridges tiff)
 	$(PYTEST) -m 'extra and not every_config' $(PYTEST_ARGS)

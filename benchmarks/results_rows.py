@@ -299,7 +299,8 @@ MASK2FORMER = {
     'gab': 'gab/mask2former_vit_small_ade20k',
     'vars': 'vars/mask2former_rvt_tiny_vars_sd_ade20k',
 }
-# As `make demo` does on processors that do not multiply bfloat16.
+# UperNet's heads get half of their channels, because they take most of a step where the processor does not multiply
+# bfloat16; `make demo` does the same there.
 NARROW_HEADS = ('--cfg-options', 'model.decode_head.channels=256', 'model.auxiliary_head.channels=128')
 CAMVID_UPERNET = Group(
     'camvid-upernet',

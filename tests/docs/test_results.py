@@ -80,3 +80,4 @@ def test_means_ranges_states_and_claims(page: ModuleType) -> None:
     records |= {(host, seed): record(600, 60.0) for seed in range(3)}
     assert 'with and without Gaussians: -6.0 (-10.0 to -2.0), does not show\n' in of_gab()
     assert page.state_of(None) == 'not run yet'
+    assert page.with_range([716]) == '716' and page.with_range([716, 717]) == '716.5 (716 to 717)'

@@ -43,6 +43,11 @@ def make_runs_quick() -> None:
     base_dataset.gc = Mock()
     config_text._format_code = lambda text, style_config: (text, True)
     os.fsync = lambda descriptor: None
+    _read_configs_once()
+
+
+def _read_configs_once() -> None:
+    """Let mmengine keep what it has read of a config of the checkout, and of each of its bases."""
     read, kept = Config._file2dict, {}
 
     def read_once(filename: str, *args: object, **kwargs: object) -> tuple:
