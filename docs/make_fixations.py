@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""Write points on the objects of the miniature COCO as if people had looked there, in the layout of MIT1003.
+"""Write points on the objects of a COCO file as if people had looked there, in the layout of MIT1003.
 
 Nobody has looked: the points are drawn from a normal distribution around the middle of each object, to show what
 `tools/analysis/attention_segmentation.py --fixations` draws.
 
 Example:
-  python docs/make_fixations.py data/mini/coco work_dirs/fixations
+  python docs/make_fixations.py annotations/instances_val.json --out work_dirs/fixations
 """
 
 import argparse
@@ -20,11 +20,11 @@ POINTS_OF_AN_OBJECT = 12
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('coco', type=Path, help='folder of the miniature COCO')
-    parser.add_argument('out', type=Path, help='folder that NAME_fixPts.jpg of each validation image is written to')
+    parser.add_argument('annotations', type=Path, help='JSON with the boxes of images')
+    parser.add_argument('--out', type=Path, required=True, help='folder for NAME_fixPts.jpg of each image')
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    truth = json.loads((args.coco / 'annotations/instances_val2017.json').read_text(encoding='utf-8'))
+    truth = json.loads(args.annotations.read_text(encoding='utf-8'))
     rng = np.random.default_rng(0)
     for image in truth['images']:
         points = np.zeros((image['height'], image['width']), np.uint8)

@@ -12,6 +12,7 @@ Example:
 """
 
 import argparse
+import itertools
 import os
 import re
 import shlex
@@ -26,7 +27,6 @@ from PIL import Image
 DOCS = Path(__file__).parent
 PAGES = ('gallery.md', *(f'systems/{name}.md' for name in ('transnext', 'convit', 'pervit', 'gab', 'vars')))
 OUT = 'work_dirs/gallery'
-RESULTS = 'work_dirs/results'  # models that are trained on data that not everybody has
 # Drawings get fewer colours until they are as small as the first of these, and must be as small as the second.
 WANTED_BYTES, MAX_BYTES = 250_000, 300_000
 COLORS = (256, 128, 64, 32)
@@ -39,13 +39,18 @@ class Step:
 
     Attributes:
         command: Its words.
-        out: Folder that it writes to; None for a training, which ends at once if it is done, and for data.
-        picture: Picture that it draws.
+        out: Folder that it writes to, if it draws.
+        picture: Picture that it draws; None for a training, which ends at once if it is done, and for data.
     """
 
     command: list[str]
     out: Path | None = None
     picture: Path | None = None
+
+    def missing(self) -> list[str]:
+        """The models and data in work_dirs that it takes and that are not there."""
+        words = [word for last, word in itertools.pairwise(self.command) if last != '--out']
+        return [word for word in words if word.startswith('work_dirs/') and not (DOCS.parent / word).exists()]
 
 
 def parse_args() -> argparse.Namespace:
@@ -63,8 +68,9 @@ def main() -> None:
     for step in steps:
         if step.out and names and step.out.name not in names:
             continue
-        if any(word.startswith(RESULTS) and not (DOCS.parent / word).exists() for word in step.command):
-            print(f'{step.picture.name} stays as it is: the page says how its models in {RESULTS} are trained')
+        if missing := step.missing():
+            what = f'{step.picture.name} stays as it is' if step.picture else shlex.join(step.command[:3])
+            print(f'{what}: no {missing[0]}, which docs/gallery.md says how to make')
             continue
         if step.out and names:
             shutil.rmtree(DOCS.parent / step.out, ignore_errors=True)

@@ -52,7 +52,7 @@ def test_arguments_are_those_of_the_code(page: str, name: str, root: Path) -> No
 
 
 def test_commands_run_once_and_their_drawings_are_shrunk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gallery: SimpleNamespace
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gallery: SimpleNamespace, capsys: pytest.CaptureFixture
 ) -> None:
     docs = tmp_path / 'docs'
     docs.mkdir()
@@ -60,6 +60,8 @@ def test_commands_run_once_and_their_drawings_are_shrunk(
         '![A picture](pictures/one.png)\n\n```bash\npython train.py --resume\n'
         'python draw.py --size 30 \\\n    --out work_dirs/gallery/one  # a comment\n```\n\n'
         '```bash\npython draw.py --size 40 --out elsewhere\n```\n'
+        '![Of a model](pictures/model.png)\n\n```bash\n'
+        'python draw.py --size 40 work_dirs/results/model.pth --out work_dirs/gallery/model\n```\n'
     )
     (tmp_path / 'draw.py').write_text(
         'import sys\nfrom pathlib import Path\nimport numpy as np\nfrom PIL import Image\n'
@@ -75,10 +77,12 @@ def test_commands_run_once_and_their_drawings_are_shrunk(
     with Image.open(docs / 'pictures' / 'one.png') as picture:
         assert picture.mode == 'P' and picture.size == (30, 30)
     assert not (tmp_path / 'elsewhere').exists()
+    assert 'model.png stays as it is: no work_dirs/results/model.pth' in capsys.readouterr().out
+    assert not (docs / 'pictures' / 'model.png').exists()
     (tmp_path / 'draw.py').write_text('raise SystemExit(1)\n')
     gallery.main()  # the folder is there: the command is not run again
     monkeypatch.setattr(sys, 'argv', ['make_gallery.py', 'other'])
-    with pytest.raises(SystemExit, match='no picture other: expected some of one'):
+    with pytest.raises(SystemExit, match='no picture other: expected some of one model'):
         gallery.main()
 
     noise = np.random.default_rng(0).integers(0, 255, (60, 60, 3), dtype=np.uint8)

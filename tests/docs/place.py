@@ -8,6 +8,7 @@ and huggingface_hub lie files laid out like the authors', with made-up values.
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import sys
@@ -36,11 +37,12 @@ from .blocks import ROOT
 TRAINS, TESTS = r'(\b|_)(train(\.py|\.sh)?|dry-run) ', r'(\b|_)test(\.py|\.sh)? '
 EXPORTS, TRIES_SIZES = r'\bexport(\.py)? ', r'\bbenchmark_extrapolation\.py '
 READS_IMAGES, CORRUPTS = r'\b(erf|locality|attention_segmentation)\.py ', r'\brobustness\.py '
-CONFIG = re.compile(r'[\w./-]*?(?P<kind>upernet|mask_rcnn|dino|mask2former|in1k)[\w-]*(\.py)?')
+CONFIG = re.compile(r'[\w./-]*?(?P<kind>upernet|mask_rcnn|dino|mask2former|in1k|cifar10)[\w-]*(\.py)?')
 MINUTES = 10  # that one command may take
 
 # Heads of random weights score every box below the threshold.
 SMALL_MODEL = {'mask_rcnn': ['model.test_cfg.rcnn.score_thr=0.0', 'model.test_cfg.rcnn.max_per_img=10']}
+CLASSIFIERS = ('in1k', 'cifar10')
 NUM_TTA_SCALES = {'mask_rcnn': 3, 'dino': 3, 'upernet': 6, 'mask2former': 6}
 
 
@@ -64,7 +66,7 @@ def additions(line: str) -> list[str]:
     kind = config and config['kind']
     words, options = [], []
     if re.search(TRAINS, line) and config:
-        by_iteration = '--mini' in line or kind in ('upernet', 'mask2former') and '--epochs' not in line
+        by_iteration = '--mini' in line or kind in ('upernet', 'mask2former', 'cifar10') and '--epochs' not in line
         length = 4 if '--resume' in line else 2
         options = without_workers('train', 'val')
         if by_iteration:
@@ -72,13 +74,13 @@ def additions(line: str) -> list[str]:
             options += [f'train_cfg.max_iters={length}', 'train_cfg.val_interval=2', checkpoints]
         else:
             options += ['train_cfg.max_epochs=1', 'train_dataloader.dataset.indices=4']
-        if kind == 'in1k':
+        if kind in CLASSIFIERS:
             options += ['train_dataloader.batch_size=2', 'val_dataloader.dataset.indices=2']
         elif '--mini' not in line:
             options += [*small_training(config[0]), *few_images('val')]
         words = ['--epochs', '1'] if '--epochs' in line else []
     elif re.search(TESTS, line):
-        options = ['test_dataloader.dataset.indices=2'] if kind == 'in1k' else few_images('test')
+        options = ['test_dataloader.dataset.indices=2'] if kind in CLASSIFIERS else few_images('test')
         if '--tta' in line:
             scales = range(NUM_TTA_SCALES[kind])
             options += [f'tta_pipeline.1.transforms.0.{index}.scale=({96 + 16 * index},96)' for index in scales]
@@ -168,6 +170,8 @@ class Place:
                     make(path)
         for match in re.finditer(r'work_dirs/(\w+/[\w-]+?)(_mini)?/(iter|epoch)_\d+\.pth', text):
             self.provide_checkpoint(match[0], f'configs/{match[1]}.py')
+        for match in re.finditer(r'work_dirs/(results/runs/)?(cifar10[-_]\D+?)[-_](\d+-)?\w+/iter_\d+\.pth', text):
+            self.provide_checkpoint(match[0], f'benchmarks/results/configs/{match[2].replace("-", "_")}.py')
         for match in re.finditer(r'hf://([\w-]+/[\w-]+)(?:@\w+)?/([\w.-]+)', text):
             self._provide_file_of_hub(*match.groups())
 
@@ -238,11 +242,30 @@ def video(path: Path) -> None:
     writer.release()
 
 
+def small_cifar10(path: Path) -> None:
+    """A folder as benchmarks/results.py unpacks CIFAR-10, of other classes."""
+    mini = path.parents[3] / 'data/mini/imagenet'
+    for name, split in dict(train='train', val='val', test='val').items():
+        shutil.copytree(mini / split, path / name)
+
+
+def small_bccd(path: Path) -> None:
+    """A folder as benchmarks/results.py unpacks BCCD, of other classes."""
+    mini = path.parents[3] / 'data/mini/coco'
+    (path / 'annotations').mkdir(parents=True)
+    for split in ('train', 'val'):
+        shutil.copytree(mini / f'{split}2017', path / split)
+        annotations = f'annotations/instances_{split}'
+        shutil.copy(mini / f'{annotations}2017.json', path / f'{annotations}.json')
+
+
 # What a reader has, by patterns of its name.
 READERS_FILES = {
     r'\bstreet\.jpg': lambda path: Image.fromarray(draw(600)[0]).save(path),
     r'\b(holiday|new_images)\b': lambda path: write_images(path, range(500, 502)),
     r'\bclips\b': video,
+    r'\bwork_dirs/results/data/cifar10\b': small_cifar10,
+    r'\bwork_dirs/results/data/bccd\b': small_bccd,
     r'\bparts\b': lambda path: write_coco_folder(path, range(24)),
     r'(?<![\w/])(transnext|convit|pervit|vars_rvt)_\w+\.pth': authors_classifier,
     r'(?<![\w/])(vit_relpos|deit)_\w+\.pth': lambda path: torch.save(timm.create_model(path.stem).state_dict(), path),

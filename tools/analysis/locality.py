@@ -54,6 +54,8 @@ PANELS = (
     ('Gaussian bias: amplitude', 'A', dict(gaussian_amplitude='A')),
     ('Gaussian bias: width', 'sigma (tokens)', dict(gaussian_sigma='sigma')),
 )
+# Impacts are inverse distances, and Phi_c is an exponential that nothing normalises: they span orders of magnitude.
+OVER_DECADES = ('impact on attention', 'nonlocality of Phi')
 REGIONS_TITLE = 'regions of position-based attention'
 
 
@@ -136,8 +138,7 @@ def draw(models: dict[str, Measured], title: str) -> Figure:
     places = iter(axes.flat)
     for (name, label, measures), axis in zip(panels, places):
         draw_measures(axis, models, {key: text for key, text in measures.items() if any(key in row for row in every)})
-        # Impacts are inverse distances, which may differ by orders of magnitude.
-        axis.set(title=name, ylabel=label, yscale='log' if name.startswith('impact') else 'linear')
+        axis.set(title=name, ylabel=label, yscale='log' if name in OVER_DECADES else 'linear')
         set_layers(axis, every)
     for name in with_regions:
         bars, pie = next(places), next(places)
