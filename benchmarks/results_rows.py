@@ -341,6 +341,8 @@ def at_full_resolution(crop: int, batch_size: int) -> tuple[str, ...]:
 
 
 SCRATCH = ('--data', '{data}', '--from-scratch')
+# To validate takes long where an image has many windows.
+FEW_VALIDATIONS = ('--cfg-options', 'train_cfg.val_interval=3680', 'default_hooks.checkpoint.interval=460')
 CAMVID_LONG = Group(
     'camvid-long',
     'CamVid: crops at full resolution',
@@ -350,7 +352,7 @@ CAMVID_LONG = Group(
     tuple(
         Row(
             f'camvid-long-{name}', model, 'camvid', config,
-            (*start, *SCRATCH, '--epochs', '60', *NARROW_HEADS, *at_full_resolution(128, 2)),
+            (*start, *SCRATCH, '--epochs', '60', *NARROW_HEADS, *FEW_VALIDATIONS, *at_full_resolution(128, 2)),
         )
         for name, model, config, start in (
             ('transnext', MODELS['transnext'], UPERNET['transnext'], ()),
