@@ -49,7 +49,7 @@ help:
 	@echo 'make test-capabilities   the tests of the CPU operators with each instruction set below the one in use'
 	@echo 'make test-asan      the tests of the operators under AddressSanitizer, compiled into build/asan'
 	@echo 'make test-arm       the tests of the operators on 64-bit ARM in an emulator, compiled into build/arm'
-	@echo 'make gallery   the pictures of docs/gallery.md and docs/systems, by the commands there, trainings included'
+	@echo 'make gallery   the pictures of docs/gallery.md and docs/systems, by the commands there, where their models are'
 	@echo 'make docs    the documentation site, into site/; broken links and references fail'
 	@echo 'make lint    style checks'
 	@echo 'make clean   remove .venv and generated data; work_dirs stays'

@@ -7,8 +7,8 @@ beginning, and puts what they drew, with fewer colours, beside the pages: of sev
 that of the picture, else the first. A command whose folder is there already is not run again.
 
 Example:
-  python docs/make_gallery.py                       # all pictures: miniature data, trained weights, drawings
-  python docs/make_gallery.py transnext erf         # these alone, with the trainings that they need
+  python docs/make_gallery.py                       # all pictures whose models and data are there
+  python docs/make_gallery.py transnext erf         # these alone, with the trainings in their blocks
 """
 
 import argparse
@@ -39,11 +39,13 @@ class Step:
 
     Attributes:
         command: Its words.
+        names: The picture that it draws; of a training and of data those of its block, which need it.
         out: Folder that it writes to, if it draws.
         picture: Picture that it draws; None for a training, which ends at once if it is done, and for data.
     """
 
     command: list[str]
+    names: list[str]
     out: Path | None = None
     picture: Path | None = None
 
@@ -66,7 +68,7 @@ def main() -> None:
     if not set(names) <= set(known):
         sys.exit(f'error: no picture {" ".join(set(names) - set(known))}: expected some of {" ".join(known)}')
     for step in steps:
-        if step.out and names and step.out.name not in names:
+        if names and not set(names) & set(step.names):
             continue
         if missing := step.missing():
             what = f'{step.picture.name} stays as it is' if step.picture else shlex.join(step.command[:3])
@@ -93,13 +95,15 @@ def steps_of(page: Path) -> list[Step]:
     }
     steps = []
     for block in re.findall(r'^```bash\n(.*?)^```', text, re.M | re.S):
+        names = re.findall(rf'--out {OUT}/(\w+)', block)
         for line in block.replace('\\\n', ' ').splitlines():
             words = shlex.split(line, comments=True)
             out = words[words.index('--out') + 1] if '--out' in words else ''
             if out.startswith(f'{OUT}/'):
-                steps.append(Step(words, Path(out), pictures.pop(Path(out).name)))
+                name = Path(out).name
+                steps.append(Step(words, [name], Path(out), pictures.pop(name)))
             elif 'tools/train.py' in words and '--resume' in words or 'docs/make_fixations.py' in words:
-                steps.append(Step(words))
+                steps.append(Step(words, names))
     if pictures:
         raise ValueError(f'{page}: no command to {OUT} for {", ".join(pictures)}')
     return steps

@@ -81,8 +81,14 @@ def test_commands_run_once_and_their_drawings_are_shrunk(
     assert not (docs / 'pictures' / 'model.png').exists()
     (tmp_path / 'draw.py').write_text('raise SystemExit(1)\n')
     gallery.main()  # the folder is there: the command is not run again
+    (docs / 'page.md').write_text(
+        '![One](pictures/one.png)\n\n```bash\npython draw.py --size 30 --out work_dirs/gallery/one\n```\n'
+        '![Two](pictures/two.png)\n\n```bash\npython tools/train.py --resume\n'
+        'python draw.py --size 30 --out work_dirs/gallery/two\n```\n'
+    )
+    assert [step.names for step in gallery.steps_of(docs / 'page.md')] == [['one'], ['two'], ['two']]
     monkeypatch.setattr(sys, 'argv', ['make_gallery.py', 'other'])
-    with pytest.raises(SystemExit, match='no picture other: expected some of one model'):
+    with pytest.raises(SystemExit, match='no picture other: expected some of one two'):
         gallery.main()
 
     noise = np.random.default_rng(0).integers(0, 255, (60, 60, 3), dtype=np.uint8)
