@@ -1,5 +1,6 @@
 """A dry run: the first step of a training, to see whether the rest would run and what it would be."""
 
+import itertools
 import math
 import tempfile
 import warnings
@@ -192,17 +193,28 @@ def pixel_normalisation(config: Config) -> str:
 
 
 def normalisation_layers(model: nn.Module) -> str:
-    """Number of normalisation layers of each kind; a single process has BatchNorm in place of SyncBN."""
+    """Number of normalisation layers of each kind; a single process has BatchNorm in place of SyncBN.
+
+    And the parts behind the backbone that have convolutions and no such layer: they hardly learn from random weights.
+    """
     kinds = {
         'SyncBN': (nn.SyncBatchNorm, CPUSyncBatchNorm),
         'BatchNorm': _BatchNorm,
         'LayerNorm': nn.LayerNorm,
         'GroupNorm': nn.GroupNorm,
     }
-    counts = Counter()
-    for module in model.modules():
-        counts.update([name for name, kind in kinds.items() if isinstance(module, kind)][:1])
-    return ', '.join(f'{count} {name}' for name, count in counts.most_common()) or 'none'
+
+    def count(part: nn.Module) -> Counter:
+        found = ([name for name, kind in kinds.items() if isinstance(module, kind)][:1] for module in part.modules())
+        return Counter(itertools.chain.from_iterable(found))
+
+    without = [
+        name
+        for name, part in model.named_children()
+        if name != 'backbone' and not count(part) and any(isinstance(module, nn.Conv2d) for module in part.modules())
+    ]
+    text = ', '.join(f'{number} {name}' for name, number in count(model).most_common()) or 'none'
+    return text + (f'; none in {", ".join(without)}' if without else '')
 
 
 def memory_taken() -> str:

@@ -166,6 +166,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, tool: InProcess, detector_of_c
     assert 'coco.pth, but 6 of another number of classes' in printed
     assert re.search(r'iterations +45: 5.0 epochs', printed)
     assert re.search(r'precision +mixed, bfloat16', printed)
+    assert re.search(r'normalisation layers .*Norm; none in neck, rpn_head, roi_head\n', printed)
 
 
 def test_start_from_another_model(tmp_path: Path, tool: InProcess, detector_of_coco: Path) -> None:
