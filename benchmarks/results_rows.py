@@ -376,7 +376,7 @@ CAMVID_FULL = Group(
 )
 AP = {'coco/bbox_mAP': 'AP', 'coco/bbox_mAP_50': 'AP50'}
 COUNTS = {'false_alarms': 'false detections', 'missed': 'objects missed'}
-WITH_NORM = ' With GroupNorm in neck and head, without which it hardly learns from random weights.'
+WITH_NORM = ' With GroupNorm in neck and head, without which it learns little from random weights.'
 BCCD_GROUPS = tuple(
     Group(
         f'bccd-{name}',

@@ -195,7 +195,7 @@ def pixel_normalisation(config: Config) -> str:
 def normalisation_layers(model: nn.Module) -> str:
     """Number of normalisation layers of each kind; a single process has BatchNorm in place of SyncBN.
 
-    And the parts behind the backbone that have convolutions and no such layer: they hardly learn from random weights.
+    And the parts behind the backbone that have convolutions and no such layer: they learn little from random weights.
     """
     kinds = {
         'SyncBN': (nn.SyncBatchNorm, CPUSyncBatchNorm),
