@@ -19,8 +19,8 @@ RECIPES = dict(
 )
 PREFIX = 'timm/'
 PYRAMID = 'bioattn_mm.SimpleFeaturePyramid'
-# Strides of the first output of necks, which every next one doubles.
-FIRST_STRIDE = dict(FPN=4, ChannelMapper=8)
+# Necks in whose place a plain backbone gets a pyramid.
+NECKS = ('FPN', 'ChannelMapper')
 STRIDES = (4, 8, 16, 32)
 # Channels of a pyramid that takes the place of a backbone's maps, which the head reads itself.
 OUT_CHANNELS = 256
@@ -99,13 +99,16 @@ def fit_to_backbone(config: Config) -> nn.Module | None:
         _set_pyramid(model, built, list(built.out_channels), OUT_CHANNELS, STRIDES)
         _set_heads(model, [OUT_CHANNELS] * len(STRIDES))
         return built
-    if built.is_plain and kind in FIRST_STRIDE:
+    channels = (neck or {}).get('in_channels')
+    # A model that takes three maps takes those of the strides 8 to 32.
+    wanted = STRIDES[-len(channels) :] if isinstance(channels, list) else STRIDES
+    if built.is_plain and kind in NECKS:
         built = build(out_indices=[-1])
-        strides = [FIRST_STRIDE[kind] * 2**level for level in range(neck.num_outs)]
+        first = wanted[neck.get('start_level', 0)]
+        strides = [first * 2**level for level in range(neck.num_outs)]
         _set_pyramid(model, built, built.out_channels[-1], neck.out_channels, strides)
         return built
     if not built.is_plain and backbone.get('out_indices') is None:
-        wanted = STRIDES[1:] if kind == 'ChannelMapper' else STRIDES
         missing = [stride for stride in wanted if stride not in built.out_strides]
         if missing:
             raise InputError(

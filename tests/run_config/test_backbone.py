@@ -83,6 +83,20 @@ def test_strides_are_the_heads() -> None:
     assert MODELS.build(config.model.neck).strides == tuple(config.model.decode_head.strides)
 
 
+@pytest.mark.parametrize(
+    'base', ['{root}/configs/transnext/retinanet_tiny_coco.py', 'mmdet::retinanet/retinanet_r50_fpn_1x_coco.py']
+)
+def test_strides_where_the_head_begins_with_8(base: str, tmp_path: Path, root: Path) -> None:
+    config = str(tmp_path / 'config.py')
+    Path(config).write_text(f'_base_ = {base.format(root=root)!r}\n')
+    plain = load_config(config, backbone='timm/vit_small_patch14_dinov2').model
+    strides = tuple(plain.bbox_head.anchor_generator.strides)
+    assert MODELS.build(plain.neck).strides == strides
+    pyramid = load_config(config, backbone='timm/convnext_atto').model
+    maps = MODELS.build({**pyramid.backbone, 'init_cfg': None}).out_strides
+    assert list(maps)[pyramid.neck.get('start_level', 0) :] == [8, 16, 32] == list(strides[:3])
+
+
 def test_images_and_decay_as_the_weights_want_them() -> None:
     options = {**BACKBONES['vit_small_patch14_dinov2'], 'optim_wrapper.paramwise_cfg.layer_decay_rate': 0.5}
     config = load_config('upernet', backbone='timm/vit_small_patch14_dinov2', cfg_options=options)
