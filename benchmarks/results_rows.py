@@ -402,7 +402,8 @@ BCCD_GROUPS = tuple(
 )
 
 
-# Of Mask R-CNN from random weights, as WITH_NORM says.
+# Mask R-CNN gets GroupNorm, and a head of boxes with convolutions for it: without, it learns little from random
+# weights.
 MASK_RCNN_NORM = (
     'model.roi_head.bbox_head.type=Shared4Conv1FCBBoxHead',
     *(

@@ -1,6 +1,5 @@
 """A dry run: the first step of a training, to see whether the rest would run and what it would be."""
 
-import itertools
 import math
 import tempfile
 import warnings
@@ -205,8 +204,11 @@ def normalisation_layers(model: nn.Module) -> str:
     }
 
     def count(part: nn.Module) -> Counter:
-        found = ([name for name, kind in kinds.items() if isinstance(module, kind)][:1] for module in part.modules())
-        return Counter(itertools.chain.from_iterable(found))
+        return Counter(
+            name
+            for module in part.modules()
+            for name in [name for name, kind in kinds.items() if isinstance(module, kind)][:1]
+        )
 
     without = [
         name
