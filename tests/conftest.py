@@ -16,7 +16,7 @@ from bioattn_mm.datasets.mini import make_mini_datasets
 from .engine.ranks import make_runs_quick
 from .left_behind import pytest_sessionfinish, pytest_sessionstart, pytest_terminal_summary  # noqa: F401  hooks
 from .needs import apply_needs
-from .tools.running import InProcess, LoaderWorkers
+from .tools.running import InProcess, LoaderWorkers, forget_runs
 
 ROOT = Path(__file__).parents[1]
 # Images of each dataset of the workplace, half as many as the tools draw by themselves.
@@ -116,6 +116,12 @@ def quick_runs() -> None:
 @pytest.fixture(autouse=True)
 def fixed_seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def own_runs() -> None:
+    """No run of a test writes to the files of an earlier one, whose folder and second it may share with it."""
+    forget_runs()
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from mmengine.config import Config
-from mmengine.logging import MMLogger
 from mmengine.visualization import Visualizer
 
 from bioattn_mm.cli.trackers import set_trackers
@@ -25,7 +24,6 @@ CONFIG = 'configs/transnext/upernet_tiny_ade20k.py'
 def config(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]:
     """A config with a work dir, and trackers that stay on this machine."""
     monkeypatch.chdir(tmp_path)
-    MMLogger._instance_dict.clear()  # those of other tests write to outputs that are closed
     monkeypatch.setenv('WANDB_MODE', 'offline')
     monkeypatch.setenv('WANDB_SILENT', 'true')
     monkeypatch.setenv('MLFLOW_ALLOW_FILE_STORE', 'true')
