@@ -161,7 +161,10 @@ class Run:
 
     def go(self) -> None:
         """Train and test, and write the record whenever there is something new; what is in it is not done again."""
-        if state_of(self.record) != TRAINED or latest_checkpoint(self.place / self.folder) is None:
+        begun = latest_checkpoint(self.place / self.folder) is not None
+        if not begun:
+            self.record.update(processor_hours=0.0)  # of a run on another machine, which does not go on here
+        if not begun or state_of(self.record) != TRAINED:
             self.record.update(metrics={}, tested=[])
             self.run('training.log', *self.training)
         # The paths are seen from the folder that the tools run in, as those of the data in the config are.
