@@ -100,6 +100,7 @@ def test_strides_where_the_head_begins_with_8(base: str, tmp_path: Path, root: P
 def test_images_and_decay_as_the_weights_want_them() -> None:
     options = {**BACKBONES['vit_small_patch14_dinov2'], 'optim_wrapper.paramwise_cfg.layer_decay_rate': 0.5}
     config = load_config('upernet', backbone='timm/vit_small_patch14_dinov2', cfg_options=options)
+    init_default_scope(config.default_scope)
     model = MODELS.build(config.model)
     groups = build_optim_wrapper(model, config.optim_wrapper).optimizer.param_groups
     settings = {id(p): (group['lr'], group['weight_decay']) for group in groups for p in group['params']}
