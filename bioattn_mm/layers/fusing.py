@@ -5,7 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
-from ..ops.whole_layers import has_hooks, launches_take_time
+from ..ops.portable import is_portable, is_traced
+from ..ops.whole_layers import has_hooks
 
 
 def product_and_bias(linear: nn.Module, x: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -23,10 +24,10 @@ def weights_and_biases(x: Tensor, *layers: nn.Module) -> list[tuple[Tensor, Tens
     """Parameters of linear layers, and of convolutions of one token each, in the dtype of their input.
 
     Returns:
-        A pair for each layer; None where layers are called: on the CPU, in a graph, with hooks, and of other types.
+        A pair for each layer; None where layers are called: in a graph, with hooks, and of other types.
     """
     are_plain = all(type(layer) in (nn.Linear, nn.Conv2d) and layer.bias is not None for layer in layers)
-    if not launches_take_time(x) or not are_plain or has_hooks(*layers):
+    if is_traced() or is_portable() or not are_plain or has_hooks(*layers):
         return None
     return [(layer.weight.flatten(1).to(x.dtype), layer.bias.to(x.dtype)) for layer in layers]
 
@@ -34,7 +35,7 @@ def weights_and_biases(x: Tensor, *layers: nn.Module) -> list[tuple[Tensor, Tens
 def products(x: Tensor, pairs: list[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, ...]:
     """`F.linear` of the same tokens with several weights and biases.
 
-    Autograd adds up the gradients of the tokens after the products, in launches of their own; here each product adds
+    Autograd adds up the gradients of the tokens after the products, in passes over all tokens; here each product adds
     to those before. So does the product for the gradient of a weight that other tokens are multiplied with later.
 
     Returns:

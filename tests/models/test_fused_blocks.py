@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bioattn_mm.layers import aggregated_attention, fusing, half_precision
+from bioattn_mm.layers import aggregated_attention, half_precision
 from bioattn_mm.models import TransNeXt
 from bioattn_mm.models.backbones import blocks
 
@@ -27,7 +27,6 @@ def fuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Tensor]]:
             return operator(x, branch, *arguments)
 
         monkeypatch.setattr(blocks, 'has_add_norm', lambda x: True)
-        monkeypatch.setattr(fusing, 'launches_take_time', lambda x: True)
         monkeypatch.setattr(aggregated_attention, 'has_gelu_pool_norm', lambda x, grid: True)
         monkeypatch.setattr(blocks, 'add_norm', add_norm)
         return added
@@ -71,6 +70,17 @@ def test_values(options: dict, fuse: Callable[[], list[Tensor]]) -> None:
     added = fuse()
     torch.testing.assert_close(step(model(**options)), expected, rtol=1e-4, atol=1e-5)
     assert len(added) == ADDITIONS
+
+
+def test_products_of_the_same_tokens() -> None:
+    """Queries, keys with values, and what is pooled: in one function, and layer by layer as a hook wants them."""
+    expected = step(model())
+    backbone, seen = model(), []
+    for stage in backbone.stages[:3]:
+        for block in stage.blocks:
+            block.attn.q.register_forward_hook(lambda *arguments: seen.append(arguments))
+    torch.testing.assert_close(step(backbone), expected, rtol=1e-4, atol=1e-6)
+    assert len(seen) == sum(SMALL['depths'][:3])
 
 
 def test_mixed_precision(fuse: Callable[[], list[Tensor]], monkeypatch: pytest.MonkeyPatch) -> None:
