@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bioattn_mm.layers import aggregated_attention as layers
-from bioattn_mm.layers import fusing, half_precision
+from bioattn_mm.layers import half_precision
 from bioattn_mm.models import VARS, ConViT, GABViT, PerViT, TransNeXt
 from bioattn_mm.models.backbones import blocks
 from bioattn_mm.ops import backends
@@ -199,7 +199,6 @@ def as_a_gpu_trains() -> Iterator[None]:
             for module, name, value in (
                 (half_precision, 'takes_bfloat16', torch.is_autocast_enabled),
                 (F, 'scaled_dot_product_attention', fused_attention),
-                (fusing, 'launches_take_time', lambda x: True),
                 (add_norm, 'launches_take_time', lambda x: True),
                 (add_norm, 'why_not_norm', lambda x, name: None),
                 (gelu_pool, 'why_not_norm', lambda x, name: None),
