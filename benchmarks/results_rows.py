@@ -445,8 +445,8 @@ OFFICIAL = {
     'official PQ': 'by panopticapi',
 }
 TOO_SHORT = (
-    ' For Mask R-CNN 20 epochs from random weights are too few: with TransNeXt it takes whatever it finds for a person, '
-    'with scores of 0.2, and its loss still falls.'
+    ' For Mask R-CNN 20 epochs from random weights are too few: with TransNeXt it takes whatever it finds for a '
+    'person, with scores of 0.2, and its loss still falls.'
 )
 COCO_GROUPS = tuple(
     Group(
