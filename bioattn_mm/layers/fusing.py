@@ -5,8 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
-from ..ops.portable import is_portable, is_traced
-from ..ops.whole_layers import has_hooks
+from ..ops.whole_layers import has_hooks, is_eager
 
 
 def product_and_bias(linear: nn.Module, x: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -27,7 +26,7 @@ def weights_and_biases(x: Tensor, *layers: nn.Module) -> list[tuple[Tensor, Tens
         A pair for each layer; None where layers are called: in a graph, with hooks, and of other types.
     """
     are_plain = all(type(layer) in (nn.Linear, nn.Conv2d) and layer.bias is not None for layer in layers)
-    if is_traced() or is_portable() or not are_plain or has_hooks(*layers):
+    if not is_eager() or not are_plain or has_hooks(*layers):
         return None
     return [(layer.weight.flatten(1).to(x.dtype), layer.bias.to(x.dtype)) for layer in layers]
 
@@ -84,5 +83,5 @@ class Products(torch.autograd.Function):
 
 
 def _plus_product(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
-    """The sum of a matrix, if there is one, and a product; in place, because a GPU would copy the matrix first."""
+    """The sum of a matrix, if there is one, and a product; in place, because the matrix would be copied first."""
     return left @ right if total is None else total.addmm_(left, right)

@@ -13,6 +13,11 @@ def has_hooks(*modules: nn.Module) -> bool:
     )
 
 
+def is_eager() -> bool:
+    """Whether layers run at once: no graph is traced, and no formulas of standard operators are asked for."""
+    return not is_traced() and not is_portable()
+
+
 def launches_take_time(x: Tensor) -> bool:
     """Whether launches that can be left out are worth it: not on the CPU, nor in a graph that is traced."""
-    return x.device.type != 'cpu' and not is_traced() and not is_portable()
+    return x.device.type != 'cpu' and is_eager()
