@@ -45,9 +45,9 @@ def openvino_has_bfloat16() -> bool:
     highest = os.environ.get('ONEDNN_MAX_CPU_ISA', 'DEFAULT').upper()
     if find_spec('openvino') is None or not re.search('DEFAULT|ALL|BF16|FP16|AMX|AVX10', highest):
         return False
-    import openvino
+    from bioattn_mm.runtime.backends import openvino_core
 
-    return 'BF16' in openvino.Core().get_property('CPU', 'OPTIMIZATION_CAPABILITIES')
+    return 'BF16' in openvino_core().get_property('CPU', 'OPTIMIZATION_CAPABILITIES')
 
 
 # By the name of what is needed: whether it is there, and the reason of the skip. Other names are those of packages.

@@ -1,5 +1,6 @@
 """The programs that compute an exported model: onnxruntime and OpenVINO, with the same methods."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,14 +64,11 @@ class OpenVino:
     def __init__(
         self, path: Path, num_threads: int | None = None, device: str | None = None, bfloat16: bool = False
     ) -> None:
-        try:
-            import openvino
-        except ModuleNotFoundError as error:
-            raise InputError('OpenVINO is not installed: pip install openvino') from error
+        core = openvino_core()
         options = {'INFERENCE_PRECISION_HINT': 'bf16' if bfloat16 else 'f32', 'PERFORMANCE_HINT': 'LATENCY'}
         if num_threads:
             options['INFERENCE_NUM_THREADS'] = num_threads
-        self._model = _loaded(path, 'OpenVINO', lambda: openvino.Core().compile_model(str(path), 'CPU', options))
+        self._model = _loaded(path, 'OpenVINO', lambda: core.compile_model(str(path), 'CPU', options))
         (source,) = self._model.inputs
         self.input_name = source.any_name
         self.shape = tuple(axis.get_length() if axis.is_static else None for axis in source.partial_shape)
@@ -81,6 +79,24 @@ class OpenVino:
         results = self._model([inputs])
         # Copied: OpenVINO writes the next outputs to the same memory.
         return {name: np.array(results[index]) for index, name in enumerate(self.outputs)}
+
+
+@functools.cache
+def openvino_core() -> object:
+    """OpenVINO's `Core`, one for all models of the process.
+
+    The device CPU gives the thread that makes a core another stack for its signal handlers, and takes that away with
+    the core. If the earlier of two cores goes first, the thread is left with one that is not there any more, and its
+    next signal, such as Ctrl-C or the end of a child, is a segmentation fault (OpenVINO 2026.4).
+
+    Raises:
+        InputError: OpenVINO is not installed.
+    """
+    try:
+        import openvino
+    except ModuleNotFoundError as error:
+        raise InputError('OpenVINO is not installed: pip install openvino') from error
+    return openvino.Core()
 
 
 BACKENDS: dict[str, Callable] = dict(onnxruntime=OnnxRuntime, openvino=OpenVino)

@@ -303,6 +303,27 @@ def test_the_command_without_pytorch(tmp_path: Path) -> None:
     assert (tmp_path / 'new/labels/a.png').is_file()
 
 
+SIGNAL_AFTER_MODELS = """
+import os, signal, sys
+from bioattn_mm.runtime import Model
+signal.signal(signal.SIGUSR1, lambda *args: print('handled'))
+first, second = (Model(sys.argv[1], sys.argv[2]) for _ in range(2))
+del first
+del second
+os.kill(os.getpid(), signal.SIGUSR1)
+"""
+
+
+@pytest.mark.parametrize('backend', BACKENDS)
+def test_signals_are_handled_when_models_are_gone(backend: str, tmp_path: Path) -> None:
+    process = subprocess.run(
+        [sys.executable, '-c', SIGNAL_AFTER_MODELS, segmentor(tmp_path, **WHOLE), backend],
+        capture_output=True,
+        text=True,
+    )
+    assert (process.returncode, process.stdout) == (0, 'handled\n'), process.stderr[-2000:]
+
+
 @needs('bfloat16 in OpenVINO')
 def test_bfloat16(tmp_path: Path) -> None:
     path, image = segmentor(tmp_path, **WHOLE), image_of(48, 62)
