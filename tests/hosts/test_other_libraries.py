@@ -174,8 +174,8 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pervit = timm.create_model('pervit_tiny').state_dict()
     torch.save(pervit, 'pervit_tiny.pth')
     monkeypatch.setattr('timm.models._hub.hf_hub_download', lambda *args, **kwargs: file)
-    # Lightning puts back the handlers of signals that it has found, and Python does not know those of faulthandler: if
-    # the process crashed in a later test, nothing would say where.
+    # Lightning puts back the handlers of signals that it has found, and Python does not know those of faulthandler:
+    # if the process crashed in a later test, nothing would say where.
     connector = 'lightning.pytorch.trainer.connectors.signal_connector._SignalConnector'
     monkeypatch.setattr(f'{connector}.register_signal_handlers', lambda self: None)
     narrow = dict(Mask2FormerConfig=MASK2FORMER, RTDetrConfig=RT_DETR, DetrConfig=DETR)
