@@ -20,13 +20,26 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from statistics import mean
 
 import bioattn_mm.process_settings  # noqa: F401
 
 import torch
 from mmengine.config import Config
 from results_page import TRAINED, read_record, record_path, state_of, write_page
-from results_rows import BIAS_MODES, CORRUPTION_SEVERITY, DATA, GROUPS, ROWS, SAMPLE_STEP, SIZES, Row, at
+from results_rows import (
+    BIAS_MODES,
+    CORRUPTION_SEVERITY,
+    DATA,
+    GROUPS,
+    ROWS,
+    SAMPLE_STEP,
+    SIZES,
+    THIN_CLASSES,
+    THIN_MIOU,
+    Row,
+    at,
+)
 
 from bioattn_mm.analysis.training_log import TrainingLog
 from bioattn_mm.cli.command_line import run_tool
@@ -249,13 +262,23 @@ class Run:
 
     def false_detections(self, config: str, checkpoint: str) -> dict[str, float]:
         """Draw the test images, truth beside prediction, and count objects that are not there or were not found."""
-        drawn, out = self.folder / 'drawn', self.folder / 'confusion'
-        for folder in (drawn, out):
-            shutil.rmtree(self.place / folder, ignore_errors=True)  # of a test that was interrupted
+        drawn = self.folder / 'drawn'
+        shutil.rmtree(self.place / drawn, ignore_errors=True)  # of a test that was interrupted
         self.test_images(config, checkpoint, '--show-dir', str(drawn))
-        self.run('confusion.log', 'confusion-matrix', config, checkpoint, '--out', str(out))
-        classes = read_json(self.place / out / 'confusion_matrix.json', 'test again')['classes']
+        classes = self.confusion_of_classes(config, checkpoint)
         return {name: sum(each[name] for each in classes) for name in ('false_alarms', 'missed')}
+
+    def thin_things(self, config: str, checkpoint: str) -> dict[str, float]:
+        """The mean IoU of the classes whose objects are a few pixels wide."""
+        classes = self.confusion_of_classes(config, checkpoint)
+        return {THIN_MIOU: round(mean(each['IoU'] for each in classes if each['class'] in THIN_CLASSES), 4)}
+
+    def confusion_of_classes(self, config: str, checkpoint: str) -> list[dict]:
+        """What the confusion matrix of the test images says of each class."""
+        out = self.folder / 'confusion'
+        shutil.rmtree(self.place / out, ignore_errors=True)  # of a test that was interrupted
+        self.run('confusion.log', 'confusion-matrix', config, checkpoint, '--out', str(out))
+        return read_json(self.place / out / 'confusion_matrix.json', 'test again')['classes']
 
     def official(self, config: str, checkpoint: str) -> dict[str, float]:
         """What COCO's own packages make of the predictions, written in the official format of results."""
