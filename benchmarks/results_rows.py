@@ -327,7 +327,9 @@ CAMVID_MASK2FORMER = Group(
     'CamVid: Mask2Former',
     f'The same images, 4 epochs. {OF_THIN} {REFERENCE}',
     MIOU,
-    of_systems('camvid-mask2former', 'camvid', MASK2FORMER, 'mask2former', (*MINI, '--epochs', '4'), tests=('thin_things',)),
+    of_systems(
+        'camvid-mask2former', 'camvid', MASK2FORMER, 'mask2former', (*MINI, '--epochs', '4'), tests=('thin_things',)
+    ),
 )
 
 
