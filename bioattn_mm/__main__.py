@@ -13,7 +13,8 @@ def main() -> None:
         description='Run a script of another library, such as mmdet or mmseg, unchanged after `import bioattn_mm`, '
         'which provides mmcv.ops if mmcv was installed without them.',
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog='Examples:\n'
+        epilog="The package's own tools are the command `bioattn`.\n\n"
+        'Examples:\n'
         '  python -m bioattn_mm mmdet/.mim/tools/train.py configs/transnext/mask_rcnn_tiny_coco.py\n'
         '  torchrun --nproc_per_node 8 -m bioattn_mm mmseg/.mim/tools/train.py '
         'configs/transnext/upernet_tiny_ade20k.py --launcher pytorch',

@@ -11,9 +11,6 @@ from pathlib import Path
 from ..run_config.installed import FOLDER, how_to_install
 from .command_line import ToolParser
 
-# Commands that are a tool with an option.
-OPTIONS = {'dry-run': ('train', '--dry-run', 'Check a training: build everything, take one step, write nothing.')}
-
 
 def main() -> None:
     """Run the tool that the command line names, or list the tools."""
@@ -22,15 +19,13 @@ def main() -> None:
     if name in ('-h', '--help'):
         print_help(tools)
         return
-    tool, *options = OPTIONS.get(name, (name,))[:2]
-    if tool not in tools:
+    if name not in tools:
         print(f'error: there is no command {name!r}: expected one of {", ".join(commands(tools))}', file=sys.stderr)
         sys.exit(2)
-    script = tools[tool]
     ToolParser.command = f'bioattn {name}'
-    sys.argv[1:] = [*args, *options]
+    sys.argv[1:] = args
     try:
-        runpy.run_path(str(script), run_name='__main__')
+        runpy.run_path(str(tools[name]), run_name='__main__')
     except ModuleNotFoundError as error:
         if how_to_install(error) is None:
             raise
@@ -47,11 +42,10 @@ def find_tools() -> dict[str, Path]:
 
 def commands(tools: dict[str, Path]) -> dict[str, str]:
     """All commands with what they do, the first line of the tool's docstring."""
-    lines = {
+    return {
         name: ast.get_docstring(ast.parse(path.read_text(encoding='utf-8'))).splitlines()[0]
         for name, path in tools.items()
     }
-    return {**lines, **{name: line for name, (_, _, line) in OPTIONS.items()}}
 
 
 def print_help(tools: dict[str, Path]) -> None:

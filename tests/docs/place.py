@@ -34,7 +34,7 @@ from ..tools.user_folder import make_user_folder
 from .blocks import ROOT
 
 # Which tool a line runs, and with which config.
-TRAINS, TESTS = r'(\b|_)(train(\.py|\.sh)?|dry-run) ', r'(\b|_)test(\.py|\.sh)? '
+TRAINS, TESTS = r'(\b|_)train(\.py|\.sh)? ', r'(\b|_)test(\.py|\.sh)? '
 EXPORTS, TRIES_SIZES = r'\bexport(\.py)? ', r'\bbenchmark_extrapolation\.py '
 READS_IMAGES, CORRUPTS = r'\b(erf|locality|attention_segmentation)\.py ', r'\brobustness\.py '
 CONFIG = re.compile(r'[\w./-]*?(?P<kind>upernet|mask_rcnn|dino|mask2former|in1k|cifar10)[\w-]*(\.py)?')

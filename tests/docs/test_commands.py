@@ -131,11 +131,10 @@ def check_launcher(script: str, words: list[str], monkeypatch: pytest.MonkeyPatc
 def check_bioattn(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     if words in (['--help'], ['-h'], []):
         return
-    name, *options = bioattn_command.OPTIONS.get(words[0], (words[0],))[:2]
-    tools = bioattn_command.find_tools()
+    name, tools = words[0], bioattn_command.find_tools()
     assert name in tools, f'there is no command {name}'
     path = f'tools/{tools[name].relative_to(bioattn_command.FOLDER / "tools")}'
-    parse(path, [*words[1:], *options], monkeypatch)
+    parse(path, words[1:], monkeypatch)
 
 
 def check_make(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +274,7 @@ def unknown(code: str) -> list[str]:
         if program.endswith('.py'):
             known = options(program)
     elif program == 'bioattn':
-        commands = {*bioattn_command.find_tools(), *bioattn_command.OPTIONS, 'COMMAND', '...'}
+        commands = {*bioattn_command.find_tools(), 'COMMAND', '...'}
         return [word for word in words[:1] if word not in commands and not word.startswith('-')]
     elif not program.startswith('--'):
         return []
@@ -296,7 +295,6 @@ def test_tools_and_options_in_the_text_exist(page: str) -> None:
         ('tools/test.py --no-such', ['--no-such']),
         ('tools/test.py --lr', ['--lr']),
         ('python tools/none.py', ['tools/none.py']),
-        ('bioattn dry-run ...', []),
         ('bioattn none', ['none']),
         ('make --no-such', []),
     ],

@@ -51,13 +51,6 @@ def test_errors_of_a_tool_are_its_own(bioattn) -> None:
     assert code == 2 and errors == 'error: config not found: no/such_config\n'
 
 
-def test_dry_run_is_an_option_of_train(bioattn, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    monkeypatch.setattr(command.runpy, 'run_path', lambda path, **_: calls.append([Path(path).name, *sys.argv[1:]]))
-    bioattn('dry-run', 'transnext/upernet_tiny_ade20k', '--mini')
-    assert calls == [['train.py', 'transnext/upernet_tiny_ade20k', '--mini', '--dry-run']]
-
-
 def test_unknown_command(bioattn) -> None:
     code, _, errors = bioattn('trian')
     assert code == 2 and errors.startswith("error: there is no command 'trian': expected one of ")
