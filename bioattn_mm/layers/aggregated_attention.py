@@ -144,7 +144,7 @@ class AggregatedAttention(nn.Module):
         self.pool_norm = LayerNorm(embed_dims)
         self.window_bias = nn.Parameter(trunc_normal_(torch.empty(num_heads, window_size**2), std=0.0004))
         self.position_bias = position_bias
-        if hasattr(position_bias, 'of_window'):
+        if hasattr(position_bias, 'of_window') and 'window_bias' not in self.left_out:
             self.window_bias = None
         self.learnable_tokens = nn.Parameter(
             trunc_normal_(torch.empty(num_heads, head_dims, window_size**2), std=0.02)
@@ -327,7 +327,7 @@ def tokens_of_windows(row: Tensor, column: Tensor, grid: Grid, window_size: int)
 
 def pool_tokens(x: Tensor, proj: nn.Conv2d, norm: nn.LayerNorm, grid: Grid) -> Tensor:
     """Project, activate, pool and normalise tokens (the pooled path of TransNeXt): (B, H, W, C) to (B, *grid, C)."""
-    if is_portable():
+    if is_portable() or has_hooks(proj):
         x = F.gelu(proj(x.permute(0, 3, 1, 2)))
         return norm(average_pool(x, grid).permute(0, 2, 3, 1))
     # The 1 x 1 convolution runs as a linear layer, which takes tokens without a change of layout.

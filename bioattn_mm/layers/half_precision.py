@@ -58,14 +58,17 @@ def copied_weights(module: nn.Module) -> AbstractContextManager[None]:
 
     Autocast casts each weight by itself, and its gradient. The copies are those that it would make, and the gradients
     come to the float32 parameters. A module says by its attribute `cast_at_once` which of its layers, or parameters
-    of them, are used as autocast would cast them. Compilers make one kernel of such casts by themselves.
+    of them, are used as autocast would cast them. Compilers make one kernel of such casts by themselves. There are
+    none with autograd off: several threads may then run a model, and each would see the copies of the others.
 
     Args:
         module: The module whose layers, and those of its parts, have them.
     """
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return nullcontext()
     # There is no autocast for tensors without data, on the device meta. A replica of DataParallel has no parameters.
     device = next((parameter.device.type for parameter in module.parameters()), 'meta')
-    if torch.compiler.is_compiling() or device == 'meta' or not torch.is_autocast_enabled(device):
+    if device == 'meta' or not torch.is_autocast_enabled(device):
         return nullcontext()
     return _copied(list(_parameters(module, device)), torch.get_autocast_dtype(device))
 

@@ -36,6 +36,8 @@ class _ChannelsFirst(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: Tensor) -> Tensor:
+        if torch.is_grad_enabled():  # a second derivative is wanted, and autograd does not follow copies into views
+            return grad.contiguous(memory_format=torch.channels_last)
         batch, channels, height, width = grad.shape
         tokens = grad.new_empty(batch, height * width, channels)
         for target, image in zip(tokens, grad):

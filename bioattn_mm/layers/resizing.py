@@ -4,12 +4,15 @@ import torch
 from torch import Tensor
 
 from ..ops.constants import cached_constant
+from .arguments import full_precision
 
 
 def resize_bicubic(x: Tensor, grid: tuple[int, int]) -> Tensor:
     """Same result as `F.interpolate(..., mode='bicubic', antialias=True)`, computed with two matrix products.
 
     It is not that function because PyTorch 2.11 cannot compile its backward pass for more than one size.
+
+    The weights of the positions are float32 at least: bfloat16 has no numbers for most positions of a large grid.
 
     Args:
         x: (h, w, C), floating point.
@@ -19,9 +22,11 @@ def resize_bicubic(x: Tensor, grid: tuple[int, int]) -> Tensor:
         (H, W, C).
     """
     height, width, channels = x.shape
-    rows = resizing_matrix(height, grid[0], x.dtype, x.device)
-    columns = resizing_matrix(width, grid[1], x.dtype, x.device)
-    return columns @ (rows @ x.reshape(height, width * channels)).reshape(-1, width, channels)
+    exact = full_precision(x)
+    rows = resizing_matrix(height, grid[0], exact.dtype, x.device)
+    columns = resizing_matrix(width, grid[1], exact.dtype, x.device)
+    resized = columns @ (rows @ exact.reshape(height, width * channels)).reshape(-1, width, channels)
+    return resized.to(x.dtype)
 
 
 @cached_constant

@@ -1,5 +1,6 @@
 """Cache of what depends on a module's parameters and the input size."""
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import TypeVar
@@ -20,6 +21,7 @@ class SizeCache:
     on with the results of parameters that have changed since; otherwise every result is computed. It is
     emptied when a parameter of the module changes (in place, by assignment, by a move to another device or dtype),
     and by `clear`. The module calls `clear` in `train()`: changes through `parameter.data` cannot be detected.
+    Several threads may use it. Nothing is kept for parameters whose changes cannot be seen: see `_state`.
 
     Args:
         max_sizes: Number of results kept.
@@ -31,6 +33,7 @@ class SizeCache:
         self.max_bytes = max_bytes
         self._results: OrderedDict = OrderedDict()
         self._parameters_state: tuple = ()
+        self._lock = threading.Lock()
 
     @staticmethod
     def is_open(module: nn.Module) -> bool:
@@ -51,19 +54,23 @@ class SizeCache:
             compute: Computes the result.
             shared: A second module on whose parameters the result depends.
         """
-        if not self.is_open(module):
+        state = _state(module, shared) if self.is_open(module) else None
+        if state is None:
             return compute()
-        parameters = [*module.parameters(), *(shared.parameters() if shared else ())]
-        parameters_state = tuple(_state(parameter) for parameter in parameters)
-        if parameters_state != self._parameters_state:
-            self.clear()
-            self._parameters_state = parameters_state
-        if size not in self._results:
-            self._results[size] = compute()
-            while len(self._results) > self.max_sizes or self._is_too_big():
-                self._results.popitem(last=False)
-        self._results.move_to_end(size)
-        return self._results[size]
+        with self._lock:
+            if state != self._parameters_state:
+                self.clear()
+                self._parameters_state = state
+            if size in self._results:
+                self._results.move_to_end(size)
+                return self._results[size]
+        result = compute()
+        with self._lock:
+            if state == self._parameters_state:
+                self._results[size] = result
+                while len(self._results) > self.max_sizes or self._is_too_big():
+                    self._results.popitem(last=False)
+        return result
 
     def clear(self) -> None:
         self._results.clear()
@@ -82,7 +89,16 @@ class SizeCache:
         return SizeCache, (self.max_sizes, self.max_bytes)
 
 
-def _state(parameter: nn.Parameter) -> tuple:
-    """A value that changes with the parameter; the version counter counts in-place changes."""
-    version = 0 if parameter.is_inference() else parameter._version
-    return parameter.data_ptr(), version, parameter.dtype, parameter.device
+def _state(*modules: nn.Module | None) -> tuple | None:
+    """A value that changes with the parameters of some modules; None where their changes cannot be seen.
+
+    A replica of `DataParallel` has no parameters, and shares the cache of its module. Parameters that were made in
+    inference mode do not count their in-place changes, and those of `torch.func.vmap` have no memory of their own.
+    """
+    parameters = [parameter for module in modules if module is not None for parameter in module.parameters()]
+    if not parameters or any(parameter.is_inference() for parameter in parameters):
+        return None
+    try:
+        return tuple((each.data_ptr(), each._version, each.dtype, each.device) for each in parameters)
+    except RuntimeError:
+        return None

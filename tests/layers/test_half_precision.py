@@ -218,6 +218,13 @@ def test_a_gpu_takes_bfloat16_and_keeps_float16_apart() -> None:
     assert dtypes == [torch.bfloat16, torch.float32]
 
 
+@torch.no_grad()
+def test_threads_that_predict_see_no_copies() -> None:
+    stage = model().stages[0]
+    with torch.autocast('cpu', torch.bfloat16), copied_weights(stage):
+        assert stage.blocks[0].attn.q.weight.dtype == torch.float32
+
+
 def test_weights_are_back_after_an_error() -> None:
     backbone = model()
     stage = backbone.stages[0]

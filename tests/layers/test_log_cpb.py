@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bioattn_mm.layers import LogCPB, bias_of_pairs
+from bioattn_mm.layers import LogCPB, SizeCache, bias_of_pairs
 
 Grid = tuple[int, int]
 
@@ -158,6 +158,45 @@ def test_number_of_cached_sizes_is_bounded(counted: CountedLogCPB) -> None:
     for height in range(2, 2 + 2 * counted._tables.max_sizes):
         counted((height, 8), (1, 2))
     assert len(counted._tables) == counted._tables.max_sizes
+
+
+@torch.no_grad()
+def test_a_size_that_another_thread_drops_meanwhile(counted: CountedLogCPB) -> None:
+    cache, results = SizeCache(max_sizes=1), []
+    result = cache.get(counted, 1, lambda: results.append(cache.get(counted, 2, lambda: 'other')) or 'own')
+    assert (result, results, len(cache)) == ('own', ['other'], 1)
+    assert cache.get(counted, 1, lambda: 'again') == 'own'
+
+
+@torch.no_grad()
+def test_replicas_of_data_parallel_do_not_take_what_is_kept(counted: CountedLogCPB) -> None:
+    counted((8, 8), (2, 2))
+    replica = counted._replicate_for_data_parallel()
+    for name, part in counted.named_children():
+        replica._modules[name] = part._replicate_for_data_parallel()
+        for key, parameter in part.named_parameters():
+            setattr(replica._modules[name], key, 2 * parameter)
+    assert not list(replica.parameters())
+    assert not torch.allclose(replica((8, 8), (2, 2))[0], counted((8, 8), (2, 2))[0])
+
+
+def test_parameters_whose_changes_cannot_be_seen() -> None:
+    with torch.inference_mode():
+        layer = CountedLogCPB(2, (14, 14)).eval()
+        before = layer((8, 8), (2, 2))[0]
+        layer.fc1.weight.add_(1)
+        assert not torch.allclose(layer((8, 8), (2, 2))[0], before)
+
+
+@torch.no_grad()
+def test_an_ensemble_by_vmap(counted: CountedLogCPB) -> None:
+    factors = torch.tensor([1.0, 2.0])
+    weights = {
+        name: torch.stack([factor * value for factor in factors]) for name, value in counted.named_parameters()
+    }
+    grids = (8, 8), (2, 2)
+    bias = torch.func.vmap(lambda weights: torch.func.functional_call(counted, weights, grids)[0])(weights)
+    torch.testing.assert_close(bias[0], counted(*grids)[0])
 
 
 @torch.no_grad()

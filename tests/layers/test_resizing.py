@@ -20,6 +20,11 @@ def test_equals_interpolate(grid: tuple[int, int]) -> None:
     torch.testing.assert_close(*gradients)
 
 
+def test_half_precision_is_that_of_the_result_alone() -> None:
+    x = torch.randn(14, 10, 3).bfloat16()
+    torch.testing.assert_close(resize_bicubic(x, (200, 300)), resize_bicubic(x.float(), (200, 300)).bfloat16())
+
+
 def test_compiles_once_for_all_sizes() -> None:
     torch.compiler.reset()
     weight = torch.randn(14, 10, 3, requires_grad=True)

@@ -8,6 +8,7 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
+from timm.layers import to_2tuple
 from torch import Tensor, nn
 
 from bioattn_mm.errors import InputError
@@ -16,6 +17,7 @@ from bioattn_mm.layers import (
     MLP,
     SEMLP,
     AggregatedAttention,
+    ConvGLU,
     CosineQueryWithoutEmbedding,
     DepthwiseMLP,
     DotProductQuery,
@@ -289,6 +291,23 @@ def test_without_position_bias_the_window_has_none() -> None:
     check(attention, written_out, (4, 7))
 
 
+@pytest.mark.parametrize('bias', [NoPositionBias, LogCPBOfBothPaths])
+def test_tokens_in_place_of_a_bias_that_is_not_learned_in_the_layer(bias: type) -> None:
+    position_bias = build_layer(dict(type=bias), num_heads=HEADS, pretrain_grid=(4, 4))
+    check(make(DynamicBiasAttention, position_bias=position_bias), written_out, (4, 7))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('size', [500, (96, 130)], ids=str)
+def test_unscaled_at_the_training_size_is_the_model_itself(size: int | tuple[int, int]) -> None:
+    arch = dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 1, 1, 1))
+    backbone = TransNeXt(arch, img_size=size).eval()
+    unscaled = TransNeXt(arch, img_size=size, **TransNeXt.position_bias_settings('unscaled', size, arch)).eval()
+    unscaled.load_state_dict(backbone.state_dict())
+    image = torch.randn(1, 3, *to_2tuple(size))
+    torch.testing.assert_close(unscaled(image), backbone(image))
+
+
 @torch.no_grad()
 def test_unscaled_length_is_that_of_training() -> None:
     """At the training size nothing changes; at others the factor log(N) is that of training (table 5)."""
@@ -325,6 +344,19 @@ def test_no_bias_is_zero() -> None:
     assert bias[:, rows].shape == (HEADS, 4, 2, 6, 3)
     assert not bias.any()
     assert not list(NoPositionBias(HEADS).parameters())
+
+
+@pytest.mark.parametrize(
+    ('kind', 'name'), [(ConvGLU, 'fc1'), (ConvGLU, 'dwconv'), (AggregatedAttention, 'pool_proj')]
+)
+def test_a_layer_with_a_hook_is_called(kind: type, name: str) -> None:
+    """As those are that torch.nn.utils.prune and weight_norm compute the weight of."""
+    layer = make(kind) if kind is AggregatedAttention else randomized(ConvGLU(CHANNELS, 4))
+    x, calls = torch.randn(2, 5, 4, CHANNELS).double(), []
+    expected = layer(x)
+    getattr(layer, name).register_forward_pre_hook(lambda *_: calls.append(name))
+    torch.testing.assert_close(layer(x), expected)
+    assert calls == [name]
 
 
 def test_channel_mixers_equal_their_formulas() -> None:

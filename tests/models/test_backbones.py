@@ -33,6 +33,19 @@ def test_any_input_size(name: str, size: tuple[int, int]) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() and p.ndim for p in backbone.parameters())
 
 
+@plain_variant
+def test_second_derivatives_of_formulas(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the norm of a gradient, as in a gradient penalty."""
+    if name in ('ConViT', 'VARS rvt softmax'):
+        pytest.skip('PyTorch has no second derivative of its attention on the CPU')
+    monkeypatch.setenv('BIOATTN_MM_BACKEND', 'reference')
+    image = torch.randn(1, 3, 32, 48, requires_grad=True)
+    outputs = build(name, out_indices=(1,))(image)
+    (gradient,) = torch.autograd.grad(outputs[0].square().sum(), image, create_graph=True)
+    (second,) = torch.autograd.grad(gradient.square().sum(), image)
+    assert second.isfinite().all() and second.any()
+
+
 @every_variant
 @torch.no_grad()
 def test_detection_size(name: str) -> None:

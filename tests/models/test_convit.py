@@ -5,6 +5,7 @@ import timm
 import torch
 
 from bioattn_mm.errors import InputError
+from bioattn_mm.layers import record_attention
 from bioattn_mm.models import ConViT
 from bioattn_mm.on_meta import on_meta
 from tests import parity
@@ -94,6 +95,10 @@ def test_token_mixers_of_all_blocks_or_of_each() -> None:
     ungated = dict(type='bioattn_mm.UngatedGPSA')
     assert kinds() == ['GPSA'] * 3 + ['Attention']
     assert kinds(token_mixers=ungated) == ['UngatedGPSA'] * 3 + ['Attention']
+    others = ConViT(SMALL, local_up_to_layer=3, token_mixers=dict(type='bioattn_mm.SoftmaxAttention')).eval()
+    for recording in record_attention(others, torch.randn(1, 3, 32, 48)):
+        (attention,) = recording.maps(torch.tensor([0, 5])).values()
+        assert attention.weights.shape[-2:] == (2, 3)
     assert kinds(token_mixers=[{}, ungated, dict(locality_strength=3.0)]) == [
         'GPSA',
         'UngatedGPSA',

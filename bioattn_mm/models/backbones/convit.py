@@ -150,10 +150,9 @@ class ConViT(PlainBackbone):
 
     def attention_maps(self, recording: Recording, queries: Tensor) -> AttentionMaps:
         """As in `Backbone`. In blocks with a class token, what the weights lack to a sum of 1 goes to that token."""
-        layer = recording.layer
-        if isinstance(layer, GPSA):
+        layer, (x,) = recording.layer, recording.inputs
+        if x.dim() == 4:
             return super().attention_maps(recording, queries)
-        (x,) = recording.inputs
         query, key, _ = layer.qkv(x).unflatten(-1, (3, layer.num_heads, -1)).permute(2, 0, 3, 1, 4)
         weights = (query[:, :, 1 + queries] @ key.transpose(-2, -1) * layer.scale).softmax(-1)
         return dict(attention=AttentionMap.of_grid(weights[..., 1:], recording.grid))

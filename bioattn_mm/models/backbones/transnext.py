@@ -214,7 +214,7 @@ class TransNeXt(HierarchicalBackbone):
             img_size: Int or (height, width) in pixels.
         """
         for stage, stride in zip(self.stages, STRIDES):
-            grid = tuple(math.ceil(size / stride) for size in to_2tuple(img_size))
+            grid = _grid(img_size, stride)
             for block in stage.blocks:
                 bias = getattr(block.attn, 'position_bias', None)
                 if isinstance(bias, LogCPB):
@@ -251,17 +251,25 @@ class TransNeXt(HierarchicalBackbone):
         if mode in ('extrapolate', 'interpolate'):
             return dict(bias_mode=mode, pool_size=None)
         settings = cls.parse_arch(arch)
-        pooled_stride = STRIDES[0] * settings['sr_ratios'][0]
+        sr_ratios = settings['sr_ratios']
         img_size = next(size for size in (img_size, pretrain_size, settings['pretrain_size']) if size is not None)
-        pool_size = tuple(max(1, size // pooled_stride) for size in to_2tuple(img_size))
         if mode == 'linear':
+            pool_size = tuple(max(1, size // (STRIDES[0] * sr_ratios[0])) for size in to_2tuple(img_size))
             return dict(bias_mode='extrapolate', pool_size=pool_size)
-        # Stage 4 has as many tokens as the other stages have pooled tokens.
-        scale = dict(type=TrainedLengthQuery, num_keys=math.prod(pool_size))
-        return dict(bias_mode='extrapolate', pool_size=None, token_mixers=dict(scale=scale))
+        grids = (
+            pooled_grid_of(_grid(img_size, stride), ratio, pool_size=None)
+            for stride, ratio in zip(STRIDES, sr_ratios)
+        )
+        scales = [dict(type=TrainedLengthQuery, num_keys=math.prod(grid)) for grid in grids]
+        return dict(bias_mode='extrapolate', pool_size=None, token_mixers=[dict(scale=scale) for scale in scales])
 
     def stage_modules(self, stage: int) -> list[nn.Module]:
         return [self.stages[stage]]
+
+
+def _grid(img_size: int | tuple[int, int], stride: int) -> Grid:
+    """Token grid (height, width) of images of a size in pixels."""
+    return tuple(math.ceil(size / stride) for size in to_2tuple(img_size))
 
 
 def _grids(
@@ -274,7 +282,7 @@ def _grids(
     """Grids of a stage at the image sizes of pre-training and training, and its fixed pooled grid, if it has one."""
     pool_size = None if pool_size is None or sr_ratio == 1 else to_2tuple(pool_size)
     pretrain_grid = tuple(size // stride for size in to_2tuple(pretrain_size))
-    train_grid = tuple(math.ceil(size / stride) for size in to_2tuple(img_size))
+    train_grid = _grid(img_size, stride)
     return dict(
         pretrain_grid=pretrain_grid,
         pretrain_pooled_grid=pooled_grid_of(pretrain_grid, sr_ratio, pool_size),
