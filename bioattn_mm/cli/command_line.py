@@ -68,7 +68,8 @@ def run_tool(main: Callable[[], None]) -> Callable[[], None]:
         except (InputError, OSError) as error:
             # An error in a data loader's worker arrives with the worker's traceback in its message, whose last line
             # is "module.ErrorClass: message".
-            _fail(re.sub(r'^([\w.]+\.)?\w*Error: ', '', str(error).strip().splitlines()[-1]))
+            message = (str(error).strip() or type(error).__name__).splitlines()[-1]
+            _fail(re.sub(r'^([\w.]+\.)?\w*Error: ', '', message))
         except Exception as error:
             # One of several processes may have failed because of another one, and both may be started again.
             if not ConfigOptions.given or hasattr(error, LATE) or int(os.environ.get('WORLD_SIZE', 1)) > 1:

@@ -82,7 +82,8 @@ def dry_run(config: Config, options: dict[str, object] | None = None) -> None:
         InputError: Something fails; the training would fail, too.
     """
     hook = DryRunHook()
-    config.log_level = 'ERROR'
+    if config.get('log_level') != 'DEBUG':  # which asks for the traceback of a failure
+        config.log_level = 'ERROR'
     with tempfile.TemporaryDirectory(prefix='dry_run_') as folder, warnings.catch_warnings():
         warnings.simplefilter('ignore')
         config.work_dir = folder

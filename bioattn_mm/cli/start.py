@@ -16,6 +16,7 @@ from ..checkpoints.sharded import DEEPSPEED_WEIGHTS
 from ..checkpoints.training_state import check_training_state
 from ..engine.checkpoints import latest_checkpoint
 from ..errors import InputError
+from ..run_config.own_data.use import check_classes
 
 # The file in a work dir that a training locks. It is left there, as removing it would let a third process lock
 # another file of the same name.
@@ -74,6 +75,8 @@ def set_resume(config: Config, resume: str | None, state_dict: dict[str, Tensor]
     checkpoint = read_checkpoint(path, 'cpu' if values else 'meta')
     check_fit(path, weights_of(path, checkpoint, values), state_dict, strict=True)
     check_training_state(path, checkpoint, values)
+    if 'own_data' in config:
+        check_classes(path, checkpoint, config)
     if config.randomness.seed is None:
         # The seed was drawn. The samplers take it before mmengine resumes.
         config.randomness.seed = checkpoint['meta'].get('seed')

@@ -7,8 +7,10 @@ from PIL import Image
 from ..errors import InputError
 from ..runtime.channels import ImageKind, read_channels, read_header
 
-# Orientations in EXIF that swap width and height when an image is loaded.
+# Orientations in EXIF that swap width and height when OpenCV loads an image of these formats.
 ORIENTATION, SWAPPING = 0x0112, (5, 6, 7, 8)
+TURNED = ('JPEG', 'MPO', 'PNG', 'TIFF')
+WIDTH, HEIGHT = 256, 257  # tags of TIFF
 
 
 def read_size(path: str | Path, decode: bool, kind: ImageKind | None = None) -> tuple[int, int]:
@@ -30,7 +32,9 @@ def read_size(path: str | Path, decode: bool, kind: ImageKind | None = None) -> 
             read_channels(path, kind)
         return header.size
     with Image.open(path) as image:
+        turned = image.format in TURNED and image.getexif().get(ORIENTATION) in SWAPPING
+        # Pillow turns the size of a TIFF itself, in some versions when the file is opened.
+        size = (image.tag_v2[WIDTH], image.tag_v2[HEIGHT]) if image.format == 'TIFF' else image.size
         if decode:
             image.load()
-        turned = image.getexif().get(ORIENTATION) in SWAPPING
-        return image.size[::-1] if turned else image.size
+        return size[::-1] if turned else size

@@ -77,7 +77,7 @@ class ShardIndex:
         """The folders that the files are in, and those that these are in."""
         if self._folders is None:
             direct = {name.rpartition('/')[0] for name in self.files}
-            self._folders = {str(each) for name in direct for each in (name, *PurePosixPath(name).parents)}
+            self._folders = {str(each) for name in map(PurePosixPath, direct) for each in (name, *name.parents)}
         return self._folders
 
     def read(self, name: str) -> bytes:

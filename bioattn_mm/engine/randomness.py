@@ -74,14 +74,13 @@ def _wait_for_parent() -> None:
 class ResumableEpochBasedTrainLoop(EpochBasedTrainLoop):
     """mmengine's `EpochBasedTrainLoop`, which can be resumed within an epoch.
 
-    Batches trained on are left out by their indices; their images are not read again.
+    Batches trained on are left out by their indices; their images are not read again. With another number of batches
+    in an epoch, as of another batch size or number of processes, the epoch begins anew.
     """
 
     def run_epoch(self) -> None:
         """Train on the remaining batches of this epoch."""
-        trained = self._iter - self._epoch * len(self.dataloader)
-        if not 0 <= trained < len(self.dataloader):  # resumed with another number of processes or batch size
-            trained = 0
+        trained = self._trained_before()
         self.runner.call_hook('before_train_epoch')
         self.runner.model.train()
         if trained:
@@ -90,3 +89,14 @@ class ResumableEpochBasedTrainLoop(EpochBasedTrainLoop):
             self.run_iter(index, batch)
         self.runner.call_hook('after_train_epoch')
         self._epoch += 1
+
+    def _trained_before(self) -> int:
+        """How many batches of this epoch a resumed run was trained on; checkpoints hold where the epoch began."""
+        number, hub = len(self.dataloader), self.runner.message_hub
+        # A checkpoint of mmengine's own loop does not say it.
+        began = hub.get_info('epoch_began') or dict(epoch=self._epoch, at=self._epoch * number, batches=number)
+        trained = self._iter - began['at']
+        if (began['epoch'], began['batches']) != (self._epoch, number) or not 0 <= trained <= number:
+            trained = 0
+        hub.update_info('epoch_began', dict(epoch=self._epoch, at=self._iter - trained, batches=number))
+        return trained

@@ -268,7 +268,7 @@ class StepFile:
         self.flushed = time.monotonic()
         self.failed = self.flush_next = False
         if path.is_file():
-            with atomic_write(path) as kept:
+            with self._going_on(), atomic_write(path) as kept:
                 for line in read_lines(path):
                     if line['step'] <= start or 'start' in line or 'summary' in line:
                         kept.write(f'{json.dumps(line)}\n'.encode())
@@ -286,9 +286,14 @@ class StepFile:
         self.flushed, self.flush_next = time.monotonic(), False
         if self.failed:
             return
+        with self._going_on(), self.path.open('a', encoding='utf-8') as file:
+            file.write(lines)
+
+    @contextmanager
+    def _going_on(self) -> Iterator[None]:
+        """Context in which the file may fail, as on a full disk: the training goes on."""
         try:
-            with self.path.open('a', encoding='utf-8') as file:
-                file.write(lines)
+            yield
         except OSError as error:
             self.failed = True
             print_log(f'{self.path} cannot be written, and ends here: {error}', 'current', logging.WARNING)

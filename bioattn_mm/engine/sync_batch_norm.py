@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.distributed.nn.functional import all_reduce
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..layers.arguments import full_precision
 from ..registry import MODEL_WRAPPERS
 
 
@@ -22,9 +23,10 @@ class CPUSyncBatchNorm(_BatchNorm):
             raise ValueError(f'expected (B, C, ...), got {tuple(x.shape)}')
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, ...) to the same shape."""
+        """(B, C, ...) to the same shape and dtype; statistics are float32 at least."""
         if not self.training or not torch.distributed.is_initialized():
             return super().forward(x)
+        dtype, x = x.dtype, full_precision(x)
         axes = [axis for axis in range(x.dim()) if axis != 1]
         channel_shape = [1, -1] + [1] * (x.dim() - 2)
         sums = all_reduce(torch.cat([x.sum(axes), x.new_tensor([x.numel() // x.shape[1]])]))
@@ -36,8 +38,10 @@ class CPUSyncBatchNorm(_BatchNorm):
         self._update_running_statistics(mean.detach(), var.detach() * count / (count - 1))
         scale = torch.rsqrt(var + self.eps)
         if self.affine:
-            return centred * (scale * self.weight).view(channel_shape) + self.bias.view(channel_shape)
-        return centred * scale.view(channel_shape)
+            x = centred * (scale * self.weight).view(channel_shape) + self.bias.view(channel_shape)
+        else:
+            x = centred * scale.view(channel_shape)
+        return x.to(dtype)
 
     def _update_running_statistics(self, mean: Tensor, unbiased_var: Tensor) -> None:
         if not self.track_running_stats:

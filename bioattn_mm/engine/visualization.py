@@ -46,8 +46,9 @@ class ClsVisualizationHook(Hook):
             if self.num_seen % self.interval == 0:
                 path = sample.img_path
                 Visualizer.get_current_instance().visualize_cls(
-                    mmcv.imread(path, channel_order='rgb'), sample, resize=self.size, name=Path(path).stem
-                )
+                    mmcv.imread(path, channel_order='rgb'), sample, resize=self.size, name=Path(path).stem,
+                    step=self.num_seen,
+                )  # fmt: skip
             self.num_seen += 1
 
 

@@ -141,6 +141,12 @@ def load_config(
     config.launcher = launcher
     prepare_process(config, launcher)
     if epochs:
+        entry = next((key for key in cfg_options or () if key.startswith('param_scheduler.')), None)
+        if entry is not None:
+            raise InputError(
+                f'--epochs changes all schedulers, so that --cfg-options {entry} would be in other units: leave one '
+                'of them out'
+            )
         set_epochs(config, epochs, rank_and_size(launcher)[1])
         merge_options(config, cfg_options)  # what they say of the schedule stays
     return config
@@ -269,7 +275,7 @@ def check_data(config: Config, dataloaders: tuple[str, ...]) -> None:
     for dataset in find_datasets([config.get(dataloader) for dataloader in dataloaders]):
         if (dataset.get('backend_args') or {}).get('backend') == BACKEND:  # looked for in `use_shards`
             continue
-        root = Path(dataset['data_root'])
+        root = Path(dataset['data_root'] or '')
         prefix = dataset.get('data_prefix') or dataset.get('split') or {}  # mmpretrain's may be a string
         parts = [
             part for part in (prefix.values() if isinstance(prefix, dict) else [prefix]) if isinstance(part, str)
@@ -295,7 +301,8 @@ def check_classes_are_known(dataset: ConfigDict, root: Path) -> None:
     split = dataset.get('split', '')
     if dataset.get('ann_file') or (split and (root / 'meta' / f'{split}.txt').exists()):
         return
-    folder = root / (dataset.get('data_prefix') or split)
+    prefix = dataset.get('data_prefix') or split
+    folder = root / (prefix.get('img_path', '') if isinstance(prefix, dict) else prefix)
     number = sum(path.is_dir() for path in folder.iterdir())
     wanted = len((dataset.get('metainfo') or {}).get('classes') or range(NUM_CLASSES))
     if number != wanted:

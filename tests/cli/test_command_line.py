@@ -126,6 +126,7 @@ def test_work_dirs_do_not_collide() -> None:
     [
         (InputError('expected one\ngot another'), r'expected one\ngot another'),
         (OSError('module.ReadError: no such file'), 'no such file'),
+        (TimeoutError(), 'TimeoutError'),
         (pickle.UnpicklingError('GLOBAL os.system was refused'), 'a checkpoint holds more than weights: os.system, '),
         (pickle.UnpicklingError('pickle data was truncated'), 'cannot read a checkpoint: pickle data was truncated'),
     ],

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from bioattn_mm.datasets.samplers import SeededInfiniteSampler, seed_everything, seed_samples, skip_batches
 from bioattn_mm.datasets.shard_samplers import InfiniteShardSampler, ShardSampler, shard_order
-from bioattn_mm.datasets.shards import ShardBackend, ShardIndex
+from bioattn_mm.datasets.shards import ShardBackend, ShardIndex, ShardWriter
 from bioattn_mm.errors import InputError
 from bioattn_mm.run_config.config import load_config
 from bioattn_mm.run_config.pipelines import build_dataset, find_datasets
@@ -215,6 +215,18 @@ def test_the_backend_answers_as_the_files_do(name: str, shards: Path) -> None:
     assert backend.get(file) == Path(file).read_bytes()
     with pytest.raises(FileNotFoundError):
         backend.get(f'{file}x')
+
+
+def test_files_that_lie_in_the_root_itself(tmp_path: Path) -> None:
+    root, shards = tmp_path / 'data', tmp_path / 'shards'
+    root.mkdir()
+    shards.mkdir()
+    (root / 'a.jpg').write_bytes(b'image')
+    writer = ShardWriter(shards, 10**6)
+    writer.begin('train')
+    writer.add(str(root), str(root / 'a.jpg'), None, {})
+    writer.finish(str(root), [])
+    assert ShardBackend(str(shards), str(root)).isdir(root)
 
 
 SHARDS = np.repeat(np.arange(10), 7)  # of 70 samples

@@ -154,6 +154,18 @@ def test_weights_alone_are_not_resumed_from(place: Path) -> None:
     assert not Path('B').exists()
 
 
+def test_a_training_on_other_classes_is_not_resumed_from(place: Path) -> None:
+    run('A', 2)
+    checkpoint = torch.load('A/iter_2.pth', weights_only=False)
+    checkpoint['meta']['dataset_meta'] = dict(classes=('cat', 'dog'))
+    torch.save(checkpoint, 'A/iter_2.pth')
+    config = toy_config(4, 1, 2)
+    dataset = dict(type='Toy', metainfo=dict(classes=('bolt', 'nut')))
+    config.update(work_dir='A', own_data=['2 classes'], test_dataloader=dict(dataset=dataset))
+    with pytest.raises(InputError, match='was trained on the classes cat, dog, the data have bolt, nut'):
+        set_resume(config, 'auto', ToyModel().state_dict())
+
+
 def test_a_run_is_not_continued_into_the_checkpoints_of_another(place: Path) -> None:
     run('A', 4)
     run('B', 2)

@@ -67,6 +67,7 @@ def run(
     loop: dict,
     sampler: str = 'DefaultSampler',
     resumed: Path | None = None,
+    batch_size: int = 2,
     **dataset: object,
 ) -> tuple[list, str]:
     """What a training of `loop` drew, and its log; the config is one of somebody else that inherits `base`.
@@ -79,7 +80,7 @@ def run(
         dict(
             model=dict(type='Drawing'),
             train_dataloader=dict(
-                batch_size=2,
+                batch_size=batch_size,
                 num_workers=1,
                 sampler=dict(type=sampler, shuffle=True),
                 dataset=dict(type='FourSamples', pipeline=[dict(type='Draw', opened=f'{folder}.txt')]),
@@ -126,8 +127,13 @@ def test_a_config_elsewhere_inherits_one_file(tmp_path: Path, loop: dict, sample
 
 @pytest.mark.parametrize(
     ('loop', 'sampler', 'iteration'),
-    [(BY_EPOCH, 'DefaultSampler', 1), (BY_EPOCH, 'DefaultSampler', 3), (BY_ITERATION, 'InfiniteSampler', 3)],
-    ids=['first epoch', 'second epoch', 'iterations'],
+    [
+        (BY_EPOCH, 'DefaultSampler', 1),
+        (BY_EPOCH, 'DefaultSampler', 2),  # the epoch's last step was made, its end was not
+        (BY_EPOCH, 'DefaultSampler', 3),
+        (BY_ITERATION, 'InfiniteSampler', 3),
+    ],
+    ids=['first epoch', 'its last step', 'second epoch', 'iterations'],
 )
 def test_a_resumed_run_does_not_read_again_what_it_was_trained_on(
     tmp_path: Path, loop: dict, sampler: str, iteration: int
@@ -138,6 +144,13 @@ def test_a_resumed_run_does_not_read_again_what_it_was_trained_on(
     whole, resumed = ((tmp_path / f'{name}.txt').read_text().split() for name in ('whole', 'resumed'))
     # Workers read ahead without end in a training by iterations.
     assert resumed[: 8 - 2 * iteration] == whole[2 * iteration : 8]
+
+
+def test_an_epoch_of_other_batches_begins_anew(tmp_path: Path) -> None:
+    run(tmp_path / 'pairs', SEEDED, BY_EPOCH)
+    checkpoint = tmp_path / 'pairs/iter_2.pth'
+    draws, _ = run(tmp_path / 'singles', SEEDED, BY_EPOCH, resumed=checkpoint, batch_size=1)
+    assert len(draws) == 2 * 4
 
 
 def test_what_cannot_be_seeded_is_named_in_one_line(tmp_path: Path) -> None:

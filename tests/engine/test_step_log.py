@@ -21,7 +21,7 @@ from torch import nn
 
 from bioattn_mm.analysis.training_log import TrainingLog
 from bioattn_mm.engine.health import health, health_table, slowest_rank
-from bioattn_mm.engine.step_log import summarised
+from bioattn_mm.engine.step_log import StepFile, summarised
 from bioattn_mm.engine.sync_batch_norm import CPUSyncBatchNorm
 
 from ..tools.running import scalars
@@ -233,6 +233,21 @@ def test_a_file_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFix
     train(toy_runner(folder, 4))
     assert (folder / 'iter_4.pth').exists()
     assert capsys.readouterr().out.count('steps.jsonl cannot be written, and ends here: ') == 1
+
+
+def test_a_full_disk_at_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def full(path: Path) -> None:
+        raise OSError(28, 'No space left on device')
+
+    path = tmp_path / 'steps.jsonl'
+    path.write_text('{"step": 1}\n')
+    monkeypatch.setattr('bioattn_mm.engine.step_log.atomic_write', full)
+    file = StepFile(path, start=1, max_waiting=1)
+    file.write(dict(step=2))
+    assert file.failed and path.read_text() == '{"step": 1}\n'
+    assert 'No space left on device' in capsys.readouterr().out
 
 
 def slow_rank(folder: str, synchronised: bool) -> None:

@@ -31,6 +31,19 @@ def batch_norm(kind: type[nn.Module], **kwargs) -> nn.Module:
     return layer
 
 
+def in_bfloat16() -> None:
+    torch.distributed.init_process_group('gloo')
+    layer = batch_norm(CPUSyncBatchNorm).float()
+    x = inputs()[0].bfloat16()
+    torch.save([layer(x), layer(x.float())], 'out.pth')
+
+
+def test_half_precision_with_statistics_of_float32(tmp_path: Path) -> None:
+    assert run_ranks(in_bfloat16, folder=tmp_path, world_size=1) == [0], reasons(tmp_path)
+    half, exact = torch.load(tmp_path / 'out.pth')
+    torch.testing.assert_close(half, exact.bfloat16())
+
+
 def one_rank(momentum: float | None) -> None:
     torch.distributed.init_process_group('gloo')
     rank = torch.distributed.get_rank()

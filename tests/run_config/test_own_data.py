@@ -156,8 +156,8 @@ def test_training_and_validation_data_in_two_places(tmp_path: Path) -> None:
     assert list(own.datasets) == ['val']
 
 
-def change(folder: Path, **keys: object) -> None:
-    path = folder / 'annotations.json'
+def change(folder: Path, name: str = 'annotations.json', **keys: object) -> None:
+    path = folder / name
     write_json(path, {**json.loads(path.read_text()), **keys})
 
 
@@ -189,6 +189,12 @@ BAD_COCO = {
         'annotations.json: image 1: no width',
     ),
     'no categories': (lambda folder: change(folder, categories=[]), 'has no categories'),
+    'a test split without annotations alone': (
+        lambda folder: (
+            (folder / 'annotations.json').rename(folder / 'test.json') and change(folder, 'test.json', annotations=[])
+        ),
+        'test.json has no annotations, and there are no other data',
+    ),
     'boxes alone': (
         lambda folder: change(folder, annotations=[dict(id=1, image_id=10, category_id=2, bbox=[1, 1, 9, 9])]),
         'has boxes without segmentations, and this model learns masks: take a config that detects boxes',
@@ -210,6 +216,14 @@ def test_coco_that_is_refused(damage: Callable, message: str, tmp_path: Path) ->
     damage(folder)
     with pytest.raises(InputError, match=message):
         read_coco(DataArguments(str(folder)), with_mask=True)
+
+
+def test_a_class_without_objects_that_is_its_own_supercategory(tmp_path: Path) -> None:
+    folder = write_coco_folder(tmp_path / 'parts', SEEDS)
+    content = json.loads((folder / 'annotations.json').read_text())
+    categories = [*content['categories'], dict(id=99, name='screw', supercategory='screw')]
+    change(folder, categories=categories)
+    assert read_coco(DataArguments(str(folder)), with_mask=True).classes[-1] == 'screw'
 
 
 def test_validation_data_of_other_classes(tmp_path: Path) -> None:
@@ -357,6 +371,14 @@ BAD_MASKS = {
         lambda folder: [path.rename(path.with_name(f'x{path.name}')) for path in (folder / 'masks').iterdir()],
         'no image of .*images has a label map in .*masks: expected .png files of the same names as the 8 images',
     ),
+    'validation below training': (
+        lambda folder: [
+            shutil.copytree(folder / name, folder / f'moved/{name}')
+            and shutil.move(folder / f'moved/{name}', folder / name / 'val')
+            for name in ('images', 'masks')
+        ],
+        'images holds the images of val, too, in .*images/val: put those for training into .*images/train, and their',
+    ),
     'no classes': (
         lambda folder: (folder / 'classes.txt').unlink(),
         'no names of classes: looked for classes.txt, one name a line, and palette.txt',
@@ -499,6 +521,10 @@ def test_validation_images_alone_are_nothing_to_train_on(tmp_path: Path) -> None
         load_config(str(ROOT / 'tests/tools/upernet_small.py'), data=arguments, dataloaders=('train_dataloader',))
 
 
-def test_work_dirs_of_own_data() -> None:
+def test_work_dirs_of_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ('a/parts', 'parts.v2'):
+        Path(name).mkdir(parents=True)
+    assert default_work_dir('x.py', False, DataArguments('parts.v2')) == 'work_dirs/x_parts.v2'
     assert default_work_dir('configs/gab/x.py', True, DataArguments('a/parts/')) == 'work_dirs/gab/x_parts_mini'
-    assert default_work_dir('x.py', False, DataArguments(train_data='a/parts.json')) == 'work_dirs/x_parts'
+    assert default_work_dir('x.py', False, DataArguments(train_data='a/parts.json')) == 'work_dirs/x_a_parts'

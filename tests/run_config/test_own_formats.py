@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import mmcv
 import numpy as np
 import pytest
 from mmdet.datasets.xml_style import XMLDataset
@@ -14,6 +15,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from bioattn_mm.datasets.coco_file import CocoFile, mask_of, read_coco_file
+from bioattn_mm.datasets.image_size import read_size
 from bioattn_mm.errors import InputError
 from bioattn_mm.run_config.own_data import DataArguments, OwnData
 from bioattn_mm.run_config.own_data.coco import read_coco
@@ -217,14 +219,18 @@ def test_images_without_labels_have_no_objects(folders: dict[str, Path]) -> None
     assert any('1 left out: labels without image, such as' in note and 'part_004.txt' in note for note in own.notes)
 
 
-def test_a_turned_image_has_the_size_that_a_viewer_shows(folders: dict[str, Path]) -> None:
+@pytest.mark.parametrize('suffix', ['.jpg', '.png', '.tif', '.webp'])
+def test_a_turned_image_has_the_size_in_which_it_is_loaded(suffix: str, folders: dict[str, Path]) -> None:
     path = folders['yolo'] / 'images/val/part_050.jpg'
     exif = Image.Exif()
     exif[0x0112] = 6
-    image = Image.open(path)
+    image = Image.open(path).convert('RGB')
+    path.unlink()
+    path = path.with_suffix(suffix)
     image.save(path, exif=exif)
     content = contents(read(folders['yolo']))['val']
-    assert (content.images[0].width, content.images[0].height) == (image.height, image.width)
+    loaded = mmcv.imread(str(path))
+    assert (content.images[0].height, content.images[0].width) == loaded.shape[:2] == read_size(path, True)[::-1]
 
 
 def test_a_segmentor_reads_vocs_lists_and_knows_its_classes(folders: dict[str, Path]) -> None:

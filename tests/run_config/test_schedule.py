@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
+from bioattn_mm.errors import InputError
 from bioattn_mm.run_config.config import load_config
 from bioattn_mm.run_config.own_data import DataArguments
 from bioattn_mm.run_config.schedule import set_epochs
@@ -72,6 +73,13 @@ def test_batch_and_processes(folders: dict) -> None:
     assert config.train_cfg == dict(type='IterBasedTrainLoop', max_iters=90, val_interval=7)
     set_epochs(config, 10, num_processes=2)
     assert config.train_cfg.max_iters == 50  # 36 images are 4.5 steps of 8
+
+
+def test_entries_of_schedulers_beside_epochs(folders: dict) -> None:
+    """They would be epochs of the config, where the schedulers count iterations by then."""
+    message = '--epochs changes all schedulers, so that --cfg-options param_scheduler.1.milestones would be in'
+    with pytest.raises(InputError, match=message):
+        read('mask_rcnn_micro_coco', folders, epochs=20, cfg_options={'param_scheduler.1.milestones': [15, 18]})
 
 
 def test_epochs_of_a_quick_trial(folders: dict) -> None:

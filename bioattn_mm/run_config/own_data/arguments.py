@@ -70,8 +70,9 @@ class DataArguments:
 
     @property
     def name(self) -> str:
-        """Short name of the data, for a work dir."""
-        return Path(self.train_data or self.data or self.val_data).resolve().stem
+        """Short name of the data, for a work dir: that of the folder, or of a file and its folder."""
+        path = Path(self.train_data or self.data or self.val_data).resolve()
+        return path.name if path.is_dir() else f'{path.parent.name}_{path.stem}'
 
 
 def data_arguments(args: argparse.Namespace, problems: list[Problem] | None = None) -> DataArguments | None:

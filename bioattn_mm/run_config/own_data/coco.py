@@ -45,6 +45,8 @@ def read_coco(arguments: DataArguments, with_mask: bool) -> OwnData:
         if classes is None:
             classes, notes = _class_names(contents[split].file)
     if 'test' in contents and not contents['test'].file.annotations:
+        if len(contents) == 1:
+            raise InputError(f'{sources["test"].path} has no annotations, and there are no other data: name them')
         del contents['test'], sources['test']
     places = {split: source.places for split, source in sources.items()}
     own = OwnData(classes, notes=[*unused, *notes, *notes_of_sources(places)])
@@ -202,7 +204,7 @@ def _class_names(content: CocoFile) -> tuple[tuple[str, ...], list[str]]:
     Roboflow writes a category without annotations that the others name as their supercategory: it is left out.
     """
     used = {each.category_id for each in content.annotations}
-    groups = {category.supercategory for category in content.categories}
+    groups = {each.supercategory for each in content.categories if each.supercategory != each.name}
     classes, notes = [], []
     for category in content.categories:
         if category.name in groups and category.id not in used and len(content.categories) > 1:

@@ -125,7 +125,12 @@ def _find_mask_folders(source: Path) -> dict[str, MaskSource]:
             f'no images and label maps in {source}: looked for images/train and masks/train, train/images and '
             'train/masks, images and masks, and for other names of these folders; see docs/own_data.md'
         )
-    for each in found.values():
+    for split, each in found.items():
+        if 'train' in found and split != 'train' and each.images.is_relative_to(found['train'].images):
+            raise InputError(
+                f'{found["train"].images} holds the images of {split}, too, in {each.images}: put those for training '
+                f'into {found["train"].images / "train"}, and their label maps into {found["train"].masks / "train"}'
+            )
         has_maps, has_text = (any(each.masks.rglob(f'*{suffix}')) for suffix in (MASK_SUFFIX, '.txt'))
         if has_text and not has_maps:
             raise InputError(

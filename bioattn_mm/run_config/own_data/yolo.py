@@ -5,6 +5,7 @@ of the image's width and height. A YAML file has the names of the classes and wh
 """
 
 import functools
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -170,7 +171,7 @@ def _class_names(path: Path, document: dict) -> tuple[str, ...]:
 
 def _places(data: DataFile, entry: str) -> list[Path]:
     """Where an entry of a YAML file may be: `path` is seen from the file or the working directory, or was moved."""
-    folder, root = data.path.parent, Path(data.root).expanduser()
+    folder, root = data.path.parent, Path(os.path.expanduser(data.root))
     roots = [folder / root, root, folder] if data.root else [folder]
     # Roboflow writes ../train/images for train/images.
     entries = dict.fromkeys((entry, entry.removeprefix('../')))
