@@ -21,6 +21,7 @@ CpuInputs inputs_of_cpu(const Inputs& inputs) {
   cpu.pooled_key = dense.pooled_key, cpu.pooled_value = dense.pooled_value;
   cpu.window_bias = at_least_float(inputs.window_bias);
   cpu.pooled_bias = at_least_float(inputs.pooled_bias).flatten(2);
+  // The only input whose values, not only their shapes, decide where memory is read and written.
   check_indices("pooled_bias_rows", dense.pooled_bias_rows, inputs.pooled_bias.size(1), "rows of pooled_bias");
   cpu.pooled_bias_rows = dense.pooled_bias_rows;
   cpu.pooled_bias_columns = empty({width, pooled_width}, dense.pooled_bias_rows.options());

@@ -18,6 +18,7 @@ CpuInputs inputs_of_cpu(const CosineInputs& inputs) {
   cpu.pooled_bias = inputs.pooled_bias.contiguous();
   cpu.pooled_bias_rows = inputs.pooled_bias_rows.contiguous();
   cpu.pooled_bias_columns = inputs.pooled_bias_columns.contiguous();
+  // The only inputs whose values, not only their shapes, decide where memory is read and written.
   check_indices("pooled_bias_rows", cpu.pooled_bias_rows, inputs.pooled_bias.size(1), "rows of pooled_bias");
   check_indices("pooled_bias_columns", cpu.pooled_bias_columns, inputs.pooled_bias.size(2), "columns of pooled_bias");
   cpu.scale = inputs.scale.contiguous();

@@ -873,10 +873,6 @@ void for_dtypes(const Tensor& tokens, const Function& function) {
 }  // namespace
 
 Forward forward(const CpuInputs& inputs) {
-  // These are the only inputs whose values, not only their shapes, decide where memory is read and written.
-  check_indices("pooled_bias_rows", inputs.pooled_bias_rows, inputs.pooled_bias.size(1), "rows of pooled_bias");
-  check_indices(
-      "pooled_bias_columns", inputs.pooled_bias_columns, inputs.pooled_bias.size(2), "columns of pooled_bias");
   const Span sizes = inputs.query.sizes();
   Tensor output = empty(sizes, inputs.query.options());
   Tensor logsumexp = empty({sizes[0], sizes[3], sizes[1], sizes[2]}, inputs.window_bias.options());
