@@ -280,7 +280,7 @@ def test_dry_run_of_a_run_that_would_fail(user: Path, option: str, message: str,
 def test_dry_run_with_the_traceback_of_a_failure(user: Path, tool: InProcess, capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit):
         tool(
-            user, 'train.py', UPERNET, '--dry-run', '--cfg-options', WEIGHTS, *small_training(UPERNET),
-            'train_cfg.max_updates=3', 'log_level=DEBUG',
+            user, 'train.py', UPERNET, '--dry-run', '--work-dir', 'dry', '--cfg-options', WEIGHTS,
+            *small_training(UPERNET), 'train_cfg.max_updates=3', 'log_level=DEBUG',
         )  # fmt: skip
     assert 'Traceback' in capsys.readouterr().err
