@@ -9,6 +9,7 @@ from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import BaseDataElement
+from timm.layers import to_2tuple
 from torch import Tensor
 
 from ..datasets.transforms import name_bad_files
@@ -93,7 +94,9 @@ class ImageReader:
         config: Config of a model in mmdet, mmseg or mmpretrain.
         size: (height, width) in pixels that images are resized to, whatever their aspect ratio; an int for the
             length of the shorter side, with the aspect ratio kept and the longer side at most `MAX_ASPECT_RATIO`
-            times as long; None for the pipeline's own resize.
+            times as long; None for the pipeline's own resize. Classifiers' pipelines cut the middle out of what they
+            have resized: the whole image is resized to the size of that instead, so that pixels of the file and of
+            the input correspond.
         device: Device of the model's inputs.
 
     Raises:
@@ -103,7 +106,11 @@ class ImageReader:
     def __init__(self, config: Config, size: tuple[int, int] | int | None = None, device: str = 'cpu') -> None:
         init_default_scope(config.default_scope)
         steps = _test_steps(config)
-        if size is not None:
+        crop = next((step for step in steps if step['type'].split('.')[-1] == 'CenterCrop'), None)
+        if size is None and crop is not None:
+            resize = dict(type='Resize', scale=to_2tuple(crop['crop_size']), keep_ratio=False)
+            steps = [resize if step is crop else step for step in steps if 'Resize' not in step['type']]
+        elif size is not None:
             resizes = [index for index, step in enumerate(steps) if 'Resize' in step['type']]
             if len(resizes) != 1:
                 raise InputError(f'--size needs one resize in the test pipeline, this config has {len(resizes)}')
@@ -112,8 +119,7 @@ class ImageReader:
             else:
                 resize = dict(scale=(size[1], size[0]), keep_ratio=False)
             steps[resizes[0]] = dict(type='Resize', **resize)
-            # Classifiers' pipelines cut the middle out of what they have resized.
-            steps = [step for step in steps if step['type'].split('.')[-1] != 'CenterCrop']
+            steps = [step for step in steps if step is not crop]
         is_loader = [step['type'].split('.')[-1] in LOADERS for step in steps]
         self.load = Compose([step for step, loads in zip(steps, is_loader) if loads])
         name_bad_files(self.load)

@@ -100,8 +100,8 @@ def _step_of(transform: dict) -> list[dict]:
         edge = transform.get('edge', 'short')
         return [dict(type='resize_edge', edge=edge, size=transform['scale'], **method)]
     if kind == 'CenterCrop':
-        size = transform['crop_size']
-        return [dict(type='center_crop', size=[size, size] if isinstance(size, int) else list(size))]
+        size = transform['crop_size']  # (width, height)
+        return [dict(type='center_crop', size=[size, size] if isinstance(size, int) else [*size[::-1]])]
     if transform['type'] == LOAD_CHANNELS:
         return [dict(type=READ, channels=transform['channels'], dtype=transform['dtype'])]
     if kind.startswith(NO_CHANGE):

@@ -106,7 +106,9 @@ def is_raster(path: object) -> bool:
 
 
 def blocks(height: int, width: int, side: int, margin: int) -> Iterator[tuple[tuple, tuple, tuple]]:
-    """Blocks that an image is cut into, each with a margin around it.
+    """Blocks that an image is cut into, each with a margin around it, or at the border more on the other side.
+
+    With their margins all have the same size, which a pipeline resizes by the same factor.
 
     Yields:
         Rows and columns of a block in the image, of the block with its margin, and of the block in that.
@@ -115,9 +117,9 @@ def blocks(height: int, width: int, side: int, margin: int) -> Iterator[tuple[tu
         for left in range(0, width, side):
             own, outer, inner = [], [], []
             for start, length in ((top, height), (left, width)):
-                end = min(start + side, length)
-                first = max(start - margin, 0)
+                end, outer_side = min(start + side, length), side + 2 * margin
+                first = max(0, min(start - margin, length - outer_side))
                 own.append(slice(start, end))
-                outer.append(slice(first, min(end + margin, length)))
+                outer.append(slice(first, min(first + outer_side, length)))
                 inner.append(slice(start - first, end - first))
             yield tuple(own), tuple(outer), tuple(inner)

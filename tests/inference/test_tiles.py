@@ -38,6 +38,18 @@ def test_tiles_cover_the_image_and_overlap(size: tuple[int, int], overlap: float
     assert all(after - before <= round(64 * (1 - overlap)) for before, after in zip(starts, starts[1:]))
 
 
+@pytest.mark.parametrize('size', [(100, 100), (101, 257), (40, 65), (30, 20)])
+def test_blocks_cover_the_image_with_margins_of_one_size(size: tuple[int, int]) -> None:
+    pixels, covered = np.arange(size[0] * size[1]).reshape(size), np.zeros(size, int)
+    for own, outer, inner in blocks(*size, 32, 10):
+        assert pixels[outer].shape == tuple(min(52, length) for length in size)
+        assert np.array_equal(pixels[outer][inner], pixels[own])
+        for mine, around, length in zip(own, outer, size):
+            assert around.start <= max(mine.start - 10, 0) and around.stop >= min(mine.stop + 10, length)
+        covered[own] += 1
+    assert (covered == 1).all()
+
+
 def part(*objects: tuple[list[float], float, int]) -> InstanceData:
     boxes, scores, labels = zip(*objects) if objects else ([], [], [])
     return InstanceData(
