@@ -6,6 +6,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 from mmengine.structures import BaseDataElement, InstanceData
@@ -224,6 +225,39 @@ def test_windows_have_all_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(InputError, match='field.tif has 4 channels of uint16, expected 3 channels of uint16'):
         Raster(path, ImageKind(3, 'uint16'))
     with pytest.raises(InputError, match='field.tif has 4 channels of uint16: by windows, files of one or at least'):
+        Raster(path)
+
+
+@needs('rasterio', 'tifffile')
+def test_windows_have_the_colours_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import rasterio
+    import tifffile
+
+    monkeypatch.setattr('bioattn_mm.inference.rasters.MAX_PIXELS', 20 * 20)
+    values = np.random.default_rng(0).integers(0, 256, (40, 60), dtype=np.uint8)
+    path, window = tmp_path / 'field.tif', (slice(5, 25), slice(30, 60))
+
+    with_palette = PIL.Image.fromarray(values, 'P')
+    with_palette.putpalette([(37 * index) % 256 for index in range(768)])
+    for image in (with_palette, PIL.Image.fromarray(values > 127)):
+        image.save(path)
+        raster = Raster(path)
+        expected = np.asarray(image.convert('RGB'))[..., ::-1]
+        assert raster.shape == (40, 60, 3) and np.array_equal(raster[window], expected[window])
+        assert raster.reduced.shape == (16, 24, 3) and raster.reduced.dtype == np.uint8
+    tifffile.imwrite(path, values, photometric='miniswhite')
+    assert np.array_equal(Raster(path)[window], np.repeat(255 - values[window][..., None], 3, axis=2))
+    tifffile.imwrite(path, values, bigtiff=True)
+    assert np.array_equal(Raster(path)[window][..., 0], values[window])
+
+    for bigtiff in (False, True):
+        tifffile.imwrite(path, values, extratags=[(274, 3, 1, 6, True)], bigtiff=bigtiff)
+        with pytest.raises(InputError, match='field.tif has the orientation tag 6, expected 1: turn its pixels'):
+            Raster(path)
+    profile = dict(driver='GTiff', count=1, height=40, width=60, dtype='uint8', nbits=4)
+    with rasterio.open(path, 'w', **profile) as file:
+        file.write(values // 16, 1)
+    with pytest.raises(InputError, match='field.tif has 4 bits a channel, expected 8: convert it, .* -scale 0 15 0'):
         Raster(path)
 
 
