@@ -97,9 +97,16 @@ def test_masks_are_placed_and_united() -> None:
     assert len(merged) == 1 and (coco_mask.decode(merged.masks[0]) == expected).all()
 
 
+@pytest.mark.parametrize('gives_arrays', [False, True])
 def test_an_image_smaller_than_a_tile_is_predicted_on_as_it_is(
-    detector: Predictor, checkpoints: dict[str, str], image: np.ndarray
+    gives_arrays: bool,
+    detector: Predictor,
+    checkpoints: dict[str, str],
+    image: np.ndarray,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if gives_arrays:  # as Mask2Former, SOLO and others do
+        monkeypatch.setattr('bioattn_mm.inference.predictor.encode_masks', lambda model, score_thr: None)
     tiled = Predictor(CONFIGS['detection'], checkpoints['detection'], mini=True, device='cpu', tiling=Tiling(64))
     (sample,), (expected,) = tiled(image), detector(image)
     order = expected.pred_instances.scores.argsort(descending=True, stable=True)
