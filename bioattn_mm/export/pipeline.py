@@ -57,10 +57,9 @@ from mmengine.config import Config
 
 from ..errors import InputError
 from ..run_config.pipelines import LOAD_CHANNELS, data_preprocessor_of, image_kind
+from ..runtime.description import FILE, FORMAT
 from ..runtime.images import READ
 
-FORMAT = 'bioattn_mm/1'
-FILE = 'pipeline.json'
 TASKS = ('segmentation', 'detection', 'panoptic', 'classification', 'features')
 # Steps of a test pipeline that a single image without annotations passes unchanged.
 NO_CHANGE = ('Load', 'CheckedLoad', 'Pack')
