@@ -60,7 +60,7 @@ class Raster:
     def _look_at_colors(self) -> None:
         """Read the palette, if there is one, and refuse what neither that nor the values say."""
         orientation, bits = _orientation(self._path), self._file.tags(1, ns='IMAGE_STRUCTURE').get('NBITS', '8')
-        if orientation != 1:
+        if orientation in range(2, 9):  # others mean nothing
             raise InputError(
                 f'{self._path} has the orientation tag {orientation}, expected 1: turn its pixels, such as with '
                 'magick FILE -auto-orient NEW'
