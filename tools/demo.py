@@ -17,6 +17,9 @@ import bioattn_mm.process_settings  # noqa: F401
 
 from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, run_tool
 from bioattn_mm.errors import InputError
+from bioattn_mm.page.hosts import check_host
+
+MAX_PORT = 65535
 
 
 def parse_args() -> argparse.Namespace:
@@ -64,6 +67,9 @@ def main() -> None:
     args = parse_args()
     if find_spec('gradio') is None:
         raise InputError("the page needs gradio, which is not installed: pip install 'bioattn_mm[demo]'")
+    if args.port is not None and args.port > MAX_PORT:
+        raise InputError(f'--port must be at most {MAX_PORT}, got {args.port}')
+    check_host(args.host)
     from bioattn_mm import Predictor
     from bioattn_mm.page.explorer import Explorer
     from bioattn_mm.page.server import serving

@@ -30,6 +30,9 @@ from bioattn_mm.run_config.pipelines import is_panoptic, load_ground_truth
 from bioattn_mm.run_config.runner import build_runner, failures_in_one_line
 from bioattn_mm.runtime.formats import FORMATS, check_formats
 
+# Metrics of mmseg that write what is predicted.
+FILE_WRITERS = ('IoUMetric', 'CityscapesMetric', 'DepthMetric')
+
 
 def parse_args() -> argparse.Namespace:
     parser = ToolParser(
@@ -179,7 +182,11 @@ def set_out(config: Config, out: str, formats: list[str] | None) -> None:
         config.test_evaluator = [*evaluators, writer]
         return
     if config.default_scope == 'mmseg':
-        config.test_evaluator.output_dir = out
+        writers = [evaluator for evaluator in evaluators if str(evaluator.type).rpartition('.')[2] in FILE_WRITERS]
+        if not writers:
+            raise InputError(f'--out needs one of {", ".join(FILE_WRITERS)} in test_evaluator, which write files')
+        for evaluator in writers:
+            evaluator.output_dir = out
         return
     if path.suffix not in ('.pkl', '.pickle'):
         raise InputError(f'--out must end in .pkl with a detection or classification config, got {out}')

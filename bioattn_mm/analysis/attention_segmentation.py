@@ -19,7 +19,8 @@ from ..errors import InputError
 from ..layers.attention_maps import AttentionMap, Recording, whole_attention
 from ..layers.locality import MAX_NUMEL, choose_queries
 from ..run_config.pipelines import find_datasets
-from .images import SUFFIXES, PreparedImage, stride_of
+from ..runtime.inputs import images_below
+from .images import PreparedImage, stride_of
 
 # Label of pixels that count neither as foreground nor as background.
 UNLABELLED = 255
@@ -156,10 +157,7 @@ def read_fixations(folder: str, fixations: str, limit: int) -> Iterator[Sample]:
     Raises:
         InputError: A folder has no images, or an image has no fixations of its size.
     """
-    images = sorted(file for file in Path(folder).iterdir() if file.suffix.lower() in SUFFIXES)[:limit]
-    if not images:
-        raise InputError(f'no images in {folder}: expected files that end in {", ".join(SUFFIXES)}')
-    for image in images:
+    for image in images_below(Path(folder))[:limit]:
         path = Path(fixations, image.stem + FIXATIONS)
         points = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE) if path.is_file() else None
         if points is None:
@@ -185,18 +183,15 @@ def read_masks(folder: str, masks: str, limit: int, split: str | None = None) ->
     Raises:
         InputError: A folder has no images, or an image has no label map.
     """
-    images = sorted(file for file in Path(folder).rglob('*') if file.suffix.lower() in SUFFIXES)
+    images = images_below(Path(folder))
     if split is not None:
         if not Path(split).is_file():
             raise InputError(f'no list of images: expected the file {split}')
-        names = set(Path(split).read_text(encoding='utf-8').split())
+        names = {line.strip() for line in Path(split).read_text(encoding='utf-8').splitlines()}
         images = [image for image in images if image.stem in names]
-    images = images[:limit]
-    if not images and split is not None:
-        raise InputError(f'no image of {split} is in {folder}')
-    if not images:
-        raise InputError(f'no images in {folder}: expected files that end in {", ".join(SUFFIXES)}')
-    for image in images:
+        if not images:
+            raise InputError(f'no image of {split} is in {folder}')
+    for image in images[:limit]:
         path = (Path(masks) / image.relative_to(folder)).with_suffix('.png')
         if not path.is_file():
             raise InputError(f'no label map for {image}: expected {path}')

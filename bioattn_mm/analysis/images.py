@@ -9,15 +9,17 @@ from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import BaseDataElement
+from timm.layers import to_2tuple
 from torch import Tensor
 
 from ..datasets.transforms import name_bad_files
 from ..errors import InputError
-from ..run_config.pipelines import data_preprocessor_of, find_datasets, without_annotations
-from ..runtime.inputs import IMAGE_SUFFIXES as SUFFIXES
+from ..run_config.pipelines import data_preprocessor_of, find_datasets, image_kind, without_annotations
+from ..runtime.channels import shown
+from ..runtime.inputs import images_below
 
 # Transforms that read the image, of the configs and of mmdet's and mmseg's inference APIs.
-LOADERS = ('LoadImageFromFile', 'CheckedLoadImageFromFile', 'InferencerLoader')
+LOADERS = ('LoadImageFromFile', 'CheckedLoadImageFromFile', 'LoadChannelsFromFile', 'InferencerLoader')
 # Where the shorter side of images is given, the longer one gets at most this many times as long.
 MAX_ASPECT_RATIO = 4
 
@@ -29,8 +31,9 @@ class PreparedImage:
     Attributes:
         path: Its file; None for an image that was given as an array.
         original_size: (height, width) of the file in pixels.
-        pixels: The image after the pipeline, before normalisation: RGB, uint8 (H, W, 3).
-        inputs: The model's input, (1, 3, H', W'), normalised and possibly padded at the bottom and right.
+        pixels: The image after the pipeline, before normalisation: RGB, uint8 (H, W, 3); of images of other channels
+            three of them (see `runtime.channels.shown`).
+        inputs: The model's input, (1, channels, H', W'), normalised and possibly padded at the bottom and right.
         batch: The image and its data sample as the pipeline gave them: a batch of one for `model.test_step`.
     """
 
@@ -70,10 +73,7 @@ def find_images(config: Config, folder: str | None, limit: int) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise InputError(f'no image or folder of images at {path}: name one with --images')
-    images = sorted(file for file in path.rglob('*') if file.suffix.lower() in SUFFIXES)
-    if not images:
-        raise InputError(f'no images in {path}: expected files that end in {", ".join(SUFFIXES)}')
-    return images[:limit]
+    return images_below(path)[:limit]
 
 
 def _validation_folder(config: Config) -> Path:
@@ -93,7 +93,9 @@ class ImageReader:
         config: Config of a model in mmdet, mmseg or mmpretrain.
         size: (height, width) in pixels that images are resized to, whatever their aspect ratio; an int for the
             length of the shorter side, with the aspect ratio kept and the longer side at most `MAX_ASPECT_RATIO`
-            times as long; None for the pipeline's own resize.
+            times as long; None for the pipeline's own resize. Classifiers' pipelines cut the middle out of what they
+            have resized: the whole image is resized to the size of that instead, so that pixels of the file and of
+            the input correspond.
         device: Device of the model's inputs.
 
     Raises:
@@ -102,8 +104,13 @@ class ImageReader:
 
     def __init__(self, config: Config, size: tuple[int, int] | int | None = None, device: str = 'cpu') -> None:
         init_default_scope(config.default_scope)
+        self.kind = image_kind(config)
         steps = _test_steps(config)
-        if size is not None:
+        crop = next((step for step in steps if step['type'].split('.')[-1] == 'CenterCrop'), None)
+        if size is None and crop is not None:
+            resize = dict(type='Resize', scale=to_2tuple(crop['crop_size']), keep_ratio=False)
+            steps = [resize if step is crop else step for step in steps if 'Resize' not in step['type']]
+        elif size is not None:
             resizes = [index for index, step in enumerate(steps) if 'Resize' in step['type']]
             if len(resizes) != 1:
                 raise InputError(f'--size needs one resize in the test pipeline, this config has {len(resizes)}')
@@ -112,8 +119,7 @@ class ImageReader:
             else:
                 resize = dict(scale=(size[1], size[0]), keep_ratio=False)
             steps[resizes[0]] = dict(type='Resize', **resize)
-            # Classifiers' pipelines cut the middle out of what they have resized.
-            steps = [step for step in steps if step['type'].split('.')[-1] != 'CenterCrop']
+            steps = [step for step in steps if step is not crop]
         is_loader = [step['type'].split('.')[-1] in LOADERS for step in steps]
         self.load = Compose([step for step, loads in zip(steps, is_loader) if loads])
         name_bad_files(self.load)
@@ -144,8 +150,10 @@ class ImageReader:
     def _prepared(self, path: Path | None, pixels: Tensor, sample: BaseDataElement) -> PreparedImage:
         batch = dict(inputs=[pixels], data_samples=[sample])
         inputs = self.preprocessor(copy.deepcopy(batch), False)['inputs']
-        shown = pixels.flip(0).permute(1, 2, 0).cpu().numpy().round().astype(np.uint8)
-        return PreparedImage(path, tuple(sample.ori_shape[:2]), shown, inputs, batch)
+        image = pixels.permute(1, 2, 0).cpu().numpy()
+        bgr = image.round().astype(np.uint8) if self.kind is None else shown(image)
+        rgb = np.ascontiguousarray(bgr[..., ::-1])
+        return PreparedImage(path, tuple(sample.ori_shape[:2]), rgb, inputs, batch)
 
 
 def shorter_side(config: Config) -> int | None:

@@ -43,6 +43,9 @@ class Network(nn.Module):
 
     Raises:
         InputError: The whole model is of another library.
+
+    Attributes:
+        in_channels (int): Channels of the images that the backbone takes.
     """
 
     def __init__(self, config: Config, backbone_only: bool = False) -> None:
@@ -64,6 +67,7 @@ class Network(nn.Module):
         with without_initial_values():
             model.init_weights()
         self.model = revert_sync_batchnorm(model)
+        self.in_channels = settings.backbone.get('in_channels', 3)
 
     def forward(self, x: Tensor) -> object:
         """Normalised images, (B, 3, H, W), to the model's outputs."""
@@ -120,10 +124,10 @@ def annotated_sample_of(x: Tensor, scope: str) -> BaseDataElement:
     return sample
 
 
-def random_images(batch_size: int, size: tuple[int, int], device: str) -> Tensor:
-    """Images of Gaussian noise, (B, 3, height, width), the same in every run."""
+def random_images(batch_size: int, size: tuple[int, int], device: str, channels: int = 3) -> Tensor:
+    """Images of Gaussian noise, (B, channels, height, width), the same in every run."""
     generator = torch.Generator().manual_seed(SEED)
-    return torch.randn(batch_size, 3, *size, generator=generator).to(device)
+    return torch.randn(batch_size, channels, *size, generator=generator).to(device)
 
 
 def num_parameters(module: nn.Module) -> int:

@@ -270,7 +270,10 @@ class ToolParser(argparse.ArgumentParser):
         )
 
     def add_size(
-        self, default: tuple[int, int] | None, help: str, otherwise: str = 'as the test pipeline resizes them'
+        self,
+        default: tuple[int, int] | None,
+        help: str,
+        otherwise: str = 'as the test pipeline resizes them, of classifiers the whole image to the size of its crop',
     ) -> None:
         """Add `--size`, the height and width of images in pixels; `otherwise` says what None means."""
         from ..models.backbones.base import MIN_INPUT_SIZE  # here, because importing all backbones takes seconds

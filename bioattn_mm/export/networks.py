@@ -61,6 +61,13 @@ def network_of(model: nn.Module, config: Config) -> nn.Module:
             'detectors, whose heads choose boxes in Python; --via mmdeploy exports them'
         )
     if scope == 'mmpretrain':
+        from mmpretrain.models.heads import MultiLabelClsHead
+
+        if isinstance(getattr(model, 'head', None), MultiLabelClsHead):
+            raise InputError(
+                f'{type(model.head).__name__}: exported are classifiers of one class an image, such as with '
+                'LinearClsHead, whose scores are a softmax'
+            )
         return Classifier(model).eval()
     from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 

@@ -57,10 +57,9 @@ from mmengine.config import Config
 
 from ..errors import InputError
 from ..run_config.pipelines import LOAD_CHANNELS, data_preprocessor_of, image_kind
+from ..runtime.description import FILE, FORMAT
 from ..runtime.images import READ
 
-FORMAT = 'bioattn_mm/1'
-FILE = 'pipeline.json'
 TASKS = ('segmentation', 'detection', 'panoptic', 'classification', 'features')
 # Steps of a test pipeline that a single image without annotations passes unchanged.
 NO_CHANGE = ('Load', 'CheckedLoad', 'Pack')
@@ -100,8 +99,8 @@ def _step_of(transform: dict) -> list[dict]:
         edge = transform.get('edge', 'short')
         return [dict(type='resize_edge', edge=edge, size=transform['scale'], **method)]
     if kind == 'CenterCrop':
-        size = transform['crop_size']
-        return [dict(type='center_crop', size=[size, size] if isinstance(size, int) else list(size))]
+        size = transform['crop_size']  # (width, height)
+        return [dict(type='center_crop', size=[size, size] if isinstance(size, int) else [*size[::-1]])]
     if transform['type'] == LOAD_CHANNELS:
         return [dict(type=READ, channels=transform['channels'], dtype=transform['dtype'])]
     if kind.startswith(NO_CHANGE):

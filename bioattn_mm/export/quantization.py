@@ -16,6 +16,7 @@ from ..errors import InputError
 from ..files import atomic_path
 from ..runtime import Model
 from ..runtime.inputs import images_below
+from .verification import evenly_spaced
 
 FLOAT16, INT8 = 'float16', 'int8'
 # Operators that compute in int8. Softmax, normalisation and what else there is stay as they are.
@@ -175,12 +176,6 @@ def find_images(folder: str | Path) -> list[Path]:
     if not Path(folder).is_dir():
         raise InputError(f'no folder of images to calibrate on at {folder}')
     return images_below(Path(folder))
-
-
-def evenly_spaced(items: Sequence, number: int) -> list:
-    """At most `number` of the elements of a list, from all of it."""
-    number = min(number, len(items))
-    return [items[index * len(items) // number] for index in range(number)]
 
 
 def _save(model: onnx.ModelProto, path: Path) -> Path:

@@ -49,7 +49,7 @@ class Verification:
         self.models = models
         dataset = build_dataset(config.test_dataloader.dataset)
         self.num_available = len(dataset)
-        dataset.get_subset_(evenly_spaced(min(num_images, len(dataset)), len(dataset)))
+        dataset.get_subset_(evenly_spaced(range(len(dataset)), num_images))
         self.dataloader = Runner.build_dataloader({**config.test_dataloader, 'dataset': dataset})
         with _quiet():
             self.evaluators = {name: Evaluator(copy.deepcopy(config.test_evaluator)) for name in self.models}
@@ -190,9 +190,10 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def evenly_spaced(number: int, length: int) -> list[int]:
-    """Indices of some of the elements of a list, from all of it."""
-    return [index * length // number for index in range(number)]
+def evenly_spaced(items: Sequence, number: int) -> list:
+    """At most `number` of the elements of a list, from all of it."""
+    number = min(number, len(items))
+    return [items[index * len(items) // number] for index in range(number)]
 
 
 def dynamic_size(config: Config) -> tuple[int, int]:

@@ -41,12 +41,12 @@ from ..run_config.pipelines import (
 from ..run_config.runner import is_out_of_memory
 from ..runtime.channels import as_input, shown
 from ..runtime.drawing import OPACITY, draw, drawn_size, resized_labels, shrunk
-from ..runtime.images import check_array
+from ..runtime.images import check_array, failure_of
 from ..runtime.tasks import Classification, Segmentation
 from .images import free_memory, read_image
 from .label_maps import can_predict_labels, predict_labels
 from .rasters import Raster, blocks, is_raster
-from .run_lengths import decode_mask, encode_masks
+from .run_lengths import decode_mask, encode_arrays, encode_masks
 from .tiles import Tiling, merge
 
 EXPORTED_SUFFIX = '.onnx'
@@ -334,6 +334,8 @@ class Predictor:
             is_whole = len(samples) == len(windows) - 1
             crops = [whole] if is_whole else [np.ascontiguousarray(image[window]) for window in batch]
             samples += [sample.cpu() for sample in self._run(crops, False)]
+            for sample in samples[-len(crops) :]:
+                encode_arrays(sample.pred_instances)
             if self.on_tile is not None:
                 self.on_tile(len(samples), len(windows))
         sample = samples[-1]
@@ -365,7 +367,10 @@ class Predictor:
         if isinstance(image, Raster):
             image = image.reduced
         image = image if isinstance(image, np.ndarray) else read_image(image, self._load)
-        image = image if self.kind is None else shown(image)
+        if self.kind is not None:
+            image = shown(image)
+        elif image.dtype.kind == 'f':  # 8 bits, which pipelines may load so
+            image = image.astype(np.uint8)
         sample = sample.cpu()
         if self.task == 'segmentation':
             # Not by mmseg, which sorts the pixels of a class in a list to find a place for its name.
@@ -498,7 +503,14 @@ class Predictor:
         samples = samples if isinstance(samples, list) else [samples]
         for sample in samples:
             check_predictions(sample)
+            number_labels(sample)
         return [in_float32(sample) for sample in samples] if self.amp else samples
+
+
+def number_labels(sample: BaseDataElement) -> None:
+    """Give the label map of a segmentor as integers; those of one output channel come as floats."""
+    if 'pred_sem_seg' in sample:
+        sample.pred_sem_seg.data = sample.pred_sem_seg.data.long()
 
 
 class _BuiltModel:
@@ -649,6 +661,4 @@ def _reason(error: Exception, image: np.ndarray | Raster | None) -> str:
     size = 'the image' if image is None else f'an image of {image.shape[1]} x {image.shape[0]} pixels'
     if isinstance(error, InputError):
         return str(error) if image is None else f'{size}: {error}'
-    if isinstance(error, cv2.error):
-        return f'{size} cannot be resized to what the model takes: its sides differ too much, or that is too large'
-    return f'{size} needs more memory than there is: make it smaller, or cut it into pieces'
+    return f'{size} {failure_of(error)}'

@@ -5,6 +5,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+from PIL import ExifTags
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from ..errors import InputError
 from ..runtime.channels import ImageKind
@@ -19,7 +21,7 @@ class Raster:
     """A TIFF file of which windows are read, as BGR images or with all channels.
 
     Args:
-        path: The file, with one or at least three channels of 8 bits.
+        path: The file, with one or at least three channels of 8 bits, or with a palette.
         kind: Channels and dtype that it must have instead, which are then all read in the order of the file.
 
     Attributes:
@@ -27,7 +29,8 @@ class Raster:
         reduced: The whole image with at most `runtime.drawing.MAX_PIXELS` pixels, BGR, uint8 (h, w, 3), or of `kind`.
 
     Raises:
-        InputError: The file has other channels, or cannot be decoded; of a window when that is read.
+        InputError: The file has other channels, is turned by a tag, or cannot be decoded; of a window when that is
+            read.
     """
 
     def __init__(self, path: str | Path, kind: ImageKind | None = None) -> None:
@@ -43,6 +46,9 @@ class Raster:
                 f'{path} has {count} channels of {", ".join(sorted(dtypes))}: by windows, files of one or at least '
                 'three channels of uint8 are read'
             )
+        self._colors = None
+        if kind is None:
+            self._look_at_colors()
         self._bands = [3, 2, 1] if count >= 3 else [1, 1, 1]
         if kind is not None:
             self._bands = [*range(1, count + 1)]
@@ -50,6 +56,25 @@ class Raster:
         factor = min(1, (MAX_PIXELS / (self.shape[0] * self.shape[1])) ** 0.5)
         size = [max(1, int(length * factor)) for length in self.shape[:2]]
         self.reduced = self._image(out_shape=(len(self._bands), *size), resampling=rasterio.enums.Resampling.average)
+
+    def _look_at_colors(self) -> None:
+        """Read the palette, if there is one, and refuse what neither that nor the values say."""
+        orientation, bits = _orientation(self._path), self._file.tags(1, ns='IMAGE_STRUCTURE').get('NBITS', '8')
+        if orientation in range(2, 9):  # others mean nothing
+            raise InputError(
+                f'{self._path} has the orientation tag {orientation}, expected 1: turn its pixels, such as with '
+                'magick FILE -auto-orient NEW'
+            )
+        # GDAL has one, too, for files of one bit a pixel, and for those in which 0 is white.
+        if self._file.colorinterp[0].name == 'palette':
+            self._colors = np.zeros((256, 3), np.uint8)
+            for index, color in self._file.colormap(1).items():
+                self._colors[index] = color[2::-1]
+        elif bits != '8':
+            raise InputError(
+                f'{self._path} has {bits} bits a channel, expected 8: convert it, such as with gdal_translate -scale '
+                f'0 {2 ** int(bits) - 1} 0 255 -co NBITS=8 FILE NEW'
+            )
 
     def __getitem__(self, window: tuple[slice, slice]) -> np.ndarray:
         rows, columns = window
@@ -62,6 +87,8 @@ class Raster:
             image = np.ascontiguousarray(self._file.read(self._bands, **options).transpose(1, 2, 0))
         except rasterio.errors.RasterioIOError as error:
             raise InputError(f'cannot decode the image {self._path}: damaged') from error
+        if self._colors is not None:
+            return self._colors[image[..., 0]]
         return image if self._kind is None else self._kind.check(image, str(self._path))
 
     def write_labels(
@@ -90,6 +117,18 @@ class Raster:
                 file.write(rows, 1, window=((top, top + len(rows)), (0, self.shape[1])))
 
 
+def _orientation(path: str | Path) -> int:
+    """The orientation tag of a TIFF file, which GDAL does not give: 1 if a viewer shows the pixels as they lie."""
+    with open(path, 'rb') as file:
+        start = file.read(16)
+        if start.startswith(b'MM\0+'):  # BigTIFF of this byte order, which Pillow does not read
+            return 1
+        tags = ImageFileDirectory_v2(start if start[2] == 43 else start[:8])
+        file.seek(tags.next)
+        tags.load(file)
+        return tags.get(ExifTags.Base.Orientation, 1)
+
+
 def is_raster(path: object) -> bool:
     """Whether a file is a TIFF of more pixels than are drawn, which rasterio is there to read by windows."""
     if not isinstance(path, (str, Path)) or Path(path).suffix.lower() not in SUFFIXES or not Path(path).is_file():
@@ -106,7 +145,9 @@ def is_raster(path: object) -> bool:
 
 
 def blocks(height: int, width: int, side: int, margin: int) -> Iterator[tuple[tuple, tuple, tuple]]:
-    """Blocks that an image is cut into, each with a margin around it.
+    """Blocks that an image is cut into, each with a margin around it, or at the border more on the other side.
+
+    With their margins all have the same size, which a pipeline resizes by the same factor.
 
     Yields:
         Rows and columns of a block in the image, of the block with its margin, and of the block in that.
@@ -115,9 +156,9 @@ def blocks(height: int, width: int, side: int, margin: int) -> Iterator[tuple[tu
         for left in range(0, width, side):
             own, outer, inner = [], [], []
             for start, length in ((top, height), (left, width)):
-                end = min(start + side, length)
-                first = max(start - margin, 0)
+                end, outer_side = min(start + side, length), side + 2 * margin
+                first = max(0, min(start - margin, length - outer_side))
                 own.append(slice(start, end))
-                outer.append(slice(first, min(end + margin, length)))
+                outer.append(slice(first, min(first + outer_side, length)))
                 inner.append(slice(start - first, end - first))
             yield tuple(own), tuple(outer), tuple(inner)

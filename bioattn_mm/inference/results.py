@@ -47,7 +47,7 @@ class Results(results.Files):
                 dict(image_id=entry['id'], file_name=file_name, segments_info=panoptic.segments())
             )
         elif self.predictor.task == 'classification':
-            self.add_scores(entry, sample.pred_score.numpy())
+            sample.set_pred_score(self.add_scores(entry, sample.pred_score.numpy()))
         else:
             labels = sample.pred_sem_seg.data[0].numpy()
             if isinstance(prediction.image, Raster):

@@ -29,6 +29,12 @@ def encode_masks(model: nn.Module, score_thr: float) -> None:
         head._predict_by_feat_single = functools.partial(_masks_one_by_one, head._predict_by_feat_single)
 
 
+def encode_arrays(objects: InstanceData) -> None:
+    """Give the masks of detections as run lengths, where they are bool (N, H, W), as of heads without RoIs."""
+    if 'masks' in objects and not isinstance(objects.masks, list):
+        objects.masks = [coco_mask.encode(np.asfortranarray(mask, np.uint8)) for mask in objects.masks]
+
+
 def decode_mask(run_lengths: dict, size: tuple[int, int] | None = None) -> np.ndarray:
     """The mask of COCO's run lengths, bool.
 
@@ -48,11 +54,12 @@ def decode_mask(run_lengths: dict, size: tuple[int, int] | None = None) -> np.nd
     return np.searchsorted(ends, columns * height + rows[:, None], side='right') % 2 == 1
 
 
-def _predict_mask(
-    original: Callable, score_thr: float, x: tuple, metas: list[dict], results_list: list[InstanceData], **options
-) -> list[InstanceData]:
-    kept = [results[results.scores >= score_thr] for results in results_list]
-    return original(x, metas, kept, **options)
+def _predict_mask(original: Callable, score_thr: float, *args: object, **options: object) -> list[InstanceData]:
+    """Make masks for what has a high enough score of `results_list`, by name (HTC, SCNet) or the last by place."""
+    if 'results_list' not in options:
+        *args, options['results_list'] = args
+    options['results_list'] = [results[results.scores >= score_thr] for results in options['results_list']]
+    return original(*args, **options)
 
 
 def _masks_one_by_one(

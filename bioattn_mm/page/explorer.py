@@ -20,7 +20,7 @@ from ..engine.amp import in_float32
 from ..errors import InputError
 from ..inference import Predictor
 from ..inference.images import read_image
-from ..inference.predictor import EXPORTED_SUFFIX
+from ..inference.predictor import EXPORTED_SUFFIX, number_labels
 from ..layers import record_attention
 from ..layers.attention_maps import Recording
 from ..models.backbones import Backbone
@@ -106,7 +106,8 @@ class Explorer:
         outputs: Stages of the backbone's outputs.
 
     Raises:
-        InputError: The model is a classifier, or its backbone is none of this package's.
+        InputError: The model is a classifier, or for images that are not RGB in 8 bits, or its backbone is none of
+            this package's.
     """
 
     def __init__(self, make_predictor: Callable[[str | None], Predictor]) -> None:
@@ -119,6 +120,11 @@ class Explorer:
         config, backbone = self.predictor.config, self.predictor.model.backbone
         if self.predictor.task == 'classification':
             raise InputError(f'{config.filename} is a classifier: the page is for detectors and segmentors')
+        if self.predictor.kind is not None:
+            raise InputError(
+                f'{config.filename} takes images of {self.predictor.kind}, and the page shows RGB in 8 bits: take '
+                'predict.py'
+            )
         if not isinstance(backbone, Backbone):
             raise InputError(
                 f'{config.filename} has the backbone {type(backbone).__name__}: expected a subclass of Backbone'
@@ -176,6 +182,7 @@ class Explorer:
         seconds = now() - start
         if 'seg_logits' in sample:
             del sample.seg_logits  # the scores of every class in every pixel: too much to be kept
+        number_labels(sample)
         return Prediction(in_float32(sample.cpu()), seconds, prepared)
 
     def _fields(self, path: str, view: View, query: tuple[int, int]) -> list[np.ndarray]:

@@ -9,8 +9,11 @@ here knows Gradio.
 import re
 import socket
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from contextlib import suppress
 from ipaddress import ip_address
 from urllib.parse import urlsplit
+
+from ..errors import InputError
 
 # A host of a `Host` header: a name, an IPv4 address, or an IPv6 address in brackets; and its port.
 HOST = re.compile(r'(?:\[(?P<v6>[0-9a-f]*:[0-9a-f:.]*)\]|(?P<name>[a-z0-9._-]+))(?::\d{1,5})?', re.ASCII)
@@ -79,6 +82,21 @@ class KnownHosts:
         return parts.scheme in ('http', 'https') and (
             parts.netloc.lower() == host.lower() or name_of(parts.netloc) in self._others
         )
+
+
+def check_host(host: str) -> None:
+    """Raise an `InputError` if a server cannot listen at an address, a name, or an IPv6 address in brackets."""
+    try:
+        found = socket.getaddrinfo(host.strip('[]'), 0, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        found = []
+    for family, *_, address in found:
+        with suppress(OSError), socket.socket(family) as free:
+            free.bind(address)
+            return
+    raise InputError(
+        f'--host {host} is no address of this machine: expected one, such as 127.0.0.1, or 0.0.0.0 for all of them'
+    )
 
 
 def name_of(host: str) -> str | None:

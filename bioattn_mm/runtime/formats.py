@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from ..errors import InputError
+from ..errors import InputError, printable
 from ..files import atomic_path, atomic_write
 from .tasks import Detections
 from .voc import BACKGROUND, BORDER, voc_palette
@@ -102,7 +102,7 @@ class VocFiles:
         file = f'{Path(name).name}.png' if 'frame' in entry else Path(entry['file_name']).name
         size = dict(width=entry['width'], height=entry['height'], depth=3)
         has_masks = result.masks is not None
-        _add_elements(root, folder='JPEGImages', filename=file, size=size, segmented=int(has_masks))
+        _add_elements(root, folder='JPEGImages', filename=printable(file), size=size, segmented=int(has_masks))
         order = result.best_first()
         for index in order:
             left, top, right, bottom = result.boxes[index].tolist()

@@ -128,6 +128,13 @@ def prepare(image: np.ndarray, steps: Sequence[dict], fixed_size: tuple[int, int
     return Prepared(np.ascontiguousarray(image.transpose(2, 0, 1), dtype=np.float32), size)
 
 
+def failure_of(error: Exception) -> str:
+    """What became of an image that OpenCV does not resize, or for which the memory is too small."""
+    if isinstance(error, cv2.error):
+        return 'cannot be resized to what the model takes: its sides differ too much, or that is too large'
+    return 'needs more memory than there is: make it smaller, or cut it into pieces'
+
+
 def _resize(
     image: np.ndarray, scale: Sequence[int], keep_ratio: bool, interpolation: str = 'bilinear', backend: str = 'cv2'
 ) -> np.ndarray:

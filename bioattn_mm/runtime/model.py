@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import cv2
 import numpy as np
 
 from ..errors import InputError
@@ -12,7 +13,7 @@ from .backends import open_backend
 from .channels import read_channels, shown
 from .description import FILE, read_description
 from .drawing import OPACITY, draw
-from .images import check_array, kind_of, prepare, read_image
+from .images import check_array, failure_of, kind_of, prepare, read_image
 
 SUFFIXES = ('.onnx', '.xml')
 TASKS = ('segmentation', 'detection', 'classification')
@@ -149,10 +150,10 @@ class Model:
                 is_array = isinstance(source, np.ndarray)
                 prediction.image = check_array(source, self.kind) if is_array else self.read(source)
                 prepared = prepare(prediction.image, self._steps, fixed_size)
-            except InputError as error:
+            except (InputError, MemoryError, cv2.error) as error:
                 yield from self._predict(batch, batch_size, return_logits)
                 batch = []
-                prediction.error = error
+                prediction.error = _input_error(error, prediction.image)
                 yield prediction
                 continue
             if batch and batch[0][1].inputs.shape != prepared.inputs.shape:
@@ -260,10 +261,7 @@ class Model:
                     yield from self._predict([one], batch_size, return_logits)
                 return
             ((prediction, _),) = batch
-            if isinstance(error, MemoryError):
-                height, width = prediction.image.shape[:2]
-                error = InputError(f'an image of {width} x {height} pixels needs more memory than there is')
-            prediction.error = error
+            prediction.error = _input_error(error, prediction.image)
         yield from (prediction for prediction, _ in batch)
 
     def _outputs(self, inputs: np.ndarray, batch_size: int) -> dict[str, np.ndarray]:
@@ -283,3 +281,10 @@ class Model:
             inputs = np.pad(inputs, ((0, 0), (0, 0), (0, missing[0]), (0, missing[1])))
         logits = tasks.slide(self.run, inputs, crop_size, stride, align_corners, batch_size, **self._takes)
         return dict(logits=logits[:, :, :height, :width])
+
+
+def _input_error(error: Exception, image: np.ndarray | None) -> InputError:
+    if isinstance(error, InputError):
+        return error
+    size = 'the image' if image is None else f'an image of {image.shape[1]} x {image.shape[0]} pixels'
+    return InputError(f'{size} {failure_of(error)}')

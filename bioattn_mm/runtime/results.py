@@ -13,7 +13,7 @@ from ..files import PARTIAL, unique_name, write_json
 from .drawing import drawn_size, shrunk
 from .formats import VocFiles, YoloFiles, check_formats, write_png, write_text
 from .inputs import Video, opencv_path
-from .tasks import Detections
+from .tasks import Classification, Detections
 
 DOCUMENT = 'predictions.json'
 CLASSES = 'classes.txt'  # names of the values in label maps, as own data have it
@@ -117,10 +117,17 @@ class Files:
         entry['label_map'] = f'labels/{name}.png'
         write_png(self.path(entry['label_map']), index_image(labels, self.predictor.palette))
 
-    def add_scores(self, entry: dict, scores: np.ndarray) -> None:
-        """Write the scores of a classifier, (classes,), and the best kept class into the entry of the image."""
-        kept = max(self.kept, key=lambda index: scores[index])
+    def add_scores(self, entry: dict, scores: np.ndarray) -> np.ndarray:
+        """Write the scores of a classifier, (classes,), and the best kept class into the entry of the image.
+
+        Returns:
+            The scores to draw: -1 for classes that are not kept.
+        """
+        drawn = np.full_like(scores, -1)
+        drawn[self.kept] = scores[self.kept]
+        kept = int(drawn.argmax())
         entry.update(category_id=kept, score=float(scores[kept]), scores=scores.tolist())
+        return drawn
 
     def add_detections(self, name: str, entry: dict, result: Detections) -> None:
         """Keep the detections of an image for the document, and write its files of other formats."""
@@ -178,7 +185,7 @@ class Results(Files):
             result = result.keep((result.scores >= self.score_thr) & np.isin(result.labels, self.kept))
             self.add_detections(name, entry, result)
         else:
-            self.add_scores(entry, result.scores)
+            result = Classification(self.add_scores(entry, result.scores))
         # What is below the threshold is left out already.
         return self.predictor.draw(prediction.image, result, score_thr=-1.0)
 

@@ -1,6 +1,7 @@
 """Attention as a segmentation: what each token gets, its threshold, scores, masks of datasets, and the tool."""
 
 import json
+import shutil
 from pathlib import Path
 
 import cv2
@@ -8,6 +9,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import torch
+from mmengine.config import Config
 
 from bioattn_mm.analysis.attention_segmentation import (
     Sample,
@@ -19,6 +21,7 @@ from bioattn_mm.analysis.attention_segmentation import (
     scanpath_saliency,
     scores,
 )
+from bioattn_mm.analysis.images import find_images
 from bioattn_mm.errors import InputError
 from bioattn_mm.layers import record_attention
 from bioattn_mm.registry import MODELS
@@ -191,6 +194,15 @@ def test_label_maps_of_pascal_voc(images: Path, tmp_path: Path) -> None:
     assert sample.image == second
     np.testing.assert_array_equal(sample.foreground, labels == 7)
     np.testing.assert_array_equal(sample.labelled, labels != 255)
+    (tmp_path / 'photos').mkdir()
+    (tmp_path / 'photos/._a cat.png').write_bytes(b'of macOS')
+    shutil.copy(first, tmp_path / 'photos/a cat.png')
+    file.save(tmp_path / 'a cat.png')
+    (tmp_path / 'val.txt').write_text('a dog\n a cat \n')
+    for split in (None, str(tmp_path / 'val.txt')):
+        (sample,) = read_masks(str(tmp_path / 'photos'), str(tmp_path), 10, split)
+        assert sample.image.name == 'a cat.png'
+    assert find_images(Config(), str(tmp_path / 'photos'), 10) == [tmp_path / 'photos/a cat.png']
     (tmp_path / 'val.txt').write_text('another\n')
     with pytest.raises(InputError, match='no image of .*val.txt is in'):
         next(read_masks(str(images), str(tmp_path), 10, str(tmp_path / 'val.txt')))

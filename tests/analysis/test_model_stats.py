@@ -175,10 +175,12 @@ def test_multiply_adds_of_the_layers_of_a_classifier() -> None:
     config = Config.fromfile(ROOT / 'configs' / 'convit' / 'convit-tiny_8xb128_in1k.py')
     config.model.backbone.arch = dict(embed_dims=8, num_layers=12, num_heads=2)
     config.model.head.in_channels = 8
-    network, images = Network(config), random_images(1, (64, 96), 'cpu')
+    config.model.backbone.in_channels = 5
+    network = Network(config)
+    images = random_images(1, (64, 96), 'cpu', network.in_channels)
     measured = multiply_adds(network, images)
     tokens, width = 4 * 6, 8
-    embedding = tokens * 16 * 16 * 3 * width
+    embedding = tokens * 16 * 16 * 5 * width
     blocks = (10 * tokens + 2 * (tokens + 1)) * (4 + 8) * width**2
     assert measured['layer_flops'] == embedding + blocks + width * 1000
     assert activation_bytes(network, images) > 0

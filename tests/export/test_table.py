@@ -110,6 +110,13 @@ def test_backbone_of_a_detector(workplace: Path, tool: InProcess) -> None:
     assert [tuple(output.shape[1:]) for output in maps] == [(24, 16, 24), (48, 8, 12), (48, 4, 6), (48, 2, 3)]
 
 
+def test_a_classifier_of_several_labels_is_refused() -> None:
+    model, config = build('GABViT', 'classifier')
+    model.head = MODELS.build(dict(type='mmpretrain.MultiLabelLinearClsHead', num_classes=3, in_channels=16))
+    with pytest.raises(InputError, match='MultiLabelLinearClsHead: exported are classifiers of one class an image'):
+        network_of(model, config)
+
+
 def test_mask2former_is_refused() -> None:
     config = Config.fromfile(ROOT / 'configs/transnext/mask2former_micro_ade20k.py')
     config.model.backbone.arch = BACKBONES['TransNeXt']['arch']

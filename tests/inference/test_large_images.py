@@ -1,18 +1,24 @@
 """Large images: labels without the logits of every pixel, masks as run lengths, and drawings of fewer pixels."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import mmcv
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from mmdet.structures import DetDataSample
+from mmengine.hub import get_config
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.structures import InstanceData
 from pycocotools import mask as coco_mask
 
 from bioattn_mm import Predictor
 from bioattn_mm.errors import InputError
 from bioattn_mm.inference.label_maps import LabelMap
 from bioattn_mm.inference.results import Results
+from bioattn_mm.inference.run_lengths import encode_masks
 from bioattn_mm.runtime import drawing
 from bioattn_mm.runtime.tasks import Segmentation
 
@@ -97,6 +103,31 @@ def test_masks_as_run_lengths(checkpoints: dict[str, str], image: np.ndarray, de
     masks = np.stack([coco_mask.decode(mask) for mask in found.masks]).astype(bool)
     assert (masks != expected.masks.numpy()).mean() < 1e-3 and masks.any()
     assert encoding.draw(image, sample, score_thr=0.0).shape == image.shape
+
+
+def test_masks_of_a_head_that_is_called_by_name() -> None:
+    """HTC and SCNet name the arguments that others give by place."""
+    config = get_config('mmdet::htc/htc-without-semantic_r50_fpn_1x_coco.py')
+    for head in config.model.roi_head.bbox_head:
+        head.fc_out_channels = 16
+    init_default_scope('mmdet')
+    torch.manual_seed(0)
+    roi_head = MODELS.build(dict(config.model.roi_head, test_cfg=config.model.test_cfg.rcnn)).eval()
+    features = [torch.randn(1, 256, 64 // stride, 64 // stride) for stride in (1, 2, 4, 8, 16)]
+    boxes = 60 * torch.rand(20, 4) + torch.tensor([0, 0, 60, 60])
+    proposals = [InstanceData(bboxes=boxes, scores=torch.rand(20))]
+    about = dict(img_shape=(256, 256), ori_shape=(256, 256), scale_factor=(1.0, 1.0))
+    samples = [DetDataSample(metainfo=about)]
+    roi_head.test_cfg.score_thr = 0.0
+    with torch.no_grad():
+        (expected,) = roi_head.predict(features, proposals, samples, rescale=True)
+        threshold = float(expected.scores.sort(descending=True).values[2])
+        encode_masks(SimpleNamespace(roi_head=roi_head), threshold)
+        (found,) = roi_head.predict(features, proposals, samples, rescale=True)
+    expected = expected[expected.scores >= threshold]
+    torch.testing.assert_close(found.bboxes, expected.bboxes)
+    assert len(found) == 3
+    assert np.array_equal([coco_mask.decode(mask) for mask in found.masks], expected.masks)
 
 
 @pytest.mark.parametrize('task', CONFIGS)

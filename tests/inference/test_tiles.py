@@ -6,6 +6,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 from mmengine.structures import BaseDataElement, InstanceData
@@ -36,6 +37,18 @@ def test_tiles_cover_the_image_and_overlap(size: tuple[int, int], overlap: float
     assert covered.min() == 1 or overlap > 0.5
     starts = sorted({columns.start for _, columns in windows})
     assert all(after - before <= round(64 * (1 - overlap)) for before, after in zip(starts, starts[1:]))
+
+
+@pytest.mark.parametrize('size', [(100, 100), (101, 257), (40, 65), (30, 20)])
+def test_blocks_cover_the_image_with_margins_of_one_size(size: tuple[int, int]) -> None:
+    pixels, covered = np.arange(size[0] * size[1]).reshape(size), np.zeros(size, int)
+    for own, outer, inner in blocks(*size, 32, 10):
+        assert pixels[outer].shape == tuple(min(52, length) for length in size)
+        assert np.array_equal(pixels[outer][inner], pixels[own])
+        for mine, around, length in zip(own, outer, size):
+            assert around.start <= max(mine.start - 10, 0) and around.stop >= min(mine.stop + 10, length)
+        covered[own] += 1
+    assert (covered == 1).all()
 
 
 def part(*objects: tuple[list[float], float, int]) -> InstanceData:
@@ -84,9 +97,16 @@ def test_masks_are_placed_and_united() -> None:
     assert len(merged) == 1 and (coco_mask.decode(merged.masks[0]) == expected).all()
 
 
+@pytest.mark.parametrize('gives_arrays', [False, True])
 def test_an_image_smaller_than_a_tile_is_predicted_on_as_it_is(
-    detector: Predictor, checkpoints: dict[str, str], image: np.ndarray
+    gives_arrays: bool,
+    detector: Predictor,
+    checkpoints: dict[str, str],
+    image: np.ndarray,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if gives_arrays:  # as Mask2Former, SOLO and others do
+        monkeypatch.setattr('bioattn_mm.inference.predictor.encode_masks', lambda model, score_thr: None)
     tiled = Predictor(CONFIGS['detection'], checkpoints['detection'], mini=True, device='cpu', tiling=Tiling(64))
     (sample,), (expected,) = tiled(image), detector(image)
     order = expected.pred_instances.scores.argsort(descending=True, stable=True)
@@ -212,6 +232,39 @@ def test_windows_have_all_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(InputError, match='field.tif has 4 channels of uint16, expected 3 channels of uint16'):
         Raster(path, ImageKind(3, 'uint16'))
     with pytest.raises(InputError, match='field.tif has 4 channels of uint16: by windows, files of one or at least'):
+        Raster(path)
+
+
+@needs('rasterio', 'tifffile')
+def test_windows_have_the_colours_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import rasterio
+    import tifffile
+
+    monkeypatch.setattr('bioattn_mm.inference.rasters.MAX_PIXELS', 20 * 20)
+    values = np.random.default_rng(0).integers(0, 256, (40, 60), dtype=np.uint8)
+    path, window = tmp_path / 'field.tif', (slice(5, 25), slice(30, 60))
+
+    with_palette = PIL.Image.fromarray(values, 'P')
+    with_palette.putpalette([(37 * index) % 256 for index in range(768)])
+    for image in (with_palette, PIL.Image.fromarray(values > 127)):
+        image.save(path)
+        raster = Raster(path)
+        expected = np.asarray(image.convert('RGB'))[..., ::-1]
+        assert raster.shape == (40, 60, 3) and np.array_equal(raster[window], expected[window])
+        assert raster.reduced.shape == (16, 24, 3) and raster.reduced.dtype == np.uint8
+    tifffile.imwrite(path, values, photometric='miniswhite')
+    assert np.array_equal(Raster(path)[window], np.repeat(255 - values[window][..., None], 3, axis=2))
+    tifffile.imwrite(path, values, bigtiff=True)
+    assert np.array_equal(Raster(path)[window][..., 0], values[window])
+
+    for bigtiff in (False, True):
+        tifffile.imwrite(path, values, extratags=[(274, 3, 1, 6, True)], bigtiff=bigtiff)
+        with pytest.raises(InputError, match='field.tif has the orientation tag 6, expected 1: turn its pixels'):
+            Raster(path)
+    profile = dict(driver='GTiff', count=1, height=40, width=60, dtype='uint8', nbits=4)
+    with rasterio.open(path, 'w', **profile) as file:
+        file.write(values // 16, 1)
+    with pytest.raises(InputError, match='field.tif has 4 bits a channel, expected 8: convert it, .* -scale 0 15 0'):
         Raster(path)
 
 

@@ -17,6 +17,7 @@ from bioattn_mm.analysis.attention_panels import ATTENTION, Panel, weight_per_pi
 from bioattn_mm.analysis.heat import draw_heat
 from bioattn_mm.analysis.receptive_field import receptive_fields
 from bioattn_mm.errors import InputError
+from bioattn_mm.inference.results import Results
 from bioattn_mm.page.explorer import MAX_SIDE, Explorer, View
 from bioattn_mm.page.pictures import (
     draw_prediction,
@@ -31,6 +32,7 @@ from bioattn_mm.page.pictures import (
 
 from ..analysis.small_backbones import BACKBONES
 from ..tools.random_weights import random_checkpoint
+from . import small_models
 from .small_models import save_segmentor
 
 
@@ -222,6 +224,23 @@ def test_large_images_are_shrunk_and_bad_ones_refused(tmp_path: Path) -> None:
             explorer.predict(thin, View(size=64))
 
 
+def test_a_segmentor_of_one_output_channel(image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = small_models.CONFIG.replace('num_classes=150', 'num_classes=2, out_channels=1, threshold=0.3')
+    dataset = "type='BaseSegDataset', metainfo=dict(classes=('field', 'road'), palette=[[0, 90, 0], [90, 90, 90]])"
+    monkeypatch.setattr(small_models, 'CONFIG', text.replace("type='ADE20KDataset'", dataset))
+    explorer = explorer_of(*save_segmentor(tmp_path, 'ConViT'))
+    prediction, (alone,) = explorer.predict(image, View()), explorer.predictor(image)
+    for sample in (prediction.sample, alone):
+        assert sample.pred_sem_seg.data.dtype == torch.int64 and set(labels_of(sample).unique().tolist()) == {0, 1}
+        assert 'field' in legend_of(sample, explorer.predictor, 0.0)
+    picture = fit(cv2.imread(image))
+    assert draw_prediction(picture, prediction.sample, explorer.predictor, 0.5, 0.0).shape == picture.shape
+    results = Results(tmp_path / 'out', explorer.predictor)
+    results.add_image(next(explorer.predictor.iterate([image])))
+    labels = cv2.imread(str(tmp_path / 'out/labels/image.png'))
+    assert np.array_equal((labels == 90).all(-1), alone.pred_sem_seg.data[0].numpy() == 1)
+
+
 def test_refuses_models_that_it_cannot_look_into(tmp_path: Path) -> None:
     config, checkpoint = save_segmentor(tmp_path, 'ConViT')
     text = Path(config).read_text()
@@ -230,6 +249,11 @@ def test_refuses_models_that_it_cannot_look_into(tmp_path: Path) -> None:
     Path(config).write_text(text[:start] + resnet + text[end:].replace('in_channels=16', 'in_channels=512'))
     torch.save(dict(state_dict=MODELS.build(Config.fromfile(config).model).state_dict()), checkpoint)
     with pytest.raises(InputError, match='has the backbone ResNet: expected a subclass of Backbone'):
+        explorer_of(config, checkpoint)
+    load = "dict(type='bioattn_mm.LoadChannelsFromFile', channels=3, dtype='uint16')"
+    Path(config).write_text(text.replace("dict(type='LoadImageFromFile')", load))
+    torch.save(dict(state_dict=MODELS.build(Config.fromfile(config).model).state_dict()), checkpoint)
+    with pytest.raises(InputError, match='takes images of 3 channels of uint16, and the page shows RGB in 8 bits'):
         explorer_of(config, checkpoint)
     config = str(Path(__file__).parents[1] / 'tools/convit_small.py')
     with DefaultScope.overwrite_default_scope('mmpretrain'):

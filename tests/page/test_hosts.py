@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bioattn_mm.page.hosts import KnownHosts
+from bioattn_mm.errors import InputError
+from bioattn_mm.page.hosts import KnownHosts, check_host
 
 LOCAL = ['localhost', 'LOCALHOST:7860', '127.0.0.1', '127.0.0.1:7860', '127.8.9.1:80', '[::1]:7860']
 ADDRESSES = ['192.168.0.7:7860', '10.0.0.1', '[fe80::1]:7860', '0.0.0.0:7860']
@@ -33,6 +34,14 @@ def test_names_of_a_page_for_other_machines() -> None:
     assert KnownHosts(None, 'server.lan').knows('Server.LAN:80')
     for address in ('127.0.0.1', '0.0.0.0'):
         assert KnownHosts(None, address, ['Proxy.example']).knows('proxy.EXAMPLE:443')
+
+
+def test_addresses_of_this_machine() -> None:
+    for host in ('127.0.0.1', '0.0.0.0', 'localhost'):
+        check_host(host)
+    for host in ('192.0.2.1', 'a..b', '999.1.1.1'):
+        with pytest.raises(InputError, match=f'--host {host} is no address of this machine: expected one'):
+            check_host(host)
 
 
 @pytest.mark.parametrize(

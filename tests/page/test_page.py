@@ -186,6 +186,13 @@ def test_the_command_serves_until_it_is_ended(
     assert not list(tmp_path.glob(f'{TEMPORARY}*'))
 
 
+def test_addresses_that_are_none(tmp_path: Path, tool: InProcess) -> None:
+    """They are refused before the model is loaded."""
+    start = 'demo.py', 'config.py', 'checkpoint.pth'
+    assert tool.refused(tmp_path, *start, '--port', '70000') == 'error: --port must be at most 65535, got 70000'
+    assert '--host 192.0.2.1 is no address of this machine' in tool.refused(tmp_path, *start, '--host', '192.0.2.1')
+
+
 def test_without_gradio(tmp_path: Path, tool: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, 'gradio', None)
     line = tool.refused(tmp_path, 'demo.py', 'config.py', 'checkpoint.pth')

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import cv2
 import numpy as np
 import pytest
+from mmpretrain.structures import DataSample
 from mmseg.datasets import PascalVOCDataset
 from PIL import Image
 from pycocotools import mask as coco_mask
@@ -13,12 +15,13 @@ from pycocotools import mask as coco_mask
 from bioattn_mm.datasets.coco_file import mask_of, read_coco_file
 from bioattn_mm.datasets.label_maps import read_label_map
 from bioattn_mm.errors import InputError
+from bioattn_mm.inference import results as inference
 from bioattn_mm.run_config.own_data import DataArguments, OwnData
 from bioattn_mm.run_config.own_data.coco import read_coco
 from bioattn_mm.run_config.own_data.masks import read_masks
-from bioattn_mm.runtime.formats import check_formats, outline
+from bioattn_mm.runtime.formats import VocFiles, check_formats, outline
 from bioattn_mm.runtime.results import Results
-from bioattn_mm.runtime.tasks import Detections, Segmentation
+from bioattn_mm.runtime.tasks import Classification, Detections, Segmentation
 from bioattn_mm.runtime.voc import voc_palette
 
 CLASSES = ('bolt', 'nut: "small"', 'Müller')
@@ -155,6 +158,29 @@ def test_an_outline_is_the_mask() -> None:
 def test_vocs_colours() -> None:
     assert voc_palette()[:21].tolist() == PascalVOCDataset.METAINFO['palette']
     assert voc_palette()[255].tolist() == [224, 224, 192] and len(np.unique(voc_palette(), axis=0)) == 256
+
+
+@pytest.mark.parametrize('in_pytorch', [False, True])
+def test_the_best_kept_class_is_drawn(in_pytorch: bool, tmp_path: Path) -> None:
+    drawn, scores = [], np.float32([0.125, 0.625, 0.25])
+    palette = [(200, 0, 0), (0, 200, 0), (0, 0, 200)]
+    draw = lambda image, result, **options: drawn.append(result) or image  # noqa: E731
+    predictor = SimpleNamespace(task='classification', classes=CLASSES, palette=palette, draw=draw)
+    prediction = SimpleNamespace(image=np.zeros((8, 9, 3), np.uint8), source='a.png')
+    prediction.result, prediction.sample = Classification(scores), DataSample().set_pred_score(scores)
+    kept = (CLASSES[0], CLASSES[2])
+    files = (inference.Results if in_pytorch else Results)(tmp_path, predictor, classes=kept)
+    files.add_image(prediction)
+    (entry,), (result,) = files.images, drawn
+    assert (entry['category_id'], entry['score'], entry['scores']) == (2, 0.25, [0.125, 0.625, 0.25])
+    found = result.pred_score.numpy() if in_pytorch else result.scores
+    assert found.argmax() == 2 and found[2] == 0.25
+
+
+def test_a_file_name_that_xml_cannot_hold(tmp_path: Path) -> None:
+    entry = dict(width=83, height=61, file_name='caf\udce9.png')
+    VocFiles(tmp_path, CLASSES).add('a', entry, detections(0, (61, 83), False))
+    assert ElementTree.parse(tmp_path / 'Annotations/a.xml').findtext('filename') == r'caf\udce9.png'
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ pytestmark = module_needs('onnx', 'onnxruntime', 'openvino')
 from onnx import helper  # noqa: E402
 
 from bioattn_mm.errors import InputError  # noqa: E402
+from bioattn_mm.export.pipeline import _step_of  # noqa: E402
 from bioattn_mm.runtime import Model  # noqa: E402
 from bioattn_mm.runtime.backends import BACKENDS  # noqa: E402
 from bioattn_mm.runtime.images import prepare  # noqa: E402
@@ -158,7 +159,28 @@ def test_steps_are_those_of_the_transforms(transform: dict, step: dict, size: tu
     image = image_of(*size)
     with TRANSFORMS.switch_scope_and_registry('mmpretrain') as registry:
         expected = registry.build(transform)(dict(img=image.copy(), img_shape=size))['img']
-    assert (prepare(image, [step]).inputs == expected.transpose(2, 0, 1)).all()
+    (found,) = _step_of(transform)
+    assert step.items() <= found.items()
+    assert (prepare(image, [found]).inputs == expected.transpose(2, 0, 1)).all()
+
+
+def test_an_image_that_cannot_be_prepared_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = {7: MemoryError(), 9: cv2.error('resize')}
+
+    def prepare_most(image: np.ndarray, *args: object) -> object:
+        if error := errors.get(image.max()):
+            raise error
+        return prepare(image, *args)
+
+    monkeypatch.setattr('bioattn_mm.runtime.model.prepare', prepare_most)
+    image = image_of(48, 61)
+    images = [image, np.full_like(image, 7), np.full_like(image, 9), image]
+    first, *bad, last = Model(segmentor(tmp_path, **WHOLE)).iterate(images, batch_size=2)
+    assert np.array_equal(first.result.labels, last.result.labels)
+    for prediction, reason in zip(bad, ('needs more memory than there is', 'cannot be resized'), strict=True):
+        assert str(prediction.error).startswith(f'an image of 61 x 48 pixels {reason}')
 
 
 def test_padding_is_cut_off(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import csv
 import json
 import pickle
 import re
+import runpy
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -17,6 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.nn.modules.module import register_module_forward_hook
 
 from bioattn_mm.datasets.mini import majority_baseline
+from bioattn_mm.errors import InputError
 from bioattn_mm.run_config.model_check import state_dict_of
 
 from ..conftest import NUM_VAL
@@ -397,3 +399,15 @@ def damaged(workplace: Path) -> None:
 @pytest.mark.parametrize(('args', 'message'), BAD_TEST.values(), ids=BAD_TEST)
 def test_test_that_fails(args: list[str], message: str, workplace: Path, tool: InProcess) -> None:
     assert re.match(message, tool.error(workplace, 'test.py', *args, '--work-dir', 'wrong'))
+
+
+def test_label_maps_of_a_list_of_metrics(tmp_path: Path) -> None:
+    """They are written by those that can."""
+    set_out = runpy.run_path(str(ROOT / 'tools/test.py'))['set_out']
+    metrics = [dict(type='mmseg.IoUMetric'), dict(type='bioattn_mm.ResultFiles')]
+    config = Config(dict(default_scope='mmseg', test_evaluator=metrics))
+    set_out(config, str(tmp_path / 'labels'), None)
+    assert config.test_evaluator == [dict(metrics[0], output_dir=str(tmp_path / 'labels')), metrics[1]]
+    config.test_evaluator = metrics[1:]
+    with pytest.raises(InputError, match='--out needs one of IoUMetric, CityscapesMetric, DepthMetric in test_eval'):
+        set_out(config, str(tmp_path / 'labels'), None)

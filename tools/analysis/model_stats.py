@@ -165,10 +165,10 @@ def measure(config: Config, args: argparse.Namespace, advance: Callable[[], None
     if not args.backbone:
         row['backbone_parameters'] = num_parameters(network.model.backbone)
     if 'flops' in args.measure:
-        row |= multiply_adds(network, random_images(1, size, 'cpu'))
+        row |= multiply_adds(network, random_images(1, size, 'cpu', network.in_channels))
         advance()
     network.to(args.device)
-    images = random_images(args.batch_size, size, args.device)
+    images = random_images(args.batch_size, size, args.device, network.in_channels)
     if 'throughput' in args.measure:
         row['images_per_second'] = images_per_second(network, images, args.repeats)
         advance()
