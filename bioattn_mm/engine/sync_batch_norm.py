@@ -6,7 +6,6 @@ from torch import Tensor, nn
 from torch.distributed.nn.functional import all_reduce
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..layers.arguments import full_precision
 from ..registry import MODEL_WRAPPERS
 
 
@@ -26,7 +25,7 @@ class CPUSyncBatchNorm(_BatchNorm):
         """(B, C, ...) to the same shape and dtype; statistics are float32 at least."""
         if not self.training or not torch.distributed.is_initialized():
             return super().forward(x)
-        dtype, x = x.dtype, full_precision(x)
+        dtype, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))
         axes = [axis for axis in range(x.dim()) if axis != 1]
         channel_shape = [1, -1] + [1] * (x.dim() - 2)
         sums = all_reduce(torch.cat([x.sum(axes), x.new_tensor([x.numel() // x.shape[1]])]))
