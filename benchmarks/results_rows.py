@@ -354,8 +354,8 @@ CAMVID_LONG = Group(
     'camvid-long',
     'CamVid: crops at full resolution',
     'UperNet, 60 epochs of crops of 128 x 128 pixels, 2 a step, so that thin things can be seen; heads of 256 '
-    f'channels. {OF_THIN} They are not seen by TransNeXt-Micro: what such crops gain in detail they seem to lose in what '
-    f'is around it, for larger things are learned less well, too, than from small images. {REFERENCE}',
+    f'channels. {OF_THIN} They are not seen by TransNeXt-Micro: what such crops gain in detail they seem to lose in '
+    f'what is around it, for larger things are learned less well, too, than from small images. {REFERENCE}',
     MIOU,
     tuple(
         Row(
