@@ -195,7 +195,7 @@ def test_drawing(image: np.ndarray, segmentor: Predictor, detector: Predictor) -
     (found,) = detector(image)
     assert (detector.draw(image, found, score_thr=1.0) == image).all()
     assert (detector.draw(image, found, score_thr=0.0) != image).any()
-    # As LoadImageFromFile gives it with `to_float32`.
+    # A pipeline may load images as float32 (`to_float32=True`): what is drawn on them has 8 bits all the same.
     loaded = image.astype(np.float32)
     assert np.array_equal(segmentor.draw(loaded, labelled), segmentor.draw(image, labelled))
     assert np.array_equal(detector.draw(loaded, found, score_thr=1.0), image)
