@@ -159,7 +159,14 @@ def add_reading(parser: ToolParser) -> None:
         help='with --shards: read shard after shard in random order, N of them mixed, instead of single images of '
         'all (default without a value: %(const)s)',
     )
-    parser.add_argument(
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument(
+        '--balance-classes',
+        action='store_true',
+        help='let rare classes count more: of segmentors by weights of their pixels, of detectors and classifiers by '
+        'images that come more often in an epoch',
+    )
+    chosen.add_argument(
         '--fraction',
         type=float,
         metavar='F',
@@ -175,7 +182,8 @@ def main() -> None:
     # Bad entries are left out and counted where --skip-bad-data asks for it; else the first one is an error.
     data = data_arguments(args, problems=[] if args.skip_bad_data else None)
     config = read_config(args, data)
-    notes = check_annotations(config, ('train_dataloader', 'val_dataloader'), args.skip_bad_data)
+    notes = [config.class_balance] if args.balance_classes else []
+    notes += check_annotations(config, ('train_dataloader', 'val_dataloader'), args.skip_bad_data)
     place = config.filename
     if args.backbone:
         place = f'configs/timm/{Path(args.config).stem}_{args.backbone.rpartition("/")[2]}.py'
@@ -225,6 +233,7 @@ def read_config(args: argparse.Namespace, data: DataArguments | None) -> Config:
         mini=args.mini,
         epochs=args.epochs,
         from_scratch=args.from_scratch,
+        balance=args.balance_classes,
         backbone=args.backbone,
         cfg_options=options,
         dataloaders=('train_dataloader', 'val_dataloader'),

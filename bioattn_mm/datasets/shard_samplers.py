@@ -20,10 +20,11 @@ def shards_of(dataset: BaseDataset) -> np.ndarray:
     Raises:
         InputError: The dataset is not read from shards.
     """
-    backend_args = getattr(dataset, 'backend_args', None) or {}
+    inner = getattr(dataset, 'dataset', dataset)  # of a wrapper such as `ClassBalancedDataset`
+    backend_args = getattr(inner, 'backend_args', None) or {}
     if backend_args.get('backend') != BACKEND:
         raise InputError(
-            f'{type(dataset).__name__} is not read from shards, which the sampler goes by: add --shards DIR'
+            f'{type(inner).__name__} is not read from shards, which the sampler goes by: add --shards DIR'
         )
     backend = ShardBackend(backend_args['shards'], backend_args['root'])
     return np.array([backend.shard_of(dataset.get_data_info(index)['img_path']) for index in range(len(dataset))])

@@ -10,6 +10,7 @@ from ..datasets.shards import BACKEND
 from ..errors import InputError
 from ..registry import MODELS
 from .backbone import fit_to_backbone, recipe_of, use_backbone
+from .balance import balance_classes
 from .distributed import prepare_process, rank_and_size
 from .imagenet import set_test_set
 from .installed import find_config
@@ -54,6 +55,7 @@ HOW_TO_GET = dict(
 )
 
 
+TRAINING_DATA = 'train_dataloader.dataset'
 # What the parts of a config are that this package looks into, where there are any.
 KINDS = {
     'model model.backbone train_dataloader val_dataloader test_dataloader train_dataloader.dataset '
@@ -73,6 +75,7 @@ def load_config(
     mini: bool = False,
     epochs: int | None = None,
     from_scratch: bool = False,
+    balance: bool = False,
     cfg_options: dict[str, object] | None = None,
     dataloaders: tuple[str, ...] = (),
     bias_mode: str | None = None,
@@ -86,7 +89,7 @@ def load_config(
     """Read a config and change it.
 
     Applied are, in this order, `backbone`, `data`, `mini`, `from_scratch`, `tta`, `bias_mode`, `test_set`,
-    `cfg_options`, `shards`, `epochs`.
+    `cfg_options`, `shards`, `balance`, `epochs`.
 
     Args:
         path: Config file or name of a config of this package (see `find_config`), or a config that was read, which
@@ -95,6 +98,7 @@ def load_config(
         mini: Make the miniature run of it; without `data`, draw the miniature datasets if data are needed and they
             are not there yet.
         from_scratch: Train from random weights (see `start_from_scratch`), as a miniature run always does.
+        balance: Let rare classes count more in the training (see `balance_classes`).
         epochs: Length of the training, see `set_epochs`. What `cfg_options` says of the schedule stays.
         cfg_options: Values by dotted key, see `merge_options`.
         dataloaders: Keys of the dataloaders whose data must exist, such as 'test_dataloader'.
@@ -140,6 +144,8 @@ def load_config(
     check_data(config, dataloaders)
     config.launcher = launcher
     prepare_process(config, launcher)
+    if balance:
+        balance_classes(config)
     if epochs:
         entry = next((key for key in cfg_options or () if key.startswith('param_scheduler.')), None)
         if entry is not None:
@@ -148,7 +154,9 @@ def load_config(
                 'of them out'
             )
         set_epochs(config, epochs, rank_and_size(launcher)[1])
-        merge_options(config, cfg_options)  # what they say of the schedule stays
+        # What they say of the schedule stays; the training data may be in a wrapper now.
+        of_schedule = {key: value for key, value in (cfg_options or {}).items() if not key.startswith(TRAINING_DATA)}
+        merge_options(config, of_schedule)
     return config
 
 

@@ -1,0 +1,131 @@
+"""Training data whose classes differ in how often they occur: rare ones get more weight, or more steps."""
+
+import contextlib
+import io
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from mmengine.config import Config, ConfigDict
+from mmengine.dataset import BaseDataset
+from mmengine.registry import DATASETS, init_default_scope
+
+from ..errors import InputError
+from .classes import leaf_dataset_configs
+from .pipelines import find_dicts
+
+# Label maps whose pixels are counted, at most, spread over all.
+MAX_LABEL_MAPS = 1000
+NUM_THREADS = 8  # which read them
+NUM_SHOWN = 20  # weights in the line for the log
+SEGMENTATION_HEADS = ('decode_head', 'auxiliary_head')
+
+
+def balance_classes(config: Config) -> None:
+    """Let rare classes count as much as others in a training.
+
+    Of a segmentor the cross entropy of each class's pixels is multiplied by the median of all classes' frequencies
+    over its own; the frequency is the share of its pixels in the images that show it (Eigen and Fergus, ICCV 2015,
+    section 6.3.2). Of a detector or a classifier images of classes that are in fewer than half as many images as the
+    median class come more often, by mmengine's `ClassBalancedDataset`.
+
+    Args:
+        config: Changed in place; its training data must exist. The weights or the threshold stand in it as numbers,
+            and in `class_balance` a line for the log.
+
+    Raises:
+        InputError: The model has no cross entropy of pixels over several classes, or the dataset does not say which
+            classes its images show.
+    """
+    init_default_scope(config.default_scope)
+    change = _weigh_pixels if config.default_scope == 'mmseg' else _repeat_images
+    config.class_balance = change(config)
+
+
+def _weigh_pixels(config: Config) -> str:
+    losses = [
+        loss
+        for head in SEGMENTATION_HEADS
+        for part in find_dicts(config.model.get(head))
+        for loss in find_dicts(part.get('loss_decode'))
+        if str(loss.get('type')).rpartition('.')[2] == 'CrossEntropyLoss' and not loss.get('use_sigmoid')
+    ]
+    if not losses:
+        raise InputError(
+            f'--balance-classes weighs the cross entropy of pixels, and the heads of {config.filename} have none '
+            'over several classes. Those of Mask2Former do not need it: each class of an image counts the same'
+        )
+    classes, pixels, pixels_of_images = _count_pixels(config)
+    weights = class_weights(pixels, pixels_of_images)
+    for loss in losses:
+        loss.class_weight = weights
+        # With weights the mean is over the pixels that count in any case, and mmseg fails if it is asked for.
+        loss.pop('avg_non_ignore', None)
+    ranked = [f'{weight:g} ({name})' for weight, name in sorted(zip(weights, classes))]
+    shown = ranked if len(ranked) <= NUM_SHOWN else [*ranked[: NUM_SHOWN // 2], '...', *ranked[-NUM_SHOWN // 2 :]]
+    return f'weights of the pixels of each class: {", ".join(shown)}'
+
+
+def class_weights(pixels: np.ndarray, pixels_of_images: np.ndarray) -> list[float]:
+    """Weights of classes by median frequency.
+
+    Args:
+        pixels: (num_classes,) number of each class's pixels.
+        pixels_of_images: (num_classes,) number of all labelled pixels in the images that show the class.
+
+    Returns:
+        For each class the median of the frequencies over its own, to 4 digits; 1 where it has no pixel.
+    """
+    occurs = pixels > 0
+    frequencies = pixels[occurs] / pixels_of_images[occurs]
+    weights = np.ones(len(pixels))
+    weights[occurs] = np.median(frequencies) / frequencies
+    return [float(f'{weight:.4g}') for weight in weights]
+
+
+def _count_pixels(config: Config) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
+    """The classes, and what `class_weights` takes, of the training's label maps."""
+    from ..datasets.label_maps import count_labels, read_label_map  # here: it imports mmseg
+
+    def counts_of(index: int) -> np.ndarray | None:
+        info = dataset.get_data_info(index)
+        try:
+            labels = read_label_map(info['seg_map_path'], dataset.backend_args)
+        except Exception:  # of many kinds; the file is named when it is loaded
+            return None
+        return count_labels(info, labels, len(classes), dataset.ignore_index)[0]
+
+    pixels = pixels_of_images = 0
+    for leaf in leaf_dataset_configs(config.train_dataloader.dataset):
+        dataset = DATASETS.build(dict(leaf, pipeline=[]))
+        classes = tuple(dataset.metainfo['classes'])
+        places = np.linspace(0, len(dataset) - 1, min(len(dataset), MAX_LABEL_MAPS)).astype(int)
+        with ThreadPoolExecutor(NUM_THREADS) as pool:
+            for counts in pool.map(counts_of, places.tolist()):
+                if counts is not None:
+                    pixels = pixels + counts
+                    pixels_of_images = pixels_of_images + counts.sum() * (counts > 0)
+    return classes, np.asarray(pixels), np.asarray(pixels_of_images)
+
+
+def _repeat_images(config: Config) -> str:
+    settings = config.train_dataloader.dataset
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints
+        dataset: BaseDataset = DATASETS.build(settings)
+    try:
+        images = Counter(label for index in range(len(dataset)) for label in set(dataset.get_cat_ids(index)))
+    except (AttributeError, NotImplementedError) as error:
+        raise InputError(
+            f'--balance-classes repeats images by their classes, and {type(dataset).__name__} does not say which '
+            'they show (get_cat_ids)'
+        ) from error
+    if not images:
+        raise InputError('--balance-classes repeats images of rare classes, and no training image shows a class')
+    # The copies of an image are rounded up: with the median itself half of all classes would come twice.
+    threshold = float(f'{np.median(list(images.values())) / len(dataset) / 2:.4g}')
+    balanced = dict(type='ClassBalancedDataset', oversample_thr=threshold)
+    number = len(DATASETS.build(dict(balanced, dataset=dataset)))
+    if number == len(dataset):
+        return 'no class is in fewer than half as many images as the median class: no image comes more often'
+    config.train_dataloader.dataset = ConfigDict(balanced, dataset=settings)
+    return f'images with rare classes come more often: {number} steps through {len(dataset)} images in an epoch'
