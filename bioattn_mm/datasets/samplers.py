@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from mmcv.transforms import BaseTransform
-from mmengine.dataset import Compose, DefaultSampler, InfiniteSampler
+from mmengine.dataset import ClassBalancedDataset, Compose, DefaultSampler, InfiniteSampler
 from torch.utils.data import DataLoader, Sampler
 
 
@@ -57,6 +57,14 @@ class SeededSampler(DefaultSampler):
     def __iter__(self) -> Iterator[SeededIndex]:
         for index in super().__iter__():
             yield SeededIndex(index, (self.seed, self.epoch, index))
+
+
+class SeededClassBalancedDataset(ClassBalancedDataset):
+    """mmengine's `ClassBalancedDataset`, which hands the seed of an index on to the dataset that it repeats."""
+
+    def _get_ori_dataset_idx(self, idx: int) -> int:
+        index, seed = super()._get_ori_dataset_idx(idx), getattr(idx, 'seed', None)
+        return index if seed is None else SeededIndex(index, seed)
 
 
 @functools.cache
@@ -126,7 +134,10 @@ def seed_samples(dataloader: DataLoader) -> list[str]:
         unseeded.append(f'samples of {name} (seeded: InfiniteSampler, DefaultSampler, RepeatAugSampler)')
 
     dataset = dataloader.dataset
-    while type(dataset).__name__ == 'MultiImageMixDataset':  # of mmdet and mmseg: hands on the index as it is
+    # The first is of mmdet and mmseg, and hands on the index as it is.
+    while type(dataset).__name__ == 'MultiImageMixDataset' or isinstance(dataset, ClassBalancedDataset):
+        if type(dataset) is ClassBalancedDataset:
+            dataset.__class__ = SeededClassBalancedDataset
         dataset = dataset.dataset
     pipeline = getattr(dataset, 'pipeline', None)
     if not isinstance(pipeline, Compose):

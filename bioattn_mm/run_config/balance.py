@@ -34,8 +34,8 @@ def balance_classes(config: Config) -> None:
             and in `class_balance` a line for the log.
 
     Raises:
-        InputError: The model has no cross entropy of pixels over several classes, or the dataset does not say which
-            classes its images show.
+        InputError: The model has no cross entropy of pixels over several classes, no pixel is labelled, or the
+            dataset does not say which classes its images show.
     """
     init_default_scope(config.default_scope)
     change = _weigh_pixels if config.default_scope == 'mmseg' else _repeat_images
@@ -56,6 +56,11 @@ def _weigh_pixels(config: Config) -> str:
             'over several classes. Those of Mask2Former do not need it: each class of an image counts the same'
         )
     classes, pixels, pixels_of_images = _count_pixels(config)
+    if not pixels.any():
+        raise InputError(
+            '--balance-classes counts the pixels of each class, and no label map of the training can be read and has '
+            'any: tools/inspect_data.py lists what is wrong'
+        )
     weights = class_weights(pixels, pixels_of_images)
     for loss in losses:
         loss.class_weight = weights
@@ -70,7 +75,7 @@ def class_weights(pixels: np.ndarray, pixels_of_images: np.ndarray) -> list[floa
     """Weights of classes by median frequency.
 
     Args:
-        pixels: (num_classes,) number of each class's pixels.
+        pixels: (num_classes,) number of each class's pixels, not all 0.
         pixels_of_images: (num_classes,) number of all labelled pixels in the images that show the class.
 
     Returns:
@@ -110,9 +115,13 @@ def _count_pixels(config: Config) -> tuple[tuple[str, ...], np.ndarray, np.ndarr
 
 def _repeat_images(config: Config) -> str:
     settings = config.train_dataloader.dataset
+    if str(settings.type).endswith('ClassBalancedDataset'):  # as in the config of a run that was balanced
+        settings = settings.dataset
     with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints
-        dataset: BaseDataset = DATASETS.build(settings)
+        dataset = DATASETS.build(settings)
     try:
+        if not isinstance(dataset, BaseDataset):
+            raise NotImplementedError('of wrappers')  # which `ClassBalancedDataset` does not take
         images = Counter(label for index in range(len(dataset)) for label in set(dataset.get_cat_ids(index)))
     except (AttributeError, NotImplementedError) as error:
         raise InputError(
@@ -121,11 +130,13 @@ def _repeat_images(config: Config) -> str:
         ) from error
     if not images:
         raise InputError('--balance-classes repeats images of rare classes, and no training image shows a class')
-    # The copies of an image are rounded up: with the median itself half of all classes would come twice.
-    threshold = float(f'{np.median(list(images.values())) / len(dataset) / 2:.4g}')
+    # The copies of an image are rounded up: with the median itself half of all classes would come twice. Not rounded,
+    # or a class in just half as many images would come twice as well.
+    threshold = float(np.median(list(images.values()))) / len(dataset) / 2
     balanced = dict(type='ClassBalancedDataset', oversample_thr=threshold)
     number = len(DATASETS.build(dict(balanced, dataset=dataset)))
     if number == len(dataset):
+        config.train_dataloader.dataset = settings
         return 'no class is in fewer than half as many images as the median class: no image comes more often'
     config.train_dataloader.dataset = ConfigDict(balanced, dataset=settings)
     return f'images with rare classes come more often: {number} steps through {len(dataset)} images in an epoch'

@@ -55,7 +55,8 @@ HOW_TO_GET = dict(
 )
 
 
-TRAINING_DATA = 'train_dataloader.dataset'
+# What is not of the schedule, and may have been changed after the options were merged.
+NOT_OF_SCHEDULE = ('model.', 'train_dataloader.dataset')
 # What the parts of a config are that this package looks into, where there are any.
 KINDS = {
     'model model.backbone train_dataloader val_dataloader test_dataloader train_dataloader.dataset '
@@ -154,8 +155,10 @@ def load_config(
                 'of them out'
             )
         set_epochs(config, epochs, rank_and_size(launcher)[1])
-        # What they say of the schedule stays; the training data may be in a wrapper now.
-        of_schedule = {key: value for key, value in (cfg_options or {}).items() if not key.startswith(TRAINING_DATA)}
+        # What they say of the schedule stays; the losses may have weights now, the training data a wrapper.
+        of_schedule = {
+            key: value for key, value in (cfg_options or {}).items() if not key.startswith(NOT_OF_SCHEDULE)
+        }
         merge_options(config, of_schedule)
     return config
 

@@ -5,7 +5,14 @@ import random
 import numpy as np
 import pytest
 import torch
-from mmengine.dataset import BaseDataset, DefaultSampler, InfiniteSampler, RepeatDataset, pseudo_collate
+from mmengine.dataset import (
+    BaseDataset,
+    ClassBalancedDataset,
+    DefaultSampler,
+    InfiniteSampler,
+    RepeatDataset,
+    pseudo_collate,
+)
 from mmpretrain.datasets import RepeatAugSampler
 from torch.utils.data import DataLoader, RandomSampler, Sampler
 
@@ -20,6 +27,9 @@ def draw(results: dict) -> dict:
 class Numbers(BaseDataset):
     def load_data_list(self) -> list[dict]:
         return [dict(number=number) for number in range(5)]
+
+    def get_cat_ids(self, idx: int) -> list[int]:
+        return [int(idx == 0)]
 
 
 def dataset() -> Numbers:
@@ -67,6 +77,16 @@ def test_repeated_augmentation_repeats_images_and_not_their_augmentation() -> No
     indices, *draws = zip(*samples)
     assert indices == (0, 0, 0, 1, 1)
     assert all(len(set(drawn)) == 5 for drawn in draws)
+
+
+def test_copies_of_an_image_differ_and_are_repeated() -> None:
+    def balanced() -> ClassBalancedDataset:
+        return ClassBalancedDataset(dataset(), oversample_thr=0.4)  # one in five shows the first class
+
+    expected = batches(DefaultSampler(balanced(), shuffle=False, seed=3), 0, 3)
+    assert batches(DefaultSampler(balanced(), shuffle=False, seed=3), 2, 3) == expected
+    assert [index for batch in expected for index in batch['index']] == [0, 0, 1, 2, 3, 4]
+    assert len({drawn for batch in expected for drawn in zip(*batch['drawn'])}) == 6
 
 
 def test_two_processes_make_the_samples_of_one(monkeypatch: pytest.MonkeyPatch) -> None:

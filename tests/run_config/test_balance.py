@@ -101,6 +101,39 @@ def test_a_classifier(tmp_path: Path) -> None:
     assert np.bincount(labels).tolist() == [8, 4, 8]
 
 
+def test_the_config_of_a_balanced_run(tmp_path: Path) -> None:
+    for leaves, elms in (('leaves', 2), ('others', 4)):  # half as many as the other classes are not fewer than half
+        for name, number in (('oak', 8), ('ash', 8), ('elm', elms), ('fir', 8)):
+            write_images(tmp_path / leaves / 'train' / name, range(number))
+            write_images(tmp_path / leaves / 'val' / name, range(2))
+    first = read('transnext/transnext-micro_8xb128_in1k', tmp_path / 'leaves')
+    assert first.train_dataloader.dataset.type == 'ClassBalancedDataset'
+    again = load_config(first, balance=True, dataloaders=('train_dataloader',))
+    assert again.train_dataloader == first.train_dataloader
+    for balance in (True, False):  # the threshold of the first data is not that of the others
+        other = load_config(
+            first, data=DataArguments(str(tmp_path / 'others')), balance=balance, dataloaders=('train_dataloader',)
+        )
+        assert other.train_dataloader.dataset.type == 'BaseDataset'
+
+
+def test_options_of_the_loss_do_not_undo_it(tmp_path: Path) -> None:
+    folder = write_mask_folder(tmp_path / 'scenes', range(4))
+    options = {'model.decode_head.loss_decode.avg_non_ignore': True}
+    for epochs in (None, 2):
+        loss = read(SEGMENTOR, folder, cfg_options=options, epochs=epochs).model.decode_head.loss_decode
+        assert loss.class_weight and 'avg_non_ignore' not in loss
+
+
+def test_label_maps_without_labels(tmp_path: Path) -> None:
+    folder = write_mask_folder(tmp_path / 'scenes', range(4))
+    config = load_config(SEGMENTOR, data=DataArguments(str(folder)), mini=True)
+    for path in (folder / 'masks').iterdir():
+        path.write_bytes(b'cut')
+    with pytest.raises(InputError, match='no label map of the training can be read and has any'):
+        balance_classes(config)
+
+
 def test_equal_classes_stay(tmp_path: Path) -> None:
     for name in ('oak', 'ash'):
         write_images(tmp_path / 'leaves/train' / name, range(4))

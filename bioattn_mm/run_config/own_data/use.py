@@ -15,6 +15,8 @@ from .folders import OwnData, is_temporary
 
 # What stays of the config's own datasets.
 KEPT_OF_DATASET = ('pipeline', 'filter_cfg', 'test_mode', 'serialize_data', 'max_refetch')
+# Wrappers that do not stay: the threshold of the last one is of other images.
+REPEATING = ('RepeatDataset', 'ConcatDataset', 'ClassBalancedDataset')
 DATA_FOLDER = 'data'  # in a work dir
 # Type and arguments of the metric of own data, by the library.
 OWN_EVALUATORS = dict(
@@ -125,7 +127,7 @@ def _with_dataset(node: object, dataset: dict) -> dict:
         return _with_dataset(node['datasets'], dataset)
     if 'dataset' in node:
         inner = _with_dataset(node['dataset'], dataset)
-        return inner if node['type'] in ('RepeatDataset', 'ConcatDataset') else {**node, 'dataset': inner}
+        return inner if node['type'] in REPEATING else {**node, 'dataset': inner}
     return {**{key: node[key] for key in KEPT_OF_DATASET if key in node}, **dataset}
 
 
