@@ -16,11 +16,13 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..run_config.pipelines import image_kind
 
 PIXEL_MAX = 255.0
 # Label of pixels without a class, which count neither in a loss nor in a metric.
@@ -44,6 +46,18 @@ def part_of_range(option: str, text: str) -> float:
     if not 0 < value <= 1:
         raise InputError(f'{option} must be a part of the pixel range, such as 4/255 or 0.01, got {text}')
     return value
+
+
+def check_attackable(config: Config) -> None:
+    """Raise an `InputError` if the model of a config is neither a classifier nor a segmentor of images in 8 bits."""
+    if config.default_scope not in ('mmpretrain', 'mmseg'):
+        raise InputError(
+            'only classifiers (mmpretrain) and segmentors (mmseg) can be attacked: '
+            f'{config.filename} is a config of {config.default_scope}'
+        )
+    kind = image_kind(config)
+    if kind and kind.dtype != 'uint8':
+        raise InputError(f'attacks are for images in 8 bits: those of {config.filename} have {kind}')
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ..datasets.corruption import Corrupt
 from ..errors import InputError
 from ..run_config.pipelines import data_preprocessor_of
 from ..run_config.runner import without_initial_values
-from .attacks import Attack, attack_batch, fgsm, part_of_range, pgd
+from .attacks import Attack, attack_batch, check_attackable, fgsm, part_of_range, pgd
 from .images import ImageReader, PreparedImage
 from .models import SEED, TimmBackbone
 from .robustness import insert_corruption
@@ -157,10 +157,9 @@ def _attacked_model(config: Config, checkpoint: str | None, backbone: nn.Module,
     """The whole model, in eval mode and without gradients of its parameters."""
     if isinstance(backbone, TimmBackbone):
         return _TimmClassifier(backbone.model, config).to(device).eval().requires_grad_(False)
-    if config.default_scope not in ('mmpretrain', 'mmseg') or 'type' not in config.model:
-        raise InputError(
-            f'only classifiers and segmentors can be attacked: {config.filename} is none of mmpretrain or mmseg'
-        )
+    check_attackable(config)
+    if 'type' not in config.model:
+        raise InputError(f'only whole models can be attacked: {config.filename} is a backbone')
     init_default_scope(config.default_scope)
     torch.manual_seed(SEED)
     settings = copy.deepcopy(config.model)

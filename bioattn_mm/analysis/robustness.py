@@ -21,8 +21,8 @@ from ..datasets.imagenet import corruption_folder, mean_corruption_error
 from ..errors import InputError
 from ..files import read_json, write_json
 from ..run_config.imagenet import set_test_set
-from ..run_config.pipelines import find_datasets
-from .attacks import Attack, AttackHook, fgsm, pgd
+from ..run_config.pipelines import find_datasets, image_kind
+from .attacks import Attack, AttackHook, check_attackable, fgsm, pgd
 from .evaluation import Advance, TrainedModel
 
 # Name and level of the test on the images as they are.
@@ -130,13 +130,9 @@ class Attacks:
             level: Its epsilon.
 
         Raises:
-            InputError: The config is neither one of a classifier nor one of a segmentor.
+            InputError: The model or its images cannot be attacked.
         """
-        if config.default_scope not in ('mmpretrain', 'mmseg'):
-            raise InputError(
-                'only classifiers (mmpretrain) and segmentors (mmseg) can be attacked: '
-                f'{config.filename} is a config of {config.default_scope}'
-            )
+        check_attackable(config)
         return [AttackHook(self.attack(name, level))]
 
 
@@ -261,8 +257,11 @@ def insert_corruption(config: Config, corruption: str, severity: int) -> None:
     Right after they are loaded, or for a classifier after they are resized and cropped, as those of ImageNet-C are.
 
     Raises:
-        InputError: The test pipeline does not load images in exactly one step.
+        InputError: The images are not RGB in 8 bits, or the test pipeline does not load them in exactly one step.
     """
+    kind = image_kind(config)
+    if kind:
+        raise InputError(f'corruptions are for RGB images in 8 bits: those of {config.filename} have {kind}')
     for dataset in find_datasets(config.test_dataloader):
         types = [step['type'] for step in dataset.get('pipeline', [])]
         loaders = [index for index, name in enumerate(types) if name.endswith('ImageFromFile')]

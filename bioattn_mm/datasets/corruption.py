@@ -31,8 +31,8 @@ class Corrupt(BaseTransform):
         severity: 1 to 5.
 
     Raises:
-        InputError: There is no such corruption or severity; in `transform`: a side of the image is shorter than 32
-            pixels.
+        InputError: There is no such corruption or severity; in `transform`: the image is of another kind, or a side
+            of it is shorter than 32 pixels.
     """
 
     def __init__(self, corruption: str, severity: int) -> None:
@@ -50,6 +50,11 @@ class Corrupt(BaseTransform):
 
     def transform(self, results: dict) -> dict:
         image, path = results['img'], Path(results['img_path'])
+        if image.shape[2:] != (3,) or image.dtype != np.uint8:
+            raise InputError(
+                f'corruptions are for colour images in 8 bits, (height, width, 3) of uint8: {path} was loaded as '
+                f'{image.shape} of {image.dtype}'
+            )
         if min(image.shape[:2]) < MIN_SIZE:
             raise InputError(
                 f'corruptions need images of at least {MIN_SIZE} pixels a side: {path} is {image.shape[1]} x '

@@ -56,3 +56,7 @@ def test_refuses() -> None:
         Corrupt('fog', 6)
     with pytest.raises(InputError, match='at least 32 pixels a side: a/image.jpg is 31 x 40'):
         corrupted('fog', size=(40, 31))
+    fog = Corrupt('fog', 1)
+    for image in (sample_image()[..., 0], sample_image().astype(np.float32), sample_image()[..., :1]):
+        with pytest.raises(InputError, match=r'for colour images in 8 bits.*: a.jpg was loaded as \(37, 83'):
+            fog.transform(dict(img=image, img_path='a.jpg'))

@@ -13,12 +13,13 @@ import mmcv
 import numpy as np
 import pytest
 import torch
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, init_default_scope
 
-from bioattn_mm.analysis.robustness import insert_corruption, summarize
+from bioattn_mm.analysis.robustness import Attacks, insert_corruption, summarize
 from bioattn_mm.errors import InputError
 from bioattn_mm.run_config.mini import make_mini
+from bioattn_mm.run_config.pipelines import LOAD_CHANNELS
 
 from ..engine.ranks import reasons, run_ranks
 from .running import ROOT, InProcess, run_forked
@@ -45,6 +46,19 @@ def test_corruption_comes_after_loading(name: str) -> None:
     del pipeline[0]
     with pytest.raises(InputError, match='must load images once'):
         insert_corruption(config, 'fog', 2)
+
+
+def test_images_of_other_kinds() -> None:
+    config = Config.fromfile(SMALL)
+    load = ConfigDict(type=LOAD_CHANNELS, channels=4, dtype='uint8')
+    config.test_dataloader.dataset.pipeline[0] = load
+    with pytest.raises(InputError, match=r'for RGB images in 8 bits: .*upernet_small.py have 4 channels of uint8'):
+        insert_corruption(config, 'fog', 2)
+    attacks = Attacks(['fgsm'], ['1/255'])
+    assert attacks.change(config, 'fgsm', '1/255')
+    load.dtype = 'uint16'
+    with pytest.raises(InputError, match=r'for images in 8 bits: .*upernet_small.py have 4 channels of uint16'):
+        attacks.change(config, 'fgsm', '1/255')
 
 
 @pytest.fixture(scope='module')
