@@ -34,7 +34,7 @@ class ConfusionHook(Hook):
         counts: The matrix.
 
     Raises:
-        InputError: In the test: the test images have no ground truth.
+        InputError: In the test: the test images have no ground truth, or the model predicts no boxes.
     """
 
     def __init__(
@@ -56,6 +56,10 @@ class ConfusionHook(Hook):
                 labels, predictions = sample.gt_sem_seg.data, sample.pred_sem_seg.data
                 self.counts += count_pixels(labels, predictions, self.num_classes, self.ignore_index)
             else:
+                if 'pred_instances' not in sample:
+                    raise InputError(
+                        'the model predicts no boxes: of panoptic ones, set model.test_cfg.instance_on=True'
+                    )
                 if 'labels' not in sample.gt_instances:
                     raise InputError('the test images have no boxes: let LoadAnnotations load them')
                 instances = sample.gt_instances, sample.ignored_instances, sample.pred_instances

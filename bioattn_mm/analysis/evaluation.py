@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
@@ -49,7 +50,7 @@ class TrainedModel:
             *hooks: Hooks of the Runner.
 
         Returns:
-            The metrics of the config's evaluator.
+            The metrics of the config's evaluator that are numbers.
 
         Raises:
             InputError: The weights do not fit the config's model.
@@ -58,7 +59,7 @@ class TrainedModel:
         config.load_from, config.resume = None, False
         config.pop('visualizer', None)  # nothing is drawn, and a second one of its name in a process is warned of
         runner = build_runner(config)
-        runner.model.load_state_dict(self._weights_for(runner.model))
+        runner.model.load_state_dict(self.weights_for(runner.model))
         for hook in hooks:
             runner.register_hook(hook)
         # COCO's evaluator prints its tables.
@@ -67,11 +68,15 @@ class TrainedModel:
             contextlib.redirect_stdout(log),
         ):
             metrics = runner.test()
-        # Some are NumPy scalars, which JSON does not take.
-        return {name: float(value) for name, value in metrics.items()}
+        # Some are NumPy scalars, which JSON does not take, and some are lists or matrices, of which none is compared.
+        return {name: float(value) for name, value in metrics.items() if np.ndim(value) == 0}
 
-    def _weights_for(self, model: nn.Module) -> dict[str, Tensor]:
-        """The weights under the names that the model takes."""
+    def weights_for(self, model: nn.Module) -> dict[str, Tensor]:
+        """The weights under the names that the model takes.
+
+        Raises:
+            InputError: They are of another model.
+        """
         if hasattr(model, '_add_state_dict_prefix'):  # mmpretrain's TimmClassifier gives and takes timm's names
             check_fit(self.checkpoint, self.state_dict, model.state_dict(), strict=True)
             return dict(self.state_dict)
@@ -164,8 +169,10 @@ def choose_metric(metrics: dict[str, float], name: str | None = None) -> str:
             whichever comes first.
 
     Raises:
-        InputError: The test has no such metric.
+        InputError: The test has no such metric, or none at all.
     """
+    if not metrics:
+        raise InputError('the test has no metrics: the model predicts nothing, or the config has no test_evaluator')
     name = name or next((metric for metric in metrics if metric.endswith(('mIoU', 'bbox_mAP', 'top1'))), None)
     if name not in metrics:
         raise InputError(f'no metric {name!r}: name one of {", ".join(metrics)} with --metric')

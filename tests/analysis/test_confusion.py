@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from mmdet.structures import DetDataSample
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import InstanceData
@@ -19,7 +20,15 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from torch import Tensor
 
-from bioattn_mm.analysis.confusion import confused_pairs, count_boxes, count_pixels, measure_classes, normalize
+from bioattn_mm.analysis.confusion import (
+    ConfusionHook,
+    confused_pairs,
+    count_boxes,
+    count_pixels,
+    measure_classes,
+    normalize,
+)
+from bioattn_mm.errors import InputError
 from bioattn_mm.run_config.classes import set_classes
 from bioattn_mm.run_config.mini import make_mini
 
@@ -247,6 +256,16 @@ def test_own_data_with_classes_of_their_own(checkpoints: Path, tool: InProcess) 
     assert document['names'] == [*MASK_CLASSES, '(no class)']
     labels = np.concatenate([np.asarray(Image.open(path)).ravel() for path in (data / 'masks').iterdir()])
     assert [row['truth'] for row in document['classes']] == np.bincount(labels)[:3].tolist()
+    for path in (data / 'masks').iterdir():
+        Image.fromarray(np.full_like(np.asarray(Image.open(path)), 255)).save(path)
+    line = tool.error(checkpoints, TOOL, SEGMENTOR, 'own.pth', '--val-data', 'own', '--mini', '--out', 'unlabelled')
+    assert line == 'error: there is nothing to count: the test images have no pixels that count'
+
+
+def test_a_panoptic_model_without_boxes() -> None:
+    sample = DetDataSample(gt_instances=InstanceData(labels=torch.zeros(1)))
+    with pytest.raises(InputError, match=r'predicts no boxes.*set model.test_cfg.instance_on=True'):
+        ConfusionHook(3).after_test_iter(None, 0, outputs=[sample])
 
 
 REFUSED = {

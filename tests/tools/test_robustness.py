@@ -211,6 +211,10 @@ REFUSED = {
         ('random_0.pth', '--compare', str(SMALL), 'random_1.pth', '--severities', '3'),
         'robustness/results has --severities 5 too: ask for them, or name another folder for --out',
     ),
+    'a misspelt setting': (
+        ('random_0.pth', '--vary', 'model.backbone.img_sizes', '64'),
+        "the model of .*upernet_small.py cannot be built: .*'img_sizes', it takes arch, bias_mode",
+    ),
     'no checkpoint': (('absent.pth',), 'checkpoint not found: absent.pth'),
 }
 

@@ -30,7 +30,6 @@ from bioattn_mm.analysis.confusion import (
     normalize,
 )
 from bioattn_mm.analysis.evaluation import Advance, TrainedModel
-from bioattn_mm.checkpoints import weights_for
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.errors import InputError
@@ -111,7 +110,7 @@ def main() -> None:
             )
     model = TrainedModel.read(config, args.checkpoint)
     check_classes(model, classes)
-    weights_for(model_of(config), args.checkpoint, model.state_dict)  # before anything is written
+    model.weights_for(model_of(config))  # before anything is written
     hook = ConfusionHook(len(classes), ignore_index_of(config), args.iou_thr, args.score_thr)
     load_ground_truth(config, masks=False)
     config.test_evaluator = []  # which would keep all predictions
@@ -121,6 +120,9 @@ def main() -> None:
         bar = progress.add_task('testing', total=1)
         model.test(config, hook, Advance(lambda part: progress.advance(bar, part)))
     counts = hook.counts
+    if not counts.any():
+        what = f'objects, and no box with a score of {args.score_thr:g}' if task == 'mmdet' else 'pixels that count'
+        raise InputError(f'there is nothing to count: the test images have no {what}')
 
     rows, pairs = measure_classes(counts, classes), confused_pairs(counts, classes)
     if task == 'mmdet':

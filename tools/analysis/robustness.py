@@ -43,6 +43,7 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.files import unique_name
 from bioattn_mm.run_config.config import load_config
 from bioattn_mm.run_config.imagenet import tests_imagenet
+from bioattn_mm.run_config.model_check import model_of
 
 FILES = ('robustness.csv', 'robustness.json', 'robustness.png')
 
@@ -170,19 +171,18 @@ def main() -> None:
     models, places = {}, {}
     key, *values = args.vary or [None]
     for path, checkpoint in ((args.config, args.checkpoint), *args.compare):
-        options = dict(mini=args.mini, cfg_options=args.cfg_options)
-        config = load_config(path, dataloaders=('test_dataloader',), **options)
-        for condition in study.conditions:
-            study.change(copy.deepcopy(config), *condition)  # so that none is found to be impossible after hours
         name = unique_name(path, models)
         for value in [*map(number_of, values)] or [None]:
-            changed = copy.deepcopy(config)
-            if value is not None:
-                changed.merge_from_dict({key: value})
+            options = dict(args.cfg_options or {}) | ({} if value is None else {key: value})
+            config = load_config(path, mini=args.mini, cfg_options=options, dataloaders=('test_dataloader',))
+            # So that no test is found to be impossible after hours.
+            for condition in study.conditions:
+                study.change(copy.deepcopy(config), *condition)
             of_value = name if value is None else f'{name}, {value:g}'
-            models[of_value] = TrainedModel.read(changed, checkpoint)
+            models[of_value] = TrainedModel.read(config, checkpoint)
+            models[of_value].weights_for(model_of(config))
             if key:
-                places[of_value] = setting_of(changed, key)
+                places[of_value] = setting_of(config, key)
     report = Report(args.out, *FILES, overwrite=True)
     logs = report.path('logs')
     results = Results(report.path('results'), models, study.settings)
