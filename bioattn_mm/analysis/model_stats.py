@@ -166,7 +166,7 @@ def default_size(config: Config) -> tuple[int, int]:
         for key in ('scale', 'crop_size')
         if isinstance(step.get(key), (int, tuple, list))
     ]
-    return to_2tuple(sizes[-1]) if sizes else CLASSIFIER_SIZE
+    return to_2tuple(sizes[-1])[::-1] if sizes else CLASSIFIER_SIZE  # pipelines have (width, height)
 
 
 def activation_bytes(network: Network, x: Tensor) -> int:

@@ -74,7 +74,8 @@ class TrainingLog:
             for curve in (*self.training.values(), *self.validation.values(), self.epochs):
                 for iteration in [iteration for iteration in curve if iteration >= start]:
                     del curve[iteration]
-        iteration = 0
+        # A resumed run may validate before its first line.
+        iteration = max((iteration for curve in self.training.values() for iteration in curve), default=0)
         for line in lines:
             if 'iter' in line:
                 curves, iteration = self.training, line['iter']

@@ -13,7 +13,14 @@ from PIL import Image
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from bioattn_mm.analysis.model_stats import Network, activation_bytes, multiply_adds, num_parameters, random_images
+from bioattn_mm.analysis.model_stats import (
+    Network,
+    activation_bytes,
+    default_size,
+    multiply_adds,
+    num_parameters,
+    random_images,
+)
 from bioattn_mm.analysis.saved_activations import saved_bytes
 from bioattn_mm.errors import InputError
 from bioattn_mm.ops import aggregated_attention
@@ -169,6 +176,12 @@ def test_table_of_a_folder_prints_parameters_and_flops_alone(root: Path, tmp_pat
     (tmp_path / 'empty').mkdir()
     line = tool.refused(tmp_path, TOOL, 'empty', '--table')
     assert line == 'error: there are no configs in the folder empty: expected files such as NAME.py'
+
+
+def test_size_of_a_classifier_that_is_not_square() -> None:
+    wide = [dict(type='Resize', scale=(256, 128)), dict(type='CenterCrop', crop_size=(224, 112))]
+    loader = dict(dataset=dict(pipeline=wide))
+    assert default_size(Config(dict(default_scope='mmpretrain', test_dataloader=loader))) == (112, 224)
 
 
 def test_multiply_adds_of_the_layers_of_a_classifier() -> None:

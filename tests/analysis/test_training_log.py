@@ -63,6 +63,11 @@ def test_validations_of_epochs_are_placed_by_iteration(tmp_path: Path) -> None:
     assert log.validation == {'coco/bbox_mAP': {100: 0.1, 170: 0.2}, 'val/loss': {100: 9.0}}
     assert log.training['loss'] == {50: 5.0, 100: 4.0, 170: 3.0}
     assert log.epochs == {50: 1, 100: 1, 170: 2}
+    # Goes on in the third epoch, which ends before the next line of a training that logs rarely.
+    write_log(tmp_path, [validation(3, **{'coco/bbox_mAP': 0.3})], '20260102_000000')
+    write_log(tmp_path, [validation(4, **{'coco/bbox_mAP': 0.4}), training(300, 2.0, epoch=5)], '20260103_000000')
+    log = TrainingLog.read(str(tmp_path))
+    assert log.validation['coco/bbox_mAP'] == {100: 0.1, 170: 0.4}
 
 
 def test_a_run_can_be_named_by_work_dir_folder_or_file(tmp_path: Path) -> None:
