@@ -214,9 +214,9 @@ class ShardWriter:
         self._tar: tarfile.TarFile | None = None
 
     def begin(self, split: str) -> None:
-        """Begin a new tar file, for samples of 'train' or 'val'."""
+        """Begin a new tar file, for samples of 'train' or 'val', after those that the split has."""
         self._close()
-        self._split, self._number = split, 0
+        self._split, self._number = split, sum(name.startswith(f'{split}-') for name in self.shards)
 
     def add(self, root: str, image: str, label_map: str | None, metadata: dict) -> None:
         """Add a sample.

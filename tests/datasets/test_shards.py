@@ -229,6 +229,22 @@ def test_files_that_lie_in_the_root_itself(tmp_path: Path) -> None:
     assert ShardBackend(str(shards), str(root)).isdir(root)
 
 
+def test_two_datasets_of_a_split(tmp_path: Path) -> None:
+    """As of `ConcatDataset`: the second one does not overwrite the tar files of the first."""
+    root, shards = tmp_path / 'data', tmp_path / 'shards'
+    shards.mkdir()
+    writer = ShardWriter(shards, 10**6)
+    for folder, split in (('a', 'train'), ('b', 'train'), ('c', 'val')):
+        (root / folder).mkdir(parents=True)
+        (root / folder / 'image.jpg').write_text(f'image of {folder}')
+        writer.begin(split)
+        writer.add(str(root), str(root / folder / 'image.jpg'), None, {})
+    writer.finish(str(root), [])
+    index = ShardIndex(str(shards))
+    assert index.shards == ['train-000000.tar', 'train-000001.tar', 'val-000000.tar']
+    assert [index.read(f'{folder}/image.jpg') for folder in 'abc'] == [b'image of a', b'image of b', b'image of c']
+
+
 SHARDS = np.repeat(np.arange(10), 7)  # of 70 samples
 
 
