@@ -41,7 +41,7 @@ from ..run_config.pipelines import (
 from ..run_config.runner import is_out_of_memory
 from ..runtime.channels import as_input, shown
 from ..runtime.drawing import OPACITY, draw, drawn_size, resized_labels, shrunk
-from ..runtime.images import check_array, failure_of
+from ..runtime.images import check_array, image_error
 from ..runtime.tasks import Classification, Segmentation
 from .images import free_memory, read_image
 from .label_maps import can_predict_labels, predict_labels
@@ -653,12 +653,4 @@ def _keeping_error(prediction: Prediction) -> Iterator[None]:
     except (InputError, MemoryError, cv2.error, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not is_out_of_memory(error):
             raise
-        prediction.error = InputError(_reason(error, prediction.image))
-
-
-def _reason(error: Exception, image: np.ndarray | Raster | None) -> str:
-    """One line for an image that cannot be read, or that the model or its pipeline does not take."""
-    size = 'the image' if image is None else f'an image of {image.shape[1]} x {image.shape[0]} pixels'
-    if isinstance(error, InputError):
-        return str(error) if image is None else f'{size}: {error}'
-    return f'{size} {failure_of(error)}'
+        prediction.error = image_error(error, prediction.image)

@@ -128,11 +128,22 @@ def prepare(image: np.ndarray, steps: Sequence[dict], fixed_size: tuple[int, int
     return Prepared(np.ascontiguousarray(image.transpose(2, 0, 1), dtype=np.float32), size)
 
 
-def failure_of(error: Exception) -> str:
-    """What became of an image that OpenCV does not resize, or for which the memory is too small."""
+def image_error(error: Exception, image: np.ndarray | None) -> InputError:
+    """What is said of an image that cannot be read, or that the model or its pipeline does not take.
+
+    Args:
+        error: An `InputError`, OpenCV's when it resizes, or one of a memory that is too small.
+        image: The image, or what has its `shape`; None if it could not be read.
+    """
+    size = 'the image' if image is None else f'an image of {image.shape[1]} x {image.shape[0]} pixels'
+    if isinstance(error, InputError):
+        says_it = image is None or str(error).startswith(size)
+        return error if says_it else InputError(f'{size}: {error}')
     if isinstance(error, cv2.error):
-        return 'cannot be resized to what the model takes: its sides differ too much, or that is too large'
-    return 'needs more memory than there is: make it smaller, or cut it into pieces'
+        return InputError(
+            f'{size} cannot be resized to what the model takes: its sides differ too much, or that is too large'
+        )
+    return InputError(f'{size} needs more memory than there is: make it smaller, or cut it into pieces')
 
 
 def _resize(

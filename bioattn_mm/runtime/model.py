@@ -13,7 +13,7 @@ from .backends import open_backend
 from .channels import read_channels, shown
 from .description import FILE, read_description
 from .drawing import OPACITY, draw
-from .images import check_array, failure_of, kind_of, prepare, read_image
+from .images import check_array, image_error, kind_of, prepare, read_image
 
 SUFFIXES = ('.onnx', '.xml')
 TASKS = ('segmentation', 'detection', 'classification')
@@ -153,7 +153,7 @@ class Model:
             except (InputError, MemoryError, cv2.error) as error:
                 yield from self._predict(batch, batch_size, return_logits)
                 batch = []
-                prediction.error = _input_error(error, prediction.image)
+                prediction.error = image_error(error, prediction.image)
                 yield prediction
                 continue
             if batch and batch[0][1].inputs.shape != prepared.inputs.shape:
@@ -261,7 +261,7 @@ class Model:
                     yield from self._predict([one], batch_size, return_logits)
                 return
             ((prediction, _),) = batch
-            prediction.error = _input_error(error, prediction.image)
+            prediction.error = image_error(error, prediction.image)
         yield from (prediction for prediction, _ in batch)
 
     def _outputs(self, inputs: np.ndarray, batch_size: int) -> dict[str, np.ndarray]:
@@ -281,10 +281,3 @@ class Model:
             inputs = np.pad(inputs, ((0, 0), (0, 0), (0, missing[0]), (0, missing[1])))
         logits = tasks.slide(self.run, inputs, crop_size, stride, align_corners, batch_size, **self._takes)
         return dict(logits=logits[:, :, :height, :width])
-
-
-def _input_error(error: Exception, image: np.ndarray | None) -> InputError:
-    if isinstance(error, InputError):
-        return error
-    size = 'the image' if image is None else f'an image of {image.shape[1]} x {image.shape[0]} pixels'
-    return InputError(f'{size} {failure_of(error)}')
