@@ -30,6 +30,8 @@ class CPUSyncBatchNorm(_BatchNorm):
         channel_shape = [1, -1] + [1] * (x.dim() - 2)
         sums = all_reduce(torch.cat([x.sum(axes), x.new_tensor([x.numel() // x.shape[1]])]))
         count = sums[-1].detach()
+        if count < 2:  # PyTorch's words, for which `known_failure` says what to do
+            raise ValueError(f'Expected more than 1 value per channel when training, got input size {x.shape}')
         mean = sums[:-1] / count
         centred = x - mean.view(channel_shape)
         # A second reduction, because the mean square minus the squared mean would lose digits.

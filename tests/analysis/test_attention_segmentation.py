@@ -141,6 +141,17 @@ def test_tool_on_folders(images: Path, masks: Path, tmp_path: Path, tool: InProc
     assert document['everything'] == pytest.approx(dict(jaccard=share, miou=share / 2, fp=1 - share, fn=0))
     check_drawing(tmp_path / 'out' / 'attention_segmentation.png')
     assert f'{100 * share:.1f}' in printed and 'attention above 0.3' in printed
+    first = min(masks.glob('*.png'))
+    for labels, message in (
+        (np.ones((20, 30), np.uint8), f'the mask of {images / first.name} has 30 x 20 pixels, the image 60 x 40'),
+        (
+            np.full((40, 60), 255, np.uint8),
+            'no image has foreground or fixations: choose label maps of values from 1',
+        ),
+    ):
+        cv2.imwrite(str(first), labels)
+        args = ('--timm', 'test_vit', '--images', images, '--masks', masks, '--max-images', 1, '--size', 64, 96)
+        assert message in tool.refused(tmp_path, TOOL, *args, *ON_CPU, '--out', 'refused')
 
 
 def test_scanpath_saliency() -> None:

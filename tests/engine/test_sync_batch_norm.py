@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -42,6 +43,19 @@ def test_half_precision_with_statistics_of_float32(tmp_path: Path) -> None:
     assert run_ranks(in_bfloat16, folder=tmp_path, world_size=1) == [0], reasons(tmp_path)
     half, exact = torch.load(tmp_path / 'out.pth')
     torch.testing.assert_close(half, exact.bfloat16())
+
+
+def of_one_value() -> None:
+    torch.distributed.init_process_group('gloo')
+    layer = batch_norm(CPUSyncBatchNorm)
+    with pytest.raises(ValueError, match='Expected more than 1 value per channel when training'):
+        layer(inputs()[0][:1, :, :1, :1])
+    assert layer.running_var.isfinite().all()
+
+
+def test_no_variance_of_one_value(tmp_path: Path) -> None:
+    """As where one process pools a map of 1 x 1 from one image: its running variance would be NaN."""
+    assert run_ranks(of_one_value, folder=tmp_path, world_size=1) == [0], reasons(tmp_path)
 
 
 def one_rank(momentum: float | None) -> None:

@@ -153,8 +153,9 @@ def read_samples(args: argparse.Namespace, config: Config) -> list[Sample]:
         samples = list(read_dataset(config, args.classes, args.max_images))
     samples = [sample for sample in samples if (sample.foreground & sample.labelled).any()]
     if not samples:
+        otherwise = 'label maps of values from 1 to 254' if args.masks else 'other --classes'
         raise InputError(
-            'no image has foreground or fixations: choose other --classes, or more images with --max-images'
+            f'no image has foreground or fixations: choose {otherwise}, or more images with --max-images'
         )
     return samples
 
@@ -167,13 +168,16 @@ def measure(source: Source, samples: list[Sample], args: argparse.Namespace) -> 
         number of the image, map, what is chosen of it, and its measures.
 
     Raises:
-        InputError: The model has no attention that can be looked into.
+        InputError: The model has no attention that can be looked into, or a mask is of another size than its image.
     """
     backbone, weights = build_backbone(source.config, source.checkpoint, args.device, size=args.size)
     reader = ImageReader(source.config, args.size, args.device)
     found, drawn = {}, []
     for number, sample in enumerate(track(samples, description=source.name)):
         image = reader(sample.image)
+        if image.original_size != sample.foreground.shape:
+            sizes = ('{1} x {0}'.format(*size) for size in (sample.foreground.shape, image.original_size))
+            raise InputError('the mask of {} has {} pixels, the image {}'.format(sample.image, *sizes))
         recordings = record_attention(backbone, image.inputs)
         if not recordings:
             raise InputError(f'{source.name} has no attention layer that can be looked into')
