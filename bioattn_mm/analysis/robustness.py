@@ -13,6 +13,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+import torch
 from mmengine.config import Config
 from mmengine.hooks import Hook
 
@@ -218,8 +219,20 @@ def _describe(model: TrainedModel) -> dict[str, str]:
         config=str(model.config.filename),
         checkpoint=model.checkpoint,
         config_sha256=hashlib.sha256(model.config.pretty_text.encode()).hexdigest(),
-        checkpoint_sha256=hashlib.sha256(Path(fetch(model.checkpoint)).read_bytes()).hexdigest(),
+        checkpoint_sha256=_sha256_of(model),
     )
+
+
+def _sha256_of(model: TrainedModel) -> str:
+    """The hash of a checkpoint's file; of one that is a URL or a folder, that of its weights."""
+    file = Path(fetch(model.checkpoint))
+    if file.is_file():
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict.items()):
+        digest.update(f'{name} {value.dtype} {tuple(value.shape)}'.encode())
+        digest.update(value.contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def measure(

@@ -16,7 +16,8 @@ import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, init_default_scope
 
-from bioattn_mm.analysis.robustness import Attacks, insert_corruption, summarize
+from bioattn_mm.analysis.evaluation import TrainedModel
+from bioattn_mm.analysis.robustness import Attacks, Results, insert_corruption, summarize
 from bioattn_mm.errors import InputError
 from bioattn_mm.run_config.mini import make_mini
 from bioattn_mm.run_config.pipelines import LOAD_CHANNELS
@@ -59,6 +60,16 @@ def test_images_of_other_kinds() -> None:
     load.dtype = 'uint16'
     with pytest.raises(InputError, match=r'for images in 8 bits: .*upernet_small.py have 4 channels of uint16'):
         attacks.change(config, 'fgsm', '1/255')
+
+
+def test_results_of_a_url(tmp_path: Path) -> None:
+    """Which has no file: its weights tell it from others."""
+    url, weights = 'https://example.org/a.pth', dict(a=torch.ones(2, dtype=torch.bfloat16), b=torch.tensor(1))
+    config = Config(dict(model=dict()))
+    Results(tmp_path, dict(a=TrainedModel(config, url, weights)), {})
+    Results(tmp_path, dict(a=TrainedModel(config, url, dict(weights))), {})
+    with pytest.raises(InputError, match=r'results of a with another checkpoint \(https://example.org/a.pth\)'):
+        Results(tmp_path, dict(a=TrainedModel(config, url, dict(weights, b=torch.tensor(2)))), {})
 
 
 @pytest.fixture(scope='module')
