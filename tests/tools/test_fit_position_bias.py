@@ -166,6 +166,7 @@ def test_overwrites_nothing(tmp_path: Path, tool: InProcess) -> None:
     ('model', 'message'),
     [
         ('no.py', 'config not found: no.py'),
+        ('gab/upernet_swin_small_ade20k', 'checkpoint not found: absent.pth'),
         ('resnet18', "resnet18 is neither a config file nor one of timm's models with relative positions"),
         ('vit_relpos_small_patch16_224', 'checkpoint not found: absent.pth'),
     ],

@@ -39,6 +39,7 @@ from bioattn_mm.errors import InputError
 from bioattn_mm.models import GABSwin, GABViT
 from bioattn_mm.ops.relative_bias import bias_of_queries
 from bioattn_mm.run_config.config import read_config
+from bioattn_mm.run_config.installed import find_config
 
 BACKBONES = (GABViT, GABSwin)
 FILES = ('table.csv', 'table.json', 'centre_patch.png', 'offsets.png', 'slices.png')
@@ -58,8 +59,9 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument(
         'model',
-        help="config file with a backbone bioattn_mm.GABViT or bioattn_mm.GABSwin, or the name of one of timm's "
-        'models with relative positions, such as vit_relpos_small_patch16_224',
+        help='config with a backbone bioattn_mm.GABViT or bioattn_mm.GABSwin, a file or the name of one that comes '
+        "with the package, or the name of one of timm's models with relative positions, such as "
+        'vit_relpos_small_patch16_224',
     )
     parser.add_argument(
         'checkpoint', help=f'checkpoint of the whole model, of its backbone, or of ImageNet: {CHECKPOINT_KINDS}'
@@ -124,7 +126,7 @@ def read_tables(
         grid: For GABViT, the grid of patches.
         layers: Numbers of the layers, None for all.
     """
-    if Path(model).suffix in ('.py', '.yaml', '.yml', '.json'):
+    if Path(find_config(model)).suffix in ('.py', '.yaml', '.yml', '.json'):
         backbone, _ = build_backbone(read_config(model), checkpoint, classes=BACKBONES)
     else:
         backbone = load_from_timm(model, checkpoint)
