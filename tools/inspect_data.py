@@ -368,10 +368,10 @@ def draw(found: Inspection, unit: str, histograms: dict[str, dict[str, list]]) -
     axis.set(xlabel=unit)
     axis.margins(x=0.12, y=0.01)
     axis.set_title(f'{len(order)} of {(found.amounts > 0).sum()} classes that occur', fontsize=9)
-    axes = right.subplots(2, 2).flat
+    axes = right.subplots(2, 2).ravel()
     for axis, (name, histogram) in zip(axes, histograms.items()):
         draw_histogram(axis, name, histogram)
-    for axis in list(axes)[len(histograms) :]:
+    for axis in axes[len(histograms) :]:
         axis.axis('off')
     return figure
 

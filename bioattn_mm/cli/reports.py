@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import cv2
+import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -13,6 +14,9 @@ from rich.table import Column, Table
 from ..errors import InputError
 from ..files import write_json
 
+# Names of classes and files are no formulas, whatever dollar signs they have. Nor are the numbers of logarithmic
+# axes, which need another format than matplotlib's.
+matplotlib.rcParams['text.parse_math'] = False
 SEPARATOR = 6  # pixels between the images of a contact sheet
 
 

@@ -21,6 +21,7 @@ def test_files_of_a_report(tmp_path: Path) -> None:
     report.write_json('a.json', dict(values=[1.5, math.nan, (-math.inf, 'nan')], nested=dict(value=math.inf)))
     figure = Figure(figsize=(2, 1))
     figure.subplots().plot([0, 1], [1, 0])
+    figure.suptitle('$x_$ \\foo')  # the name of a class, and no formula
     report.write_figure('a.png', figure)
     assert (tmp_path / 'out' / 'a.csv').read_text().splitlines() == ['x,y,z', '1,nan,', '2,,text']
     text = (tmp_path / 'out' / 'a.json').read_text()

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import runpy
 from collections import Counter
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from PIL import Image
 
 from bioattn_mm.datasets.coco_file import write_loadable
+from bioattn_mm.datasets.inspection import Inspection
 
 from ..own_folders import CLASSES, NUM_OBJECTS, write_coco_folder, write_mask_folder
 from .running import ROOT, InProcess, run
@@ -314,6 +316,15 @@ def test_refuses_in_one_line(options: list[str], message: str, damaged_coco: tup
     (folder / 'other.json').write_text('{"images": []}')
     line = tool.refused(folder, TOOL, config, '--out', 'refused', '--cfg-options', *options)
     assert re.match(f'error: {message}', line)
+
+
+def test_a_drawing_of_few_histograms() -> None:
+    """Of a classifier's images two, beside which nothing is drawn."""
+    tool = runpy.run_path(str(ROOT / 'tools' / TOOL))
+    found = Inspection(('ash', 'elm'), files=['a.jpg'], sizes=[(40, 30)])
+    found.amounts[:] = 1
+    figure = tool['draw'](found, 'images', tool['histograms_of'](found, 'images'))
+    assert [axis.axison for axis in figure.axes] == [True] * 3 + [False] * 2
 
 
 def test_own_coco_data(tmp_path: Path, tool: InProcess) -> None:

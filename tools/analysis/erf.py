@@ -195,7 +195,7 @@ def draw(rows: list[dict], fields: list[np.ndarray], weights: dict[str, str], by
             axis.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
             axis.set_title(title, fontsize=7)
             axis.tick_params(labelsize=6)
-        part.colorbar(image, ax=axes, label='contribution, largest = 1').ax.tick_params(labelsize=6)
+        part.colorbar(image, ax=axes, label='contribution, largest = 1', format='%g').ax.tick_params(labelsize=6)
     figure.supxlabel('pixels', fontsize=7)
     return figure
 

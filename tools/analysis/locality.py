@@ -21,7 +21,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 from rich.progress import track
 from torch import nn
 
@@ -138,7 +138,12 @@ def draw(models: dict[str, Measured], title: str) -> Figure:
     places = iter(axes.flat)
     for (name, label, measures), axis in zip(panels, places):
         draw_measures(axis, models, {key: text for key, text in measures.items() if any(key in row for row in every)})
-        axis.set(title=name, ylabel=label, yscale='log' if name in OVER_DECADES else 'linear')
+        axis.set(title=name, ylabel=label)
+        if name in OVER_DECADES:
+            axis.set_yscale('log')
+            axis.yaxis.set_major_formatter('{x:g}')
+            axis.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+            axis.yaxis.set_minor_formatter('{x:g}')
         set_layers(axis, every)
     for name in with_regions:
         bars, pie = next(places), next(places)
