@@ -3,6 +3,8 @@
 import csv
 import json
 import re
+import runpy
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from bioattn_mm.analysis.robustness import insert_corruption, summarize
 from bioattn_mm.datasets.imagenet import ALEXNET_ERRORS, mean_corruption_error, wordnet_labels
+from bioattn_mm.errors import InputError
 from bioattn_mm.run_config.pipelines import set_crop_size
 
 from .running import ROOT, InProcess, metrics_of_test
@@ -299,6 +302,17 @@ def test_accuracy_against_input_size(place: Path, tool: InProcess, tmp_path: Pat
     # At the training size the linear mode's pooled grid is the grid of the others, and the length that of training.
     assert rows[1]['value'] == rows[3]['value'] == rows[5]['value']
     assert rows[-1]['value'] == '75.0'
+
+    call = ('analysis/benchmark_extrapolation.py', 'small.py', 'small.pth', '--out', tmp_path / 'none', '--sizes', 64)
+    line = tool.refused(place, *call, '--compare', 'bare.py', 'small.pth')
+    assert 'small.pth is not a checkpoint of this model' in line
+    read_entrants = runpy.run_path(str(ROOT / 'tools' / call[0]))['read_entrants']
+    args = dict(config='bare.py', checkpoint='bare.pth', compare=[], timm=[], mini=False)
+    with pytest.raises(InputError, match=r'--modes is for bioattn_mm.TransNeXt, which none of the models has'):
+        read_entrants(Namespace(**args, modes=['linear']), Config.fromfile('bare.py'))
+    assert [entrant[:2] for entrant in read_entrants(Namespace(**args, modes=None), Config.fromfile('bare.py'))] == [
+        ('bare', None)
+    ]
 
 
 REFUSED = {

@@ -32,6 +32,7 @@ from bioattn_mm.files import unique_name
 from bioattn_mm.models.backbones.transnext import TEST_MODES
 from bioattn_mm.registry import MODELS
 from bioattn_mm.run_config.config import load_config, set_bias_mode
+from bioattn_mm.run_config.model_check import model_of
 from bioattn_mm.run_config.pipelines import set_crop_size
 from bioattn_mm.run_config.runner import now
 
@@ -123,7 +124,11 @@ def main() -> None:
 
 
 def read_entrants(args: argparse.Namespace, config: Config) -> list[Entrant]:
-    """The models that are tested, each TransNeXt with all its position biases."""
+    """The models that are tested, each TransNeXt with all its position biases.
+
+    Raises:
+        InputError: A model cannot be tested, or there is no TransNeXt for the position biases that are asked for.
+    """
     configs, entrants = {unique_name(args.config, []): (config, args.checkpoint)}, []
     for path, checkpoint in args.compare:
         other = load_config(path, mini=args.mini)
@@ -134,12 +139,15 @@ def read_entrants(args: argparse.Namespace, config: Config) -> list[Entrant]:
             if mode:
                 set_bias_mode(copy.deepcopy(of_model), mode)  # so that none is found to be impossible after hours
         model = TrainedModel.read(of_model, checkpoint)
+        model.weights_for(model_of(of_model))
         entrants += [(name, mode, lambda size, model=model: model) for mode in modes]
     for name, checkpoint in args.timm:
         # Some of timm's models are built for one size.
         model_at = functools.partial(timm_classifier, config, name, checkpoint)
         model_at(CLASSIFICATION_SIZES[0])
         entrants.append((unique_name(f'{name}.py', [entrant[0] for entrant in entrants]), None, model_at))
+    if args.modes and not any(mode for _, mode, _ in entrants):
+        raise InputError('--modes is for bioattn_mm.TransNeXt, which none of the models has: leave it out')
     return entrants
 
 
