@@ -10,7 +10,6 @@ import torch
 from mmdet.structures.bbox import get_box_tensor
 from mmengine.config import Config
 from mmengine.hooks import Hook
-from mmengine.registry import DATASETS, init_default_scope
 from mmengine.runner import Runner
 from mmengine.structures import InstanceData
 from pycocotools import mask as coco_mask
@@ -64,12 +63,6 @@ class ConfusionHook(Hook):
                     raise InputError('the test images have no boxes: let LoadAnnotations load them')
                 instances = sample.gt_instances, sample.ignored_instances, sample.pred_instances
                 self.counts += count_boxes(*instances, self.num_classes, self.iou_thr, self.score_thr)
-
-
-def classes_of(config: Config) -> tuple[str, ...]:
-    """Names of the classes of a config's test set."""
-    init_default_scope(config.default_scope)
-    return tuple(DATASETS.build(dict(config.test_dataloader.dataset, lazy_init=True)).metainfo['classes'])
 
 
 def ignore_index_of(config: Config) -> int:

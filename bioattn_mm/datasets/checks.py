@@ -7,7 +7,7 @@ from mmengine.utils import is_list_of
 
 from ..errors import InputError
 
-WHAT_TO_DO = 'repair or remove it, or train without it: tools/train.py --skip-bad-data'
+WHAT_TO_DO = 'repair or remove it; tools/train.py --skip-bad-data trains without it'
 
 # Value of the pixels in a label map that do not count.
 IGNORED = 255

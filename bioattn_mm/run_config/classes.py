@@ -97,7 +97,7 @@ def take_classes(config: Config, meta: dict, path: str) -> tuple[tuple[str, ...]
 
 def classes_of(config: Config) -> tuple[tuple[str, ...], list | None]:
     """Classes and palette of a config's test dataset, without building it: its data may not be there."""
-    dataset = config.test_dataloader.dataset
+    dataset = next(leaf_dataset_configs(config.test_dataloader.dataset))
     with DATASETS.switch_scope_and_registry(config.default_scope) as registry:
         own = getattr(registry.get(dataset.type), 'METAINFO', {})
     metainfo = dataset.get('metainfo') or {}

@@ -10,7 +10,7 @@ from scipy.spatial.distance import pdist
 from skimage.color import rgb2lab
 
 from bioattn_mm.errors import InputError
-from bioattn_mm.run_config.classes import default_palette, leaf_dataset_configs, set_classes
+from bioattn_mm.run_config.classes import classes_of, default_palette, leaf_dataset_configs, set_classes
 from bioattn_mm.run_config.model_check import state_dict_of
 
 CLASSES = ('bolt', 'nut', 'washer')
@@ -97,6 +97,13 @@ def test_lists_of_heads_and_wrapped_datasets() -> None:
     assert model.backbone.num_classes == 1000 and model.rpn_head.num_classes == 1
     leaves = list(leaf_dataset_configs(config.train_dataloader.dataset))
     assert [leaf.metainfo for leaf in leaves] == [dict(sensor='left', classes=CLASSES, palette=PALETTE)] * 2
+
+
+def test_classes_of_wrapped_test_images() -> None:
+    dataset = dict(type='CocoDataset', metainfo=dict(classes=CLASSES, palette=PALETTE))
+    joined = dict(type='ConcatDataset', datasets=[dataset, dataset])
+    config = Config(dict(default_scope='mmdet', test_dataloader=dict(dataset=joined)))
+    assert classes_of(config) == (CLASSES, PALETTE)
 
 
 @pytest.mark.parametrize(

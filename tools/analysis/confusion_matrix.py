@@ -23,7 +23,6 @@ from rich.progress import Progress
 
 from bioattn_mm.analysis.confusion import (
     ConfusionHook,
-    classes_of,
     confused_pairs,
     ignore_index_of,
     measure_classes,
@@ -33,6 +32,7 @@ from bioattn_mm.analysis.evaluation import Advance, TrainedModel
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.reports import Report, print_table
 from bioattn_mm.errors import InputError
+from bioattn_mm.run_config.classes import classes_of
 from bioattn_mm.run_config.config import load_config
 from bioattn_mm.run_config.model_check import model_of
 from bioattn_mm.run_config.own_data import data_arguments
@@ -102,7 +102,9 @@ def main() -> None:
         raise InputError(
             f'{args.config} is a config of {task}: expected one of mmdet (detection) or mmseg (segmentation)'
         )
-    classes = classes_of(config)
+    classes, _ = classes_of(config)
+    if not classes:
+        raise InputError(f'{args.config} names no classes: add them to the metainfo of the test dataset')
     for name in args.classes or ():
         if name not in classes:
             raise InputError(
