@@ -129,7 +129,10 @@ def _repeat_images(config: Config) -> str:
             'they show (get_cat_ids)'
         ) from error
     if not images:
-        raise InputError('--balance-classes repeats images of rare classes, and no training image shows a class')
+        raise InputError(
+            '--balance-classes repeats images of rare classes, and no training image shows a class: '
+            'tools/inspect_data.py lists what is wrong'
+        )
     # The copies of an image are rounded up: with the median itself half of all classes would come twice. Not rounded,
     # or a class in just half as many images would come twice as well.
     threshold = float(np.median(list(images.values()))) / len(dataset) / 2
