@@ -175,6 +175,21 @@ def test_setting_that_is_varied(done: Path, workplace: Path, tool: InProcess) ->
     )
 
 
+def test_other_images_are_named(workplace: Path, checkpoints: list[str], tool: InProcess) -> None:
+    """All models are to get the same ones, and their configs may name others."""
+    training = 'images/training'
+    (workplace / 'on_training.py').write_text(
+        f"_base_ = '{SMALL}'\n"
+        f"prefix = dict(img_path='{training}', seg_map_path='annotations/training')\n"
+        'test_dataloader = dict(dataset=dict(data_prefix=prefix))\n'
+    )
+    options = ('--corruptions', 'contrast', '--severities', 5, *IMAGES)
+    models = (SMALL, checkpoints[0], '--compare', 'on_training.py', checkpoints[0])
+    printed = tool(workplace, TOOL, *models, '--out', 'other_images', *options)
+    (line,) = (line for line in printed.splitlines() if 'make sure that all models get the same images' in line)
+    assert line.startswith('on_training is tested on ') and training in line
+
+
 def test_goes_on_where_it_was_killed(killed: dict[str, int], done: Path, workplace: Path, tool: InProcess) -> None:
     first = [f'upernet_small/{name}.json' for name in ('none_0', 'gaussian_noise_5', 'contrast_5')]
     assert sorted(killed) == sorted([*first[:2], 'tools/upernet_small/none_0.json'])

@@ -44,8 +44,11 @@ from bioattn_mm.files import unique_name
 from bioattn_mm.run_config.config import load_config
 from bioattn_mm.run_config.imagenet import tests_imagenet
 from bioattn_mm.run_config.model_check import model_of
+from bioattn_mm.run_config.pipelines import find_datasets
 
 FILES = ('robustness.csv', 'robustness.json', 'robustness.png')
+# What of a dataset's config says which images it has.
+NAMING_IMAGES = ('data_root', 'ann_file', 'data_prefix', 'split')
 
 
 def parse_args() -> argparse.Namespace:
@@ -183,6 +186,10 @@ def main() -> None:
             models[of_value].weights_for(model_of(config))
             if key:
                 places[of_value] = setting_of(config, key)
+        if images_of(config) != images_of(next(iter(models.values())).config):
+            print(
+                f'{name} is tested on {"; ".join(images_of(config))}: make sure that all models get the same images'
+            )
     report = Report(args.out, *FILES, overwrite=True)
     logs = report.path('logs')
     results = Results(report.path('results'), models, study.settings)
@@ -197,6 +204,14 @@ def main() -> None:
     else:
         write_corruptions(report, metric, study, models, results, key, places)
     print(report)
+
+
+def images_of(config: Config) -> list[str]:
+    """Which images a config tests on, as it names them."""
+    return [
+        ' '.join(f'{key}={dataset[key]}' for key in NAMING_IMAGES if dataset.get(key))
+        for dataset in find_datasets(config.test_dataloader)
+    ]
 
 
 def number_of(text: str) -> float:
