@@ -114,14 +114,25 @@ def find_inputs(names: list[str], max_frames: int | None = None) -> tuple[list[P
     return list(dict.fromkeys(images)), [Video(source, max_frames) for source in dict.fromkeys(videos)]
 
 
+def is_hidden(path: Path) -> bool:
+    """Whether a file, seen from a folder, or a folder that it is in, is hidden."""
+    return any(part.startswith('.') for part in path.parts)
+
+
 def images_below(folder: Path, required: bool = True) -> list[Path]:
     """The images in a folder and its subfolders, by name; if there are none, the arrays of NumPy.
+
+    What is hidden does not count, such as the trash of a photo manager or the checkpoints of Jupyter.
 
     Raises:
         InputError: It has neither, and they are required.
     """
     for suffixes in (IMAGE_SUFFIXES, (ARRAY_SUFFIX,)):
-        found = sorted(path for path in folder.rglob('[!.]*') if path.suffix.lower() in suffixes)
+        found = sorted(
+            path
+            for path in folder.rglob('[!.]*')
+            if path.suffix.lower() in suffixes and not is_hidden(path.relative_to(folder))
+        )
         if found:
             break
     if found or not required:

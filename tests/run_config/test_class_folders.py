@@ -57,6 +57,17 @@ def test_folders_of_splits(tmp_path: Path) -> None:
     assert f'test: 4 images of {tmp_path / "test"}, none of robin' in notes
 
 
+def test_hidden_files_and_folders_are_not_read(tmp_path: Path) -> None:
+    """Such as the trash of a photo manager, and the checkpoints of Jupyter."""
+    write_classes(tmp_path, *COLOURS, number=4)
+    for name in ('._1 ä.png', '.dtrash/x.png', 'deeper/.ipynb_checkpoints/x.png'):
+        path = tmp_path / 'wren' / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    found = [path for split in ('train', 'val') for path, _ in samples(tmp_path, split)]
+    assert len(found) == 12 and not any('/.' in path.removeprefix(str(tmp_path)) for path in found)
+
+
 def test_validation_images_are_a_tenth_of_each_class(tmp_path: Path) -> None:
     write_classes(tmp_path, *COLOURS)
     train, val = samples(tmp_path, 'train'), samples(tmp_path, 'val')

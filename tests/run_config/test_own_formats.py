@@ -209,6 +209,17 @@ def test_layouts(name: str, change: Callable, folders: dict[str, Path]) -> None:
             assert all((one[1] == other[1]).all() for one, other in zip(of_image, before[stem], strict=True))
 
 
+def test_copies_in_hidden_folders_are_not_read(folders: dict[str, Path]) -> None:
+    """As Jupyter makes them of the files that are edited in it."""
+    for folder in folders.values():
+        before = read(folder)
+        for path in [path for path in folder.rglob('*') if path.suffix in ('.json', '.txt', '.xml', '.jpg')]:
+            hidden = path.parent / '.ipynb_checkpoints'
+            hidden.mkdir(exist_ok=True)
+            shutil.copy(path, hidden / f'{path.stem}-checkpoint{path.suffix}')
+        assert read(folder).notes == before.notes
+
+
 def test_images_without_labels_have_no_objects(folders: dict[str, Path]) -> None:
     (folders['yolo'] / 'labels/train/part_003.txt').unlink()
     (folders['yolo'] / 'images/train/part_004.jpg').unlink()

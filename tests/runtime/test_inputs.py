@@ -14,7 +14,7 @@ from bioattn_mm.runtime.inputs import FRAME_RATE, Video, find_inputs
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with images in two folders and a video of 5 frames."""
     monkeypatch.chdir(tmp_path)
-    for name in ('b.png', 'a.JPG', 'notes.txt', 'inner/c.tif', 'scan'):
+    for name in 'b.png a.JPG notes.txt inner/c.tif scan .b.png .trash/d.png inner/.trash/d.png'.split():
         (tmp_path / 'images' / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / 'images' / name).touch()
     (tmp_path / 'none').mkdir()

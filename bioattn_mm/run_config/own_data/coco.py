@@ -10,6 +10,7 @@ from ...datasets.coco_file import CocoFile, ImageEntry, mask_of, read_coco_file
 from ...datasets.problem import Problem
 from ...errors import InputError
 from ...files import other_spelling
+from ...runtime.inputs import is_hidden
 from .arguments import DataArguments
 from .folders import SPLITS, VAL_SEED, OwnData, draw_val, notes_of_sources, sources_of, split_of, temporary_file
 from .sources import Content, Source
@@ -132,6 +133,7 @@ def _find_coco_files(source: Path, unused: list[str]) -> dict[str, Path]:
         return {'train': source}
     patterns = ('*.json', 'annotations/*.json', '*/*.json', '*/annotations/*.json')
     paths = dict.fromkeys(path for pattern in patterns for path in sorted(source.glob(pattern)))
+    paths = [path for path in paths if not is_hidden(path.relative_to(source))]  # as the checkpoints of Jupyter are
     links = [f'{path} is a link to {path.readlink()}, which is not there' for path in paths if _leads_nowhere(path)]
     paths = [path for path in paths if path.is_file() and not path.name.startswith(OTHER_COCO_FILES)]
     if len(paths) > MAX_JSON_FILES:

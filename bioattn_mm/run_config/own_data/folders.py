@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import InputError
-from ...runtime.inputs import ARRAY_SUFFIX, IMAGE_SUFFIXES
+from ...runtime.inputs import ARRAY_SUFFIX, IMAGE_SUFFIXES, is_hidden
 from .arguments import DataArguments
 
 # The words for each split in names of files and folders.
@@ -82,12 +82,9 @@ def draw_val(names: list[str], source: Path) -> set[str]:
 
 
 def files_below(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
-    """The files of some types below a folder, seen from there."""
-    names = sorted(
-        path.relative_to(folder).as_posix()
-        for path in folder.rglob('*')
-        if path.suffix.lower() in suffixes and not path.name.startswith('.')
-    )
+    """The files of some types below a folder, seen from there, without those that are hidden."""
+    paths = (path.relative_to(folder) for path in folder.rglob('*') if path.suffix.lower() in suffixes)
+    names = sorted(path.as_posix() for path in paths if not is_hidden(path))
     broken = next((name for name in names if '\n' in name), None)
     if broken is not None:
         raise InputError(f'the name of {folder / broken} has a line break: rename the file')

@@ -16,7 +16,7 @@ from ...datasets.coco_file import Annotation, Category, CocoFile, ImageEntry
 from ...datasets.parallel import run_all
 from ...datasets.problem import Problem
 from ...errors import InputError
-from ...runtime.inputs import IMAGE_SUFFIXES, images_below
+from ...runtime.inputs import IMAGE_SUFFIXES, images_below, is_hidden
 from .class_files import CLASSES_FILE, classes_and_colours
 from .folders import SPLITS
 from .sources import Content, Source, folder_of, image_entry, is_class_name
@@ -213,7 +213,12 @@ def _read(data: DataFile, places: list[Path], _: object = None) -> Content:
         )
     known = set(map(label_file, images))
     folders = {label_file(place / 'x').parent for place in places if place.is_dir()} - set(places)
-    alone = (path for folder in sorted(folders) for path in sorted(folder.rglob('*.txt')) if path not in known)
+    alone = (
+        path
+        for folder in sorted(folders)
+        for path in sorted(folder.rglob('*.txt'))
+        if path not in known and not is_hidden(path.relative_to(folder))
+    )
     content.left_out = [Problem('labels without image', str(path)) for path in alone if path.name != CLASSES_FILE]
     if len(images) > num_labelled:
         content.notes.append(f'{len(images) - num_labelled} of {len(images)} images have no labels, and no objects')
