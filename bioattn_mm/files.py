@@ -59,6 +59,18 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Context with a new folder to write into, which becomes `path` as in `atomic_path`.
+
+    What a killed run has left there is removed. So only one process may write `path`.
+    """
+    with atomic_path(path) as partial:
+        remove(partial)
+        partial.mkdir()
+        yield partial
+
+
+@contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Context with a binary file to write into, which becomes `path` as in `atomic_path`."""
     with atomic_path(path) as partial, partial.open('wb') as file:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bioattn_mm.errors import InputError
-from bioattn_mm.files import atomic_path, atomic_write, read_json
+from bioattn_mm.files import atomic_folder, atomic_path, atomic_write, partial_path, read_json
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -36,6 +36,14 @@ def test_a_folder(tmp_path: Path) -> None:
         (partial / 'half').write_bytes(b'x')
         raise RuntimeError
     assert content(tmp_path) == {'a/new': b'x'}
+
+
+def test_a_new_folder_holds_nothing_of_a_killed_run(tmp_path: Path) -> None:
+    partial_path(tmp_path / 'a').mkdir()
+    (partial_path(tmp_path / 'a') / 'half').write_bytes(b'x')
+    with atomic_folder(tmp_path / 'a') as partial:
+        (partial / 'whole').write_bytes(b'x')
+    assert content(tmp_path) == {'a/whole': b'x'}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.datasets.shards import ShardWriter, write_samples
 from bioattn_mm.errors import InputError
-from bioattn_mm.files import atomic_path, check_new
+from bioattn_mm.files import atomic_folder, check_new
 from bioattn_mm.run_config.config import load_config
 from bioattn_mm.run_config.pipelines import find_datasets
 from bioattn_mm.run_config.shards import annotation_files, bytes_of, check_scope, data_root_of
@@ -58,8 +58,7 @@ def main() -> None:
 
     out.parent.mkdir(parents=True, exist_ok=True)
     columns = (TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with atomic_path(out) as partial, Progress(*columns) as progress:
-        partial.mkdir()
+    with atomic_folder(out) as partial, Progress(*columns) as progress:
         writer = ShardWriter(partial, size)
         for split, datasets in configs.items():
             for dataset in map(build, datasets):

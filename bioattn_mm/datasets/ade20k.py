@@ -15,7 +15,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from ..errors import InputError
-from ..files import atomic_path, atomic_write
+from ..files import atomic_folder, atomic_write
 from .class_names import ADE20K_CLASSES, ADE20K_PANOPTIC_NAMES, ADE20K_STUFF
 from .panoptic import PanopticMap, box_of
 
@@ -82,8 +82,7 @@ def convert_split(root: Path, split: str, run_all: Callable) -> tuple[Path, Path
         segments = dict(image_id=entry['id'], file_name=name, segments_info=panoptic.segments())
         return entry, [dict(annotation, image_id=entry['id']) for annotation in annotations], segments
 
-    with atomic_path(folder) as partial:
-        partial.mkdir()
+    with atomic_folder(folder) as partial:
         entries, annotations, segments = zip(*run_all(convert, len(images)))
     numbered = [dict(each, id=number) for number, each in enumerate(chain.from_iterable(annotations), start=1)]
     _write(instance_file, dict(images=entries, annotations=numbered, categories=INSTANCE_CATEGORIES))
