@@ -172,7 +172,8 @@ def attack_batch(attack: Attack, model: nn.Module, data_batch: dict) -> list[Ten
         raise InputError('only classifiers of one class an image and segmentors, with labels, can be attacked')
     device = next(model.parameters()).device
     images = [image.to(device) for image in data_batch['inputs']]
-    seeds = [zlib.crc32(Path(sample.img_path).name.encode()) for sample in data_batch['data_samples']]
+    names = [Path(sample.img_path).name for sample in data_batch['data_samples']]
+    seeds = [zlib.crc32(name.encode('utf-8', 'surrogateescape')) for name in names]
 
     def objective(attacked: list[Tensor]) -> tuple[Tensor, Tensor]:
         data = model.data_preprocessor(dict(data_batch, inputs=attacked), training=False)

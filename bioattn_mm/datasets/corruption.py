@@ -60,7 +60,7 @@ class Corrupt(BaseTransform):
                 f'corruptions need images of at least {MIN_SIZE} pixels a side: {path} is {image.shape[1]} x '
                 f'{image.shape[0]}'
             )
-        seed = zlib.crc32(f'{path.name} {self.corruption}'.encode())
+        seed = zlib.crc32(f'{path.name} {self.corruption}'.encode('utf-8', 'surrogateescape'))
         options = dict(seed=seed) if self.corruption in SEEDED else {}
         with numpy_seed(seed):
             # imagecorruptions takes and returns RGB.

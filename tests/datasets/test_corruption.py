@@ -49,6 +49,10 @@ def test_the_package_gets_red_first() -> None:
     assert (corrupt(sample_image(), 3, 'jpeg_compression') != wanted).any()
 
 
+def test_a_name_in_another_encoding() -> None:
+    assert corrupted('fog', path='a/\udcfc.jpg').shape == (37, 83, 3)
+
+
 def test_refuses() -> None:
     with pytest.raises(InputError, match="corruption must be one of gaussian_noise, .*, got 'rain'"):
         Corrupt('rain', 1)
