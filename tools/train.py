@@ -76,8 +76,8 @@ def add_run(parser: ToolParser) -> None:
     start.add_argument(
         '--from-scratch',
         action='store_true',
-        help="start from random weights in place of the config's, with one learning rate for all parameters: 1e-3, "
-        'of models with queries 2e-4, of classifiers 4e-4',
+        help="start from random weights in place of the config's, with one learning rate for all parameters: 2e-4 of "
+        'models with queries, 4e-4 of classifiers, of others from 1e-3 for 200 steps to 1e-4 for 20,000 and more',
     )
     start.add_argument(
         '--load-from',

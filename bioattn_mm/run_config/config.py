@@ -18,8 +18,8 @@ from .mini import MINI_FOLDERS, MINI_ROOT, ensure_mini_data, make_mini
 from .options import check_name, check_options
 from .own_data import DataArguments, use_own_data
 from .pipelines import find_datasets
-from .schedule import set_epochs
-from .scratch import start_from_scratch
+from .schedule import num_steps, set_epochs
+from .scratch import set_scratch_rate, start_from_scratch
 from .shards import use_shards
 
 HOW_TO_GET = dict(
@@ -55,6 +55,7 @@ HOW_TO_GET = dict(
 )
 
 
+LEARNING_RATE = 'optim_wrapper.optimizer.lr'
 # What is not of the schedule, and may have been changed after the options were merged.
 NOT_OF_SCHEDULE = ('model.', 'train_dataloader.dataset')
 # What the parts of a config are that this package looks into, where there are any.
@@ -98,7 +99,8 @@ def load_config(
         data: Own data in place of the config's (see `use_own_data`).
         mini: Make the miniature run of it; without `data`, draw the miniature datasets if data are needed and they
             are not there yet.
-        from_scratch: Train from random weights (see `start_from_scratch`), as a miniature run always does.
+        from_scratch: Train from random weights (see `start_from_scratch`), as a miniature run always does. The rate
+            goes by the length of the training (see `set_scratch_rate`).
         balance: Let rare classes count more in the training (see `balance_classes`).
         epochs: Length of the training, see `set_epochs`. What `cfg_options` says of the schedule stays.
         cfg_options: Values by dotted key, see `merge_options`.
@@ -147,6 +149,7 @@ def load_config(
     prepare_process(config, launcher)
     if balance:
         balance_classes(config)
+    num_processes = rank_and_size(launcher)[1]
     if epochs:
         entry = next((key for key in cfg_options or () if key.startswith('param_scheduler.')), None)
         if entry is not None:
@@ -154,12 +157,14 @@ def load_config(
                 f'--epochs changes all schedulers, so that --cfg-options {entry} would be in other units: leave one '
                 'of them out'
             )
-        set_epochs(config, epochs, rank_and_size(launcher)[1])
+        set_epochs(config, epochs, num_processes)
         # What they say of the schedule stays; the losses may have weights now, the training data a wrapper.
         of_schedule = {
             key: value for key, value in (cfg_options or {}).items() if not key.startswith(NOT_OF_SCHEDULE)
         }
         merge_options(config, of_schedule)
+    if (mini or from_scratch) and 'train_dataloader' in dataloaders and LEARNING_RATE not in (cfg_options or {}):
+        set_scratch_rate(config, num_steps(config, num_processes))
     return config
 
 

@@ -67,8 +67,8 @@ def make_mini(config: Config, mini_root: str | None = MINI_ROOT) -> Config:
     """Return a miniature of a training config; the model keeps its architecture and its classes.
 
     Data: the generated miniature of its dataset; image, crop and window sizes a quarter. Schedule: 200 iterations of
-    2 images (classifiers: 16), warm-up and linear decay (DINO: in the last 60), one rate for all parameters (1e-3;
-    with queries 2e-4, classifiers 4e-4), one validation half-way and one at the end, averages of the weights over
+    2 images (classifiers: 16), warm-up and linear decay (DINO: in the last 60), one rate for all parameters (see
+    `start_from_scratch`), one validation half-way and one at the end, averages of the weights over
     about 10 iterations, fixed seed. Model: random weights instead of a checkpoint, BN instead of SyncBN, no
     stochastic depth, at most 64 queries, sampled regions and predictions of an image (DINO: 300 queries).
     Classifiers: crops and flips, but no stronger augmentation.

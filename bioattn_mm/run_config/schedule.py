@@ -35,10 +35,7 @@ def set_epochs(config: Config, epochs: int, num_processes: int = 1) -> None:
     Raises:
         InputError: The training data are empty, or the config has schedulers for several optimizers.
     """
-    num_images = _num_images(config)
-    if not num_images:
-        raise InputError('no training image is left after the filter of the config (filter_cfg of the dataset)')
-    iterations = math.ceil(num_images / (config.train_dataloader.batch_size * num_processes))
+    iterations = _steps_of_epoch(config, num_processes)
     total = epochs * iterations
     schedulers = config.get('param_scheduler') or []
     schedulers = schedulers if isinstance(schedulers, list) else [schedulers]
@@ -59,14 +56,23 @@ def set_epochs(config: Config, epochs: int, num_processes: int = 1) -> None:
     config.param_scheduler = _stretched(schedulers, old, total, counts_epochs)
 
 
-def _num_images(config: Config) -> int:
-    """Number of images in an epoch of training, after the filters of the dataset."""
+def num_steps(config: Config, num_processes: int = 1) -> int:
+    """Number of iterations of a config's training, whose data must exist if it counts epochs."""
+    epochs = config.train_cfg.get('max_epochs')
+    return config.train_cfg.max_iters if epochs is None else epochs * _steps_of_epoch(config, num_processes)
+
+
+def _steps_of_epoch(config: Config, num_processes: int) -> int:
+    """Number of iterations of an epoch, with the images that the filters of the dataset leave."""
     dataset = copy.deepcopy(config.train_dataloader.dataset)
     for leaf in leaf_dataset_configs(dataset):
         leaf.pipeline = []
     init_default_scope(config.default_scope)
     with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints
-        return len(DATASETS.build(dataset))
+        num_images = len(DATASETS.build(dataset))
+    if not num_images:
+        raise InputError('no training image is left after the filter of the config (filter_cfg of the dataset)')
+    return math.ceil(num_images / (config.train_dataloader.batch_size * num_processes))
 
 
 def _stretched(schedulers: list[dict], old: int, total: int, counts_epochs: bool) -> list[dict]:

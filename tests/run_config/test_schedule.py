@@ -8,7 +8,7 @@ from mmengine.config import Config
 from bioattn_mm.errors import InputError
 from bioattn_mm.run_config.config import load_config
 from bioattn_mm.run_config.own_data import DataArguments
-from bioattn_mm.run_config.schedule import set_epochs
+from bioattn_mm.run_config.schedule import num_steps, set_epochs
 
 from ..own_folders import write_coco_folder, write_mask_folder
 
@@ -99,3 +99,33 @@ def test_schedulers_of_other_kinds(folders: dict) -> None:
         dict(type='CosineAnnealingLR', by_epoch=False, begin=18, T_max=18, end=36),
         dict(type='StepLR', by_epoch=False, step_size=9),
     ]
+
+
+@pytest.mark.parametrize(
+    ('name', 'epochs', 'steps', 'rate'),
+    [
+        ('upernet_micro_ade20k', 20, 360, 7.5e-4),  # 1e-3 * sqrt(200 / 360)
+        ('upernet_micro_ade20k', 2, 36, 1e-3),
+        ('upernet_micro_ade20k', 5000, 90000, 1e-4),
+        ('mask_rcnn_micro_coco', 40, 720, 5.3e-4),
+        ('mask2former_micro_ade20k', 100, 1800, 2e-4),
+    ],
+)
+def test_rates_from_random_weights(folders: dict, name: str, epochs: int, steps: int, rate: float) -> None:
+    """The longer a training, the lower its rate."""
+    trained = dict(mini=True, epochs=epochs, dataloaders=('train_dataloader',))
+    config = read(name, folders, **trained)
+    assert num_steps(config) == config.param_scheduler[-1].end == steps
+    assert config.optim_wrapper.optimizer.lr == rate
+    options = {'optim_wrapper.optimizer.lr': 0.5}
+    assert read(name, folders, cfg_options=options, **trained).optim_wrapper.optimizer.lr == 0.5
+
+
+def test_steps_of_epochs(folders: dict) -> None:
+    """Of a config's own schedule, which counts epochs of 18 steps."""
+    options = {'train_cfg.max_epochs': 50, 'train_dataloader.batch_size': 2}
+    trained = dict(from_scratch=True, dataloaders=('train_dataloader',))
+    config = read('mask_rcnn_micro_coco', folders, cfg_options=options, **trained)
+    assert num_steps(config) == 900
+    assert num_steps(config, num_processes=4) == 250
+    assert config.optim_wrapper.optimizer.lr == 4.7e-4
