@@ -46,9 +46,8 @@ def set_scratch_rate(config: Config, num_steps: int) -> None:
     """Set the learning rate of a training from random weights by its length, of detectors and segmentors.
 
     It falls with the square root of the number of steps, as the best step size of stochastic gradient descent does:
-    1e-3 for 200 steps, 3e-4 for 2,200, 1e-4 for 20,000 and more. UperNet with Swin-T on CamVid came after 12 epochs
-    at 1e-3 hardly further than after 6 at 3e-4 (docs/results.md). Models with queries and classifiers keep their
-    rates.
+    1e-3 for 200 steps, 3e-4 for 2,200, 1e-4 for 20,000 and more. docs/results.md has both of the first two for 2,208
+    steps, and 1e-3 for 11,040. Models with queries and classifiers keep their rates.
 
     Args:
         config: Changed in place, after `start_from_scratch`.
