@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .arguments import check_fits
+from .arguments import check_fits, without_autocast
 from .backends import choose_backend
 from .registration import differentiable
 
@@ -43,8 +43,7 @@ def gated_convolution(
     if choose_backend(x.device, backend, None if on_cpu else _unsupported_on_cuda(x)) != 'reference':
         return differentiable('gated_convolution', x, x_bias, weight, bias)
     x = x if x_bias is None else x + x_bias.to(x.dtype)
-    # There is no autocast for tensors without data, on the device meta.
-    with torch.autocast('cpu' if x.is_meta else x.device.type, enabled=False):
+    with without_autocast(x):
         return gated_convolution_reference(x, weight.to(x.dtype), bias.to(x.dtype))
 
 

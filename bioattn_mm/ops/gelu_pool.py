@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .add_norm import has_add_norm, why_not_norm
-from .arguments import check_fits
+from .arguments import check_fits, without_autocast
 from .backends import choose_backend
 from .portable import is_exported, size_of_cells
 from .registration import differentiable
@@ -82,8 +82,7 @@ def gelu_pool_norm(
         backend = 'reference'
     if choose_backend(x.device, backend, _unsupported(x, grid)) != 'reference':
         return differentiable('gelu_pool_norm', x, x_bias, weight, bias, *grid, eps)[0]
-    # There is no autocast for tensors without data, on the device meta.
-    with torch.autocast('cpu' if x.is_meta else x.device.type, enabled=False):
+    with without_autocast(x):
         return F.layer_norm(gelu_pool(x + x_bias, grid, 'reference'), weight.shape, weight, bias, eps)
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .arguments import autocast_dtype, check_dtype, check_fits
+from .arguments import autocast_dtype, check_dtype, check_fits, without_autocast
 from .backends import choose_backend
 from .chunked_attention import attend_with_bias
 from .chunks import chunk_numel
@@ -120,7 +120,7 @@ def log_phi(
         columns: Columns of the queries, the same.
     """
     height, width = scale.shape[1:]
-    with torch.autocast(plane.device.type, enabled=False):
+    with without_autocast(plane):
         # The window of a query in row i starts at row H - 1 - i: windows are in the reverse order of queries.
         top, left = height - rows.stop, width - columns.stop
         bottom, right = height - rows.start, width - columns.start

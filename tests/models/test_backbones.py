@@ -33,6 +33,19 @@ def test_any_input_size(name: str, size: tuple[int, int]) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() and p.ndim for p in backbone.parameters())
 
 
+@every_variant
+def test_device_meta(name: str) -> None:
+    """Without data there are shapes, as for a count of operations."""
+    case = VARIANTS[name]
+    with torch.device('meta'):
+        backbone, images = build(name), torch.zeros(2, 3, 64, 96)
+    outputs = backbone(images)
+    for output, channels, stride in zip(outputs, case.out_channels, case.strides, strict=True):
+        assert output.is_meta and output.shape == (2, channels, -(-64 // stride), -(-96 // stride))
+    sum(output.sum() for output in outputs).backward()
+    assert all(p.grad is not None and p.grad.is_meta for p in backbone.parameters())
+
+
 @plain_variant
 def test_second_derivatives_of_formulas(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the norm of a gradient, as in a gradient penalty."""

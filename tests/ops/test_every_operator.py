@@ -122,6 +122,17 @@ def test_empty(name: str, backend: str) -> None:
                 assert [t.shape for t in gradients] == [t.shape for t in OPERATORS[name].leaves(inputs)], key
 
 
+@pytest.mark.parametrize('name', OPERATORS)
+def test_device_meta(name: str) -> None:
+    inputs = inputs_of(name, {})
+    without_data = with_gradients(name, [tensor.to('meta') for tensor in inputs])
+    got, want = (
+        [result.shape for result in values_and_gradients(name, tensors, 'reference')]
+        for tensors in (without_data, inputs)
+    )
+    assert got == want
+
+
 @pytest.mark.parametrize(('name', 'dtype'), OF_AUTOCAST, ids=str)
 def test_autocast(name: str, dtype: torch.dtype, backend: str) -> None:
     run = partial(OPERATORS[name].run, backend=backend)
