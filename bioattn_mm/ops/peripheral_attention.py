@@ -12,7 +12,8 @@ from .arguments import autocast_dtype, check_dtype, check_fits, without_autocast
 from .backends import choose_backend
 from .chunked_attention import attend_with_bias
 from .chunks import chunk_numel
-from .portable import is_exported
+from .portable import is_exported, is_transformed
+from .registration import differentiable
 
 # The formula in PyTorch works on chunks of queries whose largest tensor has as many elements and fits into the cache.
 CHUNK_NUMEL = 2**20
@@ -93,11 +94,11 @@ def peripheral_attention(
     )
     _check(inputs)
     if choose_backend(query.device, backend) == 'cpu':
-        return torch.ops.bioattn_mm.peripheral_attention(*inputs, eps)[0]
-    dtype = autocast_dtype(query)
-    if is_exported():
-        return attend(*inputs[:3], log_phi_of_grid(*inputs[3:], eps))
-    return _AttentionInChunks.apply(eps, *(tensor.to(dtype) for tensor in inputs[:3]), *inputs[3:])
+        return differentiable('peripheral_attention', *inputs, eps)[0]
+    tokens = [tensor.to(autocast_dtype(tensor)) for tensor in inputs[:3]]
+    if is_exported() or is_transformed():
+        return attend(*tokens, log_phi_of_grid(*inputs[3:], eps))
+    return _AttentionInChunks.apply(eps, *tokens, *inputs[3:])
 
 
 def log_phi(
