@@ -149,18 +149,19 @@ def log_phi_of_grid(
 ) -> Tensor:
     """`log_phi` of all queries, without strided views, which ONNX has not; arguments as there."""
     height, width = scale.shape[1:]
-    for axis, length in ((1, height), (2, width)):
-        place = torch.arange(length, device=plane.device)
-        # The window of the last query starts at 0.
-        window = torch.arange(length + 2, device=plane.device) + (length - 1 - place)[:, None]
-        plane = plane.index_select(axis, window.flatten())
-    plane = plane.unflatten(2, (width, width + 2)).unflatten(1, (height, height + 2))
-    windows = plane.permute(1, 3, 0, 2, 4).flatten(0, 1)  # (queries, channels, H + 2, W + 2)
-    scale, shift = (t.flatten(1).flip(1).T[:, :, None, None] for t in (scale, shift))
-    x = F.conv2d(F.relu(windows * scale + shift), conv_weight, conv_bias)
-    x = torch.group_norm(x, conv_weight.shape[0], norm_weight, norm_bias, eps)
-    # Equal to logsigmoid(x), which ONNX would compute as log(sigmoid(x)): -inf for very negative x.
-    return -F.softplus(-x).flatten(2).transpose(0, 1)
+    with without_autocast(plane):
+        for axis, length in ((1, height), (2, width)):
+            place = torch.arange(length, device=plane.device)
+            # The window of the last query starts at 0.
+            window = torch.arange(length + 2, device=plane.device) + (length - 1 - place)[:, None]
+            plane = plane.index_select(axis, window.flatten())
+        plane = plane.unflatten(2, (width, width + 2)).unflatten(1, (height, height + 2))
+        windows = plane.permute(1, 3, 0, 2, 4).flatten(0, 1)  # (queries, channels, H + 2, W + 2)
+        scale, shift = (t.flatten(1).flip(1).T[:, :, None, None] for t in (scale, shift))
+        x = F.conv2d(F.relu(windows * scale + shift), conv_weight, conv_bias)
+        x = torch.group_norm(x, conv_weight.shape[0], norm_weight, norm_bias, eps)
+        # Equal to logsigmoid(x), which ONNX would compute as log(sigmoid(x)): -inf for very negative x.
+        return -F.softplus(-x).flatten(2).transpose(0, 1)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
