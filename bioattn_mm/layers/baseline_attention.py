@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..ops.arguments import without_autocast
 from ..registry import MODELS
 from .arguments import full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps
@@ -88,7 +89,7 @@ class PerformerAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
         qkv = self.qkv(x)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             query, key, value = split_heads(full_precision(qkv), 3, self.num_heads)
             query, key = self.features(query), self.features(key)
             weighted = query @ (key.transpose(-2, -1) @ value)
@@ -98,7 +99,7 @@ class PerformerAttention(nn.Module):
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
         """The map 'attention' of some queries, whose weights `forward` never has (see `layers.attention_maps`)."""
         qkv = self.qkv(x)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             query, key, _ = split_heads(full_precision(qkv), 3, self.num_heads)
             weights = self.features(query[:, :, queries]) @ self.features(key).transpose(-2, -1)
             weights = weights / weights.sum(-1, keepdim=True)
@@ -123,7 +124,7 @@ class GlobalFilter(FourierKernels):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             tokens = full_precision(x).permute(0, 3, 1, 2)
             output = circular_convolution(tokens, self._spectrum(self.kernel, tuple(x.shape[1:3]), tokens.dtype))
         return output.permute(0, 2, 3, 1).to(x.dtype)

@@ -2,13 +2,13 @@
 
 from functools import partial
 
-import torch
 from timm.layers import RelPosMlp
 from timm.layers.pos_embed_rel import gen_relative_log_coords
 from timm.models.vision_transformer_relpos import RelPosAttention
 from torch import Tensor
 
 from ..ops import relative_bias_attention
+from ..ops.arguments import without_autocast
 from ..ops.relative_bias import bias_of_pairs, bias_of_queries
 from .attention_maps import AttentionMap, AttentionMaps, maps_of_product
 from .gaussian_bias import GaussianBias
@@ -44,7 +44,7 @@ class GaussianRelPosMlp(RelPosMlp):
     def learned_table(self, grid: tuple[int, int]) -> Tensor:
         """timm's bias of all offsets on a grid (height, width): (heads, 2 H - 1, 2 W - 1)."""
         weight = self.mlp.fc1.weight
-        with torch.autocast(weight.device.type, enabled=False):
+        with without_autocast(weight):
             coordinates = gen_relative_log_coords(grid, mode=self.mode, device=weight.device, dtype=weight.dtype)
             return self.mlp(coordinates).permute(2, 0, 1)
 

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..ops.arguments import without_autocast
 from ..registry import MODELS
 from .arguments import head_dims_of, weight_and_bias
 from .attention_maps import AttentionMap, AttentionMaps
@@ -81,7 +82,7 @@ class GPSA(nn.Module):
             axis: query (i, j) attends to key (u, v) with `rows[:, i, u] * columns[:, j, v]`.
         """
         weight, bias = weight_and_bias(self.pos_proj)
-        with torch.autocast(weight.device.type, enabled=False):
+        with without_autocast(weight):
             horizontal, vertical, square = weight[:, :, None, None].unbind(1)
 
             def axis_logits(length: int, slope: Tensor) -> Tensor:

@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from ..ops.portable import is_transformed
+
 
 class LayerNorm(nn.LayerNorm):
     """LayerNorm that takes and gives bfloat16 under autocast on a GPU, as PyTorch's does on the CPU.
@@ -64,7 +66,7 @@ def copied_weights(module: nn.Module) -> AbstractContextManager[None]:
     Args:
         module: The module whose layers, and those of its parts, have them.
     """
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+    if torch.compiler.is_compiling() or is_transformed() or not torch.is_grad_enabled():
         return nullcontext()
     # There is no autocast for tensors without data, on the device meta. A replica of DataParallel has no parameters.
     device = next((parameter.device.type for parameter in module.parameters()), 'meta')

@@ -8,7 +8,7 @@ import torch.fx
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from ..ops.portable import is_traced
+from ..ops.portable import is_traced, is_transformed
 from .grid import Grid
 
 
@@ -18,7 +18,7 @@ def as_map(tokens: Tensor, grid: Grid) -> Tensor:
     if tokens.dim() == 3:
         tokens = tokens[:, tokens.shape[1] - grid[0] * grid[1] :].unflatten(1, grid)
     x = tokens.permute(0, 3, 1, 2)
-    if x.requires_grad and x.device.type == 'cpu' and not is_traced():
+    if x.requires_grad and x.device.type == 'cpu' and not (is_traced() or is_transformed()):
         return _ChannelsFirst.apply(x)
     return x.contiguous()
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from ..ops import log_cpb_table
+from ..ops.arguments import without_autocast
 from ..ops.constants import cached_constant
 from ..ops.portable import cells_of_axis, is_same_grid, is_symbol, size_of_cells
 from ..registry import MODELS
@@ -116,7 +117,7 @@ class PositionBias(nn.Module):
         has_offset = has_offset.to(bias.dtype)
 
         def bias_of_rows(rows: slice) -> Tensor:
-            with torch.autocast(bias.device.type, enabled=False):
+            with without_autocast(bias):
                 weights = torch.einsum('ia,ub,abr->iur', queries[rows], keys, has_offset)
                 pairs = (weights.flatten(0, 1) @ bias).unflatten(2, weights.shape[:2])  # (heads, W, rows, H, W)
                 return pairs.transpose(1, 2).flatten(3).flatten(1, 2)
@@ -174,7 +175,7 @@ class LogCPB(PositionBias):
     def table_of(self, layers: Sequence[Tensor], grid: Grid, pooled_grid: Grid) -> Tensor:
         """The table of the MLP that has these `layers`; of several whose layers are stacked, (MLPs, heads, R, C)."""
         fc1_weight = layers[0]
-        with torch.autocast(fc1_weight.device.type, enabled=False):
+        with without_autocast(fc1_weight):
             vertical, horizontal = (
                 _coordinates(self.spaced, *lengths, fc1_weight.dtype, fc1_weight.device)
                 for lengths in zip(grid, pooled_grid, self.pretrain_grid)

@@ -66,12 +66,10 @@ class _Catch(TorchFunctionMode):
 
     Args:
         found: Takes the weights, (B, heads, N, N).
-        rolled: Takes what `torch.roll` is called with: the map, and the shifts.
+        rolled: Takes what `torch.roll` is called with.
     """
 
-    def __init__(
-        self, found: Callable[[Tensor], None], rolled: Callable[[Tensor, tuple[int, ...]], None] | None = None
-    ) -> None:
+    def __init__(self, found: Callable[[Tensor], None], rolled: Callable[..., None] | None = None) -> None:
         super().__init__()
         self.found, self.rolled = found, rolled
 
@@ -87,7 +85,7 @@ class _Catch(TorchFunctionMode):
         if function in SOFTMAX and result.dim() == 4 and result.shape[-1] == result.shape[-2]:
             self.found(result)
         if function is torch.roll and self.rolled:
-            self.rolled(args[0], kwargs['shifts'] if 'shifts' in kwargs else args[1])
+            self.rolled(*args, **kwargs)
         return result
 
 
@@ -152,10 +150,11 @@ class _Run:
         self.softmaxes.append((calls, weights.shape, self.shift))
         self.shift = None
 
-    def rolled(self, tokens: Tensor, shifts: tuple[int, ...]) -> None:
+    def rolled(self, input: Tensor, shifts: int | tuple[int, ...], dims: int | tuple[int, ...] = ()) -> None:
         # Swin rolls the map up and to the left before the attention, and back after it.
-        is_before = tokens.dim() == 4 and len(shifts) == 2 and max(shifts) <= 0
-        self.shift = (tuple(-shift for shift in shifts), tuple(tokens.shape[1:3])) if is_before else None
+        shifts = (shifts,) if isinstance(shifts, int) else shifts
+        is_before = input.dim() == 4 and len(shifts) == 2 and max(shifts) <= 0
+        self.shift = (tuple(-shift for shift in shifts), tuple(input.shape[1:3])) if is_before else None
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops import peripheral_attention
+from ..ops.arguments import without_autocast
 from ..ops.backends import choose_backend
 from ..ops.peripheral_attention import attend, log_phi, query_chunks, without_maximum
 from ..ops.portable import hypot, is_exported
@@ -49,7 +50,7 @@ class DistanceEmbedding(nn.Module):
         Keys lie up to 2 tokens outside the grid, so the offsets along an axis of length L are -(L + 1) to L + 1.
         """
         weight, bias = weight_and_bias(self.proj)
-        with torch.autocast(weight.device.type, enabled=False):
+        with without_autocast(weight):
             reach = (length - 1 + KEY_MARGIN for length in grid)
             rows, columns = (torch.arange(-r, r + 1, device=weight.device, dtype=weight.dtype) for r in reach)
             distance = GRID_STEP * hypot(rows[:, None], columns)
@@ -114,7 +115,7 @@ class PeripheralPosition(nn.Module):
             i, j]`.
         """
         weight, bias = weight_and_bias(self.conv1)
-        with torch.autocast(distances.device.type, enabled=False):
+        with without_autocast(distances):
             plane = F.conv2d(distances, weight, bias)
             window = tuple(length // 2 + 2 for length in plane.shape[1:])
             return plane, *norm_of_windows(plane, window, self.norm1)

@@ -9,6 +9,7 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..ops.arguments import without_autocast
 from ..ops.chunked_attention import attention_in_chunks
 from ..ops.peripheral_attention import without_maximum
 from ..registry import MODELS
@@ -116,7 +117,7 @@ class VectorDistance(nn.Module):
         """The vectors of the places of a grid (height, width), float32 or float64."""
         vectors = full_precision(self.vectors)
         if tuple(grid) != self.grid:
-            with torch.autocast(vectors.device.type, enabled=False):
+            with without_autocast(vectors):
                 vectors = resize_bicubic(vectors, _with_margin(grid))
         vectors = vectors.permute(2, 0, 1).contiguous()
         return LearnedVectors(vectors, vectors[:, KEY_MARGIN:-KEY_MARGIN, KEY_MARGIN:-KEY_MARGIN])
@@ -195,7 +196,7 @@ class VariedPosition(nn.Module):
     def log_phi(self, hidden: tuple[Tensor, ...], rows: slice, columns: slice) -> Tensor:
         """As `PeripheralPosition.log_phi`."""
         x = self._distances(hidden, rows, columns)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             for conv, norm in zip(self.convs, self.norms):
                 x = x if conv is self.convs[0] else x.relu()
                 # torch.group_norm, because F.group_norm raises an error for a single token.

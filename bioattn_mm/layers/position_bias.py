@@ -5,6 +5,7 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from ..ops import log_cpb_table
+from ..ops.arguments import without_autocast
 from ..registry import MODELS
 from .arguments import full_precision, weight_and_bias
 from .grid import Grid
@@ -35,7 +36,7 @@ class LogCPBOfBothPaths(LogCPB):
 
     def of_window(self, window_size: int) -> Tensor:
         """Bias of the tokens of a window, in row-major order: (heads, k * k)."""
-        with torch.autocast(self.fc1.weight.device.type, enabled=False):
+        with without_autocast(self.fc1.weight):
             weight, bias = weight_and_bias(self.fc1)
             offsets = window_size // 2 - torch.arange(window_size, dtype=torch.float64)  # query - key
             vertical, horizontal = (

@@ -8,8 +8,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from ..ops.constants import is_captured
-from ..ops.portable import is_traced
+from ..ops.constants import can_be_kept, is_captured
 
 Value = TypeVar('Value')
 
@@ -17,9 +16,9 @@ Value = TypeVar('Value')
 class SizeCache:
     """Least-recently-used cache of results that depend on a module's parameters and an input size only.
 
-    It is used in eval mode with autograd off, outside of compilation, of tracing and of CUDA graphs, which would go
-    on with the results of parameters that have changed since; otherwise every result is computed. It is
-    emptied when a parameter of the module changes (in place, by assignment, by a move to another device or dtype),
+    It is used in eval mode with autograd off, where tensors can be kept (`can_be_kept`), and outside of CUDA graphs,
+    which would go on with the results of parameters that have changed since; otherwise every result is computed. It
+    is emptied when a parameter of the module changes (in place, by assignment, by a move to another device or dtype),
     and by `clear`. The module calls `clear` in `train()`: changes through `parameter.data` cannot be detected.
     Several threads may use it. Nothing is kept for parameters whose changes cannot be seen: see `_state`.
 
@@ -40,8 +39,7 @@ class SizeCache:
         """Whether results for `module` are cached in its present mode."""
         if module.training or torch.is_grad_enabled():
             return False
-        # The compiler cannot follow the questions after the first.
-        return not (is_traced() or is_captured())
+        return can_be_kept() and not is_captured()
 
     def get(
         self, module: nn.Module, size: Hashable, compute: Callable[[], Value], shared: nn.Module | None = None

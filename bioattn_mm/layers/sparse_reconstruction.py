@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..ops.arguments import without_autocast
 from ..ops.portable import hypot, is_same_grid
 from ..registry import MODELS
 from .arguments import full_precision, head_dims_of
@@ -131,7 +132,7 @@ class SparseReconstructionAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) to (B, H, W, C)."""
         query, value = split_heads(self.qkv(x), 2, self.num_heads)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             dictionary = self.dictionary(full_precision(query), tuple(x.shape[1:3]))
             output = dictionary @ _last(self.states(dictionary, full_precision(value)))
         return self.proj(merge_heads(output, x.shape).to(value.dtype))
@@ -186,7 +187,7 @@ class SparseReconstructionAttention(nn.Module):
             float32 or float64; the reconstruction after step i is `dictionary @ states[i]`.
         """
         query, value = split_heads(self.qkv(x), 2, self.num_heads)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             dictionary = self.dictionary(full_precision(query), tuple(x.shape[1:3]))
             return dictionary, torch.stack(list(self.states(dictionary, full_precision(value))))
 
@@ -221,7 +222,7 @@ class SparseReconstructionAttention(nn.Module):
         with torch.no_grad():
             query, value = split_heads(self.qkv(x), 2, self.num_heads)
             query, value = full_precision(query), full_precision(value)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             dictionary = self.dictionary(query, grid).detach()
 
             def reconstruct(value: Tensor) -> Iterator[Tensor]:
@@ -335,7 +336,7 @@ class ConvolutionalSparseReconstruction(FourierKernels):
         """(B, H, W, C) to (B, H, W, C)."""
         value = self.v(x).permute(0, 3, 1, 2)
         grid = tuple(x.shape[1:3])
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             spectrum = self.dictionary(grid, full_precision(value).dtype)
             output = _decode(_last(self.states(spectrum, full_precision(value))), spectrum)
             if self.mix_kernel is not None:
@@ -390,7 +391,7 @@ class ConvolutionalSparseReconstruction(FourierKernels):
             float32 or float64.
         """
         value = self.v(x).permute(0, 3, 1, 2)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             value = full_precision(value)
             spectrum = self.dictionary(tuple(x.shape[1:3]), value.dtype)
             states = list(self.states(spectrum, value))
@@ -416,7 +417,7 @@ class ConvolutionalSparseReconstruction(FourierKernels):
         grid = tuple(x.shape[1:3])
         with torch.no_grad():
             value = full_precision(self.v(x).permute(0, 3, 1, 2))
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             spectrum = self.dictionary(grid, value.dtype).detach()
 
             def reconstruct(value: Tensor) -> Iterator[Tensor]:

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .arguments import check_fits
+from .arguments import check_dtype, check_fits, without_autocast
 from .backends import available_backends, choose_backend
 from .registration import differentiable
 from .whole_layers import launches_take_time
@@ -47,6 +47,7 @@ def add_norm(
     """
     if x.dim() != 4:
         raise ValueError(f'x must be (B, H, W, C), got shape {tuple(x.shape)}')
+    check_dtype('x', x)
     check_fits('branch', branch, tuple(x.shape), 'x', x, x.dtype)
     for name, parameter in dict(weight=weight, bias=bias, branch_bias=branch_bias).items():
         if parameter is not None:
@@ -61,8 +62,7 @@ def add_norm(
     branch = branch if branch_bias is None else branch + branch_bias
     branch = branch if factor is None else branch * factor.to(x.dtype)[:, None, None, None]
     total = x + branch
-    # There is no autocast for tensors without data, on the device meta.
-    with torch.autocast('cpu' if x.is_meta else x.device.type, enabled=False):
+    with without_autocast(x):
         return total, F.layer_norm(total, weight.shape, weight, bias, eps)
 
 

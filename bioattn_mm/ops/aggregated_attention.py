@@ -12,7 +12,7 @@ from .arguments import (
 )
 from .backends import choose_backend
 from .reference import aggregated_attention_reference
-from .registration import needs_backward
+from .registration import differentiable, needs_backward
 
 
 def aggregated_attention(
@@ -74,7 +74,7 @@ def aggregated_attention(
     unsupported = why_not_on_cuda(query, autocast_dtype(query), window_bias.shape[1])
     if choose_backend(query.device, backend, unsupported) == 'reference':
         return aggregated_attention_reference(*inputs)
-    return torch.ops.bioattn_mm.aggregated_attention(*inputs, needs_backward(*inputs))[0]
+    return differentiable('aggregated_attention', *inputs, needs_backward(*inputs))[0]
 
 
 def why_not_on_cuda(query: Tensor, dtype: torch.dtype, offsets: int) -> str | None:

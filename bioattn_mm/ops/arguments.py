@@ -27,9 +27,13 @@ class AggregatedAttentionInputs(NamedTuple):
 def autocast_dtype(tensor: Tensor) -> torch.dtype:
     """The dtype that an operator computes with: the tensor's, or autocast's unless it is float64 or an integer."""
     device = tensor.device.type
-    if tensor.is_floating_point() and tensor.dtype != torch.float64 and torch.is_autocast_enabled(device):
-        return torch.get_autocast_dtype(device)
-    return tensor.dtype
+    takes_part = tensor.is_floating_point() and tensor.dtype != torch.float64 and not tensor.is_meta
+    return torch.get_autocast_dtype(device) if takes_part and torch.is_autocast_enabled(device) else tensor.dtype
+
+
+def without_autocast(tensor: Tensor) -> torch.autocast:
+    """Context without autocast on a tensor's device; the device meta, whose tensors have no data, has no autocast."""
+    return torch.autocast('cpu' if tensor.is_meta else tensor.device.type, enabled=False)
 
 
 def check_tokens(name: str, tokens: Tensor) -> None:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from .portable import is_exported
+from .portable import is_exported, is_transformed
 
 # Attention weights of a chunk, at most, unless one row of queries has more: they stay in the cache.
 MAX_WEIGHTS_PER_CHUNK = 2**20
@@ -65,10 +65,12 @@ def attention_in_chunks(
     rows_per_chunk = height
     if query.device.type == 'cpu':
         rows_per_chunk = max(1, MAX_WEIGHTS_PER_CHUNK // max(1, batch * heads * width * key.shape[2]))
+    # Transforms of torch.func know no checkpoints: they keep all weights.
+    again = torch.is_grad_enabled() and rows_per_chunk < height and not is_transformed()
     output = []
     for top in range(0, height, rows_per_chunk):
         rows = slice(top, top + rows_per_chunk)
-        if torch.is_grad_enabled() and rows_per_chunk < height:
+        if again:
             output.append(checkpoint(attend_from, query, rows, use_reentrant=False, preserve_rng_state=False))
         else:
             output.append(attend_from(query, rows))

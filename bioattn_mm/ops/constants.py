@@ -6,7 +6,7 @@ from functools import lru_cache, wraps
 
 import torch
 
-from .portable import is_traced
+from .portable import is_traced, is_transformed
 
 # What a capture has read of the caches; None where nothing is captured.
 _captured: list[torch.Tensor] | None = None
@@ -38,8 +38,8 @@ def is_captured() -> bool:
 def cached_constant(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Cache a tensor that depends on hashable arguments only, such as a size and a device.
 
-    On a GPU that saves launches that take longer than their arithmetic. The tensor is computed anew where PyTorch
-    compiles, exports or traces, or in its FakeTensorMode, whose tensors must not be kept.
+    On a GPU that saves launches that take longer than their arithmetic. The tensor is computed anew where it must not
+    be kept (`can_be_kept`).
     """
     # A tensor that was made in inference mode could not be used in training later.
     compute = torch.inference_mode(False)(function)
@@ -47,8 +47,7 @@ def cached_constant(function: Callable[..., torch.Tensor]) -> Callable[..., torc
 
     @wraps(function)
     def get(*arguments: Hashable) -> torch.Tensor:
-        # The compiler first: it cannot follow the question for the mode.
-        if is_traced() or _is_fake():
+        if not can_be_kept():
             return function(*arguments)
         constant = cached(*arguments)
         if _captured is not None:
@@ -58,5 +57,13 @@ def cached_constant(function: Callable[..., torch.Tensor]) -> Callable[..., torc
     return get
 
 
-def _is_fake() -> bool:
-    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+def can_be_kept() -> bool:
+    """Whether tensors that are computed now are of use later.
+
+    They are not where PyTorch compiles, exports or traces, in its FakeTensorMode, or within a transform of
+    torch.func, after which its tensors have no memory.
+    """
+    # The compiler first: it cannot follow the question for the mode.
+    if is_traced() or is_transformed():
+        return False
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is None

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from .aggregated_attention import aggregated_attention, why_not_on_cuda
-from .arguments import AggregatedAttentionInputs, check_fits, check_offsets, check_tokens
+from .arguments import AggregatedAttentionInputs, check_fits, check_offsets, check_tokens, without_autocast
 from .backends import choose_backend
 from .constants import cached_constant
 from .portable import is_traced
@@ -179,7 +179,7 @@ def cosine_attention(
     _check(inputs)
     unsupported = why_not_on_cuda(query, query.dtype, window_bias.shape[1])
     if choose_backend(query.device, backend, unsupported) == 'reference':
-        with torch.autocast(query.device.type, enabled=False):
+        with without_autocast(query):
             return aggregated_attention(*inputs.normalised(), backend='reference')
     return differentiable('cosine_attention', *inputs, needs_backward(*inputs))[0]
 

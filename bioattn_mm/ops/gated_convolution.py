@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .arguments import check_fits
+from .arguments import check_dtype, check_fits, without_autocast
 from .backends import choose_backend
 from .registration import differentiable
 
@@ -32,29 +32,32 @@ def gated_convolution(
     """
     if x.dim() != 4 or 0 in x.shape[1:] or x.shape[3] % 2:
         raise ValueError(f'x must be (B, H, W, 2 C), got shape {tuple(x.shape)}')
+    check_dtype('x', x)
     channels, dtype = x.shape[3] // 2, torch.promote_types(x.dtype, torch.float32)
     check_fits('weight', weight, (channels, 1, 3, 3), 'x', x, dtype)
     check_fits('bias', bias, (channels,), 'x', x, dtype)
     if x_bias is not None:
         check_fits('x_bias', x_bias, (2 * channels,), 'x', x, dtype)
-    on_cpu = x.device.type == 'cpu'
-    if on_cpu and backend is None and (channels % 16 or x.dtype == torch.float16):
+    unsupported = _unsupported(x)
+    if unsupported and x.device.type == 'cpu' and backend is None:
         backend = 'reference'
-    if choose_backend(x.device, backend, None if on_cpu else _unsupported_on_cuda(x)) != 'reference':
+    if choose_backend(x.device, backend, unsupported) != 'reference':
         return differentiable('gated_convolution', x, x_bias, weight, bias)
     x = x if x_bias is None else x + x_bias.to(x.dtype)
-    # There is no autocast for tensors without data, on the device meta.
-    with torch.autocast('cpu' if x.is_meta else x.device.type, enabled=False):
+    with without_autocast(x):
         return gated_convolution_reference(x, weight.to(x.dtype), bias.to(x.dtype))
 
 
-def _unsupported_on_cuda(x: Tensor) -> str | None:
-    """Why the CUDA kernels do not take `x`; None if they do."""
+def _unsupported(x: Tensor) -> str | None:
+    """Why the kernels of its device do not take `x`; None if they do."""
+    channels = x.shape[3] // 2
+    if x.device.type == 'cpu':
+        if x.dtype == torch.float16:
+            return 'gated_convolution on the CPU takes bfloat16, float32 and float64, got float16'
+        return f'gated_convolution on the CPU takes 16, 32, ... channels, got {channels}' if channels % 16 else None
     if x.dtype == torch.float64:
         return 'gated_convolution on CUDA takes float32, float16 and bfloat16, got float64'
-    if x.shape[3] % 4:
-        return f'gated_convolution on CUDA takes an even number of channels, got {x.shape[3] // 2}'
-    return None
+    return f'gated_convolution on CUDA takes an even number of channels, got {channels}' if channels % 2 else None
 
 
 def gated_convolution_reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .add_norm import has_add_norm, why_not_norm
-from .arguments import check_fits
+from .arguments import check_dtype, check_fits, without_autocast
 from .backends import choose_backend
 from .portable import is_exported, size_of_cells
 from .registration import differentiable
@@ -31,11 +31,7 @@ def gelu_pool(x: Tensor, grid: tuple[int, int], backend: str | None = None) -> T
     Raises:
         ValueError: The arguments do not fit each other, or the backend does not fit them.
     """
-    if x.dim() != 4 or 0 in x.shape[1:]:
-        raise ValueError(f'x must be (B, H, W, C), got shape {tuple(x.shape)}')
-    # Lengths of a graph for any size are symbols, or tensors.
-    if any(isinstance(length, int) and length < 1 for length in grid):
-        raise ValueError(f'grid must be 1 x 1 or larger, got {grid[0]} x {grid[1]}')
+    _check(x, grid)
     takes = x.device.type == 'cpu' and x.shape[3] >= LEAST_CHANNELS.get(x.dtype, float('inf'))
     if not takes and backend is None:
         backend = 'reference'
@@ -74,22 +70,30 @@ def gelu_pool_norm(
     Raises:
         ValueError: The arguments do not fit each other, or the backend does not fit them.
     """
-    if x.dim() != 4 or 0 in x.shape[1:]:
-        raise ValueError(f'x must be (B, H, W, C), got shape {tuple(x.shape)}')
+    _check(x, grid)
     for name, parameter in dict(x_bias=x_bias, weight=weight, bias=bias).items():
         check_fits(name, parameter, (x.shape[3],), 'x', x, x.dtype)
     if x.device.type == 'cpu' and backend is None:
         backend = 'reference'
     if choose_backend(x.device, backend, _unsupported(x, grid)) != 'reference':
         return differentiable('gelu_pool_norm', x, x_bias, weight, bias, *grid, eps)[0]
-    # There is no autocast for tensors without data, on the device meta.
-    with torch.autocast('cpu' if x.is_meta else x.device.type, enabled=False):
+    with without_autocast(x):
         return F.layer_norm(gelu_pool(x + x_bias, grid, 'reference'), weight.shape, weight, bias, eps)
 
 
 def has_gelu_pool_norm(x: Tensor, grid: tuple[int, int]) -> bool:
     """Whether `gelu_pool_norm` of such tokens runs as one kernel; for graphs that are made, `gelu_pool` does."""
     return has_add_norm(x) and _unsupported(x, grid) is None
+
+
+def _check(x: Tensor, grid: tuple[int, int]) -> None:
+    """Raise a `ValueError` unless `x` are tokens in a dtype of the operators, and a grid has cells."""
+    if x.dim() != 4 or 0 in x.shape[1:]:
+        raise ValueError(f'x must be (B, H, W, C), got shape {tuple(x.shape)}')
+    check_dtype('x', x)
+    # Lengths of a graph for any size are symbols, or tensors.
+    if any(isinstance(length, int) and length < 1 for length in grid):
+        raise ValueError(f'grid must be 1 x 1 or larger, got {grid[0]} x {grid[1]}')
 
 
 def _unsupported(x: Tensor, grid: tuple[int, int]) -> str | None:

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .arguments import check_fits
+from .arguments import check_fits, without_autocast
 from .backends import choose_backend
 from .chunks import chunk_numel
 from .portable import is_exported
@@ -51,8 +51,7 @@ def log_cpb_table(
     _check(vertical, horizontal, hidden_weight, hidden_bias, weight, bias)
     if choose_backend(vertical.device, backend) != 'reference':
         return differentiable('log_cpb_table', vertical, horizontal, hidden_weight, hidden_bias, weight, bias)
-    # There is no autocast for tensors without data, on the device meta.
-    with torch.autocast('cpu' if vertical.is_meta else vertical.device.type, enabled=False):
+    with without_autocast(vertical):
         return _log_cpb_table_reference(vertical, horizontal, hidden_weight, hidden_bias, weight, bias)
 
 

@@ -8,11 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .arguments import autocast_dtype, check_dtype, check_fits
+from .arguments import autocast_dtype, check_dtype, check_fits, without_autocast
 from .backends import choose_backend
 from .chunked_attention import attend_with_bias
 from .chunks import chunk_numel
-from .portable import is_exported
+from .portable import is_exported, is_transformed
+from .registration import differentiable
 
 # The formula in PyTorch works on chunks of queries whose largest tensor has as many elements and fits into the cache.
 CHUNK_NUMEL = 2**20
@@ -93,11 +94,11 @@ def peripheral_attention(
     )
     _check(inputs)
     if choose_backend(query.device, backend) == 'cpu':
-        return torch.ops.bioattn_mm.peripheral_attention(*inputs, eps)[0]
-    dtype = autocast_dtype(query)
-    if is_exported():
-        return attend(*inputs[:3], log_phi_of_grid(*inputs[3:], eps))
-    return _AttentionInChunks.apply(eps, *(tensor.to(dtype) for tensor in inputs[:3]), *inputs[3:])
+        return differentiable('peripheral_attention', *inputs, eps)[0]
+    tokens = [tensor.to(autocast_dtype(tensor)) for tensor in inputs[:3]]
+    if is_exported() or is_transformed():
+        return attend(*tokens, log_phi_of_grid(*inputs[3:], eps))
+    return _AttentionInChunks.apply(eps, *tokens, *inputs[3:])
 
 
 def log_phi(
@@ -120,7 +121,7 @@ def log_phi(
         columns: Columns of the queries, the same.
     """
     height, width = scale.shape[1:]
-    with torch.autocast(plane.device.type, enabled=False):
+    with without_autocast(plane):
         # The window of a query in row i starts at row H - 1 - i: windows are in the reverse order of queries.
         top, left = height - rows.stop, width - columns.stop
         bottom, right = height - rows.start, width - columns.start
@@ -148,18 +149,19 @@ def log_phi_of_grid(
 ) -> Tensor:
     """`log_phi` of all queries, without strided views, which ONNX has not; arguments as there."""
     height, width = scale.shape[1:]
-    for axis, length in ((1, height), (2, width)):
-        place = torch.arange(length, device=plane.device)
-        # The window of the last query starts at 0.
-        window = torch.arange(length + 2, device=plane.device) + (length - 1 - place)[:, None]
-        plane = plane.index_select(axis, window.flatten())
-    plane = plane.unflatten(2, (width, width + 2)).unflatten(1, (height, height + 2))
-    windows = plane.permute(1, 3, 0, 2, 4).flatten(0, 1)  # (queries, channels, H + 2, W + 2)
-    scale, shift = (t.flatten(1).flip(1).T[:, :, None, None] for t in (scale, shift))
-    x = F.conv2d(F.relu(windows * scale + shift), conv_weight, conv_bias)
-    x = torch.group_norm(x, conv_weight.shape[0], norm_weight, norm_bias, eps)
-    # Equal to logsigmoid(x), which ONNX would compute as log(sigmoid(x)): -inf for very negative x.
-    return -F.softplus(-x).flatten(2).transpose(0, 1)
+    with without_autocast(plane):
+        for axis, length in ((1, height), (2, width)):
+            place = torch.arange(length, device=plane.device)
+            # The window of the last query starts at 0.
+            window = torch.arange(length + 2, device=plane.device) + (length - 1 - place)[:, None]
+            plane = plane.index_select(axis, window.flatten())
+        plane = plane.unflatten(2, (width, width + 2)).unflatten(1, (height, height + 2))
+        windows = plane.permute(1, 3, 0, 2, 4).flatten(0, 1)  # (queries, channels, H + 2, W + 2)
+        scale, shift = (t.flatten(1).flip(1).T[:, :, None, None] for t in (scale, shift))
+        x = F.conv2d(F.relu(windows * scale + shift), conv_weight, conv_bias)
+        x = torch.group_norm(x, conv_weight.shape[0], norm_weight, norm_bias, eps)
+        # Equal to logsigmoid(x), which ONNX would compute as log(sigmoid(x)): -inf for very negative x.
+        return -F.softplus(-x).flatten(2).transpose(0, 1)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:

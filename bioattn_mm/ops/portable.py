@@ -33,6 +33,11 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
+def is_transformed() -> bool:
+    """Whether a transform of torch.func runs, such as grad or vmap: its tensors do not tell what is asked of them."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
 def is_exported() -> bool:
     """Whether a graph is made, in which sizes may be symbols: no loop depends on them."""
     return _is_portable or torch.compiler.is_exporting()

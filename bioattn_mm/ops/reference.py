@@ -6,7 +6,7 @@ from functools import wraps
 import torch
 from torch import Tensor
 
-from .arguments import AggregatedAttentionInputs, autocast_dtype
+from .arguments import AggregatedAttentionInputs, autocast_dtype, without_autocast
 from .chunked_attention import attention_in_chunks
 from .chunks import chunk_numel
 from .portable import is_exported, is_portable
@@ -30,7 +30,7 @@ def with_dtypes_of_operators(reference: Callable[..., Tensor]) -> Callable[..., 
         dtype = autocast_dtype(tensors[0])
         compute_dtype = torch.promote_types(dtype, torch.float32)
         rounded = [tensor.to(autocast_dtype(tensor)) for tensor in tensors]
-        with torch.autocast(tensors[0].device.type, enabled=False):
+        with without_autocast(tensors[0]):
             return reference(*(t.to(compute_dtype) if t.is_floating_point() else t for t in rounded)).to(dtype)
 
     return run

@@ -9,6 +9,10 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+
+from .arguments import autocast_dtype
+from .portable import is_traced, is_transformed
 
 Shapes = Callable[..., Tensor | tuple[Tensor, ...]]
 
@@ -143,6 +147,8 @@ NUM_CAST = dict(
     sliding_window_av=2,
     sliding_window_qk=3,
 )
+# What errors say of derivatives that are not there.
+OTHERWISE = 'try BIOATTN_MM_BACKEND=reference, whose formulas have those of PyTorch'
 # Holds what is registered with it as long as it lives.
 LIBRARY = torch.library.Library('bioattn_mm', 'FRAGMENT')
 
@@ -152,37 +158,44 @@ def register_autocast(name: str, device: str) -> None:
     operator = getattr(torch.ops.bioattn_mm, name).default
 
     def cast_and_call(*arguments: object) -> Tensor | tuple[Tensor, ...]:
-        dtype = torch.get_autocast_dtype(device)
-        cast = [
-            argument.to(dtype) if argument.is_floating_point() and argument.dtype != torch.float64 else argument
-            for argument in arguments[: NUM_CAST[name]]
-        ]
+        cast = _cast(name, arguments)
         with torch.autocast(device, enabled=False):
-            return operator(*cast, *arguments[NUM_CAST[name] :])
+            return operator(*cast)
 
     LIBRARY.impl(name, cast_and_call, f'Autocast{device.upper()}')
 
 
-# The function that `differentiable` calls, by operator.
+def _cast(name: str, arguments: tuple) -> list:
+    """The arguments as the operator takes them under autocast."""
+    number = NUM_CAST.get(name, 0)
+    return [*(tensor.to(autocast_dtype(tensor)) for tensor in arguments[:number]), *arguments[number:]]
+
+
+# The functions that `differentiable` calls, by operator: in eager training, and within transforms of torch.func.
 FUNCTIONS: dict[str, type[torch.autograd.Function]] = {}
+TRANSFORMED: dict[str, type[torch.autograd.Function]] = {}
 
 
 def differentiable(name: str, *arguments: Tensor | float | None) -> Tensor | tuple[Tensor, ...]:
-    """Call an operator of `OPERATORS` that autocast leaves alone.
+    """Call an operator of `OPERATORS`.
 
     In eager training this takes half of the time that PyTorch takes to find the operator's gradient by itself, where
-    it asks for the schema in each call.
+    it asks for the schema in each call. Within the transforms of torch.func it would find none, and it would take
+    derivatives in forward mode, which no operator has, for zero.
     """
-    if torch.compiler.is_compiling() or not needs_backward(*arguments):
+    if is_transformed():
+        return TRANSFORMED[name].apply(*_cast(name, arguments))
+    # A graph has the operator, not what is called in training; torch.jit could not save the latter.
+    if is_traced() or not (needs_backward(*arguments) or forward_ad._current_level >= 0):
         return getattr(torch.ops.bioattn_mm, name).default(*arguments)
-    return FUNCTIONS[name].apply(*arguments)
+    return FUNCTIONS[name].apply(*_cast(name, arguments))
 
 
 def needs_backward(*arguments: object) -> bool:
-    """Whether there will be a backward pass."""
+    """Whether there will be a backward pass; within transforms of torch.func, whether there may be one."""
     if not torch.is_grad_enabled():
         return False
-    return any(isinstance(argument, Tensor) and argument.requires_grad for argument in arguments)
+    return is_transformed() or any(isinstance(argument, Tensor) and argument.requires_grad for argument in arguments)
 
 
 def register(name: str) -> None:
@@ -225,7 +238,7 @@ def register(name: str) -> None:
         values = [*grad_outputs, *ctx.saved_tensors]
         for place, value in ctx.others:
             values.insert(place, value)
-        found = backward_operator(*values)
+        found = (Backward.apply if is_transformed() else backward_operator)(*values)
         if isinstance(found, Tensor):
             found = (found,)
         return tuple(
@@ -240,13 +253,29 @@ def register(name: str) -> None:
         save(ctx, inputs, output)
         return output
 
-    methods = dict(forward=staticmethod(forward), backward=staticmethod(backward))
-    FUNCTIONS[name] = type(name, (torch.autograd.Function,), methods)
+    def jvp(ctx, *_: Tensor) -> None:
+        raise NotImplementedError(f'bioattn_mm::{name} has no derivative in forward mode; {OTHERWISE}')
 
     def backward_again(ctx, *_: Tensor) -> None:
         # PyTorch would warn, and take the second derivative for zero.
-        raise RuntimeError(f'derivative for bioattn_mm::{name}_backward is not implemented: {name} has no second one')
+        raise RuntimeError(f'bioattn_mm::{name}_backward has no derivative, {name} no second one; {OTHERWISE}')
 
+    def function(suffix: str, **methods: Callable) -> type[torch.autograd.Function]:
+        methods = {method: staticmethod(run) for method, run in methods.items()}
+        return type(name + suffix, (torch.autograd.Function,), dict(methods, generate_vmap_rule=True))
+
+    def forward_alone(*inputs: object) -> Tensor | tuple[Tensor, ...]:
+        return operator(*inputs)
+
+    def backward_alone(*values: Tensor | float | None) -> Tensor | tuple[Tensor, ...]:
+        return backward_operator(*values)
+
+    # Transforms of torch.func need a forward pass without the context, which takes PyTorch longer elsewhere.
+    FUNCTIONS[name] = function('', forward=forward, backward=backward, jvp=jvp)
+    TRANSFORMED[name] = function('', forward=forward_alone, setup_context=save, backward=backward, jvp=jvp)
+    Backward = function(
+        '_backward', forward=backward_alone, setup_context=lambda ctx, inputs, output: None, backward=backward_again
+    )
     torch.library.register_autograd(f'bioattn_mm::{name}', backward, setup_context=save)
     torch.library.register_autograd(f'bioattn_mm::{name}_backward', backward_again)
 

@@ -10,6 +10,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from .arguments import autocast_dtype, check_fits, check_shape, check_tokens
 from .backends import choose_backend
 from .reference import relative_bias_attention_reference
+from .registration import differentiable
 
 
 @functools.cache
@@ -69,7 +70,7 @@ def relative_bias_attention(
     if backend == 'flex':
         return _flex(query, key, value, bias, scale)
     if choose_backend(query.device, backend) == 'cpu':
-        return torch.ops.bioattn_mm.relative_bias_attention(query, key, value, bias, scale)[0]
+        return differentiable('relative_bias_attention', query, key, value, bias, scale)[0]
     return relative_bias_attention_reference(query, key, value, bias, scale)
 
 

@@ -3,12 +3,12 @@
 Operators for users, ablations and benchmarks: TransNeXt runs the fused `aggregated_attention` instead.
 """
 
-import torch
 from torch import Tensor
 
 from .arguments import check_fits, check_offsets, check_tokens
 from .backends import choose_backend
 from .reference import sliding_window_av_reference, sliding_window_qk_reference
+from .registration import differentiable
 
 
 def sliding_window_qk(
@@ -43,7 +43,7 @@ def sliding_window_qk(
     check_fits('bias', bias, (query.shape[3], offsets), 'query', query)
     if choose_backend(query.device, backend) == 'reference':
         return sliding_window_qk_reference(query, key, bias)
-    return torch.ops.bioattn_mm.sliding_window_qk(query, key, bias)
+    return differentiable('sliding_window_qk', query, key, bias)
 
 
 def sliding_window_av(weights: Tensor, value: Tensor, backend: str | None = None) -> Tensor:
@@ -71,4 +71,4 @@ def sliding_window_av(weights: Tensor, value: Tensor, backend: str | None = None
     check_fits('weights', weights, (*value.shape[:4], offsets), 'value', value)
     if choose_backend(value.device, backend) == 'reference':
         return sliding_window_av_reference(weights, value)
-    return torch.ops.bioattn_mm.sliding_window_av(weights, value)
+    return differentiable('sliding_window_av', weights, value)

@@ -7,6 +7,7 @@ import pickle
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses import FakeTensorMode
 
 from bioattn_mm.layers import LogCPB, SizeCache, bias_of_pairs
 
@@ -186,6 +187,15 @@ def test_parameters_whose_changes_cannot_be_seen() -> None:
         before = layer((8, 8), (2, 2))[0]
         layer.fc1.weight.add_(1)
         assert not torch.allclose(layer((8, 8), (2, 2))[0], before)
+
+
+@torch.no_grad()
+def test_tables_of_a_transform_or_of_fake_tensors_are_not_kept(counted: CountedLogCPB) -> None:
+    one = torch.ones(1)
+    torch.func.jvp(lambda x: x * counted((8, 8), (2, 2))[0].sum(), (one,), (one,))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        counted((8, 8), (2, 2))
+    assert not len(counted._tables)
 
 
 @torch.no_grad()

@@ -164,6 +164,12 @@ def test_multi_head_attention_in_another_layer() -> None:
     torch.testing.assert_close(weights, wanted)
 
 
+@pytest.mark.parametrize('roll', [lambda x: torch.roll(x, 1), lambda x: torch.roll(input=x, shifts=1, dims=2)])
+def test_maps_that_are_rolled_along_one_axis(roll: Callable[[Tensor], Tensor]) -> None:
+    toy = Toy(Several('channels'), lambda layer, x: layer(roll(x)))
+    assert record_attention(toy, torch.randn(1, 6, 4, 8)) == []
+
+
 def test_leaves_nothing_behind_after_an_error() -> None:
     toy = Toy(Several('channels'), lambda layer, x: layer(x[:, 9:]).view(x.shape))
     with pytest.raises(RuntimeError):

@@ -33,6 +33,35 @@ def test_any_input_size(name: str, size: tuple[int, int]) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() and p.ndim for p in backbone.parameters())
 
 
+@every_variant
+def test_device_meta(name: str) -> None:
+    """Without data there are shapes, as for a count of operations."""
+    case = VARIANTS[name]
+    with torch.device('meta'):
+        backbone, images = build(name), torch.zeros(2, 3, 64, 96)
+    outputs = backbone(images)
+    for output, channels, stride in zip(outputs, case.out_channels, case.strides, strict=True):
+        assert output.is_meta and output.shape == (2, channels, -(-64 // stride), -(-96 // stride))
+    sum(output.sum() for output in outputs).backward()
+    assert all(p.grad is not None and p.grad.is_meta for p in backbone.parameters())
+
+
+@every_backbone
+def test_gradients_of_each_image_by_torch_func(name: str) -> None:
+    """As in differential privacy."""
+    backbone, images = build(name).eval().double(), torch.randn(2, 3, 64, 96, dtype=torch.float64)
+    parameters, buffers = dict(backbone.named_parameters()), dict(backbone.named_buffers())
+
+    def total(parameters: dict, images: torch.Tensor) -> torch.Tensor:
+        outputs = torch.func.functional_call(backbone, (parameters, buffers), (images,))
+        return sum(output.square().sum() for output in outputs)
+
+    of_each = torch.func.vmap(torch.func.grad(total), in_dims=(None, 0))(parameters, images[:, None])
+    want = torch.autograd.grad(total(parameters, images), list(parameters.values()))
+    for got, gradient in zip(of_each.values(), want, strict=True):
+        torch.testing.assert_close(got.sum(0), gradient)
+
+
 @plain_variant
 def test_second_derivatives_of_formulas(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the norm of a gradient, as in a gradient penalty."""

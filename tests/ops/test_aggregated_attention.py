@@ -87,7 +87,9 @@ def test_rows_outside_of_the_bias(row: int, backend: str) -> None:
     arguments = aggregated_attention_inputs()
     arguments['pooled_bias_rows'][3, 1] = row
     # PyTorch's index_select raises a RuntimeError, the compiled operator an IndexError.
-    with pytest.raises((IndexError, RuntimeError), match='out of DATA bounds|pooled_bias_rows must be 0 to 3'):
+    with pytest.raises(
+        (IndexError, RuntimeError), match=f'out of DATA bounds|pooled_bias_rows must be 0 to 3, .* got {row}'
+    ):
         aggregated_attention(**arguments, backend=backend)
 
 

@@ -1,13 +1,16 @@
 """What every operator promises, on the tensors of `bioattn_mm.ops.samples`; values are in the tests of each."""
 
 import inspect
+import io
 from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
+from bioattn_mm.ops import chunked_attention
 from bioattn_mm.ops.registration import NUM_CAST
 from bioattn_mm.ops.samples import HALF, OPERATORS
 from tests.ops.conftest import Calls, check_any_number_of_threads, needs_cuda, needs_library
@@ -122,6 +125,17 @@ def test_empty(name: str, backend: str) -> None:
                 assert [t.shape for t in gradients] == [t.shape for t in OPERATORS[name].leaves(inputs)], key
 
 
+@pytest.mark.parametrize('name', OPERATORS)
+def test_device_meta(name: str) -> None:
+    inputs = inputs_of(name, {})
+    without_data = with_gradients(name, [tensor.to('meta') for tensor in inputs])
+    got, want = (
+        [result.shape for result in values_and_gradients(name, tensors, 'reference')]
+        for tensors in (without_data, inputs)
+    )
+    assert got == want
+
+
 @pytest.mark.parametrize(('name', 'dtype'), OF_AUTOCAST, ids=str)
 def test_autocast(name: str, dtype: torch.dtype, backend: str) -> None:
     run = partial(OPERATORS[name].run, backend=backend)
@@ -167,6 +181,60 @@ def test_no_second_derivative(name: str) -> None:
     (gradient, *_) = torch.autograd.grad(output, OPERATORS[name].leaves(inputs), create_graph=True)
     with pytest.raises(RuntimeError, match=f'{name}_backward'):
         gradient.sum().backward()
+
+
+@pytest.mark.parametrize('autocast', [False, True], ids=['float32', 'autocast'])
+@pytest.mark.parametrize('name', NAMES)
+def test_transforms_of_torch_func(name: str, autocast: bool, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if autocast and backend == 'reference':
+        pytest.skip("PyTorch's attention has kernels that round differently")
+    monkeypatch.setattr(chunked_attention, 'MAX_WEIGHTS_PER_CHUNK', 1)
+    inputs = inputs_of(name, {})
+    leaves = OPERATORS[name].leaves(inputs)
+
+    def total(*values: Tensor) -> Tensor:
+        values = iter(values)
+        tensors = [next(values) if tensor.requires_grad else tensor for tensor in inputs]
+        output = OPERATORS[name].run(*tensors, backend=backend)
+        return torch.where(output.isfinite(), output, 0).float().square().sum()
+
+    both = [torch.stack((leaf, 0.5 * leaf)).detach() for leaf in leaves]
+    with torch.autocast('cpu', torch.bfloat16, enabled=autocast):
+        want = torch.autograd.grad(total(*leaves), leaves)
+        gradients = torch.func.grad(total, argnums=tuple(range(len(leaves))))
+        torch.testing.assert_close(gradients(*(leaf.detach() for leaf in leaves)), want)
+        of_each = torch.func.vmap(gradients)(*both)
+        torch.testing.assert_close(tuple(gradient[0] for gradient in of_each), want)
+
+
+@needs_library
+@pytest.mark.parametrize('name', NAMES)
+def test_no_derivative_in_forward_mode(name: str) -> None:
+    """It is an error: PyTorch would take it for zero."""
+    inputs = inputs_of(name, {})
+    place = next(place for place, tensor in enumerate(inputs) if tensor.requires_grad)
+    tensor = inputs[place].detach()
+
+    def run(tensor: Tensor) -> Tensor:
+        return OPERATORS[name].run(*inputs[:place], tensor, *inputs[place + 1 :], backend='cpu')
+
+    with torch.no_grad(), pytest.raises(NotImplementedError, match=f'{name} has no derivative in forward mode'):
+        torch.func.jvp(run, (tensor,), (tensor,))
+    with forward_ad.dual_level(), torch.no_grad():
+        assert torch.equal(run(tensor), run(tensor))
+        with pytest.raises(NotImplementedError, match=f'{name} has no derivative in forward mode'):
+            run(forward_ad.make_dual(tensor, tensor))
+
+
+@needs_library
+@pytest.mark.filterwarnings('ignore::torch.jit.TracerWarning')
+@pytest.mark.parametrize('name', NAMES)
+def test_torch_jit_saves_the_operator(name: str) -> None:
+    inputs = inputs_of(name, {})
+    traced = torch.jit.trace(Module(name), tuple(inputs), check_trace=False)
+    torch.jit.save(traced, file := io.BytesIO())
+    file.seek(0)
+    torch.testing.assert_close(torch.jit.load(file)(*inputs), OPERATORS[name].run(*inputs))
 
 
 class Module(torch.nn.Module):

@@ -205,6 +205,20 @@ def test_what_the_kernel_does_not_take_runs_in_pytorch(channels: int, dtype: tor
     assert torch.equal(gate(x, weight, bias, x_bias), want)
 
 
+@needs_library
+@pytest.mark.parametrize(
+    ('channels', 'dtype', 'reason'),
+    [
+        (12, torch.float32, 'takes 16, 32, ... channels, got 12'),
+        (16, torch.float16, 'takes bfloat16, float32 and float64, got float16'),
+    ],
+)
+def test_what_the_kernel_of_the_cpu_does_not_take(channels: int, dtype: torch.dtype, reason: str) -> None:
+    inputs = make_inputs(channels=channels, dtype=dtype)
+    with pytest.raises(ValueError, match=f"'cpu' cannot run: gated_convolution on the CPU {reason}"):
+        gate(*inputs, backend='cpu')
+
+
 @pytest.mark.parametrize(
     ('channels', 'dtype', 'reason'),
     [

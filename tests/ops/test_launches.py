@@ -88,6 +88,15 @@ def test_constants_of_fake_tensors_are_not_kept() -> None:
     assert constant(3).tolist() == [1, 1, 1] and constant(3) is constant(3)
 
 
+def test_constants_of_a_transform_are_not_kept() -> None:
+    @cached_constant
+    def constant(size: int) -> torch.Tensor:
+        return torch.ones(size)
+
+    assert torch.func.grad(lambda x: (x * constant(3)).sum())(torch.zeros(3)).tolist() == [1, 1, 1]
+    assert constant(3).data_ptr()  # after the transform, its tensors have none
+
+
 def test_position_based_attention_is_kept_on_a_gpu_with_compiled_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     # They have none for peripheral attention, which PyTorch computes there.
     monkeypatch.setattr(backends, 'why_not_compiled', lambda device: None)

@@ -223,6 +223,7 @@ def test_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
         reference(*inputs, backend='cpu')
     for index, wrong, message in (
         (0, torch.zeros(2, 3, 6), r'x must be \(B, H, W, C\), got shape \(2, 3, 6\)'),
+        (0, torch.zeros(2, 3, 5, 6, dtype=torch.int64), 'x must be one of float16, .* got int64'),
         (1, torch.zeros(2, 3, 4, 6), r'branch must have shape \(2, 3, 5, 6\)'),
         (2, torch.zeros(6).double(), 'weight must be torch.float32 to fit x, got torch.float64'),
         (4, torch.zeros(2).double(), 'factor must be torch.float32'),
@@ -255,6 +256,8 @@ def test_arguments_of_pooling(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             pool_reference(pooled, *inputs[:index], wrong, *inputs[index + 1 :])
+    with pytest.raises(ValueError, match='grid must be 1 x 1 or larger, got 0 x 3'):
+        gelu_pool_norm(*inputs, (0, 3), EPS)
 
     monkeypatch.setattr(backends, 'why_not_compiled', lambda device: None)
     meta = [tensor.detach().to('meta').requires_grad_() for tensor in inputs]

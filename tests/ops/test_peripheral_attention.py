@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from bioattn_mm.ops import peripheral_attention
-from bioattn_mm.ops.peripheral_attention import PeripheralAttentionInputs, query_chunks
+from bioattn_mm.ops.peripheral_attention import PeripheralAttentionInputs, log_phi, log_phi_of_grid, query_chunks
 from bioattn_mm.ops.samples import OPERATORS
 from tests.ops.conftest import check_backends_agree, needs_library
 
@@ -175,3 +175,15 @@ def test_extreme_logits_stay_finite(backend: str) -> None:
 def test_arguments_that_do_not_fit(name: str, wrong: torch.Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         peripheral_attention(**{**make_arguments(), name: wrong})
+
+
+def test_position_based_attention_keeps_its_precision_under_autocast() -> None:
+    arguments = PeripheralAttentionInputs(**make_arguments(dtype=torch.float32))[3:]
+    height, width = arguments[1].shape[1:]
+    with torch.autocast('cpu', torch.bfloat16):
+        results = (
+            log_phi(*arguments, 1e-5, slice(0, height), slice(0, width)),
+            log_phi_of_grid(*arguments, 1e-5),
+        )
+    torch.testing.assert_close(*results)
+    assert results[0].dtype == torch.float32

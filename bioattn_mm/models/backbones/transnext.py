@@ -24,6 +24,7 @@ from ...layers import (
 from ...layers.aggregated_attention import pooled_grid_of
 from ...layers.attention_maps import Grid
 from ...layers.half_precision import LayerNorm, copied_weights
+from ...ops.portable import is_transformed
 from ...registry import MODELS
 from .base import HierarchicalBackbone
 from .blocks import Block, init_linear, run_blocks
@@ -196,8 +197,9 @@ class TransNeXt(HierarchicalBackbone):
         )
 
     def iterate_stages(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
-        # Channels that are last in memory let convolutions give and take tokens without a change of layout.
-        x = x.contiguous(memory_format=torch.channels_last)
+        # Channels that are last in memory let convolutions give and take tokens without a change of layout. vmap of
+        # torch.func knows no such layout.
+        x = x if is_transformed() else x.contiguous(memory_format=torch.channels_last)
         for stage in self.stages:
             x = stage(x)
             tokens = x.permute(0, 2, 3, 1)

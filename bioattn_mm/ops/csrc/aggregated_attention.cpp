@@ -10,17 +10,14 @@ namespace bioattn_mm {
 namespace {
 namespace of_aggregated_attention {
 
-// On the CPU half precision is a format of storage: the arithmetic is float32.
-Tensor at_least_float(const Tensor& tensor) { return tensor.to(full_precision(tensor.scalar_type())).contiguous(); }
-
 CpuInputs inputs_of_cpu(const Inputs& inputs) {
   const Inputs dense = inputs.map([](const Tensor& input) { return input.contiguous(); });
   const int64_t width = inputs.pooled_bias.size(2), pooled_width = inputs.pooled_bias.size(3);
   CpuInputs cpu;
   cpu.query = dense.query, cpu.key = dense.key, cpu.value = dense.value;
   cpu.pooled_key = dense.pooled_key, cpu.pooled_value = dense.pooled_value;
-  cpu.window_bias = at_least_float(inputs.window_bias);
-  cpu.pooled_bias = at_least_float(inputs.pooled_bias).flatten(2);
+  cpu.window_bias = at_least_float(dense.window_bias);
+  cpu.pooled_bias = at_least_float(dense.pooled_bias).flatten(2);
   // The only input whose values, not only their shapes, decide where memory is read and written.
   check_indices("pooled_bias_rows", dense.pooled_bias_rows, inputs.pooled_bias.size(1), "rows of pooled_bias");
   cpu.pooled_bias_rows = dense.pooled_bias_rows;

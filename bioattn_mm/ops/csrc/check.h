@@ -13,6 +13,9 @@ namespace bioattn_mm {
 // The dtype of parameters and of statistics beside tokens of a dtype.
 inline ScalarType full_precision(ScalarType dtype) { return is_half_precision(dtype) ? kFloat : dtype; }
 
+// On the CPU half precision is a format of storage: the arithmetic is float32.
+inline Tensor at_least_float(const Tensor& tensor) { return tensor.to(full_precision(tensor.scalar_type())); }
+
 // The tensors of an operator, which have to fit the first one.
 class ArgumentChecks {
  public:
@@ -76,10 +79,9 @@ class ArgumentChecks {
 
 // Raises an IndexError unless all indices are from 0 on and below `size`; they are contiguous, int64, on the CPU.
 inline void check_indices(const char* name, const Tensor& indices, int64_t size, const char* of) {
-  const int64_t* first = indices.const_data_ptr<int64_t>();
-  check_index(
-      std::all_of(first, first + indices.numel(), [&](int64_t k) { return 0 <= k && k < size; }), name,
-      " must be 0 to ", size - 1, ", the ", of);
+  const int64_t *first = indices.const_data_ptr<int64_t>(), *last = first + indices.numel();
+  const int64_t* other = std::find_if(first, last, [&](int64_t k) { return k < 0 || k >= size; });
+  check_index(other == last, name, " must be 0 to ", size - 1, ", the ", of, ", got ", other == last ? 0 : *other);
 }
 
 // An uninitialised tensor for the rounding of an output with the shape of `query` (see RoundedForward). It has no

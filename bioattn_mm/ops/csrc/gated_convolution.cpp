@@ -15,7 +15,8 @@ constexpr int64_t kChannelMultiple = 16;
 void check_cpu(const Tensor& x, const Tensor& weight) {
   check_value(
       weight.size(0) % kChannelMultiple == 0 && x.scalar_type() != kHalf,
-      "gated_convolution on the CPU takes a multiple of ", kChannelMultiple, " channels and no float16");
+      "gated_convolution on the CPU takes a multiple of ", kChannelMultiple, " channels and no float16, got ",
+      weight.size(0), " of ", x.scalar_type());
 }
 
 Tensor or_zeros(const optional<Tensor>& x_bias, const Tensor& bias) {

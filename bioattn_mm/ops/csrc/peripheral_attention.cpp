@@ -42,17 +42,17 @@ void check_backward(const Tensor& grad_output, const PeripheralInputs& inputs, d
   arguments.check("logsumexp", logsumexp, inputs.query.sizes().slice(0, 3), inputs.plane.scalar_type());
 }
 
-// On the CPU half precision is a format of storage: the arithmetic is float32.
-Tensor at_least_float(const Tensor& tensor) { return tensor.to(full_precision(tensor.scalar_type())).contiguous(); }
+// The tensor as the kernels read it.
+Tensor dense(const Tensor& tensor) { return at_least_float(tensor).contiguous(); }
 
 PeripheralForward forward(const PeripheralInputs& inputs, double eps) {
-  auto [output, logsumexp] = cpu_kernels(kFloat).peripheral_attention_forward(inputs.map(at_least_float), eps);
+  auto [output, logsumexp] = cpu_kernels(kFloat).peripheral_attention_forward(inputs.map(dense), eps);
   return {output.to(inputs.query.scalar_type()), logsumexp};
 }
 
 Gradients backward(const Tensor& grad_output, const PeripheralInputs& inputs, double eps, const Tensor& logsumexp) {
   PeripheralInputs gradients = cpu_kernels(kFloat).peripheral_attention_backward(
-      at_least_float(grad_output), inputs.map(at_least_float), eps, logsumexp.contiguous());
+      dense(grad_output), inputs.map(dense), eps, logsumexp.contiguous());
   for (Tensor* gradient : {&gradients.query, &gradients.key, &gradients.value})
     *gradient = gradient->to(inputs.query.scalar_type());
   return gradients.apply([](const auto&... tensors) { return Gradients{tensors...}; });

@@ -33,9 +33,6 @@ void check_backward(
   arguments.check("logsumexp", logsumexp, query.sizes().slice(0, 4), bias.scalar_type());
 }
 
-// On the CPU half precision is a format of storage: the arithmetic is float32. The bias is never in half precision.
-Tensor at_least_float(const Tensor& tensor) { return tensor.to(full_precision(tensor.scalar_type())); }
-
 // Whether the kernels of aggregated attention are used, with all tokens as pooled tokens and no window: they are
 // faster with instructions for bfloat16.
 bool is_aggregated(const Tensor& query) { return query.scalar_type() == kBFloat16 && has_bfloat16_instructions(); }
