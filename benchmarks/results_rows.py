@@ -307,21 +307,24 @@ MASK2FORMER = {
 # bfloat16; `make demo` does the same there.
 NARROW_HEADS = ('--cfg-options', 'model.decode_head.channels=256', 'model.auxiliary_head.channels=128')
 TWELVE_EPOCHS = (*MINI, '--epochs', '12', *NARROW_HEADS)
-# A rate for some hundred steps.
+# 1e-3 is a rate for some hundred steps. Some rows were trained with it for more: they name it, so that their records
+# are of the commands that the rows give.
 HIGH_RATE = ('--cfg-options', 'optim_wrapper.optimizer.lr=1e-3')
 OF_CAMVID = (
     '367 images, a quarter of the sizes of the recipe for ADE20K, 12 epochs of 2 images a step; heads of 256 instead '
     'of 512 channels, which take most of the time.'
+)
+# UperNet's rows of TransNeXt and Swin: how they are named, the model, the config, and the first options.
+TRANSNEXT_AND_SWIN = (
+    ('transnext', MODELS['transnext'], UPERNET['transnext'], ()),
+    ('swin', PEERS['swin'][0], 'upernet', ('--backbone', PEERS['swin'][1])),
 )
 BALANCED = tuple(
     Row(
         f'camvid-upernet-{name}-balanced', f'{model}, --balance-classes', 'camvid', config,
         (*start, *TWELVE_EPOCHS, '--balance-classes'), tests=('thin_things',),
     )
-    for name, model, config, start in (
-        ('transnext', MODELS['transnext'], UPERNET['transnext'], ()),
-        ('swin', 'Swin-T', 'upernet', ('--backbone', PEERS['swin'][1])),
-    )
+    for name, model, config, start in TRANSNEXT_AND_SWIN
 )  # fmt: skip
 CAMVID_UPERNET = Group(
     'camvid-upernet',
@@ -338,7 +341,7 @@ CAMVID_UPERNET = Group(
     'With --balance-classes thin things are seen better.',
     tuple(
         Difference(model, f'camvid-upernet-{name}-balanced', f'camvid-upernet-{name}', THIN_MIOU)
-        for name, model in (('transnext', MODELS['transnext']), ('swin', 'Swin-T'))
+        for name, model, *_ in TRANSNEXT_AND_SWIN
     ),
 )  # fmt: skip
 CAMVID_HIGH_RATE = Group(
@@ -394,10 +397,7 @@ CAMVID_LONG = Group(
             ),
             tests=('thin_things',),
         )
-        for name, model, config, start in (
-            ('transnext', MODELS['transnext'], UPERNET['transnext'], ()),
-            ('swin', 'Swin-T', 'upernet', ('--backbone', PEERS['swin'][1])),
-        )
+        for name, model, config, start in TRANSNEXT_AND_SWIN
     ),
 )  # fmt: skip
 CAMVID_FULL = Group(

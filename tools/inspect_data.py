@@ -33,6 +33,7 @@ from bioattn_mm.cli.command_line import ToolParser, run_tool
 from bioattn_mm.cli.reports import Report, print_table, write_contact_sheet
 from bioattn_mm.datasets.coco_file import write_loadable
 from bioattn_mm.datasets.inspection import Inspection, inspect_dataset
+from bioattn_mm.datasets.parallel import spread
 from bioattn_mm.datasets.problem import Problem
 from bioattn_mm.datasets.samplers import seed_everything
 from bioattn_mm.errors import InputError, first_line, printable
@@ -271,7 +272,7 @@ def draw_samples(
     visualizer = VISUALIZERS.build(dict(config.visualizer, name='inspect_data', vis_backends=None, **opacity))
     visualizer.dataset_meta = dataset.metainfo
     kind, paths = image_kind(config), []
-    for index in np.linspace(0, length - 1, min(number, length)).astype(int).tolist():
+    for index in spread(length, number):
         seed_everything(SEED, index)
         try:
             packed = dataset[index]

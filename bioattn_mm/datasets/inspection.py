@@ -23,6 +23,7 @@ from ..runtime.channels import ImageKind
 from .coco_file import file_problems, labels_of, mask_problem, read_coco_file
 from .image_size import read_size
 from .label_maps import count_labels, read_label_map
+from .parallel import spread
 from .problem import Problem
 
 # Pixels by which a box may reach over the border: annotation tools round.
@@ -258,7 +259,7 @@ def _inspect_classes(
 
 def _infos(found: Inspection, dataset: BaseDataset, max_images: int | None, what: str) -> list[dict]:
     """What a dataset says of its images, or of `max_images` of them, spread over all."""
-    infos = [dataset.get_data_info(index) for index in _spread(len(dataset), max_images)]
+    infos = [dataset.get_data_info(index) for index in spread(len(dataset), max_images)]
     if len(infos) < len(dataset):
         found.notes.append(f'{len(infos)} of {len(dataset)} {what} were read')
     return infos
@@ -272,7 +273,7 @@ def _check_files(
     track: Track,
 ) -> None:
     """Check that images can be read and have the sizes that the annotations say."""
-    chosen = [expected[index] for index in _spread(len(expected), max_images)]
+    chosen = [expected[index] for index in spread(len(expected), max_images)]
     if len(chosen) < len(expected):
         found.notes.append(f'{len(chosen)} of {len(expected)} image files were read')
 
@@ -284,13 +285,6 @@ def _check_files(
         if isinstance(actual, tuple) and actual != size:
             sizes = f'{actual[0]} x {actual[1]}, the annotations say {size[0]} x {size[1]}'
             found.add_problem('image of another size', file, sizes)
-
-
-def _spread(number: int, maximum: int | None) -> list[int]:
-    """At most so many of all indices, evenly spread."""
-    if maximum is None or number <= maximum:
-        return list(range(number))
-    return np.linspace(0, number - 1, maximum).astype(int).tolist()
 
 
 def _in_threads(function: Callable, items: Sequence) -> Iterator:

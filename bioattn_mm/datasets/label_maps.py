@@ -7,6 +7,7 @@ from pathlib import Path
 import mmcv
 import numpy as np
 from mmengine import fileio
+from mmseg.datasets import BaseSegDataset
 from mmseg.datasets.transforms import LoadAnnotations
 from PIL import Image, UnidentifiedImageError
 
@@ -75,6 +76,16 @@ def count_labels(
             expected = f'{first} to {num_classes - 1 + first}, or {ignored}'
             wrong.append((VALUE_KIND, f'{number} pixels are {value}: expected {expected}'))
     return counts, wrong
+
+
+def counts_of(dataset: BaseSegDataset, index: int) -> tuple[np.ndarray | None, list[tuple[str, str]]] | None:
+    """What `count_labels` says of a label map of a dataset; None if it cannot be read."""
+    info = dataset.get_data_info(index)
+    try:
+        labels = read_label_map(info['seg_map_path'], dataset.backend_args)
+    except Exception:  # of many kinds; the file is named when it is loaded
+        return None
+    return count_labels(info, labels, len(dataset.metainfo['classes']), dataset.ignore_index)
 
 
 class WideLoadAnnotations(LoadAnnotations):

@@ -147,7 +147,7 @@ NUM_CAST = dict(
     sliding_window_av=2,
     sliding_window_qk=3,
 )
-# What errors say of derivatives that are not there.
+# The operators have no second derivatives and none in forward mode: the errors that say so end with this advice.
 OTHERWISE = 'try BIOATTN_MM_BACKEND=reference, whose formulas have those of PyTorch'
 # Holds what is registered with it as long as it lives.
 LIBRARY = torch.library.Library('bioattn_mm', 'FRAGMENT')

@@ -3,20 +3,19 @@
 import contextlib
 import io
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from mmengine.config import Config, ConfigDict
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS, init_default_scope
 
+from ..datasets.parallel import run_all, spread
 from ..errors import InputError
 from .classes import leaf_dataset_configs
 from .pipelines import find_dicts
 
 # Label maps whose pixels are counted, at most, spread over all.
 MAX_LABEL_MAPS = 1000
-NUM_THREADS = 8  # which read them
 NUM_SHOWN = 20  # weights in the line for the log
 SEGMENTATION_HEADS = ('decode_head', 'auxiliary_head')
 
@@ -25,9 +24,9 @@ def balance_classes(config: Config) -> None:
     """Let rare classes count as much as others in a training.
 
     Of a segmentor the cross entropy of each class's pixels is multiplied by the median of all classes' frequencies
-    over its own; the frequency is the share of its pixels in the images that show it (Eigen and Fergus, ICCV 2015,
-    section 6.3.2). Of a detector or a classifier images of classes that are in fewer than half as many images as the
-    median class come more often, by mmengine's `ClassBalancedDataset`.
+    over its own; the frequency is the share of its pixels in the images that show it (median frequency balancing,
+    Eigen and Fergus, ICCV 2015). Of a detector or a classifier images of classes that are in fewer than half as many
+    images as the median class come more often, by mmengine's `ClassBalancedDataset`.
 
     Args:
         config: Changed in place; its training data must exist. The weights or the threshold stand in it as numbers,
@@ -64,7 +63,8 @@ def _weigh_pixels(config: Config) -> str:
     weights = class_weights(pixels, pixels_of_images)
     for loss in losses:
         loss.class_weight = weights
-        # With weights the mean is over the pixels that count in any case, and mmseg fails if it is asked for.
+        # mmseg fails where a loss has both weights and `avg_non_ignore`, which asks for the mean over the pixels that
+        # count; with weights it takes that mean in any case.
         loss.pop('avg_non_ignore', None)
     ranked = [f'{weight:g} ({name})' for weight, name in sorted(zip(weights, classes))]
     shown = ranked if len(ranked) <= NUM_SHOWN else [*ranked[: NUM_SHOWN // 2], '...', *ranked[-NUM_SHOWN // 2 :]]
@@ -90,27 +90,22 @@ def class_weights(pixels: np.ndarray, pixels_of_images: np.ndarray) -> list[floa
 
 def _count_pixels(config: Config) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
     """The classes, and what `class_weights` takes, of the training's label maps."""
-    from ..datasets.label_maps import count_labels, read_label_map  # here: it imports mmseg
-
-    def counts_of(index: int) -> np.ndarray | None:
-        info = dataset.get_data_info(index)
-        try:
-            labels = read_label_map(info['seg_map_path'], dataset.backend_args)
-        except Exception:  # of many kinds; the file is named when it is loaded
-            return None
-        return count_labels(info, labels, len(classes), dataset.ignore_index)[0]
-
     pixels = pixels_of_images = 0
     for leaf in leaf_dataset_configs(config.train_dataloader.dataset):
         dataset = DATASETS.build(dict(leaf, pipeline=[]))
-        classes = tuple(dataset.metainfo['classes'])
-        places = np.linspace(0, len(dataset) - 1, min(len(dataset), MAX_LABEL_MAPS)).astype(int)
-        with ThreadPoolExecutor(NUM_THREADS) as pool:
-            for counts in pool.map(counts_of, places.tolist()):
-                if counts is not None:
-                    pixels = pixels + counts
-                    pixels_of_images = pixels_of_images + counts.sum() * (counts > 0)
-    return classes, np.asarray(pixels), np.asarray(pixels_of_images)
+        for counts in _counts_of_maps(dataset):
+            pixels = pixels + counts
+            pixels_of_images = pixels_of_images + counts.sum() * (counts > 0)
+    return tuple(dataset.metainfo['classes']), np.asarray(pixels), np.asarray(pixels_of_images)
+
+
+def _counts_of_maps(dataset: BaseDataset) -> list[np.ndarray]:
+    """Pixels of each class, (num_classes,), in each of at most `MAX_LABEL_MAPS` label maps that can be read."""
+    from ..datasets.label_maps import counts_of  # here: it imports mmseg
+
+    places = spread(len(dataset), MAX_LABEL_MAPS)
+    found = run_all(lambda number: counts_of(dataset, places[number]), len(places))
+    return [of_map[0] for of_map in found if of_map is not None and of_map[0] is not None]
 
 
 def _repeat_images(config: Config) -> str:

@@ -19,7 +19,7 @@ from .options import check_name, check_options
 from .own_data import DataArguments, use_own_data
 from .pipelines import find_datasets
 from .schedule import num_steps, set_epochs
-from .scratch import set_scratch_rate, start_from_scratch
+from .scratch import has_rate_by_length, set_scratch_rate, start_from_scratch
 from .shards import use_shards
 
 HOW_TO_GET = dict(
@@ -56,7 +56,8 @@ HOW_TO_GET = dict(
 
 
 LEARNING_RATE = 'optim_wrapper.optimizer.lr'
-# What is not of the schedule, and may have been changed after the options were merged.
+# `--balance-classes` changes these parts after the options were merged into them: merging the options again, as
+# `--epochs` does, would undo it.
 NOT_OF_SCHEDULE = ('model.', 'train_dataloader.dataset')
 # What the parts of a config are that this package looks into, where there are any.
 KINDS = {
@@ -149,7 +150,7 @@ def load_config(
     prepare_process(config, launcher)
     if balance:
         balance_classes(config)
-    num_processes = rank_and_size(launcher)[1]
+    num_processes, steps_of_epoch = rank_and_size(launcher)[1], None
     if epochs:
         entry = next((key for key in cfg_options or () if key.startswith('param_scheduler.')), None)
         if entry is not None:
@@ -157,14 +158,15 @@ def load_config(
                 f'--epochs changes all schedulers, so that --cfg-options {entry} would be in other units: leave one '
                 'of them out'
             )
-        set_epochs(config, epochs, num_processes)
-        # What they say of the schedule stays; the losses may have weights now, the training data a wrapper.
+        steps_of_epoch = set_epochs(config, epochs, num_processes)
+        # The options are merged again because `set_epochs` has overwritten what they say of the schedule.
         of_schedule = {
             key: value for key, value in (cfg_options or {}).items() if not key.startswith(NOT_OF_SCHEDULE)
         }
         merge_options(config, of_schedule)
-    if (mini or from_scratch) and 'train_dataloader' in dataloaders and LEARNING_RATE not in (cfg_options or {}):
-        set_scratch_rate(config, num_steps(config, num_processes))
+    trains_from_scratch = (mini or from_scratch) and 'train_dataloader' in dataloaders
+    if trains_from_scratch and has_rate_by_length(config) and LEARNING_RATE not in (cfg_options or {}):
+        set_scratch_rate(config, num_steps(config, num_processes, steps_of_epoch))
     return config
 
 

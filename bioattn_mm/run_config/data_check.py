@@ -130,20 +130,18 @@ def _filtered(filter_cfg: dict, images: list, annotated: set, path: str) -> list
 
 def _unlabelled_maps(dataset: BaseDataset) -> str | None:
     """What the label maps of a dataset of mmseg have if none of them has a label."""
-    from ..datasets.label_maps import count_labels, read_label_map  # here: it imports mmseg
+    from ..datasets.label_maps import counts_of  # here: it imports mmseg
 
     dataset.full_init()
     if not len(dataset):
         raise InputError(f'no images in {dataset.data_prefix.get("img_path")}')
     path = None
     for index in range(len(dataset)):
-        info = dataset.get_data_info(index)
-        try:
-            labels = read_label_map(info['seg_map_path'], dataset.backend_args)
-        except Exception:  # of many kinds; the file is named when it is loaded
+        found = counts_of(dataset, index)
+        if found is None:
             continue
-        path = info['seg_map_path']
-        counts, wrong = count_labels(info, labels, len(dataset.metainfo['classes']), dataset.ignore_index)
+        path = dataset.get_data_info(index)['seg_map_path']
+        counts, wrong = found
         if wrong or counts.any():
             return None
     return path and f'no pixel of the {len(dataset)} label maps such as {path} counts'

@@ -19,7 +19,7 @@ WARMUP_TYPES = ('LinearLR', 'ConstantLR')
 NEVER = 1000000000  # mmengine's `end` of a scheduler without one
 
 
-def set_epochs(config: Config, epochs: int, num_processes: int = 1) -> None:
+def set_epochs(config: Config, epochs: int, num_processes: int = 1) -> int:
     """Let a config train for a number of epochs, with its schedule of learning rates in proportion.
 
     A warm-up keeps its number of iterations, up to a tenth of the training; whatever comes after it, such as the
@@ -31,6 +31,9 @@ def set_epochs(config: Config, epochs: int, num_processes: int = 1) -> None:
         config: Changed in place; its training data must exist.
         epochs: Times that each training image is seen, at least 1.
         num_processes: Number of processes, each of which takes the config's batch.
+
+    Returns:
+        Number of iterations of an epoch.
 
     Raises:
         InputError: The training data are empty, or the config has schedulers for several optimizers.
@@ -54,12 +57,21 @@ def set_epochs(config: Config, epochs: int, num_processes: int = 1) -> None:
     if 'logger' in hooks:
         hooks.logger.interval = min(hooks.logger.get('interval', 10), max(1, total // MIN_LOGS))
     config.param_scheduler = _stretched(schedulers, old, total, counts_epochs)
+    return iterations
 
 
-def num_steps(config: Config, num_processes: int = 1) -> int:
-    """Number of iterations of a config's training, whose data must exist if it counts epochs."""
+def num_steps(config: Config, num_processes: int = 1, steps_of_epoch: int | None = None) -> int:
+    """Number of iterations of a config's training.
+
+    Args:
+        config: The config; its training data must exist if it counts epochs.
+        num_processes: Number of processes, each of which takes the config's batch.
+        steps_of_epoch: Number of iterations of an epoch, if it is known; the training data need not be read then.
+    """
     epochs = config.train_cfg.get('max_epochs')
-    return config.train_cfg.max_iters if epochs is None else epochs * _steps_of_epoch(config, num_processes)
+    if epochs is None:
+        return config.train_cfg.max_iters
+    return epochs * (steps_of_epoch or _steps_of_epoch(config, num_processes))
 
 
 def _steps_of_epoch(config: Config, num_processes: int) -> int:

@@ -9,7 +9,8 @@ from mmengine.config import Config
 # Random weights need higher rates than the configs', which fine-tune. Decoders with queries take a lower one than
 # others, and so do classifiers, which have hardly anything but the backbone.
 LEARNING_RATE = 1e-3
-# Of the first one: the number of steps that it is for, beyond which it falls, and what it does not fall below.
+# The first rate is for trainings of up to so many steps. Longer ones take a lower one, but none below the least: see
+# `set_scratch_rate`.
 SHORT_STEPS = 200
 LEAST_LEARNING_RATE = 1e-4
 CLASSIFICATION_LEARNING_RATE = 4e-4
@@ -42,19 +43,22 @@ def start_from_scratch(config: Config) -> None:
     config.optim_wrapper.optimizer.lr = QUERY_LEARNING_RATE if _has_queries(config) else rate
 
 
+def has_rate_by_length(config: Config) -> bool:
+    """Whether the rate from random weights falls with the length of the training: not of queries and classifiers."""
+    return config.default_scope != 'mmpretrain' and not _has_queries(config)
+
+
 def set_scratch_rate(config: Config, num_steps: int) -> None:
-    """Set the learning rate of a training from random weights by its length, of detectors and segmentors.
+    """Set the learning rate of a training from random weights by its length.
 
     It falls with the square root of the number of steps, as the best step size of stochastic gradient descent does:
     1e-3 for 200 steps, 3e-4 for 2,200, 1e-4 for 20,000 and more. docs/results.md has both of the first two for 2,208
-    steps, and 1e-3 for 11,040. Models with queries and classifiers keep their rates.
+    steps, and 1e-3 for 11,040.
 
     Args:
-        config: Changed in place, after `start_from_scratch`.
+        config: One that `has_rate_by_length`. Changed in place, after `start_from_scratch`.
         num_steps: Number of steps of the whole training.
     """
-    if config.default_scope == 'mmpretrain' or _has_queries(config):
-        return
     rate = LEARNING_RATE * min(1, math.sqrt(SHORT_STEPS / num_steps))
     config.optim_wrapper.optimizer.lr = float(f'{max(LEAST_LEARNING_RATE, rate):.2g}')
 

@@ -48,7 +48,8 @@ def test_a_segmentor(tmp_path: Path) -> None:
         Image.fromarray(labels).save(folder / f'masks/train/part_{seed:03d}.png')
         Image.fromarray(half).save(folder / f'masks/val/part_{seed:03d}.png')
     config = read(SEGMENTOR, folder)
-    # Of the pixels that count, 96 * 120 and half as many, in the images that show the class.
+    # The share of a class is of the pixels that count in the images that show it. All 96 * 120 pixels of the first
+    # image count, and half as many of the second.
     shares = np.array([(1 / 2 + 7 / 8 / 2) / (1 + 1 / 2), 1 / 2, 1 / 8])
     weights = config.model.decode_head.loss_decode.class_weight
     assert config.train_dataloader.dataset.type != 'ClassBalancedDataset'

@@ -47,7 +47,7 @@ from bioattn_mm.run_config.model_check import model_of
 from bioattn_mm.run_config.pipelines import find_datasets
 
 FILES = ('robustness.csv', 'robustness.json', 'robustness.png')
-# What of a dataset's config says which images it has.
+# Two configs test on the same images if these entries of their datasets are equal.
 NAMING_IMAGES = ('data_root', 'ann_file', 'data_prefix', 'split')
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from mmengine.config import Config
 
+from ...datasets.parallel import spread
 from ...errors import InputError
 from ...runtime.channels import ImageKind, read_channels, read_header
 from ...runtime.inputs import ARRAY_SUFFIX, IMAGE_SUFFIXES
@@ -139,7 +140,7 @@ def _measure(files: Sequence[Path], kind: ImageKind, strict: bool) -> tuple[list
         kind: Channels and dtype.
         strict: Whether an image that cannot be used is an error, and is not left out.
     """
-    chosen = [files[index] for index in np.unique(np.linspace(0, len(files) - 1, MAX_MEASURED).astype(int))]
+    chosen = [files[index] for index in spread(len(files), MAX_MEASURED)]
 
     def sums(file: Path, shift: np.ndarray) -> tuple[int, np.ndarray, np.ndarray] | None:
         """Number of pixels, and of each channel the sum of the values less `shift`, and of their squares."""
