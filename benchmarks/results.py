@@ -12,6 +12,7 @@ import csv
 import fnmatch
 import json
 import os
+import platform
 import resource
 import shlex
 import shutil
@@ -343,7 +344,8 @@ def hardware(note: str) -> str:
         name = torch.cuda.get_device_name()
     else:
         with open('/proc/cpuinfo', encoding='utf-8') as file:
-            name = next(line.partition(':')[2].strip() for line in file if line.startswith('model name'))
+            names = (line.partition(':')[2].strip() for line in file if line.startswith('model name'))
+            name = next(names, platform.machine())  # processors of ARM have no name there
         number = torch.get_num_threads()
         name += f', {number} thread{"s" if number > 1 else ""}'
     return name + (f', {note}' if note else '')

@@ -40,6 +40,9 @@ PIXEL_SIZES = (
     'model.test_cfg.crop_size',
     'model.test_cfg.stride',
 )
+# Mask2Former compares masks in so many points, which are divided as the area is: all of them would be more than a
+# miniature mask has pixels, and would take a third of a step.
+MASK_POINTS = ('model.train_cfg.num_points', 'model.*.train_cfg.num_points')
 COUNTS = (
     'model.*.num_queries',
     'model.train_cfg.*.num',  # sampled regions; in Cascade R-CNN, of several heads
@@ -70,7 +73,8 @@ def make_mini(config: Config, mini_root: str | None = MINI_ROOT) -> Config:
     2 images (classifiers: 16), warm-up and linear decay (DINO: in the last 60), one rate for all parameters (see
     `start_from_scratch`), one validation half-way and one at the end, averages of the weights over
     about 10 iterations, fixed seed. Model: random weights instead of a checkpoint, BN instead of SyncBN, no
-    stochastic depth, at most 64 queries, sampled regions and predictions of an image (DINO: 300 queries).
+    stochastic depth, at most 64 queries, sampled regions and predictions of an image (DINO: 300 queries), of
+    Mask2Former a sixteenth of the points in which masks are compared.
     Classifiers: crops and flips, but no stronger augmentation.
 
     Args:
@@ -88,6 +92,8 @@ def make_mini(config: Config, mini_root: str | None = MINI_ROOT) -> Config:
             return 'BN' if value == 'SyncBN' else _move(value, roots)
         if is_one_of(path, PIXEL_SIZES):
             return _divide(value)
+        if is_one_of(path, MASK_POINTS):
+            return max(1, value // SIZE_DIVISOR**2)
         return min(value, MAX_COUNT) if is_one_of(path, COUNTS) else value
 
     config = Config(map_values(config.to_dict(), shrink), filename=config.filename)

@@ -102,6 +102,9 @@ def test_counts_and_rates_of_detectors(root) -> None:
 
     mini = make_mini(Config.fromfile(root / 'configs/transnext/mask2former_tiny_ade20k.py'))
     assert mini.model.decode_head.num_queries == 64
+    assert mini.model.decode_head.train_cfg.num_points == 12544 // 16
+    pixel_decoder = mini.model.decode_head.pixel_decoder
+    assert pixel_decoder.encoder.layer_cfg.self_attn_cfg.num_points == 4  # of deformable attention, not of masks
     assert [(scheduler.begin, scheduler.end) for scheduler in mini.param_scheduler] == [(0, 20), (20, 200)]
     assert mini.optim_wrapper.optimizer.lr == 2e-4
 
