@@ -104,8 +104,8 @@ def prepare(image: np.ndarray, steps: Sequence[dict], fixed_size: tuple[int, int
     Args:
         image: BGR, uint8 (H, W, 3), or of the kind that the step `read` states (H, W, channels).
         steps: `preprocessing` of the description.
-        fixed_size: (height, width) to which images are resized in the place of what the steps say, for a model that
-            takes one size alone; steps that crop to this size are done as they are.
+        fixed_size: (height, width) to which images are resized in the place of what the steps say, in their way of
+            resizing, for a model that takes one size alone; steps that crop to this size are done as they are.
 
     Raises:
         InputError: A step is unknown, or the image is too thin to be resized.
@@ -113,8 +113,10 @@ def prepare(image: np.ndarray, steps: Sequence[dict], fixed_size: tuple[int, int
     image, steps = as_input(image), [step for step in steps if step['type'] != READ]
     cropped = next((step.get('size') for step in steps if step['type'] == 'center_crop'), None)
     if fixed_size and cropped != list(fixed_size):
+        resize = next((step for step in steps if step['type'] in ('resize', 'resize_edge')), {})
+        method = {name: resize[name] for name in ('interpolation', 'backend') if name in resize}
         steps = [step for step in steps if step['type'] not in ('resize', 'resize_edge', 'center_crop', 'pad')]
-        steps = [dict(type='resize', scale=fixed_size[::-1], keep_ratio=False), *steps]
+        steps = [dict(type='resize', scale=fixed_size[::-1], keep_ratio=False, **method), *steps]
     size = image.shape[:2]
     for step in steps:
         if step['type'] not in STEPS:

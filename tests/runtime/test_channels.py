@@ -199,6 +199,10 @@ def test_one_size() -> None:
     steps.append(dict(type='center_crop', size=[32, 32]))
     assert prepare(image, steps, (32, 48)).inputs.shape == (3, 32, 48)
     assert (prepare(image, steps, (32, 32)).inputs == prepare(image, steps).inputs).all()
+    method = dict(interpolation='bicubic', backend='pillow')
+    expected = prepare(image, [dict(type='resize', scale=[48, 32], keep_ratio=False, **method)]).inputs
+    for step in (dict(type='resize', scale=[96, 64], keep_ratio=True), dict(type='resize_edge', edge='long', size=9)):
+        assert (prepare(image, [step | method], (32, 48)).inputs == expected).all()
 
 
 def test_as_input_keeps_every_value() -> None:
