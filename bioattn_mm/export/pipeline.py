@@ -60,7 +60,6 @@ from ..run_config.pipelines import LOAD_CHANNELS, data_preprocessor_of, image_ki
 from ..runtime.description import FILE, FORMAT
 from ..runtime.images import READ
 
-TASKS = ('segmentation', 'detection', 'panoptic', 'classification', 'features')
 # Steps of a test pipeline that a single image without annotations passes unchanged.
 NO_CHANGE = ('Load', 'CheckedLoad', 'Pack')
 
@@ -73,12 +72,20 @@ def preprocessing_of(config: Config) -> list[dict]:
     """
     steps = [step for transform in config.test_dataloader.dataset.pipeline for step in _step_of(transform)]
     preprocessor = data_preprocessor_of(config)
-    if 'mean' in preprocessor:
-        is_rgb = preprocessor.get('bgr_to_rgb') or preprocessor.get('to_rgb')
-        numbers = {name: [float(value) for value in preprocessor[name]] for name in ('mean', 'std')}
+    is_rgb = any(preprocessor.get(name) for name in ('bgr_to_rgb', 'rgb_to_bgr', 'to_rgb'))  # all swap them
+    if preprocessor.get('mean') is not None or is_rgb:
+        # Without mean and std the upstream libraries change the order of the channels alone.
+        defaults = dict(mean=[0.0] * 3, std=[1.0] * 3)
+        numbers = {name: [float(value) for value in preprocessor.get(name) or own] for name, own in defaults.items()}
         order = 'as read' if image_kind(config) else 'RGB' if is_rgb else 'BGR'
         steps.append(dict(type='normalize', **numbers, channels=order))
-    divisor = preprocessor.get('pad_size_divisor') or (preprocessor.get('test_cfg') or {}).get('size_divisor') or 1
+    test_cfg = preprocessor.get('test_cfg') or {}
+    if test_cfg.get('size'):
+        raise InputError(
+            'the data preprocessor pads images to a size (test_cfg.size), which pipeline.json cannot describe: take '
+            'size_divisor'
+        )
+    divisor = preprocessor.get('pad_size_divisor') or test_cfg.get('size_divisor') or 1
     if divisor > 1:
         value = preprocessor.get('pad_value', preprocessor.get('pad_val', 0))
         steps.append(dict(type='pad', divisor=divisor, value=float(value)))
@@ -98,14 +105,18 @@ def _step_of(transform: dict) -> list[dict]:
     if kind == 'ResizeEdge':
         edge = transform.get('edge', 'short')
         return [dict(type='resize_edge', edge=edge, size=transform['scale'], **method)]
-    if kind == 'CenterCrop':
+    if kind == 'CenterCrop' and not transform.get('auto_pad'):
         size = transform['crop_size']  # (width, height)
         return [dict(type='center_crop', size=[size, size] if isinstance(size, int) else [*size[::-1]])]
     if transform['type'] == LOAD_CHANNELS:
         return [dict(type=READ, channels=transform['channels'], dtype=transform['dtype'])]
-    if kind.startswith(NO_CHANGE):
+    # The runtime reads BGR in 8 bits, turned by EXIF data.
+    reads_otherwise = kind.endswith('LoadImageFromFile') and (
+        transform.get('color_type', 'color') != 'color' or transform.get('imdecode_backend') == 'tifffile'
+    )
+    if kind.startswith(NO_CHANGE) and not reads_otherwise:
         return []
-    raise InputError(f'the test pipeline has a step {kind}, which pipeline.json cannot describe')
+    raise InputError(f'the test pipeline has a step {kind}, which pipeline.json cannot describe: {dict(transform)}')
 
 
 def postprocessing_of(config: Config, task: str) -> dict:
@@ -117,8 +128,9 @@ def postprocessing_of(config: Config, task: str) -> dict:
         found = dict(mode=test_cfg.get('mode', 'whole'), align_corners=head.get('align_corners', False))
         if found['mode'] == 'slide':
             found.update({name: list(test_cfg[name]) for name in ('crop_size', 'stride')})
-        if head.get('out_channels') == 1:
-            found.update(channels=1, threshold=head.get('threshold') or 0.3)
+        if (head.get('out_channels') or head.get('num_classes')) == 1:
+            threshold = head.get('threshold')
+            found.update(channels=1, threshold=0.3 if threshold is None else threshold)
         return found
     if task == 'detection':
         last = test_cfg.get('rcnn', test_cfg)
