@@ -9,6 +9,7 @@ from PIL import ExifTags
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from ..errors import InputError
+from ..files import atomic_path
 from ..runtime.channels import ImageKind
 from ..runtime.drawing import MAX_PIXELS
 
@@ -109,7 +110,7 @@ class Raster:
             crs=self._file.crs, transform=self._file.transform, compress='deflate', bigtiff='if_safer',
             tiled=True, blockxsize=256, blockysize=256,
         )  # fmt: skip
-        with rasterio.open(path, 'w', **profile) as file:
+        with atomic_path(path) as partial, rasterio.open(partial, 'w', **profile) as file:
             if profile['dtype'] == np.uint8:
                 file.write_colormap(1, {index: tuple(color) for index, color in enumerate(palette)})
             for top in range(0, self.shape[0], STRIP):

@@ -269,6 +269,18 @@ def test_windows_have_the_colours_of_the_file(tmp_path: Path, monkeypatch: pytes
 
 
 @needs('rasterio')
+def test_a_label_map_that_is_not_complete_has_no_name(geotiff: Path, tmp_path: Path) -> None:
+    def interrupted(labels: np.ndarray) -> np.ndarray:
+        if len(labels) > 1:
+            raise KeyboardInterrupt
+        return labels
+
+    with pytest.raises(KeyboardInterrupt):
+        Raster(geotiff).write_labels(tmp_path / 'out.tif', np.zeros((150, 210), np.uint8), interrupted, [(1, 2, 3)])
+    assert not list(tmp_path.glob('*out*'))
+
+
+@needs('rasterio')
 def test_label_map_of_a_large_tiff(
     geotiff: Path, checkpoints: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
