@@ -131,7 +131,7 @@ def images_below(folder: Path, required: bool = True) -> list[Path]:
         found = sorted(
             path
             for path in folder.rglob('[!.]*')
-            if path.suffix.lower() in suffixes and not is_hidden(path.relative_to(folder))
+            if path.suffix.lower() in suffixes and not is_hidden(path.relative_to(folder)) and not path.is_dir()
         )
         if found:
             break

@@ -17,7 +17,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in 'b.png a.JPG notes.txt inner/c.tif scan .b.png .trash/d.png inner/.trash/d.png'.split():
         (tmp_path / 'images' / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / 'images' / name).touch()
-    (tmp_path / 'none').mkdir()
+    for name in ('none', 'images/album.jpg'):
+        (tmp_path / name).mkdir()
     writer = cv2.VideoWriter('clip.mp4', cv2.VideoWriter_fourcc(*'mp4v'), 5, (64, 48))
     for value in range(0, 250, 50):
         writer.write(np.full((48, 64, 3), value, np.uint8))
