@@ -76,6 +76,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_device()
     parser.set_defaults(device=None)  # an exported model runs where onnxruntime does
     args = parser.parse_intermixed_args()
+    if args.config.endswith(command.SUFFIXES):
+        raise InputError(f'{args.config} is an exported model: name it before all options, or its config before it')
     if args.mini and args.checkpoint and not args.checkpoint.endswith(CHECKPOINT_SUFFIXES):
         args.inputs.insert(0, args.checkpoint)
         args.checkpoint = None

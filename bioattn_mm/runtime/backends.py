@@ -32,6 +32,8 @@ class OnnxRuntime:
     ) -> None:
         if bfloat16:
             raise InputError('onnxruntime does not compute in bfloat16 on a CPU: take the backend openvino')
+        if path.suffix == '.xml':
+            raise InputError(f"{path} is OpenVINO's own file, not for onnxruntime: take the backend openvino")
         try:
             import onnxruntime
         except ModuleNotFoundError as error:

@@ -130,8 +130,10 @@ def predict_all(
                     progress.advance(bar)
             for video in videos:
                 bar = progress.add_task(video.name, total=video.num_frames)
+                # Models of other images than RGB in 8 bits take their channels in the order of files, R, G and B.
+                images_of_video = video if predictor.kind is None else (frame[..., ::-1].copy() for frame in video)
                 with results.add_video(video) as frames:
-                    for prediction in predictor.iterate(video, batch_size):
+                    for prediction in predictor.iterate(images_of_video, batch_size):
                         if prediction.error is not None:
                             failures.append((f'{video.source}, frame {frames.num_frames}', prediction.error))
                         frames.add_frame(prediction)

@@ -255,7 +255,7 @@ class Model:
                     (logits,) = own.values()
                     result = tasks.classification(logits)
                 prediction.result = result
-        except (InputError, MemoryError) as error:
+        except (InputError, MemoryError, cv2.error) as error:
             if len(batch) > 1:
                 for one in batch:
                     yield from self._predict([one], batch_size, return_logits)

@@ -10,6 +10,7 @@ from PIL import Image
 
 from ..errors import InputError
 from ..files import PARTIAL, unique_name, write_json
+from .channels import shown
 from .drawing import drawn_size, shrunk
 from .formats import VocFiles, YoloFiles, check_formats, write_png, write_text
 from .inputs import Video, opencv_path
@@ -144,7 +145,8 @@ class Files:
         """A label map with the classes that are not kept marked as left out, uint8 or uint16."""
         number = len(self.categories)
         left_out = LEFT_OUT if number <= LEFT_OUT else number
-        table = np.full(number, left_out, np.uint8 if left_out == LEFT_OUT else np.uint16)
+        # A segmentor of one class marks its pixels with 0 and the others with 1.
+        table = np.full(max(number, 2), left_out, np.uint8 if left_out == LEFT_OUT else np.uint16)
         table[self.kept] = self.kept
         return table[labels]
 
@@ -219,6 +221,7 @@ class VideoFile:
     def add_frame(self, prediction: object) -> None:
         """Write the prediction for the next frame; of a frame without one, the frame as it is."""
         frame = prediction.source if prediction.image is None else prediction.image
+        frame = frame if self.files.predictor.kind is None else shown(frame)
         frame = shrunk(frame, drawn_size(frame))
         if prediction.error is None:
             entry = dict(

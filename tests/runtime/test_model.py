@@ -26,7 +26,10 @@ from bioattn_mm.errors import InputError  # noqa: E402
 from bioattn_mm.export.pipeline import _step_of  # noqa: E402
 from bioattn_mm.runtime import Model  # noqa: E402
 from bioattn_mm.runtime.backends import BACKENDS  # noqa: E402
+from bioattn_mm.runtime.command import predict_all  # noqa: E402
 from bioattn_mm.runtime.images import prepare  # noqa: E402
+from bioattn_mm.runtime.inputs import find_inputs  # noqa: E402
+from bioattn_mm.runtime.results import Results  # noqa: E402
 from bioattn_mm.runtime.tasks import detections, resize_maps  # noqa: E402
 
 from ..tools.running import ROOT, InProcess  # noqa: E402
@@ -124,6 +127,8 @@ def test_one_class_has_a_threshold(tmp_path: Path) -> None:
     (result,) = model(image_of(48, 61))
     assert 0 < result.logits.min() < 0.1 and 0.9 < result.logits.max() <= 1
     assert (result.labels == (result.logits[0] > 0.3)).all() and set(np.unique(result.labels)) == {0, 1}
+    predictor = SimpleNamespace(task='segmentation', classes=('wall',), palette=[(1, 2, 3)])
+    assert Results(tmp_path, predictor).relabel(np.array([[0, 1]])).tolist() == [[0, 255]]
 
 
 @pytest.mark.parametrize('align_corners', [False, True])
@@ -181,6 +186,40 @@ def test_an_image_that_cannot_be_prepared_does_not_end_the_run(
     assert np.array_equal(first.result.labels, last.result.labels)
     for prediction, reason in zip(bad, ('needs more memory than there is', 'cannot be resized'), strict=True):
         assert str(prediction.error).startswith(f'an image of 61 x 48 pixels {reason}')
+
+
+def test_a_label_map_that_does_not_fit_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*args: object) -> None:
+        raise cv2.error('Insufficient memory')
+
+    model = Model(segmentor(tmp_path, **WHOLE))
+    monkeypatch.setattr('bioattn_mm.runtime.tasks.labels_of', no_memory)
+    for prediction in model.iterate([image_of(48, 61)] * 2, batch_size=2):
+        assert str(prediction.error).startswith('an image of 61 x 48 pixels cannot be resized')
+
+
+def test_frames_have_the_order_of_files(tmp_path: Path) -> None:
+    weight, bias = np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1), np.zeros(3, np.float32)
+    node = helper.make_node('Conv', ['input', 'weight', 'bias'], ['logits'])
+    shape = ('batch', 3, 'height', 'width')
+    constants = dict(weight=weight, bias=bias)
+    model = write(tmp_path / 'exported', 'segmentation', [node], constants, shape, ['logits'], WHOLE)
+    document = json.loads((tmp_path / 'exported/pipeline.json').read_text())
+    document['preprocessing'] = [dict(type='read', channels=3, dtype='uint8')]
+    (tmp_path / 'exported/pipeline.json').write_text(json.dumps(document))
+    red = np.zeros((48, 64, 3), np.uint8)
+    red[..., 2] = 250
+    cv2.imwrite(str(tmp_path / 'red.png'), red)
+    writer = cv2.VideoWriter(str(tmp_path / 'clip.mp4'), cv2.VideoWriter_fourcc(*'mp4v'), 5, (64, 48))
+    writer.write(red)
+    writer.release()
+    images, videos = find_inputs([str(tmp_path / 'red.png'), str(tmp_path / 'clip.mp4')])
+    predict_all(model := Model(model), images, videos, Results(tmp_path / 'found', model), batch_size=1)
+    for name in ('red', 'clip/000000'):
+        assert not np.asarray(Image.open(tmp_path / f'found/labels/{name}.png')).any()
+    found, frame = cv2.VideoCapture(str(tmp_path / 'found/overlays/clip.mp4')).read()
+    overlay = cv2.imread(str(tmp_path / 'found/overlays/red.png'))
+    assert found and np.abs(frame.mean((0, 1)) - overlay.mean((0, 1))).max() < 10
 
 
 def test_padding_is_cut_off(tmp_path: Path) -> None:
@@ -272,6 +311,13 @@ def test_bad_input(tmp_path: Path, tool: InProcess) -> None:
     (tmp_path / 'exported/other.onnx').write_bytes(b'no model')
     for backend, name in (('onnxruntime', 'onnxruntime'), ('openvino', 'OpenVINO')):
         assert f'{name} cannot load' in error('exported/other.onnx', 'a.png', '--backend', backend)
+    (tmp_path / 'exported/model.xml').write_text('<net/>')
+    assert 'model.xml is OpenVINO' in error('exported/model.xml', 'a.png') and 'take the backend openvino' in error(
+        'exported/model.xml', 'a.png'
+    )
+    assert error('--batch-size', '2', model, 'a.png') == (
+        f'error: {model} is an exported model: name it before all options, or its config before it'
+    )
     with pytest.raises(InputError, match="must be 'slide' or 'whole', got 'both'"):
         Model(model, mode='both')
     path = tmp_path / 'exported/pipeline.json'
