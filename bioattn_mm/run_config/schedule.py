@@ -84,7 +84,17 @@ def _steps_of_epoch(config: Config, num_processes: int) -> int:
         num_images = len(DATASETS.build(dataset))
     if not num_images:
         raise InputError('no training image is left after the filter of the config (filter_cfg of the dataset)')
-    return math.ceil(num_images / (config.train_dataloader.batch_size * num_processes))
+    loader = config.train_dataloader
+    batch_size, images_of_process = loader.batch_size, math.ceil(num_images / num_processes)
+    drops_last = loader.get('drop_last') or (loader.get('batch_sampler') or {}).get('drop_last')
+    if not drops_last or config.train_cfg.get('max_epochs') is None:  # a loop that counts iterations has one epoch
+        return math.ceil(images_of_process / batch_size)
+    if images_of_process < batch_size:
+        raise InputError(
+            f'{images_of_process} training images a process are less than a batch of {batch_size}, and incomplete '
+            'batches are left out (drop_last): lower train_dataloader.batch_size'
+        )
+    return images_of_process // batch_size
 
 
 def _stretched(schedulers: list[dict], old: int, total: int, counts_epochs: bool) -> list[dict]:

@@ -129,3 +129,15 @@ def test_steps_of_epochs(folders: dict) -> None:
     assert num_steps(config) == 900
     assert num_steps(config, num_processes=4) == 250
     assert config.optim_wrapper.optimizer.lr == 4.7e-4
+
+
+def test_an_incomplete_batch_that_is_left_out(folders: dict) -> None:
+    """A loop that counts epochs has fewer steps then; one that counts iterations goes on with the next epoch."""
+    options = {'train_dataloader.batch_size': 8}  # 36 images
+    assert set_epochs(read('mask_rcnn_micro_coco', folders, cfg_options=options), 6) == 5
+    options['train_dataloader.drop_last'] = True
+    config = read('mask_rcnn_micro_coco', folders, epochs=6, cfg_options=options)
+    assert times(config)[-1] == ('MultiStepLR', False, 0, 24, [16, 22]) and num_steps(config) == 24
+    assert set_epochs(read('upernet_micro_ade20k', folders, cfg_options=options), 6) == 5
+    with pytest.raises(InputError, match='^36 training images a process are less than a batch of 64'):
+        read('mask_rcnn_micro_coco', folders, epochs=6, cfg_options={**options, 'train_dataloader.batch_size': 64})
