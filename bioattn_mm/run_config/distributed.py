@@ -49,8 +49,9 @@ def prepare_process(config: Config, launcher: str) -> None:
             'tools/dist_test.sh'
         )
     if torch.cuda.is_available():
-        # mmengine reads the variable; mpi does not set it.
-        local_rank, num_gpus = int(os.environ.setdefault('LOCAL_RANK', '0')), torch.cuda.device_count()
+        # mmengine reads the variable also with mpi, which has a name of its own for it; slurm's it sets itself.
+        own = os.environ.get('OMPI_COMM_WORLD_LOCAL_RANK', '0')
+        local_rank, num_gpus = int(os.environ.setdefault('LOCAL_RANK', own)), torch.cuda.device_count()
         if launcher == 'pytorch' and local_rank >= num_gpus:
             raise InputError(
                 f'no GPU for process {local_rank} of this machine: start at most {num_gpus}, one for each GPU'
@@ -70,12 +71,13 @@ def prepare_process(config: Config, launcher: str) -> None:
     config.model_wrapper_cfg = {**wrapper, **config.get('model_wrapper_cfg', {}), 'device_ids': None}
 
 
-def set_strategy(config: Config, path: str) -> None:
+def set_strategy(config: Config, path: str, options: dict[str, object] | None = None) -> None:
     """Merge a strategy, such as `configs/_base_/strategies/fsdp.py`, into the config of a run.
 
     Args:
         config: Changed in place; its `launcher` is set.
         path: Config file with `runner_type` and `strategy`.
+        options: Values by dotted key, of which those of the strategy go before what the file says.
 
     Raises:
         InputError: The file does not exist or holds no strategy, DeepSpeed is needed and not installed or cannot do
@@ -94,6 +96,7 @@ def set_strategy(config: Config, path: str) -> None:
             f'--strategy {path} is for several processes: tools/dist_train.sh CONFIG NUMBER --strategy {path}'
         )
     config.merge_from_dict(strategy.to_dict())
+    config.merge_from_dict({key: value for key, value in (options or {}).items() if key.startswith('strategy.')})
     config.setdefault('env_cfg', {})  # FlexibleRunner needs one
     if 'sync_bn' in config:
         config.strategy.sync_bn = config.sync_bn
