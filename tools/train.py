@@ -191,6 +191,7 @@ def main() -> None:
     model = model_of(config)
     if args.load_from:
         config.load_from = args.load_from
+        config.resume = False  # which the config of a work dir whose training was resumed says
     set_randomness(config, args.seed, args.deterministic)
     if args.shuffle_shards:
         if not args.shards:
@@ -249,7 +250,7 @@ def set_computation(config: Config, args: argparse.Namespace) -> None:
     if args.strategy and args.cuda_graphs:
         raise InputError('--cuda-graphs goes with data parallel alone: leave out --strategy')
     if args.strategy:
-        set_strategy(config, args.strategy)
+        set_strategy(config, args.strategy, args.cfg_options)
     if config.optim_wrapper.get('type') == 'AmpOptimWrapper' and not torch.cuda.is_available():
         raise InputError("the config's AmpOptimWrapper needs a GPU: on the CPU add --amp bfloat16")
     if args.compile:

@@ -28,11 +28,13 @@ def start_from_scratch(config: Config) -> None:
     `set_scratch_rate`.
 
     Args:
-        config: Changed in place: initial weights, learning rates and `auto_scale_lr`.
+        config: Changed in place: initial weights, `load_from`, learning rates and `auto_scale_lr`.
     """
     model = config.model
     model.pop('pretrained', None)
     model.backbone.init_cfg = None
+    if config.get('load_from'):  # of a whole model
+        config.load_from = None
     if isinstance(model.get('init_cfg'), dict) and model.init_cfg.get('type') == 'Pretrained':
         model.init_cfg = None
     changed = map_values(config.optim_wrapper.to_dict(), _without_factor, 'optim_wrapper')

@@ -8,6 +8,7 @@ from mmengine.config import Config
 from bioattn_mm.errors import InputError
 from bioattn_mm.run_config import config as run_config
 from bioattn_mm.run_config.config import read_config, set_bias_mode
+from bioattn_mm.run_config.scratch import start_from_scratch
 
 
 def load(root, monkeypatch: pytest.MonkeyPatch, name: str, *, options: dict | None = None, **kwargs) -> dict:
@@ -108,3 +109,10 @@ def test_parts_of_a_config_that_are_something_else(text: str, message: str, root
     path.write_text(f'_base_ = {str(root / "tests/tools/upernet_small.py")!r}\n{text}\n')
     with pytest.raises(InputError, match=f'own.py cannot be run: {message}'):
         read_config(str(path))
+
+
+def test_random_weights_in_place_of_a_whole_model(root: Path) -> None:
+    config = read_config(str(root / 'configs/transnext/upernet_micro_ade20k.py'))
+    config.load_from = 'detector.pth'
+    start_from_scratch(config)
+    assert config.load_from is None

@@ -291,6 +291,10 @@ BAD_INPUT = {
         ['train.py', CONFIG, '--mini', '--load-from', 'nan.pth'],
         'error: nan.pth cannot be used: 1 of its 2 entries have values that are NaN or infinite: weight; ',
     ),
+    'weights to start from, and a config that goes on': (
+        ['train.py', CONFIG, '--mini', '--load-from', 'nan.pth', '--cfg-options', 'resume=True'],
+        'error: nan.pth cannot be used: 1 of its 2 entries have values that are NaN or infinite: weight; ',
+    ),
     'unknown option': (
         ['train.py', CONFIG, '--minimal'],
         'train.py: error: unrecognized arguments: --minimal',
