@@ -87,6 +87,8 @@ def dry_run(config: Config, options: dict[str, object] | None = None) -> None:
     with tempfile.TemporaryDirectory(prefix='dry_run_') as folder, warnings.catch_warnings():
         warnings.simplefilter('ignore')
         config.work_dir = folder
+        if config.get('visualizer'):  # trackers write elsewhere, too
+            config.visualizer.vis_backends = None
         with failures_in_one_line(config, options):
             try:
                 runner = build_runner(config)
@@ -95,7 +97,9 @@ def dry_run(config: Config, options: dict[str, object] | None = None) -> None:
                     runner.train()
             except _Done:
                 pass
-    if is_main_process():
+    if is_main_process() and math.isnan(hook.step_seconds):
+        print(f'nothing is left to train: {config.load_from} has all steps that train_cfg asks for')
+    elif is_main_process():
         for name, text in report(runner, hook):
             print(f'{name:<22}{text}')
         print(groups_table(optimizer_groups(unwrapped(runner.model), runner.optim_wrapper)))
