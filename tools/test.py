@@ -17,7 +17,7 @@ from bioattn_mm.cli.trackers import set_trackers
 from bioattn_mm.engine.amp import autocast_dtype
 from bioattn_mm.engine.cuda_graphs import set_cuda_graphs
 from bioattn_mm.engine.hooks import FinitePredictionsHook
-from bioattn_mm.engine.step_log import NO_METRIC, not_finite
+from bioattn_mm.engine.step_log import NO_METRIC, not_finite, numbers_of
 from bioattn_mm.errors import InputError
 from bioattn_mm.files import check_new
 from bioattn_mm.run_config.classes import leaf_dataset_configs
@@ -133,7 +133,7 @@ def main() -> None:
         return
 
     print(f'\n{args.config} {args.checkpoint}')
-    figures = '  '.join(f'{name} {value:.4g}' for name, value in metrics.items() if 'time' not in name)
+    figures = '  '.join(f'{name} {value:.4g}' for name, value in numbers_of(metrics).items() if 'time' not in name)
     print(figures or 'no metric: nothing was detected')
     if args.show_dir:
         print(f'images (ground truth | prediction): {draw_sheet(Path(args.show_dir))}')

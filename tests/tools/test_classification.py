@@ -85,6 +85,16 @@ def test_released_classifier(place: Path, tool: InProcess, tmp_path: Path) -> No
     assert 'convit_tiny.py convit_tiny.pth\naccuracy/top1 66.67' in printed
 
 
+def test_metric_of_each_class(place: Path, tool: InProcess, tmp_path: Path) -> None:
+    """A list is in mmengine's log; the last line has the numbers."""
+    config = Config.fromfile(place / 'convit_tiny.py')
+    each = dict(type='SingleLabelMetric', items=('recall',), average=None)
+    config.test_evaluator = [config.test_evaluator, each]
+    config.dump(place / 'classwise.py')
+    printed = tool(place, 'test.py', 'classwise.py', 'convit_tiny.pth', '--work-dir', tmp_path)
+    assert printed.endswith('classwise.py convit_tiny.pth\naccuracy/top1 66.67\n')
+
+
 def test_file_that_does_not_fit(place: Path, tool: InProcess, tmp_path: Path) -> None:
     torch.save({'model': parity.released_state_dict('convit_small')}, tmp_path / 'convit_small.pth')
     line = tool.refused(place, 'test.py', 'convit_tiny.py', tmp_path / 'convit_small.pth')
