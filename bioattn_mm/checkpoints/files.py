@@ -233,7 +233,7 @@ def check_values(path: str, tensors: Mapping[str, Tensor]) -> None:
                 f'{path} cannot be used: its entry {name} is {kind}, expected a dense tensor of float16, bfloat16, '
                 'float32 or float64'
             )
-        if not is_finite(value) and not _is_mask(value):
+        if not is_finite(value) and not is_mask(value):
             not_finite.append(name)
     if not_finite:
         raise InputError(
@@ -248,7 +248,7 @@ def is_finite(tensor: Tensor) -> bool:
     return bool(tensor.sum().isfinite() or tensor.isfinite().all())
 
 
-def _is_mask(tensor: Tensor) -> bool:
+def is_mask(tensor: Tensor) -> bool:
     """Whether a tensor has zeros and negative infinity alone: what attention adds to scores that must not count."""
     return bool((tensor.isneginf() | (tensor == 0)).all()) if tensor.is_floating_point() else False
 

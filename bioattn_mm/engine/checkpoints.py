@@ -14,7 +14,7 @@ from mmengine.hooks import CheckpointHook
 from mmengine.runner import BaseLoop, Runner
 
 from ..checkpoints import is_whole
-from ..checkpoints.files import first_of, is_finite
+from ..checkpoints.files import first_of, is_finite, is_mask
 from ..errors import InputError
 from ..files import PARTIAL, atomic_write, remove
 from ..registry import HOOKS
@@ -228,7 +228,8 @@ class AtomicCheckpointHook(CheckpointHook):
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Raise an `InputError` if the weights are not finite: nothing could go on from them."""
         checkpoint['meta'].update(self._progress)
-        bad = [name for name, value in checkpoint['state_dict'].items() if not is_finite(local_part(value))]
+        parts = {name: local_part(value) for name, value in checkpoint['state_dict'].items()}
+        bad = [name for name, part in parts.items() if not is_finite(part) and not is_mask(part)]
         found = torch.tensor(bool(bad), dtype=torch.int32)
         if hasattr(runner, 'strategy'):  # else rank 0 is here alone
             all_reduce(found, 'max')

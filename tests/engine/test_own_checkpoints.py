@@ -285,6 +285,19 @@ def test_losses_and_weights_that_are_nan(place: Path, monkeypatch: pytest.Monkey
     )
 
 
+def test_a_mask_of_attention_is_saved(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros and negative infinity are no weights of a training that has failed."""
+    init = ToyModel.__init__
+
+    def with_mask(model: ToyModel) -> None:
+        init(model)
+        model.register_buffer('mask', torch.full((3, 3), -torch.inf).triu(1))
+
+    monkeypatch.setattr(ToyModel, '__init__', with_mask)
+    run('A', 2)
+    assert 'iter_2.pth' in names('A')
+
+
 def test_a_metric_that_is_nan(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = []
     monkeypatch.setattr(
