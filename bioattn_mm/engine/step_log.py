@@ -18,8 +18,9 @@ from mmengine.dist import all_gather, get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.runner import EpochBasedTrainLoop, Runner
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.optim import Optimizer
 
 from ..files import atomic_write, without_nan
 from ..registry import HOOKS
@@ -378,18 +379,20 @@ class OptimizerSteps:
 
     def __init__(self, optim_wrapper: object) -> None:
         self.wrapper = optim_wrapper
-        self.stepped = False
+        self.stepped: bool | Tensor = False
         self.watches = hasattr(optim_wrapper, 'loss_scaler')
         if self.watches:
             optim_wrapper.optimizer.register_step_post_hook(self._step)
 
-    def _step(self, *_: object) -> None:
-        self.stepped = True
+    def _step(self, optimizer: Optimizer, *_: object) -> None:
+        # A fused optimizer is called in any case, and is told by the scaler whether to change anything.
+        found = getattr(optimizer, 'found_inf', None)
+        self.stepped = True if found is None else found == 0
 
     def was_skipped(self) -> bool:
         """Whether the step that was just done should have changed the weights, and did not."""
         stepped, self.stepped = self.stepped, False
-        return self.watches and self.wrapper.should_update() and not stepped
+        return self.watches and self.wrapper.should_update() and not bool(stepped)
 
 
 def num_images(batch: object) -> int | None:

@@ -21,7 +21,7 @@ from torch import nn
 
 from bioattn_mm.analysis.training_log import TrainingLog
 from bioattn_mm.engine.health import health, health_table, slowest_rank
-from bioattn_mm.engine.step_log import StepFile, summarised
+from bioattn_mm.engine.step_log import OptimizerSteps, StepFile, summarised
 from bioattn_mm.engine.sync_batch_norm import CPUSyncBatchNorm
 
 from ..tools.running import scalars
@@ -213,6 +213,20 @@ class ScaledOptimWrapper(OptimWrapper):
     def step(self, **kwargs) -> None:
         self.loss_scaler.step(self.optimizer)
         self.loss_scaler.update()
+
+
+@pytest.mark.parametrize('fused', [False, True])
+def test_a_step_that_the_loss_scaler_leaves_out(fused: bool) -> None:
+    weight = nn.Parameter(torch.ones(1))
+    wrapper = OptimWrapper(torch.optim.AdamW([weight], fused=fused))
+    wrapper.loss_scaler = torch.amp.GradScaler('cpu')
+    steps = OptimizerSteps(wrapper)
+    for value, is_skipped in ((1.0, False), (math.inf, True), (1.0, False)):
+        wrapper.loss_scaler.scale(weight * value).sum().backward()
+        wrapper.loss_scaler.step(wrapper.optimizer)
+        wrapper.loss_scaler.update()
+        wrapper.optimizer.zero_grad()
+        assert steps.was_skipped() == is_skipped
 
 
 def test_losses_that_are_not_finite_and_steps_left_out(tmp_path: Path) -> None:
