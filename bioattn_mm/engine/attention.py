@@ -8,6 +8,7 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from ..errors import InputError
 from ..layers import record_attention
@@ -40,7 +41,8 @@ class AttentionStatisticsHook(Hook):
         per_head: Log each head, as `attention/MEASURE/layerN/headM`, instead of the means over the heads.
 
     Raises:
-        InputError: In the first iteration, if the model has no attention that can be measured.
+        InputError: Before the training, if the model is divided among the processes; in the first iteration, if it
+            has no attention that can be measured.
     """
 
     def __init__(
@@ -54,6 +56,13 @@ class AttentionStatisticsHook(Hook):
         self.num_queries = num_queries
         self.per_head = per_head
         self.images: Tensor | None = None
+
+    def before_train(self, runner: Runner) -> None:
+        # The main process alone would wait for the parts of the weights that the others have.
+        if any(isinstance(module, FSDPModule) for module in unwrapped(runner.model).modules()):
+            raise InputError(
+                'AttentionStatisticsHook needs the whole model in a process: leave out FSDP, or the hook'
+            )
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict | None = None) -> None:
         if not is_main_process():

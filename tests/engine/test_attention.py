@@ -159,6 +159,13 @@ def test_goes_on_after_a_divergence(tmp_path: Path) -> None:
     assert 'attention/nonlocality/layer0' not in curves and 'attention/share_central/layer0' in curves
 
 
+def test_refuses_a_model_that_is_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main process alone would wait for ever for the parts that the others have."""
+    monkeypatch.setattr('bioattn_mm.engine.attention.FSDPModule', nn.Linear, raising=False)
+    with pytest.raises(InputError, match='needs the whole model in a process: leave out FSDP, or the hook'):
+        train(build('ConViT'), tmp_path / 'divided')
+
+
 def test_refuses_what_it_cannot_measure(tmp_path: Path) -> None:
     with pytest.raises(InputError, match='needs a backbone with attention that can be measured: Conv2d has none'):
         train(nn.Conv2d(3, 4, 3), tmp_path / 'convolution')
