@@ -6,9 +6,10 @@ from pathlib import Path
 from mmengine.config import Config, ConfigDict
 
 from ..errors import InputError
+from .schedule import kind_of
 
 # Arguments of a scheduler that are numbers of epochs, where it counts epochs.
-EPOCHS = ('begin', 'end', 'T_max', 'step_size', 'milestones')
+EPOCHS = ('begin', 'end', 'T_max', 'step_size', 'milestones', 'periods')
 
 
 def set_fraction(config: Config, fraction: float) -> None:
@@ -51,6 +52,8 @@ def set_fraction(config: Config, fraction: float) -> None:
     for scheduler in schedulers if isinstance(schedulers, list) else [schedulers]:
         if scheduler.get('by_epoch', True):
             scheduler.update({key: scaled(scheduler[key]) for key in EPOCHS if key in scheduler})
+            if kind_of(scheduler) == 'ExponentialLR':
+                scheduler.gamma **= fraction
     checkpoint = config.default_hooks.get('checkpoint') or {}
     if checkpoint.get('by_epoch', True) and checkpoint.get('interval', -1) > 0:
         checkpoint.interval = scaled(checkpoint.interval)

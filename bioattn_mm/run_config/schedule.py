@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import io
+import itertools
 import math
 
 from mmengine.config import Config
@@ -97,6 +98,12 @@ def _steps_of_epoch(config: Config, num_processes: int) -> int:
     return images_of_process // batch_size
 
 
+def kind_of(scheduler: dict) -> str:
+    """The type of a scheduler without the scope before it, such as 'LinearLR' of 'mmengine.LinearLR'."""
+    kind = scheduler['type']
+    return kind.rpartition('.')[2] if isinstance(kind, str) else kind.__name__
+
+
 def _stretched(schedulers: list[dict], old: int, total: int, counts_epochs: bool) -> list[dict]:
     """Schedulers of a training of another length.
 
@@ -109,7 +116,7 @@ def _stretched(schedulers: list[dict], old: int, total: int, counts_epochs: bool
     warmups = [
         scheduler['end']
         for scheduler in schedulers
-        if scheduler['type'] in WARMUP_TYPES
+        if kind_of(scheduler) in WARMUP_TYPES
         and scheduler.get('begin', 0) == 0
         and not scheduler.get('by_epoch', True)
         and scheduler.get('end', NEVER) < (math.inf if counts_epochs else old)
@@ -141,6 +148,13 @@ def _stretched(schedulers: list[dict], old: int, total: int, counts_epochs: bool
         for key in ('T_max', 'step_size', 'total_steps'):
             if scheduler.get(key):
                 new[key] = max(1, iteration(begin + scheduler[key], by_epoch) - iteration(begin, by_epoch))
+        if 'periods' in scheduler:  # of restarts, one after the other
+            ends = itertools.accumulate(scheduler['periods'], initial=begin)
+            ends = [iteration(end, by_epoch) for end in ends]
+            new['periods'] = [max(1, second - first) for first, second in itertools.pairwise(ends)]
+        if kind_of(scheduler) == 'ExponentialLR':  # multiplied by gamma in each epoch or iteration
+            units = old if by_epoch or not counts_epochs else total
+            new['gamma'] = scheduler['gamma'] ** (units / total)
         # One of a single iteration would never end: mmengine computes its rate at the beginning alone.
         if new.get('end', NEVER) - new.get('begin', 0) > 1:
             stretched.append(new)

@@ -34,13 +34,17 @@ def test_other_schedules(config: Config) -> None:
         dict(type='LinearLR', by_epoch=False, begin=0, end=500),
         dict(type='MultiStepLR', milestones=[30, 60, 90]),
         dict(type='StepLR', step_size=30, begin=5, end=math.inf),
+        dict(type='CosineRestartLR', periods=[30, 60]),
+        dict(type='ExponentialLR', gamma=0.9),
     ]
     set_fraction(config, 0.3)
     assert config.train_cfg.max_epochs == 333
-    warm_up, steps, step = config.param_scheduler
+    warm_up, steps, step, restarts, exponential = config.param_scheduler
     assert (warm_up.begin, warm_up.end) == (0, 500)
     assert steps.milestones == [100, 200, 300]
     assert (step.step_size, step.begin, step.end) == (100, 17, math.inf)
+    assert restarts.periods == [100, 200]
+    assert exponential.gamma**333 == pytest.approx(0.9**100, rel=0.02)
 
 
 def test_iterations_stay(config: Config) -> None:

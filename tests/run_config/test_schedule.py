@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from mmengine.config import Config
+from mmengine.optim import ExponentialLR, LinearLR
 
 from bioattn_mm.errors import InputError
 from bioattn_mm.run_config.config import load_config
@@ -93,12 +94,23 @@ def test_schedulers_of_other_kinds(folders: dict) -> None:
     config.param_scheduler = [
         dict(type='CosineAnnealingLR', by_epoch=True, begin=6, T_max=6, end=12, convert_to_iter_based=True),
         dict(type='StepLR', step_size=3),
+        dict(type='mmengine.CosineRestartLR', periods=[4, 8], restart_weights=[1, 0.5]),
+        dict(type=ExponentialLR, gamma=0.5),
     ]
     set_epochs(config, 2)
+    # It halves the rate 12 times as before: of 36 iterations in every third.
+    assert config.param_scheduler.pop().gamma ** 3 == pytest.approx(0.5)
     assert config.param_scheduler == [
         dict(type='CosineAnnealingLR', by_epoch=False, begin=18, T_max=18, end=36),
         dict(type='StepLR', by_epoch=False, step_size=9),
+        dict(type='mmengine.CosineRestartLR', by_epoch=False, periods=[12, 24], restart_weights=[1, 0.5]),
     ]
+    # A warm-up is known by its type, whether it is named with a scope or is a class.
+    for kind in ('mmengine.LinearLR', LinearLR):
+        config.param_scheduler = [dict(type=kind, by_epoch=False, begin=0, end=500)]
+        config.train_cfg.max_epochs = 12
+        set_epochs(config, 2)
+        assert config.param_scheduler[0].end == 3
 
 
 @pytest.mark.parametrize(
