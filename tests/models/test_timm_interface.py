@@ -205,6 +205,17 @@ def test_pruned_to_some_stages(name: str) -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
+@every_system
+@pytest.mark.parametrize('prune_norm', [False, True])
+def test_pruned_to_frozen_stages(name: str, prune_norm: bool) -> None:
+    last = len(small(name).feature_info) - 1
+    model = small(name, num_classes=0, frozen_stages=last)
+    for index in (last, 1):
+        model.prune_intermediate_layers((index,), prune_norm)
+        model.train()
+    assert not any(parameter.requires_grad for parameter in model.backbone.parameters() if parameter.ndim > 1)
+
+
 @every_name
 def test_traced_by_fx(name: str) -> None:
     """The graph holds for other sizes than that of any image before, and has the gradients of the model."""

@@ -154,7 +154,7 @@ class GABSwin(HierarchicalBackbone):
         modules = [self.patch_embed] if stage == 0 else []
         # The module that halves the grid for the next stage is a part of this one.
         modules += self.stages[stage : stage + 1]
-        return modules + ([self.get_submodule(f'norm{stage}')] if stage in self.out_indices else [])
+        return [*modules, self.norm_of_stage(stage)]
 
     def attention_maps(self, recording: Recording, queries: Tensor) -> AttentionMaps:
         from ...layers.gaussian_window_attention import shifted_window_maps

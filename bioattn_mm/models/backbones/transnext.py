@@ -96,7 +96,7 @@ class TransNeXt(HierarchicalBackbone):
             gets `embed_dims` and `ratio`.
         position_bias: Settings of the position bias, with `type` in the same way, `LogCPB` by default. It gets
             `num_heads`, `pretrain_grid`, `pretrain_pooled_grid`, `bias_mode`, `train_grid` and `train_pooled_grid`.
-        out_indices: Stages (counted from 0) whose outputs are returned.
+        out_indices: Stages (counted from 0) whose outputs are returned. Stages after the last of these are not built.
         drop_path_rate: Stochastic depth of the last block; it rises linearly from 0.
         with_cp: Recompute each block's activations in the backward pass to save memory.
         frozen_stages: Stages up to and including this one are frozen; -1 freezes none.
@@ -161,7 +161,8 @@ class TransNeXt(HierarchicalBackbone):
 
         drop_path_rates = np.linspace(0, drop_path_rate, sum(settings['depths'])).tolist()
         self.stages = nn.ModuleList()
-        for stage in range(len(STRIDES)):
+        # Stages after the last output are not built: unused parameters break DistributedDataParallel.
+        for stage in range(max(self.out_indices) + 1):
             embed_dims, num_heads = settings['embed_dims'][stage], settings['num_heads'][stage]
             depth, sr_ratio = settings['depths'][stage], settings['sr_ratios'][stage]
             patch_embed = PatchEmbed(in_channels, embed_dims, *((7, 4) if stage == 0 else (3, 2)))
@@ -266,7 +267,7 @@ class TransNeXt(HierarchicalBackbone):
         return dict(bias_mode='extrapolate', pool_size=None, token_mixers=[dict(scale=scale) for scale in scales])
 
     def stage_modules(self, stage: int) -> list[nn.Module]:
-        return [self.stages[stage]]
+        return [*self.stages[stage : stage + 1]]
 
 
 def _grid(img_size: int | tuple[int, int], stride: int) -> Grid:
