@@ -329,7 +329,7 @@ class TimmFeatures(TimmModel):
         if out_indices is not None:
             settings['out_indices'] = tuple(out_indices)
         super().__init__(BACKBONES[backbone](in_channels=in_chans, **settings))
-        self.feature_info = FeatureInfo(self.feature_info, tuple(sorted(self.backbone.out_indices)))
+        self.feature_info = FeatureInfo(self.feature_info, self.backbone.out_indices)
 
     @property
     def return_layers(self) -> dict[str, int]:

@@ -46,6 +46,14 @@ def test_maps_of_any_size(name: str) -> None:
 
 
 @torch.no_grad()
+def test_maps_come_in_the_order_of_the_network() -> None:
+    model = backbone('resnet18', out_indices=(3, 1, -2))
+    assert (model.out_indices, model.out_strides) == ((1, 3), (4, 16))
+    shapes = [map_.shape[1:] for map_ in model(torch.randn(1, 3, 64, 96))]
+    assert shapes == [(model.out_channels[0], 16, 24), (model.out_channels[1], 4, 6)]
+
+
+@torch.no_grad()
 def test_maps_are_those_of_timm() -> None:
     """Of a model built for the image's size, without padding; DINOv2 sees the image resized by 14 / 16."""
     for name, size, seen in (('vit_tiny_patch16_224', 96, 96), ('vit_small_patch14_reg4_dinov2', 96, 84)):

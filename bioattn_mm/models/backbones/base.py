@@ -31,7 +31,8 @@ class Backbone(BaseModule):
 
     Args:
         num_stages: Number of stages.
-        out_indices: Stages whose outputs are returned; negative ones count from the last.
+        out_indices: Stages whose outputs are returned, in the order of the network; negative ones count from the
+            last.
         frozen_stages: Stages up to and including this one, and what comes before them, get no gradients and stay in
             eval mode; -1 freezes none.
         init_cfg: `dict(type='Pretrained', checkpoint=FILE)` takes a file of the authors' release, or one of this
@@ -75,7 +76,8 @@ class Backbone(BaseModule):
                 f'in_channels must be the number of channels of the images, 1 or more, got {in_channels}'
             )
         self.in_channels = in_channels
-        stages = tuple(index + num_stages if index < 0 else index for index in out_indices)
+        # The outputs come in the order of the network, each once, and `out_channels` is read off here.
+        stages = tuple(sorted({index + num_stages if index < 0 else index for index in out_indices}))
         if not stages or not set(stages) <= set(range(num_stages)):
             raise InputError(f'out_indices must be stages 0 to {num_stages - 1}, got {out_indices}')
         if not -1 <= frozen_stages < num_stages:

@@ -77,7 +77,8 @@ class TimmBackbone(BaseModule):
         self.is_plain = len(set(strides)) == 1
         if out_indices is None:
             out_indices = _default_indices(strides, self.is_plain)
-        indices = [index + len(info) if index < 0 else index for index in out_indices]
+        # timm's maps come in the order of the network, each once.
+        indices = sorted({index + len(info) if index < 0 else index for index in out_indices})
         if not indices or not set(indices) <= set(range(len(info))):
             raise InputError(f'out_indices must be 0 to {len(info) - 1} for {model_name}, got {tuple(out_indices)}')
         if not -1 <= frozen_stages < len(info):
