@@ -122,6 +122,7 @@ def cells(row: Row, metrics: list[str], records: Records) -> list[str]:
     runs = [records.get((row.name, seed)) for seed in row.seeds]
     states = list(map(state_of, runs))
     begun = [run for run in runs if run and 'images_seen' in run]
+    hours = [run['processor_hours'] for run in begun if run['processor_hours']]  # noted when a tool has ended
     different = list(dict.fromkeys(states))
     state = '; '.join(
         (f'{states.count(each)} of {len(states)} seeds ' if len(different) > 1 else '') + each for each in different
@@ -131,7 +132,7 @@ def cells(row: Row, metrics: list[str], records: Records) -> list[str]:
         row.model,
         f'`{config_of(row)}`',
         f'{max(run["images_seen"] for run in begun):,}' if begun else '',
-        f'{mean(run["processor_hours"] for run in begun):.2f}' if begun else '',
+        f'{mean(hours):.2f}' if hours else '',
         *(with_range(values(row, name, records).values()) for name in metrics),
         state,
     ]

@@ -344,14 +344,6 @@ CAMVID_UPERNET = Group(
         for name, model, *_ in TRANSNEXT_AND_SWIN
     ),
 )  # fmt: skip
-CAMVID_HIGH_RATE = Group(
-    'camvid-high-rate',
-    'CamVid: UperNet, at a high rate',
-    'The same at a learning rate of 1e-3, which is for some hundred steps, in place of 3e-4, which '
-    f'`--mini --epochs 12` takes. {REFERENCE}',
-    {key: label for key, label in MIOU.items() if key != THIN_MIOU},
-    of_systems('camvid-high-rate', 'camvid', UPERNET, 'upernet', (*TWELVE_EPOCHS, *HIGH_RATE)),
-)
 CAMVID_MASK2FORMER = Group(
     'camvid-mask2former',
     'CamVid: Mask2Former',
@@ -518,7 +510,7 @@ COCO_GROUPS = tuple(
 )  # fmt: skip
 
 GROUPS = (
-    CONVIT, PERVIT, GAB, VARS, TRANSNEXT, *BCCD_GROUPS, CAMVID_UPERNET, CAMVID_HIGH_RATE, CAMVID_MASK2FORMER,
-    CAMVID_LONG, CAMVID_FULL, *COCO_GROUPS,
+    CONVIT, PERVIT, GAB, VARS, TRANSNEXT, *BCCD_GROUPS, CAMVID_UPERNET, CAMVID_MASK2FORMER, CAMVID_LONG,
+    CAMVID_FULL, *COCO_GROUPS,
 )  # fmt: skip
 ROWS = {row.name: row for group in GROUPS for row in group.rows}
