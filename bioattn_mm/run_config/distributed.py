@@ -21,6 +21,11 @@ RANK_VARIABLES = dict(
 # Seconds after which collective operations fail in a config that does not say; PyTorch's own, for NCCL.
 DEFAULT_TIMEOUT = 600
 
+# mmengine's strategy of a process that is alone.
+SINGLE_DEVICE = 'SingleDeviceStrategy'
+# What FSDP needs to validate.
+GATHER = dict(type='bioattn_mm.GatherForValidationHook')
+
 
 def rank_and_size(launcher: str) -> tuple[int, int]:
     """The rank of this process and the number of processes, also before they have joined."""
@@ -35,13 +40,19 @@ def prepare_process(config: Config, launcher: str) -> None:
     the config gets a model wrapper for the CPU, which also makes SyncBN work there.
 
     Args:
-        config: The config of the run, changed in place if there is no GPU.
+        config: The config of the run, changed in place if there is no GPU, or a single process and a strategy for
+            several.
         launcher: 'none', 'pytorch', 'slurm' or 'mpi'.
 
     Raises:
         InputError: The launcher did not start this process, or there is no GPU for it.
     """
     if launcher == 'none':
+        # The config of a work dir may have a strategy that divides the model; a single process has all of it.
+        if not str(config.get('strategy', {}).get('type', SINGLE_DEVICE)).endswith(SINGLE_DEVICE):
+            config.pop('strategy')
+            config.pop('runner_type', None)
+            config.custom_hooks = [hook for hook in config.get('custom_hooks', []) if hook != GATHER]
         return
     if launcher == 'pytorch' and 'RANK' not in os.environ:
         raise InputError(
@@ -103,7 +114,7 @@ def set_strategy(config: Config, path: str, options: dict[str, object] | None = 
     if 'DeepSpeed' in config.strategy.type:
         _set_deepspeed(config)
     if 'FSDP' in config.strategy.type:
-        config.custom_hooks = [*config.get('custom_hooks', []), dict(type='bioattn_mm.GatherForValidationHook')]
+        config.custom_hooks = [*config.get('custom_hooks', []), GATHER]
         if _is_bfloat16(config.optim_wrapper):
             config.strategy.setdefault('param_dtype', 'bfloat16')
 
