@@ -211,7 +211,7 @@ class Model:
                 batch size takes them piece by piece.
 
         Raises:
-            InputError: The backend cannot compute this.
+            InputError: The backend cannot compute this, or an output is NaN.
         """
         number = self._fixed_batch or len(inputs)
         pieces = [inputs[first : first + number] for first in range(0, len(inputs), number)]
@@ -222,7 +222,14 @@ class Model:
         except Exception as error:  # each backend has classes of its own
             reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise InputError(f'{self.path} does not take an input of shape {inputs.shape}: {reason}') from error
-        return {name: np.concatenate([piece[name] for piece in outputs])[: len(inputs)] for name in outputs[0]}
+        found = {name: np.concatenate([piece[name] for piece in outputs])[: len(inputs)] for name in outputs[0]}
+        for name, value in found.items():
+            if value.dtype.kind == 'f' and np.isnan(value).any():
+                raise InputError(
+                    f'{self.path} predicts NaN ({name}): its weights are of a training that has failed, or the image '
+                    'has extreme values'
+                )
+        return found
 
     def _mode(self, mode: str | None) -> str | None:
         if mode is not None and self.task != 'segmentation':

@@ -198,6 +198,17 @@ def test_a_label_map_that_does_not_fit_does_not_end_the_run(tmp_path: Path, monk
         assert str(prediction.error).startswith('an image of 61 x 48 pixels cannot be resized')
 
 
+def test_nan_is_no_class(tmp_path: Path) -> None:
+    """The image beside it in the batch is predicted."""
+    # Logarithms, which are NaN of negative numbers.
+    nodes = [helper.make_node('Log', ['input'], ['logits'])]
+    model = Model(write(tmp_path, 'segmentation', nodes, {}, ('batch', 3, 'height', 'width'), ['logits'], WHOLE))
+    model._steps = [dict(type='normalize', mean=[9.0] * 3, std=[1.0] * 3, channels='BGR')]
+    bright, dark = np.full((32, 48, 3), 99, np.uint8), np.full((32, 48, 3), 3, np.uint8)
+    good, bad = model.iterate([bright, dark], batch_size=2)
+    assert good.error is None and 'predicts NaN (logits): its weights are' in str(bad.error)
+
+
 def test_frames_have_the_order_of_files(tmp_path: Path) -> None:
     weight, bias = np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1), np.zeros(3, np.float32)
     node = helper.make_node('Conv', ['input', 'weight', 'bias'], ['logits'])
