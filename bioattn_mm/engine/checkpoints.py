@@ -27,6 +27,8 @@ SIGNAL_INTERVAL = 10
 ATOMIC_BACKEND = 'bioattn_mm.atomic'
 # The file in a work dir that names the last checkpoint.
 LAST = 'last_checkpoint'
+# Where a checkpoint that a signal has brought about says its iteration, in mmengine's message hub.
+INTERRUPTED = 'interrupted_ckpt_id'
 
 
 @register_backend(ATOMIC_BACKEND)
@@ -178,7 +180,11 @@ class AtomicCheckpointHook(CheckpointHook):
         filename = f'iter_{runner.iter + 1}.pth'
         name = signal.Signals(self.any_got_signal).name
         runner.logger.info(f'Got {name}: saving {filename}; continue from it with --resume')
+        self._mark_interrupted(runner)
+        if str(self.last_ckpt).rpartition('/')[2] != filename:  # else the interval has just saved it
+            runner.message_hub.update_info(INTERRUPTED, runner.iter + 1)
         self._save(runner, filename, dict(epoch=runner.epoch, iter=runner.iter + 1), by_epoch=False)
+        self._remove_superfluous(runner)
         finish_saving(runner)
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
@@ -189,6 +195,7 @@ class AtomicCheckpointHook(CheckpointHook):
                 self._mark_superfluous(self.filename_tmpl.format(self.keep_ckpt_ids[0]))
             self.keep_ckpt_ids.append(step)  # a deque of that length
             runner.message_hub.update_info('keep_ckpt_ids', list(self.keep_ckpt_ids))
+        self._mark_interrupted(runner)
         filename = self.filename_tmpl.format(step)
         self.last_ckpt = self.file_backend.join_path(self.out_dir, filename)
         runner.message_hub.update_info('last_ckpt', self.last_ckpt)
@@ -224,6 +231,12 @@ class AtomicCheckpointHook(CheckpointHook):
             self.file_backend.remove(path)
         elif self.file_backend.isdir(path):  # of a strategy
             self.file_backend.rmtree(path)
+
+    def _mark_interrupted(self, runner: Runner) -> None:
+        """Mark what was saved when a signal ended this training before, as a newer checkpoint is to be written."""
+        number = runner.message_hub.runtime_info.pop(INTERRUPTED, None)
+        if self.max_keep_ckpts > 0 and isinstance(number, int) and is_main_process():
+            self._mark_superfluous(f'iter_{number}.pth')
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Raise an `InputError` if the weights are not finite: nothing could go on from them."""

@@ -50,7 +50,7 @@ def score(value: float):
 
 def run(folder: str, steps: int, functions: dict | None = None, resume: str | None = None, **checkpoint) -> Runner:
     """Train in a folder of the working directory, as tools/train.py does."""
-    config = toy_config(steps, 1, 2, save_best='mIoU', rule='greater', **checkpoint)
+    config = toy_config(steps, 1, **dict(interval=2, save_best='mIoU', rule='greater') | checkpoint)
     config.update(work_dir=folder, launcher='none')
     forget_runs()
     set_resume(config, resume, ToyModel().state_dict())
@@ -90,6 +90,27 @@ def test_the_best_of_a_run_that_was_moved_is_superseded(place: Path) -> None:
     Path('A').rename('moved')
     run('moved', 6, {5: score(0.7)}, resume='auto')
     assert names('moved') == {'iter_2.pth', 'iter_4.pth', 'iter_6.pth', 'best_mIoU_iter_4.pth'}
+
+
+def ended(runner: Runner) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_checkpoints_of_signals_do_not_pile_up(place: Path) -> None:
+    """Where a number of checkpoints is kept, that of a signal goes when a newer one is whole."""
+    for at, resume, left in ((3, None, {'iter_2.pth', 'iter_3.pth'}), (5, 'auto', {'iter_4.pth', 'iter_5.pth'})):
+        with pytest.raises(SystemExit):
+            run('A', 20, {at: ended}, resume, max_keep_ckpts=1)
+        assert names('A') == left
+    # The second signal comes before the interval; what the interval has saved in the step of a signal stays.
+    with pytest.raises(SystemExit):
+        run('A', 20, {7: ended}, 'A/iter_5.pth', max_keep_ckpts=1, interval=4)
+    assert names('A') == {'iter_4.pth', 'iter_7.pth'}
+    with pytest.raises(SystemExit):
+        run('A', 20, {8: ended}, 'auto', max_keep_ckpts=1, interval=4)
+    assert names('A') == {'iter_8.pth'}
+    run('A', 9, resume='auto', max_keep_ckpts=2, interval=9)
+    assert names('A') == {'iter_8.pth', 'iter_9.pth'}
 
 
 @pytest.mark.parametrize(
