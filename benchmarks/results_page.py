@@ -122,7 +122,8 @@ def cells(row: Row, metrics: list[str], records: Records) -> list[str]:
     runs = [records.get((row.name, seed)) for seed in row.seeds]
     states = list(map(state_of, runs))
     begun = [run for run in runs if run and 'images_seen' in run]
-    hours = [run['processor_hours'] for run in begun if run['processor_hours']]  # noted when a tool has ended
+    # A run in progress has 0 hours until its first tool has ended, which would lower the mean.
+    hours = [run['processor_hours'] for run in begun if run['processor_hours']]
     different = list(dict.fromkeys(states))
     state = '; '.join(
         (f'{states.count(each)} of {len(states)} seeds ' if len(different) > 1 else '') + each for each in different

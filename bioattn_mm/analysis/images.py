@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..datasets.transforms import name_bad_files
 from ..errors import InputError
-from ..run_config.pipelines import data_preprocessor_of, find_datasets, image_kind, without_annotations
+from ..run_config.pipelines import data_preprocessor_of, find_datasets, image_kind, type_name, without_annotations
 from ..runtime.channels import shown
 from ..runtime.inputs import images_below
 
@@ -106,7 +106,7 @@ class ImageReader:
         init_default_scope(config.default_scope)
         self.kind = image_kind(config)
         steps = _test_steps(config)
-        crop = next((step for step in steps if step['type'].split('.')[-1] == 'CenterCrop'), None)
+        crop = next((step for step in steps if type_name(step) == 'CenterCrop'), None)
         if size is None and crop is not None:
             resize = dict(type='Resize', scale=to_2tuple(crop['crop_size']), keep_ratio=False)
             steps = [resize if step is crop else step for step in steps if 'Resize' not in step['type']]
@@ -120,7 +120,7 @@ class ImageReader:
                 resize = dict(scale=(size[1], size[0]), keep_ratio=False)
             steps[resizes[0]] = dict(type='Resize', **resize)
             steps = [step for step in steps if step is not crop]
-        is_loader = [step['type'].split('.')[-1] in LOADERS for step in steps]
+        is_loader = [type_name(step) in LOADERS for step in steps]
         self.load = Compose([step for step, loads in zip(steps, is_loader) if loads])
         name_bad_files(self.load)
         self.pipeline = Compose([step for step, loads in zip(steps, is_loader) if not loads])

@@ -233,7 +233,7 @@ def check_values(path: str, tensors: Mapping[str, Tensor]) -> None:
                 f'{path} cannot be used: its entry {name} is {kind}, expected a dense tensor of float16, bfloat16, '
                 'float32 or float64'
             )
-        if not is_finite(value) and not is_mask(value):
+        if not is_finite_or_mask(value):
             not_finite.append(name)
     if not_finite:
         raise InputError(
@@ -248,9 +248,12 @@ def is_finite(tensor: Tensor) -> bool:
     return bool(tensor.sum().isfinite() or tensor.isfinite().all())
 
 
-def is_mask(tensor: Tensor) -> bool:
-    """Whether a tensor has zeros and negative infinity alone: what attention adds to scores that must not count."""
-    return bool((tensor.isneginf() | (tensor == 0)).all()) if tensor.is_floating_point() else False
+def is_finite_or_mask(tensor: Tensor) -> bool:
+    """Whether a model may have a tensor: it is finite, or zeros and negative infinity alone.
+
+    Attention adds the latter to scores that must not count.
+    """
+    return is_finite(tensor) or bool(tensor.is_floating_point() and (tensor.isneginf() | (tensor == 0)).all())
 
 
 def _kind(value: Tensor) -> str | None:

@@ -14,7 +14,7 @@ from mmengine.hooks import CheckpointHook
 from mmengine.runner import BaseLoop, Runner
 
 from ..checkpoints import is_whole
-from ..checkpoints.files import first_of, is_finite, is_mask
+from ..checkpoints.files import first_of, is_finite_or_mask
 from ..errors import InputError
 from ..files import PARTIAL, atomic_write, remove
 from ..registry import HOOKS
@@ -27,7 +27,8 @@ SIGNAL_INTERVAL = 10
 ATOMIC_BACKEND = 'bioattn_mm.atomic'
 # The file in a work dir that names the last checkpoint.
 LAST = 'last_checkpoint'
-# Where a checkpoint that a signal has brought about says its iteration, in mmengine's message hub.
+# A checkpoint that a signal has brought about has its iteration under this name in mmengine's message hub, so that
+# the training that goes on from it can remove it.
 INTERRUPTED = 'interrupted_ckpt_id'
 
 
@@ -241,8 +242,7 @@ class AtomicCheckpointHook(CheckpointHook):
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Raise an `InputError` if the weights are not finite: nothing could go on from them."""
         checkpoint['meta'].update(self._progress)
-        parts = {name: local_part(value) for name, value in checkpoint['state_dict'].items()}
-        bad = [name for name, part in parts.items() if not is_finite(part) and not is_mask(part)]
+        bad = [name for name, value in checkpoint['state_dict'].items() if not is_finite_or_mask(local_part(value))]
         found = torch.tensor(bool(bad), dtype=torch.int32)
         if hasattr(runner, 'strategy'):  # else rank 0 is here alone
             all_reduce(found, 'max')

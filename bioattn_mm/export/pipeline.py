@@ -56,7 +56,7 @@ from pathlib import Path
 from mmengine.config import Config
 
 from ..errors import InputError
-from ..run_config.pipelines import LOAD_CHANNELS, data_preprocessor_of, image_kind
+from ..run_config.pipelines import LOAD_CHANNELS, data_preprocessor_of, image_kind, type_name
 from ..runtime.description import FILE, FORMAT
 from ..runtime.images import READ
 
@@ -74,7 +74,8 @@ def preprocessing_of(config: Config) -> list[dict]:
     preprocessor = data_preprocessor_of(config)
     is_rgb = any(preprocessor.get(name) for name in ('bgr_to_rgb', 'rgb_to_bgr', 'to_rgb'))  # all swap them
     if preprocessor.get('mean') is not None or is_rgb:
-        # Without mean and std the upstream libraries change the order of the channels alone.
+        # The upstream libraries change the order of the channels also where there is no mean and std; 0 and 1 leave
+        # the values as they are.
         defaults = dict(mean=[0.0] * 3, std=[1.0] * 3)
         numbers = {name: [float(value) for value in preprocessor.get(name) or own] for name, own in defaults.items()}
         order = 'as read' if image_kind(config) else 'RGB' if is_rgb else 'BGR'
@@ -94,8 +95,7 @@ def preprocessing_of(config: Config) -> list[dict]:
 
 def _step_of(transform: dict) -> list[dict]:
     """A step of a test pipeline as `pipeline.json` has it; none for one that changes nothing."""
-    kind = transform['type'] if isinstance(transform['type'], str) else transform['type'].__name__
-    kind = kind.rpartition('.')[2]
+    kind = type_name(transform)
     method = dict(interpolation=transform.get('interpolation', 'bilinear'), backend=transform.get('backend', 'cv2'))
     if kind == 'Resize' and isinstance(transform.get('scale'), Sequence):
         scale, keep_ratio = [int(side) for side in transform['scale']], transform.get('keep_ratio', False)

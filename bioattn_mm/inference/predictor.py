@@ -36,6 +36,7 @@ from ..run_config.pipelines import (
     image_kind,
     is_panoptic,
     name_host_loading,
+    type_name,
     without_annotations,
 )
 from ..run_config.runner import is_out_of_memory
@@ -598,7 +599,7 @@ def _set_mode(config: Config, mode: str) -> None:
 
 
 def _loading_step(config: Config, steps: list[dict]) -> dict:
-    step = next((step for step in steps if step['type'].split('.')[-1] == 'LoadImageFromFile'), None)
+    step = next((step for step in steps if type_name(step) == 'LoadImageFromFile'), None)
     if step is None:
         raise InputError(f'the test pipeline of {config.filename} has no LoadImageFromFile')
     return dict(step)

@@ -8,6 +8,7 @@ from torch import nn
 from ..errors import InputError
 from ..on_meta import on_meta
 from ..registry import MODELS
+from .pipelines import type_name
 
 # What may be named in place of a config, with a backbone.
 RECIPES = dict(
@@ -80,7 +81,7 @@ def fit_to_backbone(config: Config) -> nn.Module | None:
     """
     model = config.model
     backbone = model.get('backbone') or {}
-    if str(backbone.get('type')).rpartition('.')[2] != 'TimmBackbone':
+    if type_name(backbone) != 'TimmBackbone':
         return None
 
     def build(**options) -> nn.Module:
@@ -90,7 +91,7 @@ def fit_to_backbone(config: Config) -> nn.Module | None:
 
     built = build()
     neck = model.get('neck')
-    kind = str((neck or {}).get('type')).rpartition('.')[2]
+    kind = type_name(neck)
     if config.get('default_scope') == 'mmpretrain':
         built = build(out_indices=[-1])
         model.head.in_channels = built.out_channels[-1]

@@ -12,7 +12,7 @@ from mmengine.registry import DATASETS, init_default_scope
 from ..datasets.parallel import run_all, spread
 from ..errors import InputError
 from .classes import leaf_dataset_configs
-from .pipelines import find_dicts
+from .pipelines import find_dicts, type_name
 
 # Label maps whose pixels are counted, at most, spread over all.
 MAX_LABEL_MAPS = 1000
@@ -47,7 +47,7 @@ def _weigh_pixels(config: Config) -> str:
         for head in SEGMENTATION_HEADS
         for part in find_dicts(config.model.get(head))
         for loss in find_dicts(part.get('loss_decode'))
-        if str(loss.get('type')).rpartition('.')[2] == 'CrossEntropyLoss' and not loss.get('use_sigmoid')
+        if type_name(loss) == 'CrossEntropyLoss' and not loss.get('use_sigmoid')
     ]
     if not losses:
         raise InputError(

@@ -10,6 +10,7 @@ from mmengine.config import Config
 
 from ..errors import InputError
 from .installed import find_config
+from .pipelines import type_name
 
 # Variables of the environment with the rank of a process and the number of all, by launcher.
 RANK_VARIABLES = dict(
@@ -23,7 +24,8 @@ DEFAULT_TIMEOUT = 600
 
 # mmengine's strategy of a process that is alone.
 SINGLE_DEVICE = 'SingleDeviceStrategy'
-# What FSDP needs to validate.
+# This hook gathers the weights that FSDP divides before a validation, because processes with more images than others
+# would wait there for them.
 GATHER = dict(type='bioattn_mm.GatherForValidationHook')
 
 
@@ -49,7 +51,7 @@ def prepare_process(config: Config, launcher: str) -> None:
     """
     if launcher == 'none':
         # The config of a work dir may have a strategy that divides the model; a single process has all of it.
-        if not str(config.get('strategy', {}).get('type', SINGLE_DEVICE)).endswith(SINGLE_DEVICE):
+        if type_name(config.get('strategy')) not in ('', SINGLE_DEVICE):
             config.pop('strategy')
             config.pop('runner_type', None)
             config.custom_hooks = [hook for hook in config.get('custom_hooks', []) if hook != GATHER]

@@ -6,7 +6,7 @@ from pathlib import Path
 from mmengine.config import Config, ConfigDict
 
 from ..errors import InputError
-from .schedule import kind_of
+from .pipelines import type_name
 
 # Arguments of a scheduler that are numbers of epochs, where it counts epochs.
 EPOCHS = ('begin', 'end', 'T_max', 'step_size', 'milestones', 'periods')
@@ -52,7 +52,7 @@ def set_fraction(config: Config, fraction: float) -> None:
     for scheduler in schedulers if isinstance(schedulers, list) else [schedulers]:
         if scheduler.get('by_epoch', True):
             scheduler.update({key: scaled(scheduler[key]) for key in EPOCHS if key in scheduler})
-            if kind_of(scheduler) == 'ExponentialLR':
+            if type_name(scheduler) == 'ExponentialLR':
                 scheduler.gamma **= fraction
     checkpoint = config.default_hooks.get('checkpoint') or {}
     if checkpoint.get('by_epoch', True) and checkpoint.get('interval', -1) > 0:

@@ -128,6 +128,12 @@ def loads_annotations(step: dict) -> bool:
     return str(step.get('type')).endswith(LOAD_ANNOTATIONS)
 
 
+def type_name(settings: object) -> str:
+    """The name of the class that a dict of a config builds, without its scope; '' of what builds none."""
+    kind = settings.get('type') if isinstance(settings, dict) else None
+    return kind.rpartition('.')[2] if isinstance(kind, str) else getattr(kind, '__name__', '')
+
+
 def find_dicts(node: object) -> Iterator[ConfigDict]:
     """All dicts in nested dicts and lists, each before those inside it."""
     if isinstance(node, (dict, Config)):

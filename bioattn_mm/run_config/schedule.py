@@ -11,6 +11,7 @@ from mmengine.registry import DATASETS, init_default_scope
 
 from ..errors import InputError
 from .classes import leaf_dataset_configs
+from .pipelines import type_name
 
 # A warm-up takes as many iterations as the config says, but at most this part of the training.
 MAX_WARMUP = 0.1
@@ -98,12 +99,6 @@ def _steps_of_epoch(config: Config, num_processes: int) -> int:
     return images_of_process // batch_size
 
 
-def kind_of(scheduler: dict) -> str:
-    """The type of a scheduler without the scope before it, such as 'LinearLR' of 'mmengine.LinearLR'."""
-    kind = scheduler['type']
-    return kind.rpartition('.')[2] if isinstance(kind, str) else kind.__name__
-
-
 def _stretched(schedulers: list[dict], old: int, total: int, counts_epochs: bool) -> list[dict]:
     """Schedulers of a training of another length.
 
@@ -116,7 +111,7 @@ def _stretched(schedulers: list[dict], old: int, total: int, counts_epochs: bool
     warmups = [
         scheduler['end']
         for scheduler in schedulers
-        if kind_of(scheduler) in WARMUP_TYPES
+        if type_name(scheduler) in WARMUP_TYPES
         and scheduler.get('begin', 0) == 0
         and not scheduler.get('by_epoch', True)
         and scheduler.get('end', NEVER) < (math.inf if counts_epochs else old)
@@ -148,11 +143,12 @@ def _stretched(schedulers: list[dict], old: int, total: int, counts_epochs: bool
         for key in ('T_max', 'step_size', 'total_steps'):
             if scheduler.get(key):
                 new[key] = max(1, iteration(begin + scheduler[key], by_epoch) - iteration(begin, by_epoch))
-        if 'periods' in scheduler:  # of restarts, one after the other
-            ends = itertools.accumulate(scheduler['periods'], initial=begin)
-            ends = [iteration(end, by_epoch) for end in ends]
+        if 'periods' in scheduler:
+            # The restarts are one after the other, so that each begins where the one before it ends.
+            ends = [iteration(end, by_epoch) for end in itertools.accumulate(scheduler['periods'], initial=begin)]
             new['periods'] = [max(1, second - first) for first, second in itertools.pairwise(ends)]
-        if kind_of(scheduler) == 'ExponentialLR':  # multiplied by gamma in each epoch or iteration
+        if type_name(scheduler) == 'ExponentialLR':
+            # It multiplies the rate by gamma in each unit of its time: the product of all units stays.
             units = old if by_epoch or not counts_epochs else total
             new['gamma'] = scheduler['gamma'] ** (units / total)
         # One of a single iteration would never end: mmengine computes its rate at the beginning alone.

@@ -67,6 +67,7 @@ def check_array(image: np.ndarray, kind: ImageKind | None = None) -> np.ndarray:
     return image
 
 
+RESIZES = ('resize', 'resize_edge')
 READ = 'read'  # the step of `pipeline.json` that says what images are, before all others
 
 
@@ -113,9 +114,9 @@ def prepare(image: np.ndarray, steps: Sequence[dict], fixed_size: tuple[int, int
     image, steps = as_input(image), [step for step in steps if step['type'] != READ]
     cropped = next((step.get('size') for step in steps if step['type'] == 'center_crop'), None)
     if fixed_size and cropped != list(fixed_size):
-        resize = next((step for step in steps if step['type'] in ('resize', 'resize_edge')), {})
+        resize = next((step for step in steps if step['type'] in RESIZES), {})
         method = {name: resize[name] for name in ('interpolation', 'backend') if name in resize}
-        steps = [step for step in steps if step['type'] not in ('resize', 'resize_edge', 'center_crop', 'pad')]
+        steps = [step for step in steps if step['type'] not in (*RESIZES, 'center_crop', 'pad')]
         steps = [dict(type='resize', scale=fixed_size[::-1], keep_ratio=False, **method), *steps]
     size = image.shape[:2]
     for step in steps:

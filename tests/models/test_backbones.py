@@ -102,7 +102,8 @@ def test_padding_is_at_the_bottom_and_right(name: str) -> None:
 def test_out_indices(name: str) -> None:
     last = CASES[name].num_stages - 1
     whole = build(name, out_indices=(1, 2, last)).eval()
-    # What comes after the last output is not built. The order is that of the network.
+    # A backbone ends with its last output, because parameters without gradients break DistributedDataParallel. It
+    # gives the maps in its own order, which may differ from that of `out_indices`.
     part = twin(whole, name, out_indices=(2, 1)).eval()
     assert len(part.state_dict()) < len(whole.state_dict())
     image = torch.randn(1, 3, 48, 64)

@@ -5,7 +5,7 @@ in its own file everything that the rest of the package needs to know of it; see
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch.fx
@@ -20,6 +20,11 @@ from ...layers.attention_maps import AttentionMaps, Grid, Recording
 from .blocks import run_block
 
 MIN_INPUT_SIZE = 32
+
+
+def in_network_order(out_indices: Sequence[int], number: int) -> tuple[int, ...]:
+    """The indices of the outputs of a network of so many, in the order in which it gives them, each once."""
+    return tuple(sorted({index + number if index < 0 else index for index in out_indices}))
 
 
 class Backbone(BaseModule):
@@ -76,8 +81,7 @@ class Backbone(BaseModule):
                 f'in_channels must be the number of channels of the images, 1 or more, got {in_channels}'
             )
         self.in_channels = in_channels
-        # The outputs come in the order of the network, each once, and `out_channels` is read off here.
-        stages = tuple(sorted({index + num_stages if index < 0 else index for index in out_indices}))
+        stages = in_network_order(out_indices, num_stages)
         if not stages or not set(stages) <= set(range(num_stages)):
             raise InputError(f'out_indices must be stages 0 to {num_stages - 1}, got {out_indices}')
         if not -1 <= frozen_stages < num_stages:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ...checkpoints import check_fit, read_state_dict
 from ...errors import InputError
 from ...registry import MODELS
+from .base import in_network_order
 
 # Arguments by which models of fixed size take others; the first that a model knows is set.
 ANY_SIZE = (dict(dynamic_img_size=True), dict(strict_img_size=False), {})
@@ -77,8 +78,7 @@ class TimmBackbone(BaseModule):
         self.is_plain = len(set(strides)) == 1
         if out_indices is None:
             out_indices = _default_indices(strides, self.is_plain)
-        # timm's maps come in the order of the network, each once.
-        indices = sorted({index + len(info) if index < 0 else index for index in out_indices})
+        indices = in_network_order(out_indices, len(info))
         if not indices or not set(indices) <= set(range(len(info))):
             raise InputError(f'out_indices must be 0 to {len(info) - 1} for {model_name}, got {tuple(out_indices)}')
         if not -1 <= frozen_stages < len(info):
@@ -87,7 +87,7 @@ class TimmBackbone(BaseModule):
             raise InputError(
                 f"timm's {model_name} has no group_matcher, by which stages are frozen: frozen_stages=-1"
             )
-        self.out_indices = tuple(indices)
+        self.out_indices = indices
         self.out_channels = tuple(info[index]['num_chs'] for index in indices)
         # The patch size of a plain model, and what it stands for.
         self._patch = strides[0]

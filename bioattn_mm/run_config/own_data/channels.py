@@ -12,7 +12,7 @@ from ...datasets.parallel import spread
 from ...errors import InputError
 from ...runtime.channels import ImageKind, read_channels, read_header
 from ...runtime.inputs import ARRAY_SUFFIX, IMAGE_SUFFIXES
-from ..pipelines import LOAD_CHANNELS, find_dicts, image_kind
+from ..pipelines import LOAD_CHANNELS, find_dicts, image_kind, type_name
 from .arguments import DataArguments
 from .folders import OwnData
 
@@ -170,7 +170,7 @@ def _measure(files: Sequence[Path], kind: ImageKind, strict: bool) -> tuple[list
 
 def _set(config: Config, own: OwnData, kind: ImageKind, mean: list[float], std: list[float]) -> None:
     for step in list(find_dicts(config)):
-        name = str(step.get('type')).rpartition('.')[2]
+        name = type_name(step)
         if name.endswith('LoadImageFromFile'):
             kept = {key: step[key] for key in ('backend_args',) if key in step}
             step.clear()
@@ -206,16 +206,11 @@ def _set(config: Config, own: OwnData, kind: ImageKind, mean: list[float], std: 
 def _leave_out(node: object, names: set[str]) -> None:
     """Remove the transforms of `RGB_ONLY` from all lists, and add their names."""
     if isinstance(node, list):
-        kept = [each for each in node if _name_of(each) not in RGB_ONLY]
-        names.update(_name_of(each).removeprefix('Table') for each in node if _name_of(each) in RGB_ONLY)
+        kept = [each for each in node if type_name(each) not in RGB_ONLY]
+        names.update(type_name(each).removeprefix('Table') for each in node if type_name(each) in RGB_ONLY)
         node[:] = kept
     for value in node.values() if isinstance(node, dict) else node if isinstance(node, (list, tuple)) else ():
         _leave_out(value, names)
-
-
-def _name_of(step: object) -> str:
-    """The type of a transform without its scope; '' of what is none."""
-    return str(step.get('type')).rpartition('.')[2] if isinstance(step, dict) else ''
 
 
 def _listed(values: Sequence[float]) -> str:

@@ -8,7 +8,7 @@ from ...checkpoints import dataset_meta_of
 from ...errors import InputError, printable
 from ...files import atomic_write
 from ..classes import DATALOADERS, EVALUATORS, leaf_dataset_configs, set_classes
-from ..pipelines import find_dicts, is_panoptic, loads_masks
+from ..pipelines import find_dicts, is_panoptic, loads_masks, type_name
 from .arguments import DataArguments
 from .channels import use_channels
 from .folders import OwnData, is_temporary
@@ -139,7 +139,7 @@ def _set_evaluators(config: Config, own: OwnData) -> None:
             continue
         evaluators = config[key] if isinstance(config[key], list) else [config[key]]
         kind, default = OWN_EVALUATORS[config.default_scope]
-        kept = [evaluator for evaluator in evaluators if evaluator['type'].split('.')[-1] == kind]
+        kept = [evaluator for evaluator in evaluators if type_name(evaluator) == kind]
         if not kept:
             kept = [dict(type=kind, **default)]
             checkpoints = config.get('default_hooks', {}).get('checkpoint', {})
