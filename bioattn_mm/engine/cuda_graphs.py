@@ -87,8 +87,9 @@ class FeatureGraphs:
       an eager pass would draw.
     - Parameters go into a graph by tensors that share their memory. So a model that DistributedDataParallel has
       wrapped can be captured, too: autograd would otherwise wait, in the capture, for the stream of its hooks.
-    - PyTorch makes the memory of a graph's gradients that of `parameter.grad`. Where gradients are accumulated, they
-      are copied before the next replay writes there.
+    - PyTorch makes the memory of a graph's gradients that of `parameter.grad`. Any replay, forward passes among them,
+      may write there, because graphs put what they need for a while into memory that later ones put their results
+      into. Where gradients are accumulated, they are copied before the next replay.
 
     Args:
         model: The model, with a `backbone` and perhaps a `neck`.
@@ -127,11 +128,12 @@ class FeatureGraphs:
         if graph is None:
             return type(self.model).extract_feat(self.model, images, *args, **kwargs)
         self.num_replays += 1
+        self._keep_gradients()
         features = graph.replay(images, *self._parameters.values())
         node = next((leaf.grad_fn for leaf in tree_leaves(features) if leaf.grad_fn is not None), None)
         if node is not None:
             self._last, self._awaits_backward = weakref.ref(node), True
-            node.register_prehook(partial(self._before_backward, graph, self._last))
+            node.register_prehook(partial(self._before_backward, self._last))
             if not graph.gradients:
                 node.register_hook(graph.note_gradients)
         return features
@@ -242,7 +244,14 @@ class FeatureGraphs:
                 buffer.copy_(value)
         return Graph(replay, constants)
 
-    def _before_backward(self, graph: Graph, node: Callable[[], object], _: object) -> None:
+    def _keep_gradients(self) -> None:
+        """Copy the gradients of earlier passes that are in the memory of the graphs."""
+        held = set().union(*(graph.gradients for graph in self._graphs.values()))
+        for parameter in self._parameters.values():
+            if parameter.grad is not None and parameter.grad.data_ptr() in held:
+                parameter.grad = parameter.grad.clone()
+
+    def _before_backward(self, node: Callable[[], object], _: object) -> None:
         """A hook of autograd before the backward pass of a replay."""
         if node is not self._last:
             raise RuntimeError(
@@ -250,9 +259,6 @@ class FeatureGraphs:
                 'backward pass before the next forward pass, or leave out --cuda-graphs'
             )
         self._awaits_backward = False
-        for parameter in self._parameters.values():
-            if parameter.grad is not None and parameter.grad.data_ptr() in graph.gradients:
-                parameter.grad = parameter.grad.clone()
 
 
 def check_capturable(model: nn.Module) -> None:

@@ -54,8 +54,7 @@ def set_scratch_rate(config: Config, num_steps: int) -> None:
     """Set the learning rate of a training from random weights by its length.
 
     It falls with the square root of the number of steps, as the best step size of stochastic gradient descent does:
-    1e-3 for 200 steps, 3e-4 for 2,200, 1e-4 for 20,000 and more. docs/results.md has both of the first two for 2,208
-    steps, and 1e-3 for 11,040.
+    1e-3 for 200 steps, 3e-4 for 2,200, 1e-4 for 20,000 and more.
 
     Args:
         config: One that `has_rate_by_length`. Changed in place, after `start_from_scratch`.

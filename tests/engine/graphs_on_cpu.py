@@ -5,7 +5,9 @@ Python code that called them, and puts the results where the first ones were in 
 CUDA graph: inputs, activations, outputs and gradients have fixed places, which the next replay overwrites, and a
 tensor that was read from outside is read again from where it was. Random numbers are drawn anew.
 
-As on a GPU, a capture changes nothing of what is outside of it.
+As on a GPU, a capture changes nothing of what is outside of it, and graphs of one pool share its memory: what a graph
+had no more need of when its capture ended is where later ones put their results. So its replay destroys those, and
+here fills them with NaN.
 """
 
 from collections.abc import Callable
@@ -23,9 +25,13 @@ class Graph:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Callable, tuple, dict, list]] = []
+        self.results: list[Tensor] = []  # in memory of its own
+        self.later: list[Graph] = []  # those of the same pool that were captured after it
 
     def replay(self) -> None:
         with torch.no_grad():
+            for result in (result for graph in self.later for result in graph.results):
+                result.fill_(torch.nan)
             for function, args, kwargs, results in self.calls:
                 again = function(*args, **kwargs)
                 for result, value in zip(results, tree_leaves(again), strict=True):
@@ -37,8 +43,11 @@ class Graph:
 class Capture(TorchDispatchMode):
     """A stand-in for `torch.cuda.graph`."""
 
-    def __init__(self, graph: Graph, pool: object = None) -> None:
+    def __init__(self, graph: Graph, pool: list[Graph]) -> None:
         super().__init__()
+        for earlier in pool:
+            earlier.later.append(graph)
+        pool.append(graph)
         self.graph = graph
         self.own: set[int] = set()
         self.outside: dict[int, tuple[Tensor, Tensor]] = {}
@@ -56,6 +65,12 @@ class Capture(TorchDispatchMode):
         leaves = tree_leaves(results)
         self.own.update(map(id, leaves))
         self.graph.calls.append((function, args, kwargs, leaves))
+        given = {tensor.untyped_storage().data_ptr() for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
+        self.graph.results += [
+            leaf
+            for leaf in leaves
+            if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.untyped_storage().data_ptr() not in given
+        ]
         return results
 
     def __exit__(self, *exception: object) -> None:
@@ -76,7 +91,7 @@ def put_graphs_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, 'CUDAGraph', Graph)
     monkeypatch.setattr(torch.cuda, 'graph', Capture)
     monkeypatch.setattr(torch.cuda, 'synchronize', lambda: None)
-    monkeypatch.setattr(torch.cuda, 'Stream', lambda: None)
+    monkeypatch.setattr(torch.cuda, 'Stream', object)  # a class: transformers annotates with it
     monkeypatch.setattr(torch.cuda, 'stream', lambda stream: nullcontext())
-    monkeypatch.setattr(torch.cuda, 'graph_pool_handle', object)
+    monkeypatch.setattr(torch.cuda, 'graph_pool_handle', list)
     monkeypatch.setattr('bioattn_mm.engine.cuda_graphs.require_gpu', lambda: None)

@@ -5,6 +5,7 @@ They run on a GPU if there is one, and their source compiled for the CPU.
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import torch
 from torch.autograd.function import FunctionCtx
 
 from bioattn_mm.ops import CosineAttentionInputs, aggregated_attention, cosine_attention
+from bioattn_mm.ops.check import relative_error
 from bioattn_mm.ops.reference import aggregated_attention_reference
+from bioattn_mm.ops.samples import OPERATORS
 from tests.needs import needs
 from tests.ops.conftest import needs_cuda
 from tests.ops.cuda_on_cpu import CSRC, CUDAOnCPU, barriers_in
@@ -376,6 +379,22 @@ def check_cosine_attention(kernels: Kernels, inputs: CosineAttentionInputs, tole
 )
 def test_cosine_attention(cosine_kernels: Kernels, sizes: dict) -> None:
     check_cosine_attention(cosine_kernels, cosine_attention_inputs(**sizes, dtype=torch.float32), 4e-5)
+
+
+def test_parts_that_are_larger_than_their_sum(cosine_kernels: Kernels) -> None:
+    """Many queries share one pooled key, and the gradient of their output grows from -1 to 1."""
+    operator, device = cosine_kernels
+    samples = OPERATORS['cosine_attention']
+    kernels = replace(samples, run=lambda *inputs, backend: operator(*inputs))
+    torch.manual_seed(0)
+    inputs = kernels.inputs(dict(batch=1, grid=(64, 64), pooled_grid=(1, 1), heads=1), device, torch.float32)
+    exact = [t.double() if t.is_floating_point() else t for t in inputs]
+    place = 1 + CosineAttentionInputs._fields.index('pooled_key_value')
+    result, want = (
+        sample.values_and_gradients(*arguments)[place]
+        for sample, arguments in ((kernels, (inputs, device)), (samples, (exact, 'reference')))
+    )
+    assert relative_error(result, want) < 4e-6
 
 
 @pytest.mark.every_kernel

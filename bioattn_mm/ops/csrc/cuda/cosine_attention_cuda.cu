@@ -329,14 +329,20 @@ struct KeyGradients {
   int splits;
 };
 
-// Adds up the parts of a gradient, which lie `stride` elements apart.
+// Adds up the parts of a gradient, which lie `stride` elements apart. There are hundreds, and they may be far larger
+// than their sum, so what rounding adds to a sum is taken from the next part (Kahan).
 template <int kGroups>
 __device__ Channels<kGroups> sum_of_parts(const float* first, int64_t stride, int parts, int channels) {
   auto sum = Channels<kGroups>::load(first, channels);
+  Channels<kGroups> rounding{};
   for (int part = 1; part < parts; ++part) {
     const auto other = Channels<kGroups>::load(first + part * stride, channels);
 #pragma unroll
-    for (int c = 0; c < sum.kSize; ++c) sum.x[c] += other.x[c];
+    for (int c = 0; c < sum.kSize; ++c) {
+      const float next = other.x[c] - rounding.x[c], rounded = sum.x[c] + next;
+      rounding.x[c] = (rounded - sum.x[c]) - next;
+      sum.x[c] = rounded;
+    }
   }
   return sum;
 }
