@@ -20,6 +20,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
+def place_of(tensor: Tensor) -> int:
+    """Where a tensor's memory begins, which its views share."""
+    return tensor.untyped_storage().data_ptr()
+
+
 class Graph:
     """A stand-in for `torch.cuda.CUDAGraph`."""
 
@@ -56,8 +61,9 @@ class Capture(TorchDispatchMode):
         self, function: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None
     ) -> object:
         kwargs = kwargs or {}
-        for tensor in tree_leaves((args, kwargs)):
-            if isinstance(tensor, Tensor) and id(tensor) not in self.own:
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        for tensor in tensors:
+            if id(tensor) not in self.own:
                 self.outside.setdefault(id(tensor), (tensor, tensor.clone()))
         if function is torch.ops.aten._local_scalar_dense.default:
             raise RuntimeError('operation not permitted when stream is capturing')
@@ -65,12 +71,9 @@ class Capture(TorchDispatchMode):
         leaves = tree_leaves(results)
         self.own.update(map(id, leaves))
         self.graph.calls.append((function, args, kwargs, leaves))
-        given = {tensor.untyped_storage().data_ptr() for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
-        self.graph.results += [
-            leaf
-            for leaf in leaves
-            if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.untyped_storage().data_ptr() not in given
-        ]
+        given = set(map(place_of, tensors))
+        new = [leaf for leaf in leaves if isinstance(leaf, Tensor) and place_of(leaf) not in given]
+        self.graph.results += [tensor for tensor in new if tensor.is_floating_point()]
         return results
 
     def __exit__(self, *exception: object) -> None:
