@@ -16,7 +16,7 @@ from mmengine.dist import is_main_process
 from bioattn_mm.cli.command_line import CHECKPOINT_KINDS, ToolParser, run_tool
 from bioattn_mm.cli.dry_run import dry_run
 from bioattn_mm.cli.readable_log import readable_log
-from bioattn_mm.cli.start import WAIT, check_nothing_there, locked, set_resume, set_start
+from bioattn_mm.cli.start import WAIT, check_nothing_there, forget_initial_weights, locked, set_resume, set_start
 from bioattn_mm.cli.trackers import set_trackers
 from bioattn_mm.engine.amp import autocast_dtype
 from bioattn_mm.engine.checkpoints import latest_checkpoint
@@ -202,7 +202,8 @@ def main() -> None:
     restarted = is_restart() and latest_checkpoint(config.work_dir)
     set_resume(config, 'auto' if restarted else args.resume, model.state_dict())
     set_start(config, model)
-    check_initial_weights(config)
+    if not config.get('resume'):
+        check_initial_weights(config)
     set_computation(config, args)
     if args.skip_bad_data:
         set_skip_bad_data(config)
@@ -263,6 +264,9 @@ def train(config: Config, args: argparse.Namespace, notes: list[str]) -> None:
     """Train with a config that is complete; the notes are logged."""
     with failures_in_one_line(config, args.cfg_options) as hook:
         runner = build_runner(config)
+        if config.get('resume'):
+            # In the model alone: the config that is kept in the work dir can start another training.
+            forget_initial_weights(runner.model)
         runner.register_hook(hook)
         runner.logger.info(f'seed: {runner.seed}' + ('' if args.seed is None else ', as asked for'))
         for line in (*config.get('own_data', []), *notes):

@@ -17,6 +17,7 @@ from ..checkpoints.training_state import check_training_state
 from ..engine.checkpoints import latest_checkpoint
 from ..errors import InputError
 from ..run_config.own_data.use import check_classes
+from ..run_config.pipelines import find_dicts
 
 # The file in a work dir that a training locks. It is left there, as removing it would let a third process lock
 # another file of the same name.
@@ -100,6 +101,14 @@ def set_start(config: Config, model: nn.Module) -> None:
     for module in (config.model, config.model.get('backbone', {})):
         if module.get('init_cfg'):
             module.init_cfg = None
+
+
+def forget_initial_weights(model: nn.Module | dict) -> None:
+    """Let a model, built or still a config, start without a file of weights: it goes on from a checkpoint."""
+    for part in model.modules() if isinstance(model, nn.Module) else find_dicts(model):
+        init_cfg = getattr(part, 'init_cfg', None)
+        if isinstance(init_cfg, dict) and init_cfg.get('type') == 'Pretrained':
+            part.init_cfg = None
 
 
 @contextmanager

@@ -53,7 +53,9 @@ def draw_prediction(
     if predictor.task == 'segmentation':
         labels = _label_map(sample).astype(np.int32)
         labels = cv2.resize(labels, picture.shape[1::-1], interpolation=cv2.INTER_NEAREST)
-        layer = np.array(predictor.palette, np.uint8)[labels]
+        layer, palette = picture.copy(), np.array(predictor.palette, np.uint8)
+        inside = labels < len(palette)  # models of one class mark all other pixels with 1
+        layer[inside] = palette[labels[inside]]
     elif predictor.task == 'panoptic':
         segments = _segments(sample)
         segments = cv2.resize(segments, picture.shape[1::-1], interpolation=cv2.INTER_NEAREST)
@@ -138,6 +140,7 @@ def legend_of(sample: BaseDataElement, predictor: Predictor, score_thr: float) -
     if predictor.task == 'segmentation':
         counts = np.bincount(_label_map(sample).ravel(), minlength=number)
         texts = [f'{100 * count / counts.sum():.1f} %' for count in counts]
+        counts = counts[:number]
     elif predictor.task == 'panoptic':
         labels = np.unique(_segments(sample)) % INSTANCE_OFFSET
         counts = np.bincount(labels[labels < number], minlength=number)

@@ -140,6 +140,8 @@ def load_config(
     for key in cfg_options or ():
         check_name(config, key)
     expect_weights(config, cfg_options)
+    if data and LEARNING_RATE in (cfg_options or {}) and config.get('auto_scale_lr'):
+        config.auto_scale_lr.enable = False  # who names a rate means it for the batch that there is
     merge_options(config, cfg_options)
     fit_to_backbone(config)
     check_options(config, 'train_dataloader' in dataloaders)

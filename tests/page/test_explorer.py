@@ -147,6 +147,19 @@ def test_prediction_of_a_segmentor_as_a_layer(image: str, tmp_path: Path) -> Non
     assert f'{predictor.classes[values[counts.argmax()]]} {100 * counts.max() / labels.size:.1f} %' in legend
 
 
+def test_prediction_of_one_class(image: str, tmp_path: Path) -> None:
+    explorer = explorer_of(*save_segmentor(tmp_path, 'ConViT'))
+    sample, predictor = explorer.predict(image, View(size=64)).sample, explorer.predictor
+    predictor.classes, predictor.palette = ['road'], [[1, 2, 3]]
+    labels = sample.pred_sem_seg.data
+    labels[:] = 1  # no road
+    labels[..., : labels.shape[-1] // 4] = 0
+    picture = fit(explorer.read(image)[..., ::-1])
+    drawn = draw_prediction(picture, sample, predictor, 1.0, 0.3)
+    assert (drawn[:, :200] == [1, 2, 3]).all() and (drawn[:, 200:] == picture[:, 200:]).all()
+    assert legend_of(sample, predictor, 0.3).count('road 25.0 %</span>') == 1
+
+
 def test_prediction_of_a_panoptic_model_as_a_layer(image: str, root: Path, tmp_path: Path) -> None:
     config, checkpoint = root / 'tests/tools/mask2former_panoptic_small.py', tmp_path / 'panoptic.pth'
     random_checkpoint(checkpoint, config)

@@ -443,6 +443,8 @@ def test_a_config_of_a_detector(tmp_path: Path) -> None:
     config = load_config(path, data=DataArguments(str(folder)))
     assert config.model.roi_head.mask_head.num_classes == 3
     assert config.auto_scale_lr == dict(enable=True, base_batch_size=16)
+    named = load_config(path, data=DataArguments(str(folder)), cfg_options={'optim_wrapper.optimizer.lr': 1e-3})
+    assert named.optim_wrapper.optimizer.lr == 1e-3 and not named.auto_scale_lr.enable
     dataset = config.train_dataloader.dataset
     assert dataset.type == 'CocoDataset' and dataset.filter_cfg == before.train_dataloader.dataset.filter_cfg
     assert len(dataset.pipeline) == len(load_config(path).train_dataloader.dataset.pipeline)

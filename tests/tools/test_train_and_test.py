@@ -134,7 +134,7 @@ def test_a_fresh_start_overwrites_nothing_and_resume_goes_on(workplace: Path, tr
 
     printed = tool(
         workplace, *again, '--resume', '--log', 'tensorboard', '--cfg-options', 'train_cfg.max_iters=62',
-        'train_cfg.val_begin=1000', 'default_hooks.logger.interval=1',
+        'train_cfg.val_begin=1000', 'default_hooks.logger.interval=1', 'model.backbone.init_cfg.checkpoint=gone.pth',
     )  # fmt: skip
     assert [line['step'] for line in scalars(copy) if 'loss' in line] == [61, 62]
     assert (copy / 'iter_62.pth').is_file()
