@@ -232,25 +232,25 @@ def detections(outputs: dict[str, np.ndarray], prepared_size: Size, size: Size, 
     masks = None
     if 'masks' in outputs:
         threshold = settings.get('mask_thr_binary', 0.5)
-        pasted = [paste(mask, box, size, threshold) for mask, box in zip(outputs['masks'][kept], boxes)]
-        masks = np.stack(pasted) if pasted else np.zeros((0, *size), bool)
+        masks = np.zeros((len(boxes), *size), bool)
+        for pixels, mask, box in zip(masks, outputs['masks'][kept], boxes):
+            paste(mask, box, pixels, threshold)
     return Detections(boxes, outputs['scores'][kept], outputs['labels'][kept].astype(np.int64), masks)
 
 
-def paste(mask: np.ndarray, box: np.ndarray, size: Size, threshold: float) -> np.ndarray:
-    """The pixels of an object: probabilities (h, w) in a box, resized bilinearly into it, to bool (H, W).
+def paste(mask: np.ndarray, box: np.ndarray, pixels: np.ndarray, threshold: float) -> None:
+    """Mark the pixels of an object, bool (H, W): probabilities (h, w) in a box, resized bilinearly into it.
 
     Outside of the box the probability falls to 0 within a cell of the mask, as in mmdet.
     """
-    pasted = np.zeros(size, bool)
     padded = np.pad(mask.astype(np.float32), 1)
     axes = []
     for start, end, length, cells in (
-        (box[1], box[3], size[0], mask.shape[0]),
-        (box[0], box[2], size[1], mask.shape[1]),
+        (box[1], box[3], pixels.shape[0], mask.shape[0]),
+        (box[0], box[2], pixels.shape[1], mask.shape[1]),
     ):
         if end <= start:
-            return pasted
+            return
         margin = (end - start) / cells
         first, last = max(int(start - margin), 0), min(int(np.ceil(end + margin)) + 1, length)
         # Positions are counted in cells of the padded mask, whose centres are 0, 1, ...
@@ -262,8 +262,7 @@ def paste(mask: np.ndarray, box: np.ndarray, size: Size, threshold: float) -> np
     values = padded[row] * (1 - below)[:, None] + padded[row + 1] * below[:, None]
     values = values[:, column] * (1 - beside) + values[:, column + 1] * beside
     values *= rows_inside[:, None] & columns_inside
-    pasted[top:bottom, left:right] = values >= threshold
-    return pasted
+    pixels[top:bottom, left:right] = values >= threshold
 
 
 def classification(logits: np.ndarray) -> Classification:
