@@ -246,9 +246,10 @@ class FeatureGraphs:
 
     def _keep_gradients(self) -> None:
         """Copy the gradients of earlier passes that are in the memory of the graphs."""
-        held = set().union(*(graph.gradients for graph in self._graphs.values()))
-        for parameter in self._parameters.values():
-            if parameter.grad is not None and parameter.grad.data_ptr() in held:
+        kept = [parameter for parameter in self._parameters.values() if parameter.grad is not None]
+        in_graphs = set().union(*(graph.gradients for graph in self._graphs.values())) if kept else ()
+        for parameter in kept:
+            if parameter.grad.data_ptr() in in_graphs:
                 parameter.grad = parameter.grad.clone()
 
     def _before_backward(self, node: Callable[[], object], _: object) -> None:
