@@ -181,6 +181,18 @@ def test_replicas_of_data_parallel_do_not_take_what_is_kept(counted: CountedLogC
     assert not torch.allclose(replica((8, 8), (2, 2))[0], counted((8, 8), (2, 2))[0])
 
 
+@torch.no_grad()
+def test_other_parameters_in_the_same_memory(counted: CountedLogCPB) -> None:
+    memory = {name: parameter.detach().clone() for name, parameter in counted.named_parameters()}
+    biases = []
+    for factor in (1, 2):
+        weights = {name: torch.from_numpy(values.mul_(factor).numpy()) for name, values in memory.items()}
+        biases.append(torch.func.functional_call(counted, weights, ((8, 8), (2, 2)))[0])
+        del weights  # before the next ones come, as where a function makes them
+    assert counted.count == 2
+    assert not torch.allclose(*biases)
+
+
 def test_parameters_whose_changes_cannot_be_seen() -> None:
     with torch.inference_mode():
         layer = CountedLogCPB(2, (14, 14)).eval()
