@@ -100,6 +100,8 @@ def _state(*modules: nn.Module | None) -> tuple | None:
     parameters = [parameter for module in modules if module is not None for parameter in module.parameters()]
     if not parameters or any(parameter.is_inference() for parameter in parameters):
         return None
+    # Weights are also computed from buffers: torch.nn.utils.prune has a mask there.
+    parameters += [buffer for module in modules if module is not None for buffer in module.buffers()]
     try:
         return tuple(
             (StorageWeakRef(each.untyped_storage()), each.data_ptr(), each._version, each.dtype, each.device)
