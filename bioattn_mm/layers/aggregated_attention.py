@@ -327,7 +327,8 @@ def tokens_of_windows(row: Tensor, column: Tensor, grid: Grid, window_size: int)
 
 def pool_tokens(x: Tensor, proj: nn.Conv2d, norm: nn.LayerNorm, grid: Grid) -> Tensor:
     """Project, activate, pool and normalise tokens (the pooled path of TransNeXt): (B, H, W, C) to (B, *grid, C)."""
-    if is_portable() or has_hooks(proj):
+    # Another layer in place of the convolution, such as one with adapters, is called as it is; so is one with hooks.
+    if is_portable() or type(proj) is not nn.Conv2d or has_hooks(proj):
         x = F.gelu(proj(x.permute(0, 3, 1, 2)))
         return norm(average_pool(x, grid).permute(0, 2, 3, 1))
     # The 1 x 1 convolution runs as a linear layer, which takes tokens without a change of layout.

@@ -2,8 +2,14 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from ..errors import InputError
+
+# Hooks that compute the weight of a layer from other tensors before each of its calls.
+WEIGHT_HOOKS = (BasePruningMethod, SpectralNorm, WeightNorm)
 
 
 def head_dims_of(embed_dims: int, num_heads: int) -> int:
@@ -27,4 +33,8 @@ def full_precision(x: Tensor) -> Tensor:
 
 def weight_and_bias(module: nn.Module) -> tuple[Tensor, Tensor]:
     """Parameters of a linear, convolution or normalisation layer in `full_precision`."""
+    # The layer is not called, so that its weight would be that of an earlier step.
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, WEIGHT_HOOKS):
+            hook(module, ())
     return full_precision(module.weight), full_precision(module.bias)

@@ -44,7 +44,7 @@ class ConvGLU(nn.Module):
         return product_and_bias(self.fc2, self._gate(x))
 
     def _gate(self, x: Tensor) -> Tensor:
-        if has_hooks(self.dwconv):
+        if type(self.dwconv) is not nn.Conv2d or has_hooks(self.dwconv):
             gate, features = self.fc1(x).chunk(2, dim=-1)
             return F.gelu(self.dwconv(gate.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)) * features
         convolution = weight_and_bias(self.dwconv)

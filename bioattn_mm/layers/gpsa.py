@@ -103,7 +103,8 @@ class GPSA(nn.Module):
         rows, columns = self.position_weights(grid)
         position = torch.einsum('nqu,nqv->nquv', rows[:, queries // grid[1]], columns[:, queries % grid[1]])
         position = position.flatten(2)[None].to(content.dtype)
-        attention = torch.lerp(content, position, self.gating_param.sigmoid()[:, None, None])
+        gate = self.gating_param.sigmoid()[:, None, None].to(content.dtype)
+        attention = torch.lerp(content, position, gate)
         maps = dict(content=content, position=position, attention=attention)
         return {name: AttentionMap.of_grid(weights, grid) for name, weights in maps.items()}
 

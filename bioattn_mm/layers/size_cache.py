@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..ops.constants import can_be_kept, is_captured
 
@@ -92,11 +93,19 @@ def _state(*modules: nn.Module | None) -> tuple | None:
 
     A replica of `DataParallel` has no parameters, and shares the cache of its module. Parameters that were made in
     inference mode do not count their in-place changes, and those of `torch.func.vmap` have no memory of their own.
+
+    The address of a parameter alone does not tell it from one that came to the same memory after it, as with
+    `torch.func.functional_call`; a weak reference to its storage does, and keeps no memory.
     """
     parameters = [parameter for module in modules if module is not None for parameter in module.parameters()]
     if not parameters or any(parameter.is_inference() for parameter in parameters):
         return None
+    # Weights are also computed from buffers: torch.nn.utils.prune has a mask there.
+    parameters += [buffer for module in modules if module is not None for buffer in module.buffers()]
     try:
-        return tuple((each.data_ptr(), each._version, each.dtype, each.device) for each in parameters)
+        return tuple(
+            (StorageWeakRef(each.untyped_storage()), each.data_ptr(), each._version, each.dtype, each.device)
+            for each in parameters
+        )
     except RuntimeError:
         return None

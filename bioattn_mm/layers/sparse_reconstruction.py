@@ -204,6 +204,7 @@ class SparseReconstructionAttention(nn.Module):
         dictionary, states = self.recurrent_states(x)
         return torch.stack([(dictionary @ codes).norm(dim=-1).unflatten(-1, x.shape[1:3]) for codes in states])
 
+    @torch.inference_mode(False)  # the weights are derivatives
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
         """Weights of some queries after each step, for analysis, without gradients.
 
@@ -408,6 +409,7 @@ class ConvolutionalSparseReconstruction(FourierKernels):
         """
         return self.recurrent_states(x)[0].norm(dim=2, keepdim=True)
 
+    @torch.inference_mode(False)  # the weights are derivatives
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
         """Weights of some queries after each step, as `SparseReconstructionAttention.attention_maps` defines them.
 
@@ -416,7 +418,8 @@ class ConvolutionalSparseReconstruction(FourierKernels):
         """
         grid = tuple(x.shape[1:3])
         with torch.no_grad():
-            value = full_precision(self.v(x).permute(0, 3, 1, 2))
+            # A copy: without mixing, the values are the tokens, which autograd does not take from inference mode.
+            value = full_precision(self.v(x).permute(0, 3, 1, 2)).clone()
         with without_autocast(x):
             spectrum = self.dictionary(grid, value.dtype).detach()
 

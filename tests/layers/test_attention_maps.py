@@ -245,6 +245,25 @@ def test_weights_of_convolutional_reconstruction(grid: tuple[int, int]) -> None:
         torch.testing.assert_close(output_of(weights, value)[..., 0], reconstruction.flatten(2)[:, 0, queries])
 
 
+@pytest.mark.parametrize(
+    'make',
+    [
+        lambda: SparseReconstructionAttention(CHANNELS, HEADS, (4, 4)),
+        lambda: ConvolutionalSparseReconstruction(CHANNELS, (4, 4), sparsity=0.2),
+        lambda: ConvolutionalSparseReconstruction(CHANNELS, (4, 4), sparsity=0.2, with_mixing=False),
+    ],
+    ids=['vars_sd', 'vars_s', 'vars_s without mixing'],
+)
+def test_weights_of_reconstruction_in_inference_mode(make: Callable[[], nn.Module]) -> None:
+    layer, queries = randomized(make()), torch.tensor([0, 5])
+    with torch.inference_mode():
+        x = tokens((3, 4))
+        maps = layer.attention_maps(x, queries)
+    for name, expected in layer.attention_maps(x.clone(), queries).items():
+        assert not expected.weights.requires_grad
+        torch.testing.assert_close(maps[name].weights, expected.weights)
+
+
 @every_grid
 def test_weights_of_the_global_filter(grid: tuple[int, int]) -> None:
     layer = randomized(GlobalFilter(1, (4, 4)))

@@ -153,6 +153,15 @@ def test_half_precision_on_a_long_axis(dtype: torch.dtype) -> None:
     assert (rounded.float() - exact).abs().max() < 0.03 * exact.abs().max()
 
 
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_maps_under_autocast(dtype: torch.dtype) -> None:
+    layer, x, queries = randomized().float(), torch.randn(2, 3, 5, 12), torch.tensor([14, 0, 7])
+    with torch.autocast('cpu', dtype):
+        maps = layer.attention_maps(x, queries)
+    for name, exact in layer.attention_maps(x, queries).items():
+        torch.testing.assert_close(maps[name].weights.float(), exact.weights, rtol=0.05, atol=0.01)
+
+
 def test_width_that_is_no_multiple_of_the_heads() -> None:
     with pytest.raises(InputError, match='embed_dims must be a multiple of num_heads, got 10 and 3'):
         GPSA(10, 3)

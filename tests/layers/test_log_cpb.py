@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch._subclasses import FakeTensorMode
+from torch.nn.utils import prune
 
 from bioattn_mm.layers import LogCPB, SizeCache, bias_of_pairs
 
@@ -179,6 +180,43 @@ def test_replicas_of_data_parallel_do_not_take_what_is_kept(counted: CountedLogC
             setattr(replica._modules[name], key, 2 * parameter)
     assert not list(replica.parameters())
     assert not torch.allclose(replica((8, 8), (2, 2))[0], counted((8, 8), (2, 2))[0])
+
+
+@pytest.mark.parametrize('name', ['fc1', 'fc2'])
+def test_pruned_weights_are_trained(counted: CountedLogCPB, name: str) -> None:
+    """Although the layer that has them is not called."""
+    layer, grids = getattr(counted.train(), name), ((8, 8), (2, 2))
+    prune.random_unstructured(layer, 'weight', 0.5)
+    for _ in range(2):
+        counted(*grids)[0].square().sum().backward()
+        with torch.no_grad():
+            layer.weight_orig -= 0.01 * layer.weight_orig.grad
+    bias, rows = counted(*grids)
+    torch.testing.assert_close(layer.weight, layer.weight_orig * layer.weight_mask)
+    torch.testing.assert_close(expand(bias, rows), bias_of_all_pairs(counted, *grids), rtol=1e-5, atol=1e-4)
+
+
+@torch.no_grad()
+def test_cache_is_emptied_when_more_is_pruned(counted: CountedLogCPB) -> None:
+    for count in (1, 2):
+        prune.random_unstructured(counted.fc1, 'weight', 0.5)
+        bias, rows = counted((8, 8), (2, 2))
+        assert counted.count == count
+        torch.testing.assert_close(
+            expand(bias, rows), bias_of_all_pairs(counted, (8, 8), (2, 2)), rtol=1e-5, atol=1e-4
+        )
+
+
+@torch.no_grad()
+def test_other_parameters_in_the_same_memory(counted: CountedLogCPB) -> None:
+    memory = {name: parameter.detach().clone() for name, parameter in counted.named_parameters()}
+    biases = []
+    for factor in (1, 2):
+        weights = {name: torch.from_numpy(values.mul_(factor).numpy()) for name, values in memory.items()}
+        biases.append(torch.func.functional_call(counted, weights, ((8, 8), (2, 2)))[0])
+        del weights  # before the next ones come, as where a function makes them
+    assert counted.count == 2
+    assert not torch.allclose(*biases)
 
 
 def test_parameters_whose_changes_cannot_be_seen() -> None:

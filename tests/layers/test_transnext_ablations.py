@@ -359,6 +359,26 @@ def test_a_layer_with_a_hook_is_called(kind: type, name: str) -> None:
     assert calls == [name]
 
 
+class PlusOne(nn.Conv2d):
+    """A layer that does more than the convolution whose parameters it has, as layers with adapters do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 1
+
+
+@pytest.mark.parametrize(('kind', 'name'), [(ConvGLU, 'dwconv'), (AggregatedAttention, 'pool_proj')])
+def test_another_layer_in_place_of_a_convolution_is_called(kind: type, name: str) -> None:
+    layer = make(kind) if kind is AggregatedAttention else randomized(ConvGLU(CHANNELS, 4))
+    x, conv = torch.randn(2, 5, 4, CHANNELS).double(), getattr(layer, name)
+    other = PlusOne(conv.in_channels, conv.out_channels, conv.kernel_size, 1, conv.padding, groups=conv.groups)
+    other.double().load_state_dict(conv.state_dict())
+    setattr(layer, name, other)
+    output = layer(x)
+    setattr(layer, name, conv)
+    conv.bias.data += 1
+    torch.testing.assert_close(output, layer(x))
+
+
 def test_channel_mixers_equal_their_formulas() -> None:
     x = torch.randn(2, 5, 4, CHANNELS).double()
 
