@@ -8,7 +8,8 @@ its caller: a graph for each input size, and what keeps a replay equal to an eag
 """
 
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from functools import cached_property, partial
 
 import torch
@@ -231,7 +232,12 @@ class FeatureGraphs:
         aliases = [nn.Parameter(value.detach(), value.requires_grad) for value in self._parameters.values()]
         before = [buffer.clone() for buffer in self._buffers]
         devices = [images.device] if images.is_cuda else []
-        with torch.random.fork_rng(devices), torch.autocast(kind, enabled=False), capture_of_constants() as constants:
+        with (
+            torch.random.fork_rng(devices),
+            torch.autocast(kind, enabled=False),
+            beside_other_threads(),
+            capture_of_constants() as constants,
+        ):
             replay = torch.cuda.make_graphed_callables(
                 extract,
                 (images.detach().clone(), *aliases),
@@ -260,6 +266,20 @@ class FeatureGraphs:
                 'backward pass before the next forward pass, or leave out --cuda-graphs'
             )
         self._awaits_backward = False
+
+
+@contextmanager
+def beside_other_threads() -> Iterator[None]:
+    """Context in which `make_graphed_callables` forbids its own thread alone what a graph cannot have.
+
+    By default a capture and what another thread does meanwhile both fail, as a data loader's thread that pins the
+    memory of the next batch. `make_graphed_callables` has no argument for it.
+    """
+    before, torch.cuda.graph = torch.cuda.graph, partial(torch.cuda.graph, capture_error_mode='thread_local')
+    try:
+        yield
+    finally:
+        torch.cuda.graph = before
 
 
 def check_capturable(model: nn.Module) -> None:

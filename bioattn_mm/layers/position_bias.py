@@ -1,11 +1,14 @@
 """Other position biases than log-CPB, for the ablations of TransNeXt (table 6)."""
 
+from collections.abc import Callable
+
 import torch
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from ..ops import log_cpb_table
 from ..ops.arguments import without_autocast
+from ..ops.constants import cached_constant
 from ..registry import MODELS
 from .arguments import full_precision, weight_and_bias
 from .grid import Grid
@@ -38,11 +41,24 @@ class LogCPBOfBothPaths(LogCPB):
         """Bias of the tokens of a window, in row-major order: (heads, k * k)."""
         with without_autocast(self.fc1.weight):
             weight, bias = weight_and_bias(self.fc1)
-            offsets = window_size // 2 - torch.arange(window_size, dtype=torch.float64)  # query - key
             vertical, horizontal = (
-                self.spaced(offsets * (8 / max(1, length - 1))).to(weight) for length in self.pretrain_grid
+                _window_coordinates(self.spaced, window_size, length, weight.dtype, weight.device)
+                for length in self.pretrain_grid
             )
             return log_cpb_table(vertical, horizontal, weight, bias, *weight_and_bias(self.fc2)).flatten(1)
+
+
+@cached_constant
+def _window_coordinates(
+    spaced: Callable[[Tensor], Tensor],
+    window_size: int,
+    pretrain_length: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
+    """Coordinates of the offsets in a window along one axis, computed in float64: (k,), descending."""
+    offsets = window_size // 2 - torch.arange(window_size, dtype=torch.float64)  # query - key
+    return spaced(offsets * (8 / max(1, pretrain_length - 1))).to(device, dtype)
 
 
 @MODELS.register_module()
@@ -67,17 +83,16 @@ class RelativePositionBias(PositionBias):
         self.offsets = nn.Parameter(trunc_normal_(torch.empty(num_heads, *numbers), std=0.02))
 
     def _table(self, grid: Grid, pooled_grid: Grid) -> Tensor:
-        rows, columns = (
-            _cells(length, pooled_length).to(self.offsets.device) for length, pooled_length in zip(grid, pooled_grid)
-        )
+        rows, columns = (_cells(*lengths, self.offsets.device) for lengths in zip(grid, pooled_grid))
         return full_precision(self.offsets).index_select(1, rows).index_select(2, columns)
 
 
-def _cells(length: int, pooled_length: int) -> Tensor:
+@cached_constant
+def _cells(length: int, pooled_length: int, device: torch.device) -> Tensor:
     """How many cells lie between query and pooled token at each offset, counted from the least: int64 (R,)."""
     cell = length / pooled_length
     cells = (offsets_of_grid(length, pooled_length) + (cell - 1) / 2).div(cell).add(1e-9).floor().long()
-    return cells.clamp(1 - pooled_length, pooled_length - 1) + pooled_length - 1
+    return (cells.clamp(1 - pooled_length, pooled_length - 1) + pooled_length - 1).to(device)
 
 
 @MODELS.register_module()

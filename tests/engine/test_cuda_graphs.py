@@ -4,6 +4,7 @@ import copy
 import re
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,15 @@ class Synchronising(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x * x.mean().item()
+
+
+class PinningElsewhere(nn.Module):
+    """Another thread pins memory meanwhile, as that of a data loader does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(torch.ones(1000).pin_memory).result()
+        return x
 
 
 class Model(nn.Module):
@@ -262,6 +272,13 @@ def test_what_cannot_be_captured() -> None:
         InputError, match=r'cannot capture backbone and neck for images of \(2, 3, 32, 48\): .*captur'
     ):
         graphed(images_of(0))
+
+
+def test_other_threads_pin_memory_during_a_capture(device: str) -> None:
+    _, graphed = twins(device)
+    graphed.neck.convs[0].append(PinningElsewhere())
+    train(graphed, 3, device)
+    assert graphed.extract_feat.num_replays == 2
 
 
 @pytest.mark.usefixtures('one_process')

@@ -242,8 +242,18 @@ class NoWaiting(TorchDispatchMode):
 @needs_library
 @every_backbone
 def test_backbones_do_not_wait_for_the_gpu(name: str, launches: SimpleNamespace) -> None:
+    check_nothing_waits(launches, name)
+
+
+@needs_library
+@pytest.mark.parametrize('position_bias', ['LogCPBOfBothPaths', 'RelativePositionBias'])
+def test_position_biases_do_not_wait_for_the_gpu(position_bias: str, launches: SimpleNamespace) -> None:
+    check_nothing_waits(launches, 'TransNeXt', position_bias=dict(type=f'bioattn_mm.{position_bias}'))
+
+
+def check_nothing_waits(launches: SimpleNamespace, name: str, **options) -> None:
     with torch.device(launches.DEVICE):
-        backbone = build(name, drop_path_rate=0.5, out_indices=(0, 3)).train()
+        backbone = build(name, drop_path_rate=0.5, out_indices=(0, 3), **options).train()
         image = torch.empty(2, 3, 64, 80)
     outputs = ()
     with launches.as_on_a_gpu(formulas=False):
