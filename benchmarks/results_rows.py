@@ -450,7 +450,7 @@ OF_MASK2FORMER = (
     ' For Mask2Former 20 epochs from random weights are too few: its loss falls to less than half, and AP and PQ of '
     'the images that it has seen stay below 1 %.'
 )
-# What is to be known of a detector's rows.
+# The text of a section ends with what its models learn, without which figures near 0 would look like faults.
 OF_DETECTOR = {
     'mask-rcnn': ' For Mask R-CNN 20 epochs from random weights are too few: with TransNeXt it takes whatever it '
     'finds for a person, with scores of 0.2, and its loss still falls.',
@@ -465,7 +465,7 @@ COCO_GROUPS = tuple(
         'Trained and tested on the same 100 images, through the annotation files of COCO: crowds, tiny objects, '
         'categories without objects; 20 epochs of 2 images a step, a quarter of the sizes. The predictions, in the '
         'official format of results, are evaluated by pycocotools and panopticapi, too, outside of the package.'
-        + OF_DETECTOR.get(name, ''),
+        + OF_DETECTOR[name],
         metrics | OFFICIAL,
         of_systems(
             f'coco100-{name}', 'coco100', dict(transnext=config), recipe,

@@ -265,7 +265,7 @@ def train(config: Config, args: argparse.Namespace, notes: list[str]) -> None:
     with failures_in_one_line(config, args.cfg_options) as hook:
         runner = build_runner(config)
         if config.get('resume'):
-            # In the model alone: the config that is kept in the work dir can start another training.
+            # The config keeps them, because it can start another training from the work dir.
             forget_initial_weights(runner.model)
         runner.register_hook(hook)
         runner.logger.info(f'seed: {runner.seed}' + ('' if args.seed is None else ', as asked for'))

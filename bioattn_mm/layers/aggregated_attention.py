@@ -25,7 +25,7 @@ from ..ops.arguments import autocast_dtype
 from ..ops.chunked_attention import attention_in_chunks
 from ..ops.gelu_pool import average_pool
 from ..ops.portable import is_portable, is_symbol
-from ..ops.whole_layers import has_hooks
+from ..ops.whole_layers import is_plain
 from ..registry import MODELS
 from .arguments import check_window, full_precision, head_dims_of
 from .attention_maps import AttentionMap, AttentionMaps
@@ -268,7 +268,7 @@ class AggregatedAttention(nn.Module):
     def _project(self, x: Tensor, pairs: list[tuple[Tensor, Tensor]], pooled_grid: Grid) -> tuple[Tensor, ...]:
         """Queries, keys with values, and those of pooled tokens, by weights and biases in the dtype of `x`."""
         norm, (weight, bias) = self.pool_norm, pairs[2]
-        if type(norm) is LayerNorm and not has_hooks(norm) and has_gelu_pool_norm(x, pooled_grid):
+        if is_plain(norm, LayerNorm) and has_gelu_pool_norm(x, pooled_grid):
             query, key_value, to_pool, *weights = products(x, [*pairs[:2], (weight, None)])
             of_norm = (tensor.to(x.dtype) for tensor in (norm.weight, norm.bias))
             pooled = gelu_pool_norm(to_pool, bias, *of_norm, pooled_grid, norm.eps)
@@ -327,8 +327,7 @@ def tokens_of_windows(row: Tensor, column: Tensor, grid: Grid, window_size: int)
 
 def pool_tokens(x: Tensor, proj: nn.Conv2d, norm: nn.LayerNorm, grid: Grid) -> Tensor:
     """Project, activate, pool and normalise tokens (the pooled path of TransNeXt): (B, H, W, C) to (B, *grid, C)."""
-    # Another layer in place of the convolution, such as one with adapters, is called as it is; so is one with hooks.
-    if is_portable() or type(proj) is not nn.Conv2d or has_hooks(proj):
+    if is_portable() or not is_plain(proj, nn.Conv2d):
         x = F.gelu(proj(x.permute(0, 3, 1, 2)))
         return norm(average_pool(x, grid).permute(0, 2, 3, 1))
     # The 1 x 1 convolution runs as a linear layer, which takes tokens without a change of layout.

@@ -33,7 +33,7 @@ def full_precision(x: Tensor) -> Tensor:
 
 def weight_and_bias(module: nn.Module) -> tuple[Tensor, Tensor]:
     """Parameters of a linear, convolution or normalisation layer in `full_precision`."""
-    # The layer is not called, so that its weight would be that of an earlier step.
+    # The hooks run here because the layer is not called: its weight would be that of an earlier step.
     for hook in module._forward_pre_hooks.values():
         if isinstance(hook, WEIGHT_HOOKS):
             hook(module, ())

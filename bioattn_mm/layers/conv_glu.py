@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from ..ops import gated_convolution
 from ..ops.backends import available_backends
 from ..ops.portable import is_portable
-from ..ops.whole_layers import has_hooks
+from ..ops.whole_layers import is_plain
 from ..registry import MODELS
 from .arguments import full_precision, weight_and_bias
 from .fusing import product_and_bias
@@ -44,15 +44,13 @@ class ConvGLU(nn.Module):
         return product_and_bias(self.fc2, self._gate(x))
 
     def _gate(self, x: Tensor) -> Tensor:
-        if type(self.dwconv) is not nn.Conv2d or has_hooks(self.dwconv):
+        if not is_plain(self.dwconv, nn.Conv2d):
             gate, features = self.fc1(x).chunk(2, dim=-1)
             return F.gelu(self.dwconv(gate.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)) * features
         convolution = weight_and_bias(self.dwconv)
         # The compiled gate adds the bias of the layer before: on the CPU a product with a bias begins with a pass
-        # over its output, and on a GPU the bias has launches of its own, for its dtype and its gradient. Another
-        # layer in place of `fc1`, such as a quantised one, is called as it is, and so is one with hooks.
-        is_plain = type(self.fc1) is nn.Linear and not has_hooks(self.fc1)
-        if not is_plain or available_backends(x.device) == ['reference']:
+        # over its output, and on a GPU the bias has launches of its own, for its dtype and its gradient.
+        if not is_plain(self.fc1, nn.Linear) or available_backends(x.device) == ['reference']:
             return gated_convolution(self.fc1(x), *convolution)
         gate_and_features = F.linear(x, self.fc1.weight)
         return gated_convolution(gate_and_features, *convolution, x_bias=full_precision(self.fc1.bias))

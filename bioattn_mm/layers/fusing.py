@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
-from ..ops.whole_layers import has_hooks, is_eager
+from ..ops.whole_layers import has_hooks, is_eager, is_plain
 
 
 def product_and_bias(linear: nn.Module, x: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -14,7 +14,7 @@ def product_and_bias(linear: nn.Module, x: Tensor) -> tuple[Tensor, Tensor | Non
     A GPU sums the gradient of a bias in a launch of its own, unless the kernel that adds the bias does it. Another
     layer in the place of `nn.Linear`, such as a quantised one, is called as it is: there is no bias to add then.
     """
-    if type(linear) is not nn.Linear or has_hooks(linear):
+    if not is_plain(linear, nn.Linear):
         return linear(x), None
     return F.linear(x, linear.weight), linear.bias
 

@@ -202,8 +202,13 @@ def _coordinates(
     device: torch.device,
 ) -> Tensor:
     """Coordinates of the distinct offsets along one axis, computed in float64: (R,), ascending."""
+    return spaced(in_eighths(offsets_of_grid(length, pooled_length), pretrain_length)).to(device, dtype)
+
+
+def in_eighths(offsets: Tensor, pretrain_length: int) -> Tensor:
+    """Offsets along one axis in eighths of the pre-training grid."""
     # A pre-training grid of one token would divide by zero.
-    return spaced(offsets_of_grid(length, pooled_length) * (8 / max(1, pretrain_length - 1))).to(device, dtype)
+    return offsets * (8 / max(1, pretrain_length - 1))
 
 
 def offsets_of_grid(length: int, pooled_length: int) -> Tensor:

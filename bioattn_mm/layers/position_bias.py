@@ -12,7 +12,7 @@ from ..ops.constants import cached_constant
 from ..registry import MODELS
 from .arguments import full_precision, weight_and_bias
 from .grid import Grid
-from .log_cpb import LogCPB, PositionBias, offsets_of_grid
+from .log_cpb import LogCPB, PositionBias, in_eighths, offsets_of_grid
 
 
 @MODELS.register_module()
@@ -58,7 +58,7 @@ def _window_coordinates(
 ) -> Tensor:
     """Coordinates of the offsets in a window along one axis, computed in float64: (k,), descending."""
     offsets = window_size // 2 - torch.arange(window_size, dtype=torch.float64)  # query - key
-    return spaced(offsets * (8 / max(1, pretrain_length - 1))).to(device, dtype)
+    return spaced(in_eighths(offsets, pretrain_length)).to(device, dtype)
 
 
 @MODELS.register_module()

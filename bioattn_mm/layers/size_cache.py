@@ -101,11 +101,11 @@ def _state(*modules: nn.Module | None) -> tuple | None:
     if not parameters or any(parameter.is_inference() for parameter in parameters):
         return None
     # Weights are also computed from buffers: torch.nn.utils.prune has a mask there.
-    parameters += [buffer for module in modules if module is not None for buffer in module.buffers()]
+    buffers = [buffer for module in modules if module is not None for buffer in module.buffers()]
     try:
         return tuple(
             (StorageWeakRef(each.untyped_storage()), each.data_ptr(), each._version, each.dtype, each.device)
-            for each in parameters
+            for each in (*parameters, *buffers)
         )
     except RuntimeError:
         return None

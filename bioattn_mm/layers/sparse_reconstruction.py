@@ -204,7 +204,7 @@ class SparseReconstructionAttention(nn.Module):
         dictionary, states = self.recurrent_states(x)
         return torch.stack([(dictionary @ codes).norm(dim=-1).unflatten(-1, x.shape[1:3]) for codes in states])
 
-    @torch.inference_mode(False)  # the weights are derivatives
+    @torch.inference_mode(False)  # the weights are derivatives, which that mode does not compute
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
         """Weights of some queries after each step, for analysis, without gradients.
 
@@ -409,7 +409,7 @@ class ConvolutionalSparseReconstruction(FourierKernels):
         """
         return self.recurrent_states(x)[0].norm(dim=2, keepdim=True)
 
-    @torch.inference_mode(False)  # the weights are derivatives
+    @torch.inference_mode(False)  # the weights are derivatives, which that mode does not compute
     def attention_maps(self, x: Tensor, queries: Tensor) -> AttentionMaps:
         """Weights of some queries after each step, as `SparseReconstructionAttention.attention_maps` defines them.
 

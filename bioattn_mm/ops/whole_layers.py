@@ -13,6 +13,14 @@ def has_hooks(*modules: nn.Module) -> bool:
     )
 
 
+def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a call of a layer is no more than the forward pass of its kind, which kernels may compute instead.
+
+    It is more for a layer of a derived class, such as a quantised one or one with adapters, and for one with hooks.
+    """
+    return type(layer) is kind and not has_hooks(layer)
+
+
 def is_eager() -> bool:
     """Whether layers run at once: no graph is traced, and no formulas of standard operators are asked for."""
     return not is_traced() and not is_portable()

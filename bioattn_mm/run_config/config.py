@@ -140,7 +140,8 @@ def load_config(
     for key in cfg_options or ():
         check_name(config, key)
     expect_weights(config, cfg_options)
-    if data and LEARNING_RATE in (cfg_options or {}) and config.get('auto_scale_lr'):
+    names_rate = LEARNING_RATE in (cfg_options or {})
+    if data and names_rate and config.get('auto_scale_lr'):
         config.auto_scale_lr.enable = False  # who names a rate means it for the batch that there is
     merge_options(config, cfg_options)
     fit_to_backbone(config)
@@ -167,7 +168,7 @@ def load_config(
         }
         merge_options(config, of_schedule)
     trains_from_scratch = (mini or from_scratch) and 'train_dataloader' in dataloaders
-    if trains_from_scratch and has_rate_by_length(config) and LEARNING_RATE not in (cfg_options or {}):
+    if trains_from_scratch and has_rate_by_length(config) and not names_rate:
         set_scratch_rate(config, num_steps(config, num_processes, steps_of_epoch))
     return config
 
