@@ -121,13 +121,19 @@ def main() -> None:
     report = Report(args.out, *FILES, SAMPLES)
     dataloader = f'{args.split}_dataloader'
     problems: list[Problem] = []  # of own data, what is not in the datasets any more
-    config = load_config(
-        args.config,
-        data=data_arguments(args, problems),
-        mini=args.mini,
-        cfg_options=args.cfg_options,
-        dataloaders=(dataloader,),
-    )
+    try:
+        config = load_config(
+            args.config,
+            data=data_arguments(args, problems),
+            mini=args.mini,
+            cfg_options=args.cfg_options,
+            dataloaders=(dataloader,),
+        )
+    except InputError:
+        if problems:  # nothing may be left to look at: what was found says why
+            write_problems(report, problems)
+            print_problems(problems)
+        raise
     if not config.get(dataloader):
         raise InputError(f'{args.config} has no {dataloader}')
     init_default_scope(config.default_scope)
@@ -152,8 +158,7 @@ def main() -> None:
     ]
     report.write_csv('classes.csv', classes)
     report.write_csv('images.csv', images)
-    lines = [{key: printable(value) for key, value in vars(problem).items()} for problem in found.problems]
-    report.write_csv('problems.csv', lines)
+    write_problems(report, found.problems)
     summary, histograms = summarize(found, unit), histograms_of(found, unit)
     if kind is not None:
         summary.update(channels_of(config, kind))
@@ -174,6 +179,12 @@ def main() -> None:
     print(*(path for path in map(report.folder.joinpath, report.files) if path.exists()), sep='  ')
     if found.problems:
         sys.exit(1)
+
+
+def write_problems(report: Report, problems: list[Problem]) -> None:
+    """Write the list of all problems."""
+    lines = [{key: printable(value) for key, value in vars(problem).items()} for problem in problems]
+    report.write_csv('problems.csv', lines)
 
 
 def check_channels(channels: tuple[int, ...] | None, kind: ImageKind | None) -> None:

@@ -1,6 +1,7 @@
 """Checkpoint files: reading their weights, also from the Hugging Face Hub, and writing them."""
 
 import functools
+import logging
 import pickle
 import re
 from collections import OrderedDict
@@ -20,7 +21,10 @@ from .sharded import DEEPSPEED_WEIGHTS, is_sharded, read_sharded
 from .unpickling import HOLDS_CODE, code_refused, refused_class
 
 # Keys of a checkpoint under which its weights may be, in this order; without any it is a bare state dict.
-WEIGHTS_KEYS = ('state_dict', 'model', 'model_ema')
+# The averaged weights (EMA) are taken where there are some: they are the ones that were tested.
+WEIGHTS_KEYS = ('state_dict_ema', 'model_ema', 'ema', 'state_dict', 'model')
+# What wrappers put before the names, in any order: of several processes, and of torch.compile.
+WRAPPERS = ('module.', '_orig_mod.')
 HUB, SAFETENSORS = 'hf://', '.safetensors'
 
 
@@ -179,8 +183,15 @@ def plain_checkpoint(path: str, checkpoint: object) -> dict:
 
 def find_weights_key(checkpoint: object) -> str | None:
     """The key of `WEIGHTS_KEYS` under which a checkpoint has its weights; None for a bare state dict."""
-    keys = [key for key in WEIGHTS_KEYS if isinstance(checkpoint, dict) and isinstance(checkpoint.get(key), dict)]
+    keys = _weights_keys(checkpoint)
     return keys[0] if keys else None
+
+
+def _weights_keys(checkpoint: object) -> list[str]:
+    """The keys of `WEIGHTS_KEYS` under which there are tensors, or nothing else than a dict under all of them."""
+    found = [key for key in WEIGHTS_KEYS if isinstance(checkpoint, dict) and isinstance(checkpoint.get(key), dict)]
+    with_tensors = [key for key in found if any(isinstance(value, Tensor) for value in checkpoint[key].values())]
+    return with_tensors or found
 
 
 def weights_of(path: str, checkpoint: object, values: bool = True) -> dict[str, Tensor]:
@@ -194,8 +205,11 @@ def weights_of(path: str, checkpoint: object, values: bool = True) -> dict[str, 
     Raises:
         InputError: It holds no weights, or such as no model can have.
     """
-    key = find_weights_key(checkpoint)
-    checkpoint = checkpoint[key] if key else checkpoint
+    keys = _weights_keys(checkpoint)
+    if len(keys) > 1:
+        note = f'{path} has weights as {" and ".join(keys)}: {keys[0]} are taken'
+        logging.getLogger(__name__).warning(note)
+    checkpoint = checkpoint[keys[0]] if keys else checkpoint
     if not isinstance(checkpoint, dict) or not any(isinstance(value, Tensor) for value in checkpoint.values()):
         raise InputError(
             f'{path} holds no weights: expected a state dict, bare or under "state_dict" or "model", '
@@ -205,7 +219,7 @@ def weights_of(path: str, checkpoint: object, values: bool = True) -> dict[str, 
     for name, value in checkpoint.items():
         if not isinstance(value, Tensor):
             continue
-        own = name.removeprefix('module.') if isinstance(name, str) else ''
+        own = unwrapped_name(name) if isinstance(name, str) else ''
         if not own or own in weights:
             raise InputError(
                 f'{path} is not a checkpoint of a model: its entry {name!r} is no name, or is there twice'
@@ -214,6 +228,15 @@ def weights_of(path: str, checkpoint: object, values: bool = True) -> dict[str, 
     if values:
         check_values(path, weights)
     return weights
+
+
+def unwrapped_name(name: str) -> str:
+    """The name of a weight without what wrappers of the model put before it."""
+    while True:
+        prefix = next((prefix for prefix in WRAPPERS if name.startswith(prefix)), None)
+        if prefix is None:
+            return name
+        name = name.removeprefix(prefix)
 
 
 def check_values(path: str, tensors: Mapping[str, Tensor]) -> None:
@@ -307,8 +330,8 @@ def _are_colours(palette: object) -> bool:
 def read_state_dict(path: str) -> dict[str, Tensor]:
     """Read the weights of a checkpoint: a file, a URL, or `hf://OWNER/NAME/FILE`.
 
-    Accepts a bare state dict, or one under `state_dict`, `model` or `model_ema` (in this order), with or without
-    the prefix `module.` of a parallel wrapper.
+    Accepts a bare state dict, or one under the first of `WEIGHTS_KEYS`, with or without the prefixes `module.` of a
+    parallel wrapper and `_orig_mod.` of torch.compile.
 
     Raises:
         InputError: The file is missing, is no checkpoint, or holds no weights.

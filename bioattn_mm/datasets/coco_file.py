@@ -58,6 +58,11 @@ class Annotation(msgspec.Struct, gc=False, omit_defaults=True):
     segmentation: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     source: str | None = msgspec.field(default=None, name='bioattn_mm_source')  # no name of other programs
 
+    @property
+    def has_mask(self) -> bool:
+        """Whether the file has a mask, which may be null."""
+        return self.segmentation is not msgspec.UNSET
+
     def __str__(self) -> str:
         if self.source is not None:
             return self.source
@@ -86,6 +91,8 @@ OTHER_ORDER = 'categories in another order'
 ENTRIES = dict(
     images=(ImageEntry, 'image'), annotations=(Annotation, 'annotation'), categories=(Category, 'category')
 )
+# What is a whole number in each of them.
+WHOLE = ('id', 'image_id', 'category_id', 'width', 'height', 'iscrowd', 'ignore')
 _decoder = msgspec.json.Decoder(Document)
 Coordinate = Annotated[float, msgspec.Meta(gt=-MAX_COORDINATE, lt=MAX_COORDINATE)]
 _polygon_decoder = msgspec.json.Decoder(list[list[Coordinate]])
@@ -106,6 +113,7 @@ class CocoFile:
         categories: Its categories.
         faults: The entries that are against the schema, which the lists do not have.
         is_plain: Whether pycocotools reads the file as it is: it opens it in the encoding of the locale.
+        changes: What was read otherwise than it is written, one line each.
     """
 
     path: str
@@ -114,6 +122,7 @@ class CocoFile:
     categories: list[Category]
     faults: list[Problem] = field(default_factory=list)
     is_plain: bool = True
+    changes: list[str] = field(default_factory=list)
 
     def refuse_faults(self) -> None:
         """Raise an `InputError` that names the first entry against the schema."""
@@ -171,16 +180,31 @@ def _read_each_entry(path: str, content: bytes) -> CocoFile:
         raise InputError(f"{path} is not in COCO's format: it has no list of {' and no list of '.join(absent)}")
     is_plain = content.isascii() or (json.detect_encoding(content) == 'utf-8' and _locale_is_utf8())
     found = CocoFile(path, [], [], [], is_plain=is_plain)
+    num_floats = 0
     for key, (kind, what) in ENTRIES.items():
         for index, entry in enumerate(document[key]):
+            wholes = _wholes(entry)
+            num_floats += bool(wholes)
             try:
-                getattr(found, key).append(msgspec.convert(_with_text(entry), kind))
+                getattr(found, key).append(
+                    msgspec.convert(_with_text({**entry, **wholes} if wholes else entry), kind)
+                )
             except (
                 msgspec.ValidationError,
                 UnicodeError,
             ) as error:  # of text that is no Unicode, where no text may be
                 found.faults.append(_fault(path, f'{key}[{index}]', what, entry, str(error)))
+    if num_floats:
+        found.changes.append(f'{num_floats} entries have ids or sizes such as 1.0, which are read as whole numbers')
     return found
+
+
+def _wholes(entry: object) -> dict[str, int]:
+    """The ids and sizes of an entry that are whole numbers and written as floating point, as pandas writes them."""
+    if not isinstance(entry, dict):
+        return {}
+    values = ((key, entry.get(key)) for key in WHOLE)
+    return {key: int(value) for key, value in values if isinstance(value, float) and value.is_integer()}
 
 
 def _with_text(entry: object) -> object:
@@ -293,15 +317,15 @@ def mask_of(annotation: Annotation) -> object:
         return json.loads(text)
 
 
-def _has_polygon(annotation: Annotation) -> bool:
-    """Whether the mask is of polygons that `check_segmentation` takes, which is asked quicker here."""
+def polygons_of(annotation: Annotation) -> list[list[float]]:
+    """The polygons of a mask that `check_segmentation` takes, which is asked quicker here; none of another mask."""
     if annotation.segmentation is msgspec.UNSET:
-        return False
+        return []
     try:
         polygons = _polygon_decoder.decode(annotation.segmentation)
     except msgspec.DecodeError:
-        return False
-    return any(len(polygon) >= 6 and len(polygon) % 2 == 0 for polygon in polygons)
+        return []
+    return [polygon for polygon in polygons if len(polygon) >= 6 and len(polygon) % 2 == 0]
 
 
 def reason_left_out(annotation: Annotation, image: ImageEntry) -> str | None:
@@ -318,7 +342,7 @@ def reason_left_out(annotation: Annotation, image: ImageEntry) -> str | None:
 
 def mask_problem(annotation: Annotation, image: ImageEntry) -> tuple[str, str] | None:
     """What is wrong with the mask of an annotation: kind and detail."""
-    if _has_polygon(annotation):
+    if polygons_of(annotation):
         return None
     segmentation, size = mask_of(annotation), [image.height, image.width]
     if isinstance(segmentation, dict) and segmentation.get('size') not in (None, size):

@@ -7,9 +7,9 @@ from PIL import Image
 from ..errors import InputError
 from ..runtime.channels import ImageKind, read_channels, read_header
 
-# Orientations in EXIF that swap width and height when OpenCV loads an image of these formats.
+# Orientations in EXIF that swap width and height, and the formats of images that are turned when they are loaded.
 ORIENTATION, SWAPPING = 0x0112, (5, 6, 7, 8)
-TURNED = ('JPEG', 'MPO', 'PNG', 'TIFF')
+TURNED = ('JPEG', 'MPO', 'PNG', 'TIFF', 'WEBP')
 WIDTH, HEIGHT = 256, 257  # tags of TIFF
 
 

@@ -20,14 +20,13 @@ from mmseg.datasets import BaseSegDataset
 from ..errors import InputError, first_line
 from ..files import other_spelling
 from ..runtime.channels import ImageKind
-from .coco_file import file_problems, labels_of, mask_problem, read_coco_file
+from .coco_file import file_problems, labels_of, read_coco_file
 from .image_size import read_size
 from .label_maps import count_labels, read_label_map
+from .object_checks import MOST_ALIKE, TWICE, likeness, object_problem, repeated, size_likeness, size_problem
 from .parallel import spread
 from .problem import Problem
 
-# Pixels by which a box may reach over the border: annotation tools round.
-TOLERANCE = 1.0
 NUM_THREADS = 8  # which read files
 Track = Callable[[Iterable, str, int], Iterator]
 SizeOf = Callable[[str], tuple[int, int]]  # what `read_size` says of a file
@@ -143,7 +142,8 @@ def _inspect_coco(
     numbers = np.zeros(len(content.images), np.int64)
     pairs = set()  # of image and class
     dropped: Counter = Counter()  # annotations of categories that are no classes
-    for item in track(content.annotations, 'checking annotations', len(content.annotations)):
+    checked = zip(content.annotations, repeated(content.annotations))
+    for item, is_repeated in track(checked, 'checking annotations', len(content.annotations)):
         place = places.get(item.image_id)
         if place is None:
             found.add_problem('image id unknown', path, f'{item}: image_id {item.image_id!r}')
@@ -155,11 +155,9 @@ def _inspect_coco(
         if label < 0:
             dropped[item.category_id] += 1
             continue
-        problem = check_box(item.bbox, image.width, image.height)
-        if problem is None and (item.area is None or item.area <= 0):
-            problem = 'annotation without area', f'area {item.area!r}'
-        if problem is None and with_mask:
-            problem = mask_problem(item, image)
+        problem = object_problem(item, image, with_mask)
+        if problem is None and is_repeated:
+            problem = TWICE, 'the same image, class, box and mask as one before'
         if problem:
             found.add_problem(problem[0], file, f'{item}: {problem[1]}')
         elif item.iscrowd or item.ignore:
@@ -177,22 +175,9 @@ def _inspect_coco(
         names = {entry.id: entry.name for entry in content.categories}
         listed = ', '.join(f'{names[key]!r} ({count})' for key, count in dropped.most_common(5))
         found.notes.append(f'{path}: annotations of categories that are no classes are left out: {listed}')
+    for line in likeness(content):
+        found.add_problem(MOST_ALIKE, path, line)
     _check_files(found, list(zip(found.files[first:], found.sizes[first:])), max_images, size_of, track)
-
-
-def check_box(box: Sequence[float], width: int, height: int) -> tuple[str, str] | None:
-    """What is wrong with a box of COCO's format, x, y, width, height in pixels, in an image: kind and detail.
-
-    Boxes of less than a pixel, which mmdet leaves out, count as boxes without area.
-    """
-    x, y, box_width, box_height = box
-    text = f'bbox [{", ".join(f"{value:g}" for value in box)}]'
-    if box_width < 1 or box_height < 1:
-        return 'box without area', text
-    over = max(-x, -y, x + box_width - width, y + box_height - height)
-    if over > TOLERANCE:
-        return 'box outside the image', f'{text} reaches {over:.4g} pixels over the border of {width} x {height}'
-    return None
 
 
 # ----------------------------------------------------------------------------
@@ -280,11 +265,15 @@ def _check_files(
     def read(entry: tuple[str, tuple[int, int]]) -> tuple[str, tuple[int, int], object]:
         return *entry, _attempt(size_of, entry[0])
 
+    pairs = []
     for file, size, actual in track(_in_threads(read, chosen), 'reading images', len(chosen)):
         _add_unreadable(found, 'image', file, actual)
-        if isinstance(actual, tuple) and actual != size:
-            sizes = f'{actual[0]} x {actual[1]}, the annotations say {size[0]} x {size[1]}'
-            found.add_problem('image of another size', file, sizes)
+        if isinstance(actual, tuple):
+            pairs.append((size, actual))
+            if problem := size_problem(size, actual):
+                found.add_problem(problem[0], file, problem[1])
+    if line := size_likeness(pairs):
+        found.add_problem(MOST_ALIKE, Path(chosen[0][0]).parent, line)
 
 
 def _in_threads(function: Callable, items: Sequence) -> Iterator:

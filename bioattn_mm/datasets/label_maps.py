@@ -34,6 +34,22 @@ def read_label_map(path: str | Path, backend_args: dict | None = None) -> np.nda
         raise ValueError('it is no image, or of a type that cannot be read') from error
 
 
+def without_channels(labels: np.ndarray) -> np.ndarray:
+    """A label map (H, W) of one that was saved as an image: grey with alpha, or three equal channels.
+
+    Args:
+        labels: (H, W) or (H, W, C); of four channels, and of two, the last one is alpha.
+
+    Returns:
+        (H, W), or (H, W, 3) if the colours tell the classes.
+    """
+    if labels.ndim == 3:
+        labels = labels[..., : 1 if labels.shape[2] in (1, 2) else 3]
+        if (labels == labels[..., :1]).all():
+            return labels[..., 0]
+    return labels
+
+
 def count_labels(
     info: Mapping, labels: np.ndarray, num_classes: int, ignored: int
 ) -> tuple[np.ndarray | None, list[tuple[str, str]]]:
@@ -51,9 +67,10 @@ def count_labels(
     """
     if info.get('label_colours'):
         try:
-            labels = labels_of_colours(labels[..., ::-1], info['label_colours'], num_classes)
+            labels = labels_of_colours(labels[..., 2::-1], info['label_colours'], num_classes)
         except ValueError as error:
             return None, [(COLOUR_KIND, str(error))]
+    labels = without_channels(labels)
     if labels.ndim != 2 or labels.dtype.kind not in 'bui':
         kind = f'shape {labels.shape}, {labels.dtype}'
         return None, [('label map of another kind', f'{kind}: expected one integer a pixel')]
@@ -101,8 +118,8 @@ class WideLoadAnnotations(LoadAnnotations):
         path = results['seg_map_path']
         content = fileio.get(path, backend_args=self.backend_args)
         labels = mmcv.imfrombytes(content, flag='unchanged', backend=self.imdecode_backend)
-        if labels.ndim == 3 and labels.shape[2] == 1:
-            labels = labels[..., 0]
+        if labels.ndim == 3:
+            labels = labels[..., :3] if results.get('label_colours') else without_channels(labels)
         if labels.dtype.kind not in 'bui':
             raise BadDataError(f'the label map {path} has values of {labels.dtype}, expected integers; {WHAT_TO_DO}')
         reduce_zero_label = results['reduce_zero_label']

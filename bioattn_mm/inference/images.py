@@ -9,7 +9,6 @@ from mmcv.transforms import LoadImageFromFile
 from ..datasets.transforms import LoadChannelsFromFile
 from ..errors import InputError
 from ..runtime.channels import read_channels
-from ..runtime.images import read_turned_webp
 
 
 def read_image(path: str | Path, load: LoadImageFromFile) -> np.ndarray:
@@ -32,8 +31,7 @@ def read_image(path: str | Path, load: LoadImageFromFile) -> np.ndarray:
     if isinstance(load, LoadChannelsFromFile):
         return read_channels(path, load.kind)
     try:
-        image = read_turned_webp(path) if Path(path).suffix.lower() == '.webp' else None
-        return load(dict(img_path=str(path)))['img'] if image is None else image
+        return load(dict(img_path=str(path)))['img']
     except FileNotFoundError as error:
         raise InputError(f'image not found: {path}') from error
     except Exception as error:  # of OpenCV, Pillow or mmcv, which asserts that something was decoded

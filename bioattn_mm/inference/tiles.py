@@ -16,8 +16,13 @@ from torch import Tensor
 from ..errors import InputError
 from .run_lengths import decode_mask
 
-# Detections of different tiles are of one object from this part of the smaller one on that the other covers.
+# The border of a tile cuts objects. A detection at such a border is of one object with another from this part of the
+# smaller one on that the other covers.
 COVERED = 0.5
+# Detections of whole objects are of one from this intersection over union on.
+OVERLAP = 0.5
+# A detection is at a border of its part up to this share of the part's side.
+BORDER = 0.01
 
 
 @dataclass(frozen=True)
@@ -66,9 +71,10 @@ def merge(
 ) -> InstanceData:
     """Merge the detections of parts of an image into those of the image.
 
-    In the order of their scores, a detection takes in those of its class and of other parts that cover at least
-    `COVERED` of the smaller of the two boxes: its box becomes the union of the boxes, its mask that of the masks.
-    Detections of one part stay apart, because the detector has told them apart.
+    In the order of their scores, a detection takes in one of its class from each other part: the one that overlaps most
+    with it, if the intersection over union is at least `OVERLAP` or, where the border of a tile cuts one of the two,
+    if at least `COVERED` of the smaller box is in the other. Its box becomes the union of the boxes, its mask that of
+    the masks. Detections of one part stay apart, because the detector has told them apart.
 
     Args:
         parts: `bboxes` (N, 4) x1, y1, x2, y2 in pixels of the part, `scores`, `labels`, and maybe `masks`, COCO's run
@@ -81,16 +87,17 @@ def merge(
     Returns:
         The same in pixels of the image, by falling score.
     """
-    boxes = []
+    boxes, cuts = [], []
     for part, (rows, columns), (height, width) in zip(parts, windows, sizes):
         scale = [(columns.stop - columns.start) / width, (rows.stop - rows.start) / height] * 2
         boxes.append(
             part.bboxes * part.bboxes.new_tensor(scale) + part.bboxes.new_tensor([columns.start, rows.start] * 2)
         )
-    boxes = torch.cat(boxes)
+        cuts.append(_is_cut(boxes[-1], rows, columns, size))
+    boxes, cuts = torch.cat(boxes), torch.cat(cuts)
     scores, labels = (torch.cat([part[name] for part in parts]) for name in ('scores', 'labels'))
     owners = torch.cat([part.labels.new_full(part.labels.shape, index) for index, part in enumerate(parts)])
-    groups = _groups(boxes, scores, labels, owners)
+    groups = _groups(boxes, scores, labels, owners, cuts)
     first = [group[0] for group in groups]
     merged = InstanceData(scores=scores[first], labels=labels[first])
     merged.bboxes = boxes.new_zeros(len(groups), 4)
@@ -127,8 +134,20 @@ def placed(mask: dict, window: tuple[slice, slice], height: int, width: int) -> 
     return coco_mask.frPyObjects(dict(size=[height, width], counts=counts.tolist()), height, width)
 
 
-def _groups(boxes: Tensor, scores: Tensor, labels: Tensor, owners: Tensor) -> list[list[int]]:
-    """Indices of the detections that are of one object, the one with the highest score first."""
+def _is_cut(boxes: Tensor, rows: slice, columns: slice, size: tuple[int, int]) -> Tensor:
+    """Whether boxes x1, y1, x2, y2 in an image of a size (height, width) reach a border of a window inside of it."""
+    cut = torch.zeros(len(boxes), dtype=torch.bool)
+    for axis, (window, length) in enumerate(((columns, size[1]), (rows, size[0]))):
+        margin = max(1.0, BORDER * (window.stop - window.start))
+        if window.start > 0:
+            cut |= (boxes[:, axis] <= window.start + margin).cpu()
+        if window.stop < length:
+            cut |= (boxes[:, axis + 2] >= window.stop - margin).cpu()
+    return cut.to(boxes.device)
+
+
+def _groups(boxes: Tensor, scores: Tensor, labels: Tensor, owners: Tensor, cuts: Tensor) -> list[list[int]]:
+    """Indices of the detections that are of one object, the one with the highest score first; one at most of a part."""
     areas = (boxes[:, 2:] - boxes[:, :2]).clamp(min=0).prod(1)
     free = torch.ones_like(labels, dtype=torch.bool)
     groups = []
@@ -140,8 +159,14 @@ def _groups(boxes: Tensor, scores: Tensor, labels: Tensor, owners: Tensor) -> li
         low = torch.maximum(boxes[others, :2], boxes[index, :2])
         high = torch.minimum(boxes[others, 2:], boxes[index, 2:])
         common = (high - low).clamp(min=0).prod(1)
-        smaller = torch.minimum(areas[others], areas[index]).clamp(min=torch.finfo(areas.dtype).tiny)
-        same = others[common >= COVERED * smaller]
-        free[same] = False
-        groups.append([index, *same.tolist()])
+        smaller = torch.minimum(areas[others], areas[index])
+        union = areas[others] + areas[index] - common
+        is_cut = cuts[others] | cuts[index]
+        needed = torch.where(is_cut, COVERED * smaller, OVERLAP * union).clamp(min=torch.finfo(areas.dtype).tiny)
+        best: dict[int, int] = {}  # by part
+        for place in common.argsort(descending=True, stable=True).tolist():
+            if common[place] >= needed[place]:
+                best.setdefault(int(owners[others[place]]), int(others[place]))
+        free[list(best.values())] = False
+        groups.append([index, *best.values()])
     return groups

@@ -1,5 +1,6 @@
 """Images as OpenCV reads them, and the steps that make the model's input of them."""
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,9 +33,10 @@ def read_image(path: str | Path) -> np.ndarray:
     if not path.is_file():
         raise InputError(f'image not found: {path}')
     try:
-        image = read_turned_webp(path) if path.suffix.lower() == '.webp' else None
+        content = path.read_bytes()
+        image = turned_webp(content)
         if image is None:
-            image = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_COLOR)
+            image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
     except Exception:  # of OpenCV or Pillow
         image = None
     if image is None:
@@ -42,9 +44,11 @@ def read_image(path: str | Path) -> np.ndarray:
     return image
 
 
-def read_turned_webp(path: str | Path) -> np.ndarray | None:
-    """A WebP image that its EXIF data turn, which OpenCV does not do in this format; None for any other."""
-    with Image.open(path) as image:
+def turned_webp(content: bytes) -> np.ndarray | None:
+    """A WebP image that its EXIF data turn, BGR, which OpenCV does not do in this format; None for any other."""
+    if content[:4] != b'RIFF' or content[8:12] != b'WEBP':
+        return None
+    with Image.open(io.BytesIO(content)) as image:
         if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
             return None
         return np.ascontiguousarray(np.asarray(ImageOps.exif_transpose(image).convert('RGB'))[..., ::-1])

@@ -115,8 +115,8 @@ def find_inputs(names: list[str], max_frames: int | None = None) -> tuple[list[P
 
 
 def is_hidden(path: Path) -> bool:
-    """Whether a file, seen from a folder, or a folder that it is in, is hidden."""
-    return any(part.startswith('.') for part in path.parts)
+    """Whether a file, seen from a folder, or a folder that it is in, is hidden, or what macOS adds to an archive."""
+    return any(part.startswith('.') or part == '__MACOSX' for part in path.parts)
 
 
 def images_below(folder: Path, required: bool = True) -> list[Path]:

@@ -388,7 +388,7 @@ BAD_MASKS = {
         'is a colour image: expected a palette.txt',
     ),
     'two kinds': (
-        lambda folder: Image.new('RGB', (9, 9)).save(folder / 'masks/part_000.png'),
+        lambda folder: Image.new('RGB', (9, 9), 'red').save(folder / 'masks/part_000.png'),
         'part_000.png is a colour image and .* is not: expected label maps of one kind',
     ),
     '0 and 255 alone': (

@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import mmcv
 import numpy as np
 import pytest
 from mmdet.datasets.xml_style import XMLDataset
@@ -16,10 +15,12 @@ from pycocotools import mask as coco_mask
 
 from bioattn_mm.datasets.coco_file import CocoFile, mask_of, read_coco_file
 from bioattn_mm.datasets.image_size import read_size
+from bioattn_mm.datasets.transforms import CheckedLoadImageFromFile
 from bioattn_mm.errors import InputError
 from bioattn_mm.run_config.own_data import DataArguments, OwnData
 from bioattn_mm.run_config.own_data.coco import read_coco
 from bioattn_mm.run_config.own_data.masks import read_masks
+from bioattn_mm.runtime.images import read_image
 
 from ..own_folders import (
     CLASSES,
@@ -240,7 +241,8 @@ def test_a_turned_image_has_the_size_in_which_it_is_loaded(suffix: str, folders:
     path = path.with_suffix(suffix)
     image.save(path, exif=exif)
     content = contents(read(folders['yolo']))['val']
-    loaded = mmcv.imread(str(path))
+    loaded = CheckedLoadImageFromFile().transform(dict(img_path=str(path)))['img']
+    assert np.array_equal(loaded, read_image(path))  # as the model is run on
     assert (content.images[0].height, content.images[0].width) == loaded.shape[:2] == read_size(path, True)[::-1]
 
 
@@ -319,7 +321,7 @@ BAD = {
     ),
     'other number of names': ('yolo', edit('data.yaml', ('names', 'nc: 5\nnames')), 'nc is 5, and there are 3 names'),
     'name twice': ('yolo', edit('data.yaml', ('nut', 'bolt')), "names has 'bolt', expected each class to have"),
-    'keypoints': ('yolo', edit('data.yaml', ('names', 'kpt_shape: [3, 2]\nnames')), 'data.yaml is of keypoints'),
+    'keypoints': ('yolo', edit('data.yaml', ('names', 'kpt_shape: [3, 2]\nnames')), r'expected CLASS X Y WIDTH HEIGHT, and 6 numbers of key'),
     'two data files': (
         'yolo', lambda folder: shutil.copy(folder / 'data.yaml', folder / 'b.yaml'), "has 2 data files of YOLO's: ",
     ),

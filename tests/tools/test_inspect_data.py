@@ -180,7 +180,9 @@ def test_images_of_many_objects(tmp_path: Path, tool: InProcess) -> None:
     """All are checked and counted; of each image no more are loaded than are drawn."""
     counts = {1: 1000, 2: 2, 3: 301}
     many = [number for number, count in counts.items() for _ in range(count)]
-    annotations = [annotation(index, image_id=number) for index, number in enumerate(many, 1)]
+    annotations = [
+        annotation(index, image_id=number, bbox=[5, 5, 20, 15 + index / 1e4]) for index, number in enumerate(many, 1)
+    ]
     config = write_coco(tmp_path, annotations, [image(number) for number in counts])
     printed = tool(tmp_path, 'inspect_data.py', config, '--out', 'out', '--original')
     assert 'nothing is wrong' in printed
@@ -203,6 +205,7 @@ def test_everything_wrong_in_a_coco_file(damaged_coco: tuple[Path, str], tool: I
         assert kind in printed
     others = [problem for problem in problems if problem[0] not in BAD_ANNOTATIONS]
     assert sorted(others) == [
+        ('annotation twice', '1.jpg', 'annotation 1: the same image, class, box and mask as one before'),
         ('image file twice', 'annotations.json', "'1.jpg' stands 2 times"),
         ('image id twice', 'annotations.json', '2 stands 2 times'),
         ('image incomplete', 'annotations.json', 'image 8: no width: {"id": 8, "file_name": "8.jpg"}'),
@@ -214,8 +217,7 @@ def test_everything_wrong_in_a_coco_file(damaged_coco: tuple[Path, str], tool: I
     assert list((folder / 'out/samples').iterdir())
     document = json.loads((folder / 'out/statistics.json').read_text())
     assert document['summary']['images without annotations'] == 6
-    # The good ones, and that whose id stands twice.
-    assert [row['objects'] for row in document['classes']] == [2, 1, 0]
+    assert [row['objects'] for row in document['classes']] == [1, 1, 0]
     assert document['summary']['crowds and ignored objects'] == 1
 
 
@@ -260,7 +262,7 @@ def test_everything_wrong_in_label_maps(tmp_path: Path, tool: InProcess) -> None
     wrong[0, :3], wrong[1, :2] = 3, 254
     maps = dict(
         good=labels, wrong=wrong, small=labels[:-1], empty=np.full_like(labels, 255), unread=labels,
-        wide=np.where(labels == 2, 258, labels.astype(np.uint16)), colour=np.stack([labels] * 3, axis=-1), cut=labels,
+        wide=np.where(labels == 2, 258, labels.astype(np.uint16)), colour=np.stack([labels, labels, labels // 2], axis=-1), cut=labels,
     )  # fmt: skip
     for name, values in maps.items():
         write_image(tmp_path / f'images/{name}.jpg')

@@ -77,7 +77,11 @@ class GABViT(PlainBackbone):
         medium=dict(embed_dims=512, num_layers=12, num_heads=8),
         base=dict(embed_dims=768, num_layers=12, num_heads=12),
     )
-    release = Release(optional=(r'\.gaussian\.',))
+    release = Release(
+        # The authors' training script adds two parameters to timm's layer.
+        names=((r'\.rel_pos\.(sigma|amplitude)_param$', r'.rel_pos.gaussian.\1'),),
+        optional=(r'\.gaussian\.',),
+    )
     no_weight_decay = ('gaussian',)
 
     def __init__(

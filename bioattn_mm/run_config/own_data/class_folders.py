@@ -7,9 +7,23 @@ from ...datasets.problem import Problem
 from ...errors import InputError
 from ...runtime.inputs import ARRAY_SUFFIX, IMAGE_SUFFIXES
 from .arguments import DataArguments
-from .folders import SPLITS, VAL_SEED, OwnData, draw_val, images_below, notes_of_sources, sources_of, temporary_file
+from .folders import (
+    VAL_SEED,
+    OwnData,
+    by_split,
+    draw_val,
+    images_below,
+    left_over,
+    notes_of_sources,
+    sources_of,
+    split_of_name,
+    subfolders,
+    temporary_file,
+)
 
 Images = dict[str, list[str]]  # by class
+# From this part of its folders on that are named as splits, a folder holds splits and no classes.
+MOSTLY = 2 / 3
 
 
 def read_class_folders(arguments: DataArguments) -> OwnData:
@@ -30,8 +44,8 @@ def read_class_folders(arguments: DataArguments) -> OwnData:
         if arguments.problems is None:
             suffixes = ', '.join((*IMAGE_SUFFIXES, ARRAY_SUFFIX))
             raise InputError(f'{where} has no images ({suffixes}): remove the folder, or fill it')
-        arguments.problems += [Problem('class without images', str(sources[first] / name)) for name in empty]
-    own = OwnData(classes, notes=notes_of_sources(sources))
+        arguments.problems.extend(Problem('class without images', str(sources[first] / name)) for name in empty)
+    own = OwnData(classes, notes=[*_left_over(arguments, sources), *notes_of_sources(sources)])
     if 'train' in images and 'val' not in images:
         images['train'], images['val'] = _without_val(images['train'], sources['train'])
         sources['val'] = sources['train']
@@ -66,17 +80,23 @@ def _find_splits(source: Path) -> dict[str, Path]:
     """The folder of each split, which holds those of the classes; without splits it is the source, for training."""
     if not source.is_dir():
         raise InputError(f'{source} is no folder: expected one with a folder of images for each class')
-    found = {}
-    for split, names in SPLITS.items():
-        place = next((source / name for name in names if (source / name).is_dir()), None)
-        if place is not None:
-            found[split] = place
+    names = subfolders(source)
+    like_splits = [name for name in names if split_of_name(name)]
+    if len(like_splits) < MOSTLY * len(names):  # a class may have the name train, among those of vehicles
+        like_splits = [name for name in like_splits if subfolders(source / name)]
+    found = {split: source / name for split, name in by_split(like_splits, source).items()}
     return found or dict(train=source)
+
+
+def _left_over(arguments: DataArguments, sources: dict[str, Path]) -> list[str]:
+    """What is said of the folders beside those of the splits."""
+    source = Path(arguments.data) if arguments.data else None
+    return [] if source is None or source in sources.values() else left_over(source, sources.values())
 
 
 def _images_by_class(folder: Path) -> Images:
     """The images of each class, seen from the folder, by the class's name in alphabetical order."""
-    classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith('.'))
+    classes = subfolders(folder)
     if not classes:
         raise InputError(
             f'{folder} has no folders of classes: expected one for each class, with its images, see docs/own_data.md'

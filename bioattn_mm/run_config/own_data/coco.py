@@ -6,18 +6,19 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...datasets.coco_file import CocoFile, ImageEntry, mask_of, read_coco_file
+from ...datasets.coco_file import Category, CocoFile, ImageEntry, mask_of, read_coco_file
 from ...datasets.problem import Problem
 from ...errors import InputError
 from ...files import other_spelling
 from ...runtime.inputs import is_hidden
 from .arguments import DataArguments
+from .class_files import is_background
 from .folders import SPLITS, VAL_SEED, OwnData, draw_val, notes_of_sources, sources_of, split_of, temporary_file
 from .sources import Content, Source
 from .voc import find_voc
 from .yolo import find_labels, find_yolo
 
-# Other files that the real COCO has beside its instances.
+# Names of other files that the real COCO has beside its instances, which are large: they are read where there are none.
 OTHER_COCO_FILES = ('captions', 'person_keypoints', 'panoptic', 'stuff', 'image_info')
 # JSON files in a folder that are read to find those in COCO's format.
 MAX_JSON_FILES = 20
@@ -135,7 +136,14 @@ def _find_coco_files(source: Path, unused: list[str]) -> dict[str, Path]:
     paths = dict.fromkeys(path for pattern in patterns for path in sorted(source.glob(pattern)))
     paths = [path for path in paths if not is_hidden(path.relative_to(source))]  # as the checkpoints of Jupyter are
     links = [f'{path} is a link to {path.readlink()}, which is not there' for path in paths if _leads_nowhere(path)]
-    paths = [path for path in paths if path.is_file() and not path.name.startswith(OTHER_COCO_FILES)]
+    paths = [path for path in paths if path.is_file()]
+    instances = {split_of(path.relative_to(source)) for path in paths if path.name.startswith('instances')}
+    paths = [
+        path
+        for path in paths
+        if not path.name.startswith(OTHER_COCO_FILES)
+        or (split_of(path.relative_to(source)) not in instances and _has_instances(path))
+    ]
     if len(paths) > MAX_JSON_FILES:
         raise InputError(
             f'{source} has {len(paths)} JSON files, expected one for each of train, val and test: name them with '
@@ -178,6 +186,15 @@ def _find_coco_files(source: Path, unused: list[str]) -> dict[str, Path]:
     return {split: found[split][0] for split in SPLITS if split in found}
 
 
+def _has_instances(path: Path) -> bool:
+    """Whether a file holds boxes of objects, as some whose name is that of another kind do."""
+    try:
+        content = read_coco_file(path)
+    except InputError:
+        return False
+    return bool(content.annotations) and not content.faults
+
+
 def _leads_nowhere(path: Path) -> bool:
     """Whether a path is a link to what is not there, as after data were moved."""
     return path.is_symlink() and not path.exists()
@@ -203,7 +220,8 @@ def _note_problems(content: Content, problems: list[Problem] | None) -> None:
 def _class_names(content: CocoFile) -> tuple[tuple[str, ...], list[str]]:
     """The classes of a COCO file in their order, and notes.
 
-    Roboflow writes a category without annotations that the others name as their supercategory: it is left out.
+    Roboflow writes a category without annotations that the others name as their supercategory: it is left out, and so
+    is the background, which labelme writes as `_background_`.
     """
     used = {each.category_id for each in content.annotations}
     groups = {each.supercategory for each in content.categories if each.supercategory != each.name}
@@ -211,11 +229,18 @@ def _class_names(content: CocoFile) -> tuple[tuple[str, ...], list[str]]:
     for category in content.categories:
         if category.name in groups and category.id not in used and len(content.categories) > 1:
             notes.append(f'{content.path}: the category {category.name!r} is a group of others and is left out')
+        elif _is_no_object(category, used) and len(content.categories) > 1:
+            notes.append(f'{content.path}: the category {category.name!r} is no object and is left out')
         else:
             classes.append(category.name)
     if not classes:
         raise InputError(f'{content.path} has no categories: expected the names of the classes')
     return tuple(classes), notes
+
+
+def _is_no_object(category: Category, used: set) -> bool:
+    """Whether a category is the background; one of this name with objects is a class unless labelme wrote it."""
+    return is_background(category.name) and (category.name.startswith('_') or category.id not in used)
 
 
 def _complete(content: CocoFile, classes: tuple[str, ...], problems: list[Problem] | None) -> list[str]:
@@ -234,8 +259,16 @@ def _complete(content: CocoFile, classes: tuple[str, ...], problems: list[Proble
     """
     path, annotations = content.path, content.annotations
     if not content.images:
-        raise InputError(f'{path} has no images')
-    changes = []
+        faults = content.faults
+        raise InputError(
+            f'{path} has no images' + (f' that can be used: {len(faults)} entries cannot' if faults else '')
+        )
+    changes = list(content.changes)
+    backslashes = [image for image in content.images if '\\' in image.file_name]
+    for image in backslashes:
+        image.file_name = image.file_name.replace('\\', '/')
+    if backslashes:
+        changes.append(f'the backslashes in {len(backslashes)} file names, as of Windows, were read as /')
     if content.faults:
         changes.append(f'{len(content.faults)} entries that cannot be used are left out, such as {content.faults[0]}')
     if not content.is_plain:
@@ -284,15 +317,21 @@ def _order_categories(content: CocoFile, classes: tuple[str, ...]) -> list[str]:
         )
     used = {each.category_id for each in content.annotations}
     for category in content.categories:
-        if category.name not in classes and category.id in used:
+        if category.name not in classes and category.id in used and not _is_no_object(category, used):
             raise InputError(f'{path} has annotations of {category.name!r}, which is no class of the training data')
+    no_objects = {category.id for category in content.categories if category.name not in classes}
+    before = len(content.annotations)
+    content.annotations = [each for each in content.annotations if each.category_id not in no_objects]
     content.categories = sorted(
         (category for category in content.categories if category.name in classes),
         key=lambda category: classes.index(category.name),
     )
     # mmdet numbers the classes as they come in the file.
     is_ordered = [name for name in names if name in classes] == list(classes)
-    return [] if is_ordered else ['categories were brought into the order of the training data']
+    changes = [] if is_ordered else ['categories were brought into the order of the training data']
+    if len(content.annotations) < before:
+        changes.append(f'{before - len(content.annotations)} annotations of the background are left out')
+    return changes
 
 
 def _find_image_folder(path: Path, images: list[ImageEntry], split: str) -> Path:

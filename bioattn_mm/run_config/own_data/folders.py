@@ -6,7 +6,7 @@ import random
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from ...runtime.inputs import ARRAY_SUFFIX, IMAGE_SUFFIXES, is_hidden
 from .arguments import DataArguments
 
 # The words for each split in names of files and folders.
-SPLITS = dict(train=('train', 'training'), val=('val', 'valid', 'validation'), test=('test', 'testing'))
+SPLITS = dict(train=('train', 'training', 'trainval'), val=('val', 'valid', 'validation'), test=('test', 'testing'))
 # Where there are no validation images, this part of the training images, drawn with this seed.
 VAL_FRACTION = 0.1
 VAL_SEED = 0
@@ -116,9 +116,78 @@ def is_temporary(path: Path) -> bool:
 
 def split_of(path: Path) -> str:
     """The split that a file name says, else the folder nearest to it, else ''."""
-    for part in (path.stem, *reversed(path.parts[:-1])):
-        words = set(re.split(r'[^a-z]+', part.lower()))
-        for split, names in SPLITS.items():
-            if words & set(names):
-                return split
-    return ''
+    return next(filter(None, map(split_of_name, (path.stem, *reversed(path.parts[:-1])))), '')
+
+
+def split_of_name(name: str) -> str:
+    """The split that a name says: 'train' of 'train', 'Training', 'train2017', 'TrainImages' and 'cat_train'.
+
+    This is the one place that says what a split is called, for files and folders of all formats.
+
+    Returns:
+        A key of `SPLITS`; '' if the name says none.
+    """
+    words = _words(name)
+    return next((split for split, names in SPLITS.items() if not words.isdisjoint(names)), '')
+
+
+def by_split(names: Iterable[str], where: Path) -> dict[str, str]:
+    """Of some names the one of each split.
+
+    A name that is nothing but a split's, in capitals or with a number, goes before one that has other words, too:
+    Pascal VOC has train.txt beside cat_train.txt.
+
+    Args:
+        names: Names of folders, or of files without suffix, which are all in one place.
+        where: This place, for the message.
+
+    Returns:
+        The name by split, in the order of `SPLITS`.
+
+    Raises:
+        InputError: Two names could be of the same split.
+    """
+    found: dict[str, str] = {}
+    names = sorted(names)
+    for split, words in SPLITS.items():
+        ranks = {name: _rank(name, words) for name in names if split_of_name(name) == split}
+        best = [name for name, rank in ranks.items() if rank == min(ranks.values())]
+        if len(best) > 1:
+            raise InputError(
+                f'{where} has {" and ".join(best[:3])}, each of which could be {split}: name one with --train-data or '
+                '--val-data'
+            )
+        found.update((split, name) for name in best)
+    return found
+
+
+def _rank(name: str, words: Sequence[str]) -> tuple:
+    """How well a name says a split of some words, the least first: by the word itself, by it alone, by it and others."""
+    is_word = name in words
+    return (
+        not is_word,
+        words.index(name) if is_word else 0,
+        not _words(name) <= set(words),
+        'trainval' in _words(name),
+    )
+
+
+def subfolders(folder: Path) -> list[str]:
+    """The names of the folders in a folder, without those that are hidden."""
+    found = (path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else ()
+    return sorted(name for name in found if not is_hidden(Path(name)))
+
+
+def left_over(folder: Path, used: Iterable[Path]) -> list[str]:
+    """What is said of the folders with images in a folder that are of no split."""
+    used = set(used)
+    return [
+        f'not used: the images of {folder / name}, which are those of no split (train, val or test)'
+        for name in subfolders(folder)
+        if folder / name not in used and images_below(folder / name)
+    ]
+
+
+def _words(name: str) -> set[str]:
+    """The words of a name in small letters, as of `TrainImages_2017`."""
+    return set(re.findall('[a-z]+', re.sub('(?<=[a-z])(?=[A-Z])', ' ', name).lower()))

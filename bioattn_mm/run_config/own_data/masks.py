@@ -8,22 +8,24 @@ from mmseg.datasets import PascalVOCDataset
 
 from ...datasets.checks import IGNORED
 from ...datasets.image_mask import list_of_names
-from ...datasets.label_maps import read_label_map
+from ...datasets.label_maps import read_label_map, without_channels
 from ...datasets.problem import Problem
 from ...errors import InputError
 from ...files import other_spelling
 from ...runtime.inputs import IMAGE_SUFFIXES
 from .arguments import DataArguments
-from .class_files import IGNORED_NAME, PALETTE_FILES, Colours, classes_and_colours, classes_named_in
+from .class_files import CLASSES_FILE, IGNORED_NAME, PALETTE_FILES, Colours, classes_and_colours, classes_named_in
 from .folders import (
-    SPLITS,
     VAL_SEED,
     OwnData,
+    by_split,
     draw_val,
     files_below,
     images_below,
+    left_over,
     notes_of_sources,
     sources_of,
+    subfolders,
     temporary_file,
 )
 from .voc_layout import CLASS_MAPS, MISSING, SplitList, find_lists, find_root, image_folder
@@ -50,7 +52,19 @@ def read_masks(arguments: DataArguments) -> OwnData:
     # The file of classes may also be beside the folder of a split.
     places = [*(place for path in named for place in (path, path.parent)), *roots]
     classes, palette, label_colours = _vocs_own(places, roots) or classes_and_colours(places)
-    notes = notes_of_sources({split: source.places for split, source in sources.items()})
+    used = [source.images for source in sources.values()]
+    rest = [
+        line
+        for images in {path.parent for path in used if path.parent.name in IMAGE_FOLDERS}
+        for line in left_over(images, used)
+    ]
+    if len(classes) == 1:
+        raise InputError(
+            f'one class, {classes[0]!r}, which a segmentor cannot tell from anything: name the background as a class, '
+            f'too, such as background and {classes[0]} in {CLASSES_FILE}, '
+            + ('without --reduce-zero-label' if arguments.reduce_zero_label else 'and give its pixels the value 0')
+        )
+    notes = [*rest, *notes_of_sources({split: source.places for split, source in sources.items()})]
     own = OwnData(classes, palette, notes=notes)
     for split, source in sources.items():
         images, masks = source.images, source.masks
@@ -112,14 +126,22 @@ def _find_mask_folders(source: Path) -> dict[str, MaskSource]:
     source = root
     pairs = [(i, m) for i in IMAGE_FOLDERS for m in MASK_FOLDERS if i != m]
     found = {}
-    for split, names in SPLITS.items():
-        candidates = [(f'{i}/{name}', f'{m}/{name}') for name in names for i, m in pairs]
-        candidates += [(f'{name}/{i}', f'{name}/{m}') for name in names for i, m in pairs]
-        if split == 'train':
-            candidates += pairs
-        for images, masks in candidates:
-            if split not in found and (source / images).is_dir() and (source / masks).is_dir():
-                found[split] = MaskSource(source / images, source / masks)
+    # A folder for images and one for label maps, each with one for each split, or a folder for each split with both.
+    of_source = by_split(subfolders(source), source)
+    for i, m in pairs:
+        of_images, of_masks = (by_split(subfolders(source / place), source / place) for place in (i, m))
+        candidates = [
+            (split, source / i / of_images[split], source / m / of_masks[split])
+            for split in of_images
+            if split in of_masks
+        ]
+        candidates += [(split, source / name / i, source / name / m) for split, name in of_source.items()]
+        for split, images, masks in candidates:
+            if split not in found and images.is_dir() and masks.is_dir():
+                found[split] = MaskSource(images, masks)
+    for i, m in pairs:
+        if 'train' not in found and (source / i).is_dir() and (source / m).is_dir():
+            found['train'] = MaskSource(source / i, source / m)
     if not found:
         raise InputError(
             f'no images and label maps in {source}: looked for images/train and masks/train, train/images and '
@@ -221,6 +243,7 @@ def _check_masks(paths: list[Path], num_classes: int, has_palette: bool, argumen
     for path in paths[:: max(1, len(paths) // NUM_CHECKED)]:
         try:
             pixels = read_label_map(path)
+            pixels = pixels if has_palette else without_channels(pixels)
         except Exception as error:  # damaged files raise errors of many kinds
             if listed:
                 continue

@@ -19,8 +19,8 @@ from ...datasets.problem import Problem
 from ...errors import InputError
 from ...runtime.inputs import images_below
 from ...runtime.voc import BORDER, voc_palette
-from .class_files import classes_named_in
-from .folders import SPLITS
+from .class_files import classes_named_in, is_background
+from .folders import by_split, subfolders
 from .sources import Content, Source, image_entry
 from .voc_layout import OBJECT_MAPS, XML_FOLDERS, SplitList, by_stem, find_lists, find_root, image_folder
 from .voc_xml import Annotated, Box, read_xml
@@ -47,10 +47,10 @@ class Folder:
     read: Callable[[Path], Annotated]
 
     def classes(self) -> tuple[str, ...]:
-        """The classes that a file in the folder names, without VOC's background, else those of all objects."""
+        """The classes that a file in the folder names, without the background, else those of all objects."""
         named = classes_named_in(self.root)
         if named is not None:
-            return named[1:] if named[0].lower() == 'background' else named
+            return tuple(name for name in named if not is_background(name))
         paths = sorted(self.xmls.rglob('*.xml'))
         names = {box.name for path in paths for box in self.read(path).boxes if box is not None}
         if not names:
@@ -94,13 +94,11 @@ def find_voc(source: Path, with_mask: bool) -> dict[str, Source]:
             if split != 'test' or any((xmls / f'{stem}.xml').is_file() for stem in each.stems)
         }
         return found or dict(train=folder.source())
-    found = {}
-    for split, words in SPLITS.items():
-        places = [source / word for word in words] + [source] * (split == 'train')
-        place = next((place for place in places if _has_xml(place)), None)
-        if place is not None:
-            found[split] = Folder(place, place, place, None, read).source()
-    return found
+    names = [name for name in subfolders(source) if _has_xml(source / name)]
+    places = {split: source / name for split, name in by_split(names, source).items()}
+    if 'train' not in places and _has_xml(source):
+        places['train'] = source
+    return {split: Folder(place, place, place, None, read).source() for split, place in places.items()}
 
 
 def _has_xml(folder: Path) -> bool:

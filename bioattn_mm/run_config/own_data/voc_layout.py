@@ -5,8 +5,8 @@ from pathlib import Path
 
 from ...datasets.problem import Problem
 from ...errors import InputError
-from ...runtime.inputs import images_below
-from .folders import SPLITS
+from ...runtime.inputs import images_below, is_hidden
+from .folders import by_split
 
 XML_FOLDERS = ('Annotations', 'annotations')
 IMAGE_FOLDERS = ('JPEGImages', 'images')
@@ -56,13 +56,9 @@ class SplitList:
 def find_lists(root: Path, kind: str) -> dict[str, SplitList]:
     """The lists of the splits in ImageSets/Main or ImageSets/Segmentation; without train, trainval is that."""
     folder = root / LISTS / kind
-    found = {}
-    for split, words in SPLITS.items():
-        names = (*words, 'trainval') if split == 'train' else words
-        path = next((folder / f'{name}.txt' for name in names if (folder / f'{name}.txt').is_file()), None)
-        if path is not None:
-            found[split] = SplitList(path, _stems(path))
-    return found
+    names = [path.stem for path in folder.glob('*.txt') if not is_hidden(Path(path.name))] if folder.is_dir() else []
+    paths = {split: folder / f'{name}.txt' for split, name in by_split(names, folder).items()}
+    return {split: SplitList(path, _stems(path)) for split, path in paths.items()}
 
 
 def _stems(path: Path) -> dict[str, int]:
@@ -72,8 +68,10 @@ def _stems(path: Path) -> dict[str, int]:
         raise InputError(f'{path} is no text in UTF-8: expected names of images, one a line') from error
     stems: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
-        if line.strip():
-            stems.setdefault(line.strip(), number)
+        # Some programs quote names that have spaces.
+        name = line.strip().strip('\'"')
+        if name:
+            stems.setdefault(name, number)
     if not stems:
         raise InputError(f'{path} is empty: expected names of images, one a line')
     return stems

@@ -1,6 +1,7 @@
 """XML files of Pascal VOC's format."""
 
 import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree.ElementTree import Element, TreeBuilder
@@ -12,6 +13,7 @@ from .voc_layout import XML_FOLDERS
 CORNERS = ('xmin', 'ymin', 'xmax', 'ymax')
 MAX_BYTES = 2**24  # of an XML file
 MAX_CORNER = 1e9  # in pixels
+EXPATS = (b'utf-8', b'utf-16', b'iso-8859-1', b'us-ascii')  # encodings that expat reads; the others Python
 LINE = 'line'  # attribute of the elements: where they stand
 
 
@@ -106,6 +108,14 @@ def parse_xml(content: bytes) -> Element:
     """
     if len(content) > MAX_BYTES:
         raise ValueError(f'{len(content)} bytes, expected {MAX_BYTES} at most')
+    encoding = re.match(rb'<\?xml[^>]*encoding=["\']([A-Za-z0-9._-]+)["\']', content)
+    if encoding and encoding[1].lower() not in EXPATS:
+        try:
+            name = encoding[1].decode().lower()
+            # Programs name GB2312 and write what has come to it since. Text is parsed whatever its declaration says.
+            content = content.decode('gb18030' if name in ('gb2312', 'gbk') else name)
+        except (LookupError, UnicodeDecodeError) as error:
+            raise ValueError(f'line 1: {error}') from error
     parser, builder = expat.ParserCreate(), TreeBuilder()
 
     def refuse(*_: object) -> None:
@@ -119,6 +129,4 @@ def parse_xml(content: bytes) -> Element:
         parser.Parse(content, True)
     except expat.ExpatError as error:
         raise ValueError(f'line {error.lineno}: {expat.ErrorString(error.code)}') from error
-    except LookupError as error:
-        raise ValueError(f'line 1: {error}') from error  # an encoding that there is not
     return builder.close()

@@ -6,6 +6,7 @@ of the image's width and height. A YAML file has the names of the classes and wh
 
 import functools
 import os
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,15 +18,21 @@ from ...datasets.parallel import run_all
 from ...datasets.problem import Problem
 from ...errors import InputError
 from ...runtime.inputs import IMAGE_SUFFIXES, images_below, is_hidden
-from .class_files import CLASSES_FILE, classes_and_colours
-from .folders import SPLITS
+from .class_files import CLASSES_FILE, read_names
+from .folders import SPLITS, by_split, subfolders
 from .sources import Content, Source, folder_of, image_entry, is_class_name
 
 YAML_SUFFIXES = ('.yaml', '.yml')
 # Names of the file that leave no doubt what it is: of others, those that are no YAML are not of interest.
 USUAL_NAMES = ('data', 'dataset')
 NUM_BOX = 5  # numbers in the line of a box, the fewest
+BOX_AND_KEYPOINTS = 'CLASS X Y WIDTH HEIGHT, and {} numbers of keypoints (kpt_shape)'
 EXPECTED = 'CLASS X Y WIDTH HEIGHT, or CLASS X1 Y1 X2 Y2 X3 Y3 ...'
+NOTHING = ('', 'null', 'Null', 'NULL', '~', [], {})  # what YAML has for no value
+# What lines may have beside boxes and polygons.
+SCORE = 'end with a score, as of predictions, which is not used'
+TRACK = 'end with a score and the number of a track, which are not used'
+KEYPOINTS = 'have keypoints, of which the box alone is used'
 # Shares of the width or height by which a coordinate may be over the border: programs round.
 TOLERANCE = 1e-4
 
@@ -39,12 +46,16 @@ class DataFile:
         classes: Names of the classes in the order of their indices.
         root: The folder that `path` in it names, as it stands there; '' without.
         entries: Folders of images, or text files that list some, by split, as they stand there.
+        entries_from: The folder that these are seen from; None: that of the file.
+        num_keypoints: Numbers of the keypoints in a line, after those of the box; None: the file does not say it.
     """
 
     path: Path
     classes: tuple[str, ...]
     root: str = ''
     entries: dict[str, list[str]] = field(default_factory=dict)
+    entries_from: Path | None = None
+    num_keypoints: int | None = None
 
 
 def find_yolo(source: Path) -> dict[str, Source]:
@@ -96,21 +107,73 @@ def _data_file(source: Path) -> DataFile | None:
         raise InputError(f"{source} has {len(found)} data files of YOLO's: {names}; name one with --data")
     if found:
         return found[0]
-    # As Label Studio exports: the names alone.
-    if find_labels(folder) is None or not (folder / CLASSES_FILE).is_file():
+    darknet = sorted(folder.glob('*.data')) if folder.is_dir() and not source.is_file() else []
+    if darknet:
+        return _read_darknet(darknet[0])
+    return _without_data_file(folder)
+
+
+def _read_darknet(path: Path) -> DataFile:
+    """Read Darknet's data file, as of CVAT: `names = obj.names`, and `train = train.txt`, a list of images."""
+    pairs = (line.partition('=') for line in _text(path).splitlines() if not line.lstrip().startswith('#'))
+    entries = {key.strip(): value.strip() for key, sign, value in pairs if sign}
+    names = next((place for place in _moved(path.parent, entries.get('names', '')) if place.is_file()), None)
+    if names is None:
+        raise InputError(f'{path} names {entries.get("names")!r} as the file of names, which is not there')
+    data = DataFile(path, read_names(names))
+    for split, key in by_split(filter(_is_split, entries), path).items():
+        data.entries[split] = [entries[key]]
+    if not data.entries:
+        raise InputError(f'{path} names no images: expected train = FILE, a list of images')
+    return data
+
+
+def _without_data_file(folder: Path) -> DataFile | None:
+    """The folders of images and labels where no file says them, and the names are in classes.txt.
+
+    It stands in the folder, as of Label Studio, or beside the labels, as of labelImg, which may be beside the images.
+    """
+    labels = find_labels(folder)
+    if labels is None:
         return None
-    data = DataFile(folder / CLASSES_FILE, classes_and_colours([folder])[0])
-    for split, words in SPLITS.items():
-        names = [name for word in words for name in (f'images/{word}', f'{word}/images') if (folder / name).is_dir()]
-        if names:
-            data.entries[split] = names[:1]
-    data.entries = data.entries or dict(train=['images'])
+    above = [place for place in labels.parents if place.is_relative_to(folder)]
+    names = next((place / CLASSES_FILE for place in (folder, *above) if (place / CLASSES_FILE).is_file()), None)
+    if names is None:
+        return None
+    data = DataFile(names, read_names(names), entries_from=folder)
+    images = folder / 'images'
+    for split, name in by_split(subfolders(images), images).items():
+        data.entries[split] = [f'images/{name}']
+    for split, name in by_split(subfolders(folder), folder).items():
+        if split not in data.entries:
+            data.entries[split] = [f'{name}/images' if (folder / name / 'images').is_dir() else name]
+    data.entries = data.entries or dict(train=['images' if images.is_dir() else '.'])
     return data
 
 
 def find_labels(folder: Path) -> Path | None:
-    """A text file in a folder of labels; None without."""
-    return next((path for place in ('labels', '*/labels') for path in folder.glob(f'{place}/**/*.txt')), None)
+    """A text file in a folder of labels, or beside an image of its name; None without."""
+    for place in ('labels', '*/labels'):
+        for path in folder.glob(f'{place}/**/*.txt'):
+            if path.name != CLASSES_FILE and not is_hidden(path.relative_to(folder)):
+                return path
+    for pattern in ('*.txt', '*/*.txt'):
+        for path in folder.glob(pattern):
+            if any(path.with_suffix(suffix).is_file() for suffix in IMAGE_SUFFIXES):
+                return path
+    return None
+
+
+def _is_split(key: str) -> bool:
+    """Whether the key of a data file is that of a split."""
+    return any(key.lower() in words for words in SPLITS.values())
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding='utf-8-sig')
+    except UnicodeDecodeError as error:
+        raise InputError(f'{path} is no text in UTF-8') from error
 
 
 def _read_yaml(path: Path) -> DataFile | None:
@@ -120,7 +183,8 @@ def _read_yaml(path: Path) -> DataFile | None:
         InputError: It is no YAML, or what it says cannot be.
     """
     try:
-        document = yaml.safe_load(path.read_text(encoding='utf-8-sig'))
+        # As text: YAML takes the names no, 007 and 12:30 for a truth value and numbers.
+        document = yaml.load(path.read_text(encoding='utf-8-sig'), yaml.BaseLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, 'problem_mark', None)
         where = f', line {mark.line + 1},' if mark else ''
@@ -129,22 +193,30 @@ def _read_yaml(path: Path) -> DataFile | None:
     if not isinstance(document, dict) or 'names' not in document:
         return None
     entries = {}
-    for split, words in SPLITS.items():
-        value = next((document[word] for word in words if document.get(word)), None)
-        if value is None:
-            continue
+    keys = [key for key in document if isinstance(key, str) and _is_split(key) and document[key] not in NOTHING]
+    for split, key in by_split(keys, path).items():
+        value = document[key]
         entries[split] = value if isinstance(value, list) else [value]
         wrong = [entry for entry in entries[split] if not isinstance(entry, str)]
         if wrong:
             raise InputError(f'{path}: {split} is {wrong[0]!r:.60}, expected a folder of images or a list of some')
     if not entries:
         return None
-    if 'kpt_shape' in document:
-        raise InputError(f'{path} is of keypoints (kpt_shape): expected boxes or polygons')
     root = document.get('path') or ''
+    root = '' if root in NOTHING else root
     if not isinstance(root, str):
         raise InputError(f'{path}: path is {root!r:.60}, expected a folder')
-    return DataFile(path, _class_names(path, document), root, entries)
+    return DataFile(path, _class_names(path, document), root, entries, num_keypoints=_num_keypoints(path, document))
+
+
+def _num_keypoints(path: Path, document: dict) -> int | None:
+    """The numbers of the keypoints in a line, of `kpt_shape`, their count and that of the numbers of each."""
+    if 'kpt_shape' not in document:
+        return None
+    shape = document['kpt_shape']
+    if not (isinstance(shape, list) and len(shape) == 2 and all(map(str.isdecimal, shape)) and shape[1] in '23'):
+        raise InputError(f'{path}: kpt_shape is {shape!r:.60}, expected the number of keypoints, and 2 or 3')
+    return int(shape[0]) * int(shape[1])
 
 
 def _class_names(path: Path, document: dict) -> tuple[str, ...]:
@@ -159,28 +231,38 @@ def _class_names(path: Path, document: dict) -> tuple[str, ...]:
         names = [name for _, name in sorted(names.items(), key=lambda item: int(item[0]))]
     if not isinstance(names, list) or not names:
         raise InputError(f'{path}: names is {names!r:.60}, expected a list of names or a dict of them by index')
-    names = [name.strip() if isinstance(name, str) else str(name) for name in names]  # such as the digits
+    names = [name.strip() if isinstance(name, str) else str(name) for name in names]
     wrong = [name for name in names if not is_class_name(name) or names.count(name) > 1]
     if wrong:
         raise InputError(f'{path}: names has {wrong[0]!r:.60}, expected each class to have a name of its own')
     number = document.get('nc')
-    if number is not None and number != len(names):
-        raise InputError(f'{path}: nc is {number!r:.20}, and there are {len(names)} names')
+    if number is not None and number not in NOTHING and number != str(len(names)):
+        raise InputError(f'{path}: nc is {number:.20}, and there are {len(names)} names')
     return tuple(names)
 
 
 def _places(data: DataFile, entry: str) -> list[Path]:
     """Where an entry of a YAML file may be: `path` is seen from the file or the working directory, or was moved."""
-    folder, root = data.path.parent, Path(os.path.expanduser(data.root))
+    folder, root = data.entries_from or data.path.parent, Path(os.path.expanduser(data.root))
     roots = [folder / root, root, folder] if data.root else [folder]
-    # Roboflow writes ../train/images for train/images.
-    entries = dict.fromkeys((entry, entry.removeprefix('../')))
-    return [place / each for place in roots for each in entries]
+    return [each for place in roots for each in _moved(place, entry)]
+
+
+def _moved(folder: Path, name: str) -> list[Path]:
+    """Where a file may be whose name a program has written, seen from a folder.
+
+    Roboflow writes ../train/images for train/images, CVAT data/train.txt for train.txt, Windows a backslash for /.
+    """
+    plain = name.replace('\\', '/')
+    return [
+        folder / each for each in dict.fromkeys((name, plain, plain.removeprefix('../'), plain.removeprefix('data/')))
+    ]
 
 
 def _read(data: DataFile, places: list[Path], _: object = None) -> Content:
     """Read the images of a split and their labels; their classes are those of the YAML file."""
-    images, faults = [], []
+    images: list[Path] = []
+    faults: list[Problem] = []
     for place in places:
         listed, absent = (images_below(place, required=False), []) if place.is_dir() else _listed(place)
         images, faults = images + listed, faults + absent
@@ -196,7 +278,8 @@ def _read(data: DataFile, places: list[Path], _: object = None) -> Content:
     file = CocoFile(str(data.path), [], [], categories, faults)
     content = Content(file, folder_of(images) if images else places[0])
     entries = run_all(lambda index: image_entry(index + 1, images[index], content.images), len(images))
-    num_scored = num_labelled = 0
+    num_labelled = 0
+    extra: Counter = Counter()
     for image, entry in zip(images, entries):
         if isinstance(entry, Problem):
             faults.append(entry)
@@ -205,7 +288,7 @@ def _read(data: DataFile, places: list[Path], _: object = None) -> Content:
         labels = label_file(image)
         if labels.is_file():
             num_labelled += 1
-            num_scored += _read_labels(labels, entry, data, file)
+            _read_labels(labels, entry, data, file, extra)
     if images and not num_labelled:
         raise InputError(
             f'no image of {places[0]} has labels: expected text files such as {label_file(images[0])}; an image '
@@ -222,17 +305,18 @@ def _read(data: DataFile, places: list[Path], _: object = None) -> Content:
     content.left_out = [Problem('labels without image', str(path)) for path in alone if path.name != CLASSES_FILE]
     if len(images) > num_labelled:
         content.notes.append(f'{len(images) - num_labelled} of {len(images)} images have no labels, and no objects')
-    if num_scored:
-        content.notes.append(f'{num_scored} lines end with a score, as of predictions, which is not used')
+    content.notes += [f'{number} lines {what}' for what, number in extra.items()]
     return content
 
 
 def label_file(image: Path) -> Path:
     """Where the labels of an image are: in the folder labels beside that of the images, or beside the image."""
-    parts = list(image.parts)
-    if 'images' in parts[:-1]:
-        parts[len(parts) - 2 - parts[-2::-1].index('images')] = 'labels'
-    return Path(*parts).with_suffix('.txt')
+    parts, beside = list(image.parts), image.with_suffix('.txt')
+    if 'images' not in parts[:-1]:
+        return beside
+    parts[len(parts) - 2 - parts[-2::-1].index('images')] = 'labels'
+    labels = Path(*parts).with_suffix('.txt')
+    return beside if beside.is_file() and not labels.parent.is_dir() else labels
 
 
 def _listed(path: Path) -> tuple[list[Path], list[Problem]]:
@@ -244,26 +328,30 @@ def _listed(path: Path) -> tuple[list[Path], list[Problem]]:
     images, absent = [], []
     for number, line in enumerate(lines, 1):
         if line.strip():
-            image = path.parent / line.strip()
-            if image.is_file():
+            tried = _moved(path.parent, line.strip())
+            image = next((place for place in tried if place.is_file()), None)
+            if image is not None:
                 images.append(image)
             else:
-                absent.append(Problem('image missing', str(path), f'line {number}: there is no {image}'))
+                absent.append(Problem('image missing', str(path), f'line {number}: there is no {tried[0]}'))
     return images, absent
 
 
-def _read_labels(path: Path, image: ImageEntry, data: DataFile, file: CocoFile) -> int:
+def _read_labels(path: Path, image: ImageEntry, data: DataFile, file: CocoFile, extra: Counter) -> None:
     """Add the objects of an image to a file, and the lines that cannot be used to its faults.
 
-    Returns:
-        How many lines end with a score.
+    Args:
+        path: The labels.
+        image: The image.
+        data: The data file.
+        file: Changed in place.
+        extra: Counts the lines that have more than boxes and polygons, by what is said of it.
     """
     try:
         lines = path.read_text(encoding='utf-8-sig').splitlines()
     except UnicodeDecodeError:
         file.faults.append(Problem('labels unreadable', str(path), 'no text in UTF-8'))
-        return 0
-    num_scored = 0
+        return
     for number, line in enumerate(lines, 1):
         words = line.split()
         if not words:
@@ -272,24 +360,48 @@ def _read_labels(path: Path, image: ImageEntry, data: DataFile, file: CocoFile) 
             label, *numbers = map(float, words)
         except ValueError:
             numbers = []
-        if len(numbers) + 1 < NUM_BOX:
-            detail = f'line {number}: {line.strip()[:60]!r}, expected {EXPECTED}'
+        is_short = len(numbers) + 1 < NUM_BOX
+        if is_short or data.num_keypoints not in (None, len(numbers) + 1 - NUM_BOX) and len(numbers) + 1 != NUM_BOX:
+            expected = EXPECTED if data.num_keypoints is None else BOX_AND_KEYPOINTS.format(data.num_keypoints)
+            detail = f'line {number}: {line.strip()[:60]!r}, expected {expected}'
             file.faults.append(Problem('label malformed', str(path), detail))
-        elif label not in range(len(data.classes)):
+            continue
+        if label not in range(len(data.classes)):
             names = f'{len(data.classes)} names of {data.path}'
             detail = f'line {number}: class {words[0]}, expected 0 to {len(data.classes) - 1} for the {names}'
             file.faults.append(Problem('class out of range', str(path), detail))
-        elif outside := [each for each in numbers if not -TOLERANCE <= each <= 1 + TOLERANCE]:
+            continue
+        what = _what_follows_box(words[1:], numbers, data.num_keypoints)
+        if what:
+            extra[what] += 1
+            numbers = numbers[: NUM_BOX - 1] if what != SCORE else numbers[: len(numbers) // 2 * 2]
+        if outside := [each for each in numbers if not -TOLERANCE <= each <= 1 + TOLERANCE]:
             detail = f'line {number}: {outside[0]:g}, expected shares of the width and height, 0 to 1'
             file.faults.append(Problem('coordinate out of range', str(path), detail))
         else:
-            # As predictions are written: an odd number of coordinates is none.
-            num_scored += len(numbers) % 2
-            numbers = numbers[: len(numbers) // 2 * 2]
             entry = _annotation(int(label), numbers, image, len(file.annotations) + 1)
             entry.source = f'{path}, line {number}'
             file.annotations.append(entry)
-    return num_scored
+
+
+def _what_follows_box(words: list[str], numbers: list[float], num_keypoints: int | None) -> str | None:
+    """What the numbers of a line are beside those of a box or polygon; None: nothing.
+
+    Args:
+        words: The words of the line after the class.
+        numbers: Their values.
+        num_keypoints: Numbers of the keypoints in each line, if a file says it.
+    """
+    rest = numbers[NUM_BOX - 1 :]
+    if num_keypoints is not None:
+        return KEYPOINTS if rest else None
+    # Each keypoint is x, y and 0, 1 or 2: not labelled, hidden, visible; a polygon has few such numbers.
+    if len(rest) >= 6 and len(rest) % 3 == 0 and set(rest[2::3]) <= {0, 1, 2}:
+        return KEYPOINTS
+    if len(rest) == 2 and words[-1].isdecimal() and not all(word.isdecimal() for word in words[:-1]):
+        return TRACK  # a number of an object is whole
+    # Coordinates are pairs.
+    return SCORE if len(rest) % 2 else None
 
 
 def _annotation(label: int, numbers: list[float], image: ImageEntry, number: int) -> Annotation:
