@@ -97,13 +97,13 @@ def size_likeness(pairs: Sequence[tuple[tuple[int, int], tuple[int, int]]]) -> s
     if not swapped or swapped < MOSTLY * len(pairs):
         return None
     return (
-        f'the sizes look like width and height exchanged ({swapped} of {len(pairs)} images), as of files before their '
-        'EXIF data turn them: annotate the images as they are shown, or remove the orientation from the files'
+        f'the sizes look like width and height exchanged ({swapped} of {len(pairs)} images), as of files before '
+        'their EXIF data turn them: annotate the images as they are shown, or remove the orientation from the files'
     )
 
 
 def likeness(content: CocoFile) -> list[str]:
-    """What most boxes or polygons of a file look like if most are wrong as they are, and what to do; one line each."""
+    """What most boxes or polygons of a file look like if most are wrong as they are, and what to do; a line each."""
     images = {entry.id: entry for entry in content.images}
     items = [item for item in content.annotations if item.image_id in images and not item.iscrowd]
     items = [items[index] for index in spread(len(items), MOST)]
@@ -127,7 +127,7 @@ def _boxes_likeness(boxes: np.ndarray, sizes: np.ndarray, areas: np.ndarray, ext
     width, height = sizes.T
     readings = {
         'corners x1, y1, x2, y2': (a, b, c - a, d - b),
-        'corners x1, y1, x2, y2 in place of centre, width and height': (u, v, c - u, d - v),
+        'corners x1, y1, x2, y2 in place of centre and size': (u, v, c - u, d - v),
         'shares of the width and height of the image': (a * width, b * height, c * width, d * height),
         'centres x, y with width and height': (a - c / 2, b - d / 2, c, d),
         'y, x, height, width': (b, a, d, c),

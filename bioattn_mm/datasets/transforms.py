@@ -18,7 +18,6 @@ from ..errors import InputError, first_line
 from ..files import other_spelling
 from ..registry import TRANSFORMS
 from ..runtime.channels import ImageKind, as_input, decode
-from ..runtime.images import turned_webp
 from .checks import WHAT_TO_DO, BadDataError, check_labels, check_segmentation, labels_of_colours
 
 
@@ -45,13 +44,6 @@ class CheckedLoadImageFromFile(mmcv.transforms.LoadImageFromFile):
 
     def load(self, results: dict) -> dict | None:
         """What `transform` does, with errors of any kind."""
-        path = results['img_path']
-        if Path(path).suffix.lower() == '.webp' and self.color_type == 'color':
-            image = turned_webp(fileio.get(path, backend_args=self.backend_args))
-            if image is not None:
-                image = image.astype(np.float32) if self.to_float32 else image
-                results.update(img=image, img_shape=image.shape[:2], ori_shape=image.shape[:2])
-                return results
         return super().transform(results)
 
 

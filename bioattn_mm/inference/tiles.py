@@ -71,9 +71,9 @@ def merge(
 ) -> InstanceData:
     """Merge the detections of parts of an image into those of the image.
 
-    In the order of their scores, a detection takes in one of its class from each other part: the one that overlaps most
-    with it, if the intersection over union is at least `OVERLAP` or, where the border of a tile cuts one of the two,
-    if at least `COVERED` of the smaller box is in the other. Its box becomes the union of the boxes, its mask that of
+    In the order of their scores, a detection takes in one of its class from each other part: the one that overlaps
+    most with it, if their intersection over union is at least `OVERLAP` or, where the border of a tile cuts one of the
+    two, at least `COVERED` of the smaller box is in the other. Its box becomes the union of the boxes, its mask that of
     the masks. Detections of one part stay apart, because the detector has told them apart.
 
     Args:
@@ -147,7 +147,7 @@ def _is_cut(boxes: Tensor, rows: slice, columns: slice, size: tuple[int, int]) -
 
 
 def _groups(boxes: Tensor, scores: Tensor, labels: Tensor, owners: Tensor, cuts: Tensor) -> list[list[int]]:
-    """Indices of the detections that are of one object, the one with the highest score first; one at most of a part."""
+    """Indices of the detections of one object, one at most of each part, the one with the highest score first."""
     areas = (boxes[:, 2:] - boxes[:, :2]).clamp(min=0).prod(1)
     free = torch.ones_like(labels, dtype=torch.bool)
     groups = []

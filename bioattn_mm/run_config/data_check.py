@@ -129,7 +129,7 @@ def _check_coco(
         notes.append(f'{path}: bioattn inspect-data with the same config and data lists all that is wrong')
     if not labelled:
         reasons = (f'{1 + len(more)} {reason}' for (reason, _), *more in left_out.values())
-        return notes, '; '.join([f'{path} has {number} annotations', *reasons])
+        return notes, '; '.join([f'{path} has {number} annotations', *reasons, *likenesses])
     if not dataset.test_mode:
         notes += _filtered(dataset.filter_cfg or {}, content.images, annotated, path)
     return notes, None

@@ -78,6 +78,20 @@ def test_detections_of_one_object_become_one() -> None:
     assert len(merge([part(), part()], windows[:2], [(64, 64)] * 2, (64, 112))) == 0
 
 
+def test_what_a_tile_told_apart_stays_apart_inside_a_detection_of_the_image() -> None:
+    """A heap that is found in the whole image does not swallow the things that a tile finds in it."""
+    windows = [(slice(0, 256), slice(0, 256)), (slice(0, 300), slice(0, 300))]
+    tile = part(([20, 20, 60, 60], 0.5, 0), ([70, 20, 110, 60], 0.4, 0), ([20, 80, 60, 120], 0.3, 0))
+    merged = merge([tile, part(([10, 10, 210, 210], 0.9, 0))], windows, [(256, 256), (300, 300)], (300, 300))
+    assert merged.bboxes.tolist() == [
+        [10, 10, 210, 210], [20, 20, 60, 60], [70, 20, 110, 60], [20, 80, 60, 120]
+    ]  # fmt: skip
+    # Nor do two neighbours become one that the border of the tile cuts.
+    cut = part(([200, 20, 256, 60], 0.8, 0), ([200, 64, 256, 100], 0.7, 0))
+    merged = merge([cut, part(([190, 10, 290, 110], 0.9, 0))], windows, [(256, 256), (300, 300)], (300, 300))
+    assert len(merged) == 2
+
+
 def test_masks_are_placed_and_united() -> None:
     draw = np.random.default_rng(0)
     full = draw.random((50, 90)) < 0.5

@@ -321,7 +321,10 @@ BAD = {
     ),
     'other number of names': ('yolo', edit('data.yaml', ('names', 'nc: 5\nnames')), 'nc is 5, and there are 3 names'),
     'name twice': ('yolo', edit('data.yaml', ('nut', 'bolt')), "names has 'bolt', expected each class to have"),
-    'keypoints': ('yolo', edit('data.yaml', ('names', 'kpt_shape: [3, 2]\nnames')), r'expected CLASS X Y WIDTH HEIGHT, and 6 numbers of key'),
+    'keypoints': (
+        'yolo', edit('data.yaml', ('names', 'kpt_shape: [3, 2]\nnames')),
+        'expected CLASS X Y WIDTH HEIGHT, and 6 numbers of key',
+    ),
     'two data files': (
         'yolo', lambda folder: shutil.copy(folder / 'data.yaml', folder / 'b.yaml'), "has 2 data files of YOLO's: ",
     ),

@@ -262,7 +262,8 @@ def test_everything_wrong_in_label_maps(tmp_path: Path, tool: InProcess) -> None
     wrong[0, :3], wrong[1, :2] = 3, 254
     maps = dict(
         good=labels, wrong=wrong, small=labels[:-1], empty=np.full_like(labels, 255), unread=labels,
-        wide=np.where(labels == 2, 258, labels.astype(np.uint16)), colour=np.stack([labels, labels, labels // 2], axis=-1), cut=labels,
+        wide=np.where(labels == 2, 258, labels.astype(np.uint16)), cut=labels,
+        colour=np.stack([labels, labels, labels // 2], axis=-1),
     )  # fmt: skip
     for name, values in maps.items():
         write_image(tmp_path / f'images/{name}.jpg')

@@ -119,7 +119,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _is_comment(line: str) -> bool:
-    """Whether a line of a palette file is a comment, as CVAT's first one, and not a class whose name begins with #."""
+    """Whether a line of a palette file is a comment, as CVAT's first one, and no class whose name begins with #."""
     return line.startswith('#') and not (WITH_COLOUR.fullmatch(line) or WITHOUT_COLOUR.fullmatch(line))
 
 

@@ -18,7 +18,7 @@ from .sources import Content, Source
 from .voc import find_voc
 from .yolo import find_labels, find_yolo
 
-# Names of other files that the real COCO has beside its instances, which are large: they are read where there are none.
+# Other files that the real COCO has beside its instances: they are large, and read where there are no instances.
 OTHER_COCO_FILES = ('captions', 'person_keypoints', 'panoptic', 'stuff', 'image_info')
 # JSON files in a folder that are read to find those in COCO's format.
 MAX_JSON_FILES = 20

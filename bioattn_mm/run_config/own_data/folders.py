@@ -154,15 +154,15 @@ def by_split(names: Iterable[str], where: Path) -> dict[str, str]:
         best = [name for name, rank in ranks.items() if rank == min(ranks.values())]
         if len(best) > 1:
             raise InputError(
-                f'{where} has {" and ".join(best[:3])}, each of which could be {split}: name one with --train-data or '
-                '--val-data'
+                f'{where} has {" and ".join(best[:3])}, each of which could be {split}: name one with --train-data '
+                'or --val-data'
             )
         found.update((split, name) for name in best)
     return found
 
 
 def _rank(name: str, words: Sequence[str]) -> tuple:
-    """How well a name says a split of some words, the least first: by the word itself, by it alone, by it and others."""
+    """How well a name says a split: least for one of its words, then with a number, then with other words."""
     is_word = name in words
     return (
         not is_word,

@@ -60,8 +60,8 @@ def read_masks(arguments: DataArguments) -> OwnData:
     ]
     if len(classes) == 1:
         raise InputError(
-            f'one class, {classes[0]!r}, which a segmentor cannot tell from anything: name the background as a class, '
-            f'too, such as background and {classes[0]} in {CLASSES_FILE}, '
+            f'one class, {classes[0]!r}, which a segmentor cannot tell from anything: name the background as a '
+            f'class, too, such as background and {classes[0]} in {CLASSES_FILE}, '
             + ('without --reduce-zero-label' if arguments.reduce_zero_label else 'and give its pixels the value 0')
         )
     notes = [*rest, *notes_of_sources({split: source.places for split, source in sources.items()})]

@@ -1,0 +1,399 @@
+"""What people bring: habits of exporters that once trained the wrong thing in silence, each from a small input."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bioattn_mm.datasets.coco_file import read_coco_file
+from bioattn_mm.datasets.label_maps import without_channels
+from bioattn_mm.datasets.object_checks import likeness
+from bioattn_mm.datasets.problem import Problem
+from bioattn_mm.errors import InputError
+from bioattn_mm.run_config.config import load_config
+from bioattn_mm.run_config.data_check import check_annotations
+from bioattn_mm.run_config.own_data import DataArguments, OwnData
+from bioattn_mm.run_config.own_data.class_folders import read_class_folders
+from bioattn_mm.run_config.own_data.coco import read_coco
+from bioattn_mm.run_config.own_data.folders import by_split, split_of_name
+from bioattn_mm.run_config.own_data.masks import read_masks
+
+DETECTOR = str(Path(__file__).parents[1] / 'tools/mask_rcnn_small.py')
+SIZE = (96, 64)
+BOX, POLYGON = '0 .4 .4 .3 .3\n', '1 .1 .1 .5 .1 .5 .6 .1 .6\n'
+
+
+def picture(path: Path, **options: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new('RGB', SIZE, 'red').save(path, **options)
+    return path
+
+
+def text(path: Path, content: str, encoding: str = 'utf-8') -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode(encoding))
+
+
+def write_coco(folder: Path, change: Callable = lambda document: None, name: str = 'annotations.json') -> Path:
+    """Six images with a bolt and a nut each, whose file is changed before it is written."""
+    images = [dict(id=i + 1, file_name=f'{i:03}.jpg', width=SIZE[0], height=SIZE[1]) for i in range(6)]
+    boxes = [(i, k, [5 + 10 * k + i, 6 + 8 * k, 30, 20]) for i in range(6) for k in range(2)]
+    annotations = [
+        dict(
+            id=1 + 2 * i + k, image_id=i + 1, category_id=k + 1, bbox=[x, y, w, h], area=w * h, iscrowd=0,
+            segmentation=[[x, y, x + w, y, x + w, y + h, x, y + h]],
+        )
+        for i, k, (x, y, w, h) in boxes
+    ]  # fmt: skip
+    categories = [dict(id=1, name='bolt'), dict(id=2, name='nut')]
+    document = dict(images=images, annotations=annotations, categories=categories)
+    for image in images:
+        picture(folder / image['file_name'])
+    change(document)
+    text(folder / name, json.dumps(document))
+    return folder
+
+
+def write_yolo(folder: Path, labels: str, names: str | None = '[bolt, nut]', image: str = 'images/train') -> Path:
+    for number in range(4):
+        picture(folder / image / f'{number:03}.jpg')
+        text(folder / image.replace('images', 'labels') / f'{number:03}.txt', labels)
+    if names:
+        text(folder / 'data.yaml', f'train: {image}\nval: {image}\nnames: {names}\n')
+    return folder
+
+
+def write_voc(folder: Path, names: str, encoding: str = 'utf-8', head: str = '', label: str = 'bolt') -> Path:
+    for name in names.split():
+        picture(folder / f'JPEGImages/{name}.jpg')
+        corners = '<xmin>21</xmin><ymin>11</ymin><xmax>50</xmax><ymax>30</ymax>'
+        thing = f'<object><name>{label}</name><bndbox>{corners}</bndbox></object>'
+        size = f'<size><width>{SIZE[0]}</width><height>{SIZE[1]}</height></size>'
+        content = f'{head}<annotation><filename>{name}.jpg</filename>{size}{thing}</annotation>'
+        text(folder / f'Annotations/{name}.xml', content, encoding)
+    return folder
+
+
+def write_masks(folder: Path, splits: str, classes: str = 'background\npolyp\n') -> Path:
+    labels = np.zeros(SIZE[::-1], np.uint8)
+    labels[10:40, 20:60] = 1
+    for split in splits.split():
+        for number in range(3):
+            picture(folder / f'images/{split}/{number}.jpg')
+            (folder / f'masks/{split}').mkdir(parents=True, exist_ok=True)
+            Image.fromarray(labels).save(folder / f'masks/{split}/{number}.png')
+    text(folder / 'classes.txt', classes)
+    return folder
+
+
+def write_classes(folder: Path, splits: str = '.', classes: str = 'glioma notumor') -> Path:
+    for split in splits.split():
+        for name in classes.split():
+            for number in range(3):
+                picture(folder / split / name / f'{number}.jpg')
+    return folder
+
+
+def detector(folder: Path, with_mask: bool = False) -> OwnData:
+    return read_coco(DataArguments(str(folder)), with_mask)
+
+
+def counts(own: OwnData) -> dict[str, int]:
+    """The number of images of each split."""
+    return {split: len(files) for split, files in own.files.items()}
+
+
+def objects(own: OwnData, split: str = 'train') -> list[tuple[int, list[float]]]:
+    """Class and box of the objects of the first image."""
+    content = read_coco_file(own.datasets[split]['ann_file'])
+    first = content.images[0].id
+    found = [each for each in content.annotations if each.image_id == first]
+    return [(each.category_id, [round(value, 3) for value in each.bbox]) for each in found]
+
+
+def training_says(folder: Path) -> list[str]:
+    config = load_config(DETECTOR, data=DataArguments(str(folder)))
+    return check_annotations(config, ('train_dataloader',))
+
+
+@pytest.mark.parametrize(
+    ('name', 'split'),
+    [
+        *(
+            (name, 'train')
+            for name in ('train', 'Train', 'TRAINING', 'train2017', 'TrainImages', '1_train', 'trainval')
+        ),
+        *((name, 'val') for name in ('val', 'Valid', 'validation_2020')),
+        *((name, 'test') for name in ('Testing', 'test-dev')),
+        *((name, '') for name in ('trains', 'contest', 'valve', 'images', 'latest')),
+    ],
+)
+def test_what_a_split_is_called(name: str, split: str) -> None:
+    assert split_of_name(name) == split
+
+
+def test_the_plainest_name_is_the_split_and_two_alike_are_refused() -> None:
+    names = ['cat_train', 'train', 'trainval', 'Val2012', 'cat_val', 'other']
+    assert by_split(names, Path('lists')) == dict(train='train', val='Val2012')
+    with pytest.raises(InputError, match='lists has train1 and train2, each of which could be train'):
+        by_split(['train1', 'train2'], Path('lists'))
+
+
+def test_splits_of_a_classifier_are_no_classes(tmp_path: Path) -> None:
+    own = read_class_folders(DataArguments(str(write_classes(tmp_path, 'Training Testing'))))
+    assert own.classes == ('glioma', 'notumor') and counts(own) == dict(train=4, val=2, test=6)
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    own = read_class_folders(DataArguments(str(write_classes(tmp_path, '.', 'bus car train'))))
+    assert own.classes == ('bus', 'car', 'train')
+
+
+def test_an_empty_class_is_listed_and_what_macos_adds_is_none(tmp_path: Path) -> None:
+    write_classes(tmp_path)
+    (tmp_path / 'empty').mkdir()
+    picture(tmp_path / '__MACOSX/glioma/._0.jpg')
+    problems: list[Problem] = []
+    own = read_class_folders(DataArguments(str(tmp_path), problems=problems))
+    assert own.classes == ('empty', 'glioma', 'notumor')
+    assert problems == [Problem('class without images', str(tmp_path / 'empty'))]
+
+
+def test_images_of_no_split_are_named(tmp_path: Path) -> None:
+    own = read_masks(DataArguments(str(write_masks(tmp_path, 'Train Val Test unlabelled'))))
+    assert counts(own) == dict(train=3, val=3, test=3)
+    assert f'not used: the images of {tmp_path / "images/unlabelled"}' in own.notes[0]
+
+
+@pytest.mark.parametrize('quote', ['', '"'])
+def test_splits_of_voc(quote: str, tmp_path: Path) -> None:
+    write_voc(tmp_path, 't1 t2 t3 v1 v2 x1')
+    for name, listed in dict(Train='t1 t2 t3', Validation='v1 v2', Test='x1').items():
+        lines = (f'{quote}{each}{quote}\n' for each in listed.split())
+        text(tmp_path / f'ImageSets/Main/{name}.txt', ''.join(lines))
+    assert counts(detector(tmp_path)) == dict(train=3, val=2, test=1)
+
+
+def test_splits_of_yolo(tmp_path: Path) -> None:
+    for split in ('Train', 'Val', 'Test'):
+        write_yolo(tmp_path, BOX, names=None, image=f'images/{split}')
+    text(tmp_path / 'classes.txt', 'bolt\nnut\n')
+    assert counts(detector(tmp_path)) == dict(train=4, val=4, test=4)
+
+
+def test_a_class_begins_with_a_hash(tmp_path: Path) -> None:
+    write_yolo(tmp_path, '1 .5 .5 .2 .2\n', names=None, image='images')
+    text(tmp_path / 'classes.txt', 'nut\n#8 screw\nwasher\n')
+    own = detector(tmp_path)
+    assert own.classes == ('nut', '#8 screw', 'washer') and objects(own) == [(2, [38.4, 25.6, 19.2, 12.8])]
+
+
+def test_one_class_of_a_segmentor_is_refused(tmp_path: Path) -> None:
+    write_masks(tmp_path, '.', 'polyp\n')
+    with pytest.raises(
+        InputError, match="one class, 'polyp', .* such as background and polyp in classes.txt, without"
+    ):
+        read_masks(DataArguments(str(tmp_path), reduce_zero_label=True))
+
+
+def corners(document: dict) -> None:
+    for each in document['annotations']:
+        x, y, width, height = each['bbox']
+        each['bbox'] = [x, y, x + width, y + height]
+
+
+def swapped(document: dict) -> None:
+    for each in document['annotations']:
+        xs, ys = each['segmentation'][0][::2], each['segmentation'][0][1::2]
+        each['segmentation'] = [[value for point in zip(ys, xs) for value in point]]
+
+
+def shares(document: dict) -> None:
+    for each in document['annotations']:
+        each['bbox'] = [value / side for value, side in zip(each['bbox'], SIZE * 2)]
+
+
+def corners_alone(document: dict) -> None:
+    corners(document)
+    for each in document['annotations']:
+        del each['segmentation'], each['area']
+        each['bbox'] = [value + shift for value, shift in zip(each['bbox'], (40, 20, 40, 20))]
+
+
+LOOKS = {
+    'corners': (corners, 'boxes look like corners x1, y1, x2, y2 ('),
+    'shares': (shares, 'boxes look like shares of the width and height of the image ('),
+    'swapped': (swapped, 'polygons look as if x and y were exchanged ('),
+}
+
+
+@pytest.mark.parametrize(('change', 'looks'), LOOKS.values(), ids=LOOKS)
+def test_what_most_entries_look_like(change: Callable, looks: str, tmp_path: Path) -> None:
+    try:
+        said = training_says(write_coco(tmp_path, change))
+    except InputError as error:  # boxes of less than a pixel are not trained on, and there are no others
+        said = [str(error)]
+        assert change is shares
+    assert any(looks in line for line in said), said
+
+
+def test_corners_without_masks(tmp_path: Path) -> None:
+    found = likeness(read_coco_file(write_coco(tmp_path, corners_alone) / 'annotations.json'))
+    assert len(found) == 1 and found[0].startswith('boxes look like corners x1, y1, x2, y2 (12 of 12 objects)')
+    assert not likeness(read_coco_file(write_coco(tmp_path, lambda document: None) / 'annotations.json'))
+
+
+def test_a_mask_outside_of_its_box_is_counted_before_training(tmp_path: Path) -> None:
+    said = training_says(write_coco(tmp_path, swapped))
+    assert '10 of 10 annotations: mask outside its box, such as annotation 1 of the image 000.jpg' in said[0]
+    assert 'bioattn inspect-data' in said[-1]
+
+
+def test_sizes_before_exif_turns_the_images(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    write_coco(tmp_path)
+    for number in range(6):
+        picture(tmp_path / f'{number:03}.jpg', exif=exif)
+    said = training_says(tmp_path)
+    assert '5 of 5 images whose headers were read: image of another size' in said[0] and '64 x 96' in said[0]
+    assert 'width and height exchanged (5 of 5 images)' in said[1]
+
+
+def floats(document: dict) -> None:
+    for key, names in dict(images=('id', 'width'), annotations=('image_id', 'category_id')).items():
+        for each in document[key]:
+            each.update({name: float(each[name]) for name in names})
+
+
+def test_whole_numbers_as_floats(tmp_path: Path) -> None:
+    own = detector(write_coco(tmp_path, floats), with_mask=True)
+    assert counts(own) == dict(train=5, val=1) and objects(own)[0] == (1, [5, 6, 30, 20])
+
+
+def test_where_all_entries_are_faulty_they_are_listed(tmp_path: Path) -> None:
+    write_coco(tmp_path, lambda document: [image.update(width='wide') for image in document['images']])
+    problems: list[Problem] = []
+    with pytest.raises(InputError, match='has no images that can be used: 6 entries cannot'):
+        read_coco(DataArguments(str(tmp_path), problems=problems), False)
+    assert [problem.kind for problem in problems] == ['image malformed'] * 6
+
+
+@pytest.mark.parametrize(
+    ('labelmap', 'classes'),
+    [
+        ("# label : color_rgb : 'body' parts : actions\nbackground:::\nbolt:::\nnut:::\n", ('bolt', 'nut')),
+        ('# label:color_rgb:parts:actions\nbolt:48,112,32::\nbackground:0,0,0::\n', ('bolt',)),
+        ('bolt:48,112,32::\nbolt:48,112,32::\n#8 bolt:1,2,3::\n', ('bolt', '#8 bolt')),
+    ],
+)
+def test_label_maps_of_cvat(labelmap: str, classes: tuple[str, ...], tmp_path: Path) -> None:
+    text(write_voc(tmp_path, 'a b c d') / 'labelmap.txt', labelmap)
+    assert detector(tmp_path).classes == classes
+
+
+def test_the_background_of_labelme_is_no_class(tmp_path: Path) -> None:
+    def add(document: dict) -> None:
+        document['categories'].insert(0, dict(id=0, name='_background_'))
+        document['annotations'][0]['category_id'] = 0
+
+    own = detector(write_coco(tmp_path, add))
+    assert own.classes == ('bolt', 'nut') and [label for label, _ in objects(own)] == [2]
+
+
+@pytest.mark.parametrize('names', ['{0: no, 1: 007}', '[no, 007]', '[12:30, yes]'])
+def test_names_that_yaml_takes_for_something_else(names: str, tmp_path: Path) -> None:
+    words = [word.strip('{}[] ').split(': ')[-1] for word in names.split(',')]
+    assert list(detector(write_yolo(tmp_path, BOX, names)).classes) == words
+
+
+def labelimg(folder: Path) -> None:
+    write_yolo(folder, BOX, names=None, image='.')
+    text(folder / 'classes.txt', 'bolt\nnut\n')
+
+
+def beside_labels(folder: Path) -> None:
+    write_yolo(folder, BOX, names=None, image='images')
+    text(folder / 'labels/classes.txt', 'bolt\nnut\n')
+
+
+def darknet(folder: Path) -> None:
+    write_yolo(folder, BOX, names=None, image='obj_train_data')
+    text(folder / 'obj.data', 'classes = 2\ntrain = data/train.txt\nnames = data/obj.names\nbackup = backup/\n')
+    text(folder / 'obj.names', 'bolt\nnut\n')
+    text(folder / 'train.txt', ''.join(f'data\\obj_train_data\\{number:03}.jpg\n' for number in range(4)))
+
+
+@pytest.mark.parametrize('write', [labelimg, beside_labels, darknet])
+def test_layouts_of_yolo(write: Callable, tmp_path: Path) -> None:
+    write(tmp_path)
+    own = detector(tmp_path)
+    assert own.classes == ('bolt', 'nut') and counts(own) == dict(train=3, val=1)
+    assert objects(own) == [(1, [24, 16, 28.8, 19.2])]
+
+
+def test_xml_in_chinese(tmp_path: Path) -> None:
+    head = "<?xml version='1.0' encoding='GB2312'?>"
+    assert detector(write_voc(tmp_path, 'a b c d', 'gb18030', head, '螺栓镕')).classes == ('螺栓镕',)
+
+
+def test_backslashes_in_file_names(tmp_path: Path) -> None:
+    def windows(document: dict) -> None:
+        for image in document['images']:
+            image['file_name'] = 'JPEGImages\\' + image['file_name']
+
+    write_coco(tmp_path / 'JPEGImages')
+    text(tmp_path / 'annotations.json', (write_coco(tmp_path / 'x', windows) / 'annotations.json').read_text())
+    (tmp_path / 'JPEGImages/annotations.json').unlink()
+    (tmp_path / 'x/annotations.json').unlink()
+    own = detector(tmp_path)
+    assert own.files['train'][0] == tmp_path / 'JPEGImages/000.jpg'
+
+
+def test_a_file_is_skipped_for_what_it_holds(tmp_path: Path) -> None:
+    write_coco(tmp_path, name='stuffed_toys.json')
+    text(
+        tmp_path / 'captions_train.json', json.dumps(dict(images=[], annotations=[dict(caption='a')], categories=[]))
+    )
+    assert counts(detector(tmp_path)) == dict(train=5, val=1)
+
+
+def test_doubled_annotations_are_counted(tmp_path: Path) -> None:
+    def double(document: dict) -> None:
+        document['annotations'] += [dict(each, id=each['id'] + 100) for each in document['annotations']]
+
+    assert (
+        '10 of 20 annotations: annotation twice, such as annotation 101'
+        in training_says(write_coco(tmp_path, double))[0]
+    )
+
+
+LINES = {
+    'polygon': (POLYGON, [(2, [9.6, 6.4, 38.4, 32])], ''),
+    'score': ('0 .4 .4 .3 .3 .87\n', [(1, [24, 16, 28.8, 19.2])], 'end with a score'),
+    'number of a track': ('0 .4 .4 .3 .3 17\n', [(1, [24, 16, 28.8, 19.2])], 'end with a score'),
+    'score and track': ('0 .4 .4 .3 .3 .87 1\n', [(1, [24, 16, 28.8, 19.2])], 'the number of a track'),
+    'keypoints': ('0 .4 .4 .3 .3 .3 .3 2 .5 .5 1\n', [(1, [24, 16, 28.8, 19.2])], 'have keypoints'),
+}
+
+
+@pytest.mark.parametrize(('line', 'expected', 'note'), LINES.values(), ids=LINES)
+def test_what_follows_a_box_is_no_polygon(
+    line: str, expected: list[tuple[int, list[float]]], note: str, tmp_path: Path
+) -> None:
+    own = detector(write_yolo(tmp_path, line))
+    assert objects(own) == expected and note in ' '.join(own.notes)
+
+
+@pytest.mark.parametrize('channels', [1, 2, 3, 4])
+def test_label_maps_saved_as_images(channels: int) -> None:
+    labels = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    image = np.stack([labels] * channels, axis=-1)
+    if channels in (2, 4):
+        image[..., -1] = 255
+    assert np.array_equal(without_channels(image), labels)
+    coloured = np.stack([labels, labels, 2 * labels], axis=-1)
+    assert np.array_equal(without_channels(coloured), coloured)
