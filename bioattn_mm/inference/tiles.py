@@ -72,9 +72,9 @@ def merge(
     """Merge the detections of parts of an image into those of the image.
 
     In the order of their scores, a detection takes in one of its class from each other part: the one that overlaps
-    most with it, if their intersection over union is at least `OVERLAP` or, where the border of a tile cuts one of the
-    two, at least `COVERED` of the smaller box is in the other. Its box becomes the union of the boxes, its mask that of
-    the masks. Detections of one part stay apart, because the detector has told them apart.
+    most with it, if their intersection over union is at least `OVERLAP` or, where the border of a tile cuts one of
+    them, if at least `COVERED` of the smaller box is in the other. Its box becomes the union of the boxes, its mask
+    that of the masks. Detections of one part stay apart, because the detector has told them apart.
 
     Args:
         parts: `bboxes` (N, 4) x1, y1, x2, y2 in pixels of the part, `scores`, `labels`, and maybe `masks`, COCO's run

@@ -8,6 +8,7 @@ from torch import nn
 from bioattn_mm.errors import InputError
 from bioattn_mm.layers import GaussianBias
 from bioattn_mm.models import GABViT
+from tests import parity
 
 from ..needs import needs
 
@@ -95,6 +96,14 @@ def test_files_with_and_without_gaussians(with_gaussians: bool, tmp_path, monkey
     else:
         said = 'not in the file and left at their initial values: blocks.0.attn.rel_pos.gaussian.amplitude, '
         assert said in lines[0]
+
+
+def test_file_of_the_authors_training_script(tmp_path) -> None:
+    """It has two parameters a layer beside timm's, under other names than here."""
+    torch.save(parity.released_state_dict('gab_vit_small'), tmp_path / 'authors.pth')
+    backbone = GABViT('small', out_indices=(11,), init_cfg=pretrained(tmp_path / 'authors.pth'))
+    backbone.init_weights()
+    parity.check_features(backbone.eval(), 'gab_vit_small_224x224')
 
 
 def test_file_that_lacks_more_than_gaussians(tmp_path) -> None:

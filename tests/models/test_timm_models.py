@@ -160,6 +160,14 @@ def test_pretrained_weights_for_another_number_of_classes(tmp_path: Path) -> Non
     torch.testing.assert_close(features.backbone.stages[3].norm.weight, norm, rtol=0, atol=0)
 
 
+def test_a_classifier_takes_images_below_a_window() -> None:
+    model = timm.create_model(
+        'gab_swin_tiny', num_classes=3, arch=dict(embed_dims=12, depths=[1, 1, 1, 1], num_heads=[1, 1, 1, 1])
+    ).eval()
+    with torch.no_grad():
+        assert model(torch.randn(1, 3, 64, 96)).isfinite().all()
+
+
 def test_images_as_the_weights_want_them() -> None:
     cfg = {name: timm.models.get_pretrained_cfg(name) for name in ('transnext_base.ft_in1k_384', 'gab_vit_small')}
     assert cfg['transnext_base.ft_in1k_384'].hf_hub_id == 'DaiShiResearch/transnext-base-384-1k-ft-1k'

@@ -212,8 +212,10 @@ def test_says_which_keys_were_not_used(tmp_path, monkeypatch: pytest.MonkeyPatch
     assert lines == [f'TransNeXt: loaded {path}; {number} entries used, not used: head.weight, head.bias']
 
 
-@pytest.mark.parametrize('wrapping', ['bare', 'state_dict of a detector', 'data parallel'])
-def test_loads_checkpoints_of_this_package(wrapping: str, tmp_path) -> None:
+@pytest.mark.parametrize(
+    'wrapping', ['bare', 'state_dict of a detector', 'data parallel', 'compiled', 'averaged', 'averaged alone']
+)
+def test_loads_checkpoints_of_this_package(wrapping: str, tmp_path, caplog) -> None:
     source = TransNeXt(SMALL)
     state_dict = source.state_dict()
     if wrapping == 'state_dict of a detector':
@@ -221,11 +223,20 @@ def test_loads_checkpoints_of_this_package(wrapping: str, tmp_path) -> None:
         state_dict = {'state_dict': {**{f'backbone.{k}': v for k, v in state_dict.items()}, **heads}}
     elif wrapping == 'data parallel':
         state_dict = {f'module.{k}': v for k, v in state_dict.items()}
+    elif wrapping == 'compiled':
+        state_dict = {f'_orig_mod.module._orig_mod.{k}': v for k, v in state_dict.items()}
+    elif wrapping.startswith('averaged'):
+        plain = {k: v + 1 for k, v in state_dict.items()}
+        state_dict = (
+            dict(state_dict=plain, state_dict_ema=state_dict) if wrapping == 'averaged' else dict(ema=state_dict)
+        )
     torch.save(state_dict, tmp_path / 'own.pth')
     backbone = TransNeXt(SMALL, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'own.pth')))
     backbone.init_weights()
     for name, value in source.state_dict().items():
         torch.testing.assert_close(backbone.state_dict()[name], value, rtol=0, atol=0)
+    says = 'own.pth has weights as state_dict_ema and state_dict: state_dict_ema are taken'
+    assert (says in caplog.text) == (wrapping == 'averaged')
 
 
 def test_checkpoint_of_another_variant(tmp_path) -> None:

@@ -397,3 +397,25 @@ def test_label_maps_saved_as_images(channels: int) -> None:
     assert np.array_equal(without_channels(image), labels)
     coloured = np.stack([labels, labels, 2 * labels], axis=-1)
     assert np.array_equal(without_channels(coloured), coloured)
+
+
+OTHERS = {
+    'labelme': ('a.json', '{"shapes": [], "imagePath": "a.jpg"}', 'labelme2coco FOLDER'),
+    'Datumaro': ('annotations/train.json', '{"items": [], "categories": {}}', 'datum convert -if datumaro'),
+    'Cityscapes': ('gtFine/a.json', '{"imgHeight": 1, "imgWidth": 1, "objects": []}', 'datum convert -if cityscapes'),
+    'Supervisely': ('ann/a.jpg.json', '{"objects": [], "size": {}}', 'export COCO'),
+    'VIA': ('via.json', '{"a.jpg1": {"filename": "a.jpg", "regions": []}}', 'export COCO'),
+    'Labelbox': ('export.ndjson', '{"data_row": {}}\n', 'export COCO'),
+    'CVAT': ('annotations.xml', '<?xml version="1.0"?><annotations></annotations>', 'export COCO'),
+    'Open Images': ('boxes.csv', 'ImageID,Source,LabelName,XMin\n', 'datum convert -if open_images'),
+    'KITTI': ('label_2/0.txt', f'Car {" ".join(["0"] * 14)}\n', 'datum convert -if kitti'),
+}
+
+
+@pytest.mark.parametrize('name', OTHERS)
+def test_a_format_that_is_not_read_is_named(name: str, tmp_path: Path) -> None:
+    file, content, what_to_do = OTHERS[name]
+    picture(tmp_path / 'images/a.jpg')
+    text(tmp_path / file, content)
+    with pytest.raises(InputError, match=f'{Path(file).name} is in the format of {name}.*{what_to_do}'):
+        detector(tmp_path)

@@ -9,7 +9,8 @@ from ...errors import InputError
 
 LAYOUTS = """\
 For a detector, annotations in COCO's format, one JSON file for each of train, val and test, in any of these places;
-train, val (or valid, validation) and test are words in the name of the file or of its folder:
+train, val (or valid, validation) and test are words in the name of the file or of its folder, in any case and with
+numbers, here and in all formats below:
 
   DIR/annotations/instances_train.json     images in DIR/train, DIR/images/train, DIR/images or DIR
   DIR/train.json or DIR/train/*.json       the same, or beside the JSON (Roboflow: DIR/train/_annotations.coco.json)
@@ -22,6 +23,8 @@ for each, in shares of the image's width and height:
   DIR/images/train/1.jpg                   DIR/labels/train/1.txt
   DIR/train/images/1.jpg                   DIR/train/labels/1.txt
   DIR/classes.txt in place of data.yaml    one name a line (Label Studio); the same folders, or DIR/images, DIR/labels
+  DIR/*.jpg, DIR/*.txt, DIR/classes.txt    all in one folder (labelImg)
+  DIR/obj.data, which names lists          Darknet
 
 Or in Pascal VOC's, in VOCdevkit/VOC2012 or DIR, with masks in SegmentationObject:
 

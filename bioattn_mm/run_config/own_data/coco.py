@@ -14,6 +14,7 @@ from ...runtime.inputs import is_hidden
 from .arguments import DataArguments
 from .class_files import is_background
 from .folders import SPLITS, VAL_SEED, OwnData, draw_val, notes_of_sources, sources_of, split_of, temporary_file
+from .other_formats import other_format
 from .sources import Content, Source
 from .voc import find_voc
 from .yolo import find_labels, find_yolo
@@ -95,7 +96,10 @@ def _find_sources(source: Path, with_mask: bool, unused: list[str]) -> dict[str,
     if not found:
         try:
             return _coco_sources(_find_coco_files(source, unused))
-        except InputError:
+        except InputError as error:
+            other = other_format(source)
+            if other is not None:
+                raise InputError(other) from error
             labels = find_labels(source) if source.is_dir() else None
             if labels is None:
                 raise
@@ -120,7 +124,13 @@ def _coco_sources(paths: dict[str, Path]) -> dict[str, Source]:
 
 
 def _coco_content(path: Path, _: object) -> Content:
-    return Content(read_coco_file(path))
+    try:
+        return Content(read_coco_file(path))
+    except InputError as error:
+        other = other_format(path)
+        if other is not None:
+            raise InputError(other) from error
+        raise
 
 
 def _find_coco_files(source: Path, unused: list[str]) -> dict[str, Path]:

@@ -5,6 +5,7 @@ height.
 """
 
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,9 +105,9 @@ def find_voc(source: Path, with_mask: bool) -> dict[str, Source]:
 def _has_xml(folder: Path) -> bool:
     """Whether there are XML files of VOC's format beside images."""
     path = next(folder.glob('*.xml'), None) if folder.is_dir() else None
-    return (
-        path is not None and b'<annotation' in path.read_bytes()[:1000] and bool(images_below(folder, required=False))
-    )
+    if path is None or not re.search(rb'<annotation[\s>]', path.read_bytes()[:1000]):  # CVAT's own has <annotations>
+        return False
+    return bool(images_below(folder, required=False))
 
 
 def _read(folder: Folder, listed: SplitList | None, classes: tuple[str, ...] | None) -> Content:
