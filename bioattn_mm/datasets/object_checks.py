@@ -129,6 +129,7 @@ def _boxes_likeness(boxes: np.ndarray, sizes: np.ndarray, areas: np.ndarray, ext
         'corners x1, y1, x2, y2': (a, b, c - a, d - b),
         'corners x1, y1, x2, y2 in place of centre and size': (u, v, c - u, d - v),
         'shares of the width and height of the image': (a * width, b * height, c * width, d * height),
+        'width and height in place of the second corner': (a, b, a + c, b + d),
         'centres x, y with width and height': (a - c / 2, b - d / 2, c, d),
         'y, x, height, width': (b, a, d, c),
     }

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -11,11 +12,13 @@ import torch
 from mmdet.apis import DetInferencer
 from mmengine.config import Config
 from mmseg.apis import MMSegInferencer
+from PIL import Image
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from bioattn_mm.checkpoints import read_checkpoint, write_checkpoint
 
+from ..exporter_folders import corners, picture, swapped, write_coco, write_masks
 from ..own_folders import (
     CLASSES,
     MASK_CLASSES,
@@ -167,6 +170,38 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, tool: InProcess, detector_of_c
     assert re.search(r'iterations +45: 5.0 epochs', printed)
     assert re.search(r'precision +mixed, bfloat16', printed)
     assert re.search(r'normalisation layers .*Norm; none in neck, rpn_head, roi_head\n', printed)
+
+
+# What a file is that most entries are alike in, and what inspection and training say of it.
+ALIKE = {
+    'corners': (corners, 'boxes look like corners x1, y1, x2, y2 ('),
+    'swapped': (swapped, 'polygons look as if x and y were exchanged ('),
+}
+
+
+@pytest.mark.parametrize(('change', 'looks'), ALIKE.values(), ids=ALIKE)
+def test_inspection_and_dry_run_agree(change: Callable, looks: str, tmp_path: Path, tool: InProcess) -> None:
+    write_coco(tmp_path / 'parts', change)
+    printed = tool(tmp_path, 'train.py', DETECTOR, '--data', 'parts', '--mini', '--dry-run')
+    assert looks in printed and 'bioattn inspect-data' in printed
+    with pytest.raises(SystemExit):
+        tool(tmp_path, 'inspect_data.py', DETECTOR, '--data', 'parts', '--out', 'out', '--number', 1)
+    assert looks in (tmp_path / 'out/problems.csv').read_text()
+
+
+def test_training_on_splits_and_turned_images_of_a_segmentor(tmp_path: Path, tool: InProcess) -> None:
+    """Splits in capitals, and WebP files that EXIF data turn, as the label maps are; the test images stay apart."""
+    write_masks(tmp_path / 'scenes', 'Train Val Test')
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for path in (tmp_path / 'scenes').glob('images/*/*.jpg'):
+        label_map = tmp_path / 'scenes/masks' / path.parent.name / f'{path.stem}.png'
+        Image.open(label_map).transpose(Image.Transpose.ROTATE_270).save(label_map)
+        picture(path.with_suffix('.webp'), exif=exif)
+        path.unlink()
+    printed = tool(tmp_path, 'train.py', SEGMENTOR, '--data', 'scenes', '--mini', '--epochs', 1, '--work-dir', 'run')
+    assert 'train: 3 images of' in printed and 'test: 3 images of' in printed
+    assert list((tmp_path / 'run').glob('*.pth'))
 
 
 def test_start_from_another_model(tmp_path: Path, tool: InProcess, detector_of_coco: Path) -> None:

@@ -55,7 +55,11 @@ class Folder:
         paths = sorted(self.xmls.rglob('*.xml'))
         names = {box.name for path in paths for box in self.read(path).boxes if box is not None}
         if not names:
-            raise InputError(f'{self.xmls} has {len(paths)} XML files, none of which has an object that can be used')
+            faults = [fault for path in paths for fault in self.read(path).faults]
+            raise InputError(
+                f'{self.xmls} has {len(paths)} XML files, none of which has an object that can be used'
+                + ''.join(f', such as {fault}' for fault in faults[:1])
+            )
         return tuple(sorted(names))
 
     def stem(self, path: Path) -> str:

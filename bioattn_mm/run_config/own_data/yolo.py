@@ -91,6 +91,8 @@ def _data_file(source: Path) -> DataFile | None:
         if data is None:
             raise InputError(f"{source} is no data file of YOLO's: expected names of classes, and train and val")
         return data
+    if source.is_file() and source.suffix == '.data':
+        return _read_darknet(source)
     if source.is_file() and source.name != CLASSES_FILE:
         return None
     folder = source.parent if source.is_file() else source
