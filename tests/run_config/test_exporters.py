@@ -120,11 +120,20 @@ def test_splits_of_voc(quote: str, tmp_path: Path) -> None:
     assert counts(detector(tmp_path)) == dict(train=3, val=2, test=1)
 
 
+def test_lists_of_no_split_are_named(tmp_path: Path) -> None:
+    text(write_voc(tmp_path, 'a b c d') / 'ImageSets/Main/mine.txt', 'a\n')
+    own = detector(tmp_path)
+    assert counts(own) == dict(train=3, val=1) and any('mine.txt, as its name says no' in note for note in own.notes)
+
+
 def test_splits_of_yolo(tmp_path: Path) -> None:
     for split in ('Train', 'Val', 'Test'):
         write_yolo(tmp_path, BOX, names=None, image=f'images/{split}')
     text(tmp_path / 'classes.txt', 'bolt\nnut\n')
-    assert counts(detector(tmp_path)) == dict(train=4, val=4, test=4)
+    picture(tmp_path / 'images/unlabelled/a.jpg')
+    own = detector(tmp_path)
+    assert counts(own) == dict(train=4, val=4, test=4)
+    assert [str(tmp_path / 'images/unlabelled') in note for note in own.notes].count(True) == 1
 
 
 def test_a_class_begins_with_a_hash(tmp_path: Path) -> None:
@@ -315,6 +324,8 @@ LINES = {
     'score': ('0 .4 .4 .3 .3 .87\n', [(1, [24, 16, 28.8, 19.2])], 'end with a score'),
     'number of a track': ('0 .4 .4 .3 .3 17\n', [(1, [24, 16, 28.8, 19.2])], 'end with a score'),
     'score and track': ('0 .4 .4 .3 .3 .87 1\n', [(1, [24, 16, 28.8, 19.2])], 'the number of a track'),
+    'triangle at the border': ('1 .1 .1 .5 .1 .5 1\n', [(2, [9.6, 6.4, 38.4, 57.6])], ''),
+    'polygon at two borders': ('1 .1 .5 .3 .6 .2 .8 0 .9 0 1\n', [(2, [0, 32, 28.8, 32])], ''),
     'keypoints': ('0 .4 .4 .3 .3 .3 .3 2 .5 .5 1\n', [(1, [24, 16, 28.8, 19.2])], 'have keypoints'),
 }
 

@@ -19,7 +19,7 @@ from ...datasets.problem import Problem
 from ...errors import InputError
 from ...runtime.inputs import IMAGE_SUFFIXES, images_below, is_hidden
 from .class_files import CLASSES_FILE, read_names
-from .folders import SPLITS, by_split, subfolders
+from .folders import SPLITS, by_split, left_over, subfolders
 from .sources import Content, Source, folder_of, image_entry, is_class_name
 
 YAML_SUFFIXES = ('.yaml', '.yml')
@@ -28,6 +28,7 @@ USUAL_NAMES = ('data', 'dataset')
 NUM_BOX = 5  # numbers in the line of a box, the fewest
 BOX_AND_KEYPOINTS = 'CLASS X Y WIDTH HEIGHT, and {} numbers of keypoints (kpt_shape)'
 EXPECTED = 'CLASS X Y WIDTH HEIGHT, or CLASS X1 Y1 X2 Y2 X3 Y3 ...'
+ROUNDED = 0.01  # share by which a box that a model predicted may leave the image, and a keypoint its box
 NOTHING = ('', 'null', 'Null', 'NULL', '~', [], {})  # what YAML has for no value
 # What lines may have beside boxes and polygons.
 SCORE = 'end with a score, as of predictions, which is not used'
@@ -48,6 +49,7 @@ class DataFile:
         entries: Folders of images, or text files that list some, by split, as they stand there.
         entries_from: The folder that these are seen from; None: that of the file.
         num_keypoints: Numbers of the keypoints in a line, after those of the box; None: the file does not say it.
+        notes: What is to be said of the folder, once.
     """
 
     path: Path
@@ -56,6 +58,7 @@ class DataFile:
     entries: dict[str, list[str]] = field(default_factory=dict)
     entries_from: Path | None = None
     num_keypoints: int | None = None
+    notes: list[str] = field(default_factory=list)
 
 
 def find_yolo(source: Path) -> dict[str, Source]:
@@ -147,8 +150,11 @@ def _without_data_file(folder: Path) -> DataFile | None:
     for split, name in by_split(subfolders(images), images).items():
         data.entries[split] = [f'images/{name}']
     for split, name in by_split(subfolders(folder), folder).items():
-        if split not in data.entries:
-            data.entries[split] = [f'{name}/images' if (folder / name / 'images').is_dir() else name]
+        place = f'{name}/images' if (folder / name / 'images').is_dir() else name
+        if split not in data.entries and images_below(folder / place, required=False):
+            data.entries[split] = [place]
+    if data.entries and images.is_dir():
+        data.notes = left_over(images, [folder / place for places in data.entries.values() for place in places])
     data.entries = data.entries or dict(train=['images' if images.is_dir() else '.'])
     return data
 
@@ -307,7 +313,8 @@ def _read(data: DataFile, places: list[Path], _: object = None) -> Content:
     content.left_out = [Problem('labels without image', str(path)) for path in alone if path.name != CLASSES_FILE]
     if len(images) > num_labelled:
         content.notes.append(f'{len(images) - num_labelled} of {len(images)} images have no labels, and no objects')
-    content.notes += [f'{number} lines {what}' for what, number in extra.items()]
+    content.notes += [*data.notes, *(f'{number} lines {what}' for what, number in extra.items())]
+    data.notes = []
     return content
 
 
@@ -397,11 +404,20 @@ def _what_follows_box(words: list[str], numbers: list[float], num_keypoints: int
     rest = numbers[NUM_BOX - 1 :]
     if num_keypoints is not None:
         return KEYPOINTS if rest else None
-    # Each keypoint is x, y and 0, 1 or 2: not labelled, hidden, visible; a polygon has few such numbers.
-    if len(rest) >= 6 and len(rest) % 3 == 0 and set(rest[2::3]) <= {0, 1, 2}:
-        return KEYPOINTS
-    if len(rest) == 2 and words[-1].isdecimal() and not all(word.isdecimal() for word in words[:-1]):
-        return TRACK  # a number of an object is whole
+    x, y, width, height = numbers[: NUM_BOX - 1]
+    # The first numbers of a polygon are seldom a box inside of the image.
+    is_box = (
+        width / 2 - ROUNDED <= x <= 1 - width / 2 + ROUNDED and height / 2 - ROUNDED <= y <= 1 - height / 2 + ROUNDED
+    )
+    states = words[NUM_BOX - 1 :][2::3]
+    # Each keypoint is x, y and 0, 1 or 2: not labelled, hidden, visible.
+    if is_box and len(rest) >= 6 and len(rest) % 3 == 0 and set(states) <= {'0', '1', '2'}:
+        points = [point for *point, state in zip(rest[::3], rest[1::3], states) if state != '0']
+        if all(abs(u - x) <= width / 2 + ROUNDED and abs(v - y) <= height / 2 + ROUNDED for u, v in points):
+            return KEYPOINTS
+    # The number of a track is whole.
+    if is_box and len(rest) == 2 and words[-1].isdecimal() and not words[-2].isdecimal():
+        return TRACK
     # Coordinates are pairs.
     return SCORE if len(rest) % 2 else None
 
