@@ -21,7 +21,7 @@ from ...errors import InputError
 from ...runtime.inputs import images_below
 from ...runtime.voc import BORDER, voc_palette
 from .class_files import classes_named_in, is_background
-from .folders import by_split, subfolders
+from .folders import by_split, split_of_name, subfolders
 from .sources import Content, Source, image_entry
 from .voc_layout import LISTS, OBJECT_MAPS, XML_FOLDERS, SplitList, by_stem, find_lists, find_root, image_folder
 from .voc_xml import Annotated, Box, read_xml
@@ -122,7 +122,7 @@ def _read(folder: Folder, listed: SplitList | None, classes: tuple[str, ...] | N
     images = by_stem(folder.images)
     stems = listed.stems if listed else sorted(map(folder.stem, folder.xmls.rglob('*.xml')))
     if listed is None:
-        others = sorted((folder.root / LISTS).glob('*/*.txt'))
+        others = [path for path in sorted((folder.root / LISTS).glob('*/*.txt')) if not split_of_name(path.stem)]
         if others:
             content.notes.append(f'not used: {others[0]}, as its name says no split (train, val or test)')
         alone = sorted(set(images) - set(stems))

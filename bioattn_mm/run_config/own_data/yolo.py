@@ -406,9 +406,7 @@ def _what_follows_box(words: list[str], numbers: list[float], num_keypoints: int
         return KEYPOINTS if rest else None
     x, y, width, height = numbers[: NUM_BOX - 1]
     # The first numbers of a polygon are seldom a box inside of the image.
-    is_box = (
-        width / 2 - ROUNDED <= x <= 1 - width / 2 + ROUNDED and height / 2 - ROUNDED <= y <= 1 - height / 2 + ROUNDED
-    )
+    is_box = abs(x - 0.5) <= 0.5 - width / 2 + ROUNDED and abs(y - 0.5) <= 0.5 - height / 2 + ROUNDED
     states = words[NUM_BOX - 1 :][2::3]
     # Each keypoint is x, y and 0, 1 or 2: not labelled, hidden, visible.
     if is_box and len(rest) >= 6 and len(rest) % 3 == 0 and set(states) <= {'0', '1', '2'}:
