@@ -67,6 +67,23 @@ class GaussianWindowMSA(WindowMSA):
         )
 
 
+class SmallMapShiftWindowMSA(ShiftWindowMSA):
+    """mmpretrain's attention in shifted windows, which refuses a map that is smaller than a window, for any size.
+
+    Such a map is padded to a window, whatever `pad_small_map` says, which decides on a map of one window alone.
+    """
+
+    def forward(self, query: Tensor, hw_shape: Grid) -> Tensor:
+        """(B, H * W, C) to the same shape."""
+        if self.pad_small_map or min(hw_shape) >= self.window_size:
+            return super().forward(query, hw_shape)
+        self.pad_small_map = True
+        try:
+            return super().forward(query, hw_shape)
+        finally:
+            self.pad_small_map = False
+
+
 def shifted_window_maps(layer: ShiftWindowMSA, x: Tensor, grid: Grid, queries: Tensor) -> AttentionMaps:
     """Attention weights of some queries for the tokens of their windows, for analysis.
 

@@ -99,7 +99,7 @@ class GABSwin(HierarchicalBackbone):
         self.stage_channels = tuple(embed_dims)
         self.stage_strides = tuple(PATCH_SIZE * 2**stage for stage in range(NUM_STAGES))
         self.out_channels = tuple(self.stage_channels[index] for index in self.out_indices)
-        self.with_cp, self.pad_small_map = with_cp, pad_small_map
+        self.with_cp = with_cp
 
         sigma = window_size / 2 if sigma is None else sigma
         drop_path_rates = np.linspace(0, drop_path_rate, sum(settings['depths'])).tolist()
@@ -135,8 +135,6 @@ class GABSwin(HierarchicalBackbone):
         x, grid = self.patch_embed(x)  # (B, N, C), (H', W')
         for stage in self.stages:
             for block in stage.blocks:
-                # mmpretrain refuses a map that is smaller than a window unless it is told to pad it.
-                block.attn.pad_small_map = self.pad_small_map or min(grid) < block.attn.window_size
                 x = run_block(partial(block, hw_shape=grid), x, self.with_cp)
             yield x, grid
             if stage.downsample is not None:
@@ -189,10 +187,13 @@ def _stage(attn_cfgs: dict, **kwargs) -> nn.Module:
     """mmpretrain's stage, with the Gaussian in every attention."""
     from mmpretrain.models.backbones.swin_transformer import SwinBlockSequence
 
-    from ...layers.gaussian_window_attention import GaussianWindowMSA
+    from ...layers.gaussian_window_attention import GaussianWindowMSA, SmallMapShiftWindowMSA
 
     block_cfgs = dict(attn_cfgs=dict(window_msa=GaussianWindowMSA, **attn_cfgs))
-    return SwinBlockSequence(block_cfgs=block_cfgs, **kwargs)
+    stage = SwinBlockSequence(block_cfgs=block_cfgs, **kwargs)
+    for block in stage.blocks:
+        block.attn.__class__ = SmallMapShiftWindowMSA  # mmpretrain's block names its own
+    return stage
 
 
 def _init_module(module: nn.Module) -> None:
