@@ -92,6 +92,7 @@ ENTRIES = dict(
     images=(ImageEntry, 'image'), annotations=(Annotation, 'annotation'), categories=(Category, 'category')
 )
 # What is a whole number in each of them.
+EXACT = 2**53  # from here on, floating point leaves out whole numbers
 WHOLE = ('id', 'image_id', 'category_id', 'width', 'height', 'iscrowd', 'ignore')
 _decoder = msgspec.json.Decoder(Document)
 Coordinate = Annotated[float, msgspec.Meta(gt=-MAX_COORDINATE, lt=MAX_COORDINATE)]
@@ -204,7 +205,11 @@ def _wholes(entry: object) -> dict[str, int]:
     if not isinstance(entry, dict):
         return {}
     values = ((key, entry.get(key)) for key in WHOLE)
-    return {key: int(value) for key, value in values if isinstance(value, float) and value.is_integer()}
+    return {
+        key: int(value)
+        for key, value in values
+        if isinstance(value, float) and value.is_integer() and abs(value) < EXACT
+    }
 
 
 def _with_text(entry: object) -> object:

@@ -301,6 +301,21 @@ def test_backslashes_in_file_names(tmp_path: Path) -> None:
     assert own.files['train'][0] == tmp_path / 'JPEGImages/000.jpg'
 
 
+@pytest.mark.parametrize('before', ['..\\..\\media\\upload\\4\\', 'images\\1/', 'data/local-files/?d=set/'])
+def test_folders_of_another_machine_in_file_names(before: str, tmp_path: Path) -> None:
+    """Label Studio has written all of these."""
+
+    def prefix(document: dict) -> None:
+        for image in document['images']:
+            picture(tmp_path / 'images' / image['file_name'])
+            (tmp_path / image['file_name']).unlink()
+            image['file_name'] = before + image['file_name']
+
+    own = detector(write_coco(tmp_path, prefix, 'result.json'))
+    assert counts(own) == dict(train=5, val=1) and own.files['train'][0] == tmp_path / 'images/000.jpg'
+    assert 'left out' in ' '.join(own.notes)
+
+
 def test_a_file_is_skipped_for_what_it_holds(tmp_path: Path) -> None:
     write_coco(tmp_path, name='stuffed_toys.json')
     text(

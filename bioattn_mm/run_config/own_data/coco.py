@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ...datasets.coco_file import Category, CocoFile, ImageEntry, mask_of, read_coco_file
 from ...datasets.problem import Problem
@@ -56,7 +56,7 @@ def read_coco(arguments: DataArguments, with_mask: bool) -> OwnData:
     for split, source in sources.items():
         path, content = source.path, contents[split].file
         changes = contents[split].changes() + _complete(content, classes, arguments.problems)
-        images = contents[split].images or _find_image_folder(path, content.images, split)
+        images = contents[split].images or _find_image_folder(path, content.images, split, changes)
         parts = {split: content}
         if split == 'train' and 'val' not in sources:
             parts = _split_coco(content)
@@ -344,11 +344,14 @@ def _order_categories(content: CocoFile, classes: tuple[str, ...]) -> list[str]:
     return changes
 
 
-def _find_image_folder(path: Path, images: list[ImageEntry], split: str) -> Path:
+def _find_image_folder(path: Path, images: list[ImageEntry], split: str, changes: list[str]) -> Path:
     """The folder from which the file names of a COCO file lead to images.
 
     It is looked for beside the file and up to two folders below the one above it. Where several hold files of the
     first names, it is the one that is named as the split, else the nearest to the file.
+
+    Where the names lead nowhere because they begin with folders of another machine, as Label Studio writes them, the
+    images lose these folders, and `changes` says so.
     """
     in_split = split_of(Path(path.parent.name)) or path.parent.name == 'annotations'
     root = path.parent.parent if in_split else path.parent
@@ -361,6 +364,16 @@ def _find_image_folder(path: Path, images: list[ImageEntry], split: str) -> Path
         return hits, split_of(inside / 'x') == split, folder == path.parent, -len(folder.parts)
 
     best = max(dict.fromkeys(folders), key=rating)
+    bare = [PurePosixPath(image.file_name).name for image in images]
+    if rating(best)[0] == 0 and len(set(bare)) == len(bare):
+        whole, names = names, bare[:NUM_SOUGHT]
+        best = max(dict.fromkeys(folders), key=rating)
+        if rating(best)[0]:
+            for image, name in zip(images, bare):
+                image.file_name = name
+            changes.append(f'the folders in file names, such as {whole[0]}, are not there and were left out')
+            return best
+        names = whole
     if rating(best)[0] == 0:
         tried = ', '.join(str(folder) for folder in list(dict.fromkeys(folders))[:4])
         spellings = filter(None, (other_spelling(folder / names[0]) for folder in folders))
