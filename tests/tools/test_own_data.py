@@ -18,7 +18,7 @@ from pycocotools.cocoeval import COCOeval
 
 from bioattn_mm.checkpoints import read_checkpoint, write_checkpoint
 
-from ..exporter_folders import corners, picture, swapped, write_coco, write_masks
+from ..exporter_folders import POLYGON, corners, picture, swapped, write_coco, write_masks, write_yolo
 from ..own_folders import (
     CLASSES,
     MASK_CLASSES,
@@ -187,6 +187,27 @@ def test_inspection_and_dry_run_agree(change: Callable, looks: str, tmp_path: Pa
     with pytest.raises(SystemExit):
         tool(tmp_path, 'inspect_data.py', DETECTOR, '--data', 'parts', '--out', 'out', '--number', 1)
     assert looks in (tmp_path / 'out/problems.csv').read_text()
+
+
+def test_dry_runs_of_what_once_went_wrong_in_silence(tmp_path: Path, tool: InProcess) -> None:
+    write_yolo(tmp_path / 'hash', POLYGON, names=None, image='images')
+    (tmp_path / 'hash/classes.txt').write_text('nut\n#8 screw\nwasher\n')
+    printed = tool(tmp_path, 'train.py', DETECTOR, '--data', 'hash', '--mini', '--dry-run')
+    assert printed.startswith('3 classes: nut, #8 screw, washer\n')
+
+    write_masks(tmp_path / 'one', '.', 'polyp\n')
+    line = tool.refused(
+        tmp_path, 'train.py', SEGMENTOR, '--data', 'one', '--reduce-zero-label', '--mini', '--dry-run'
+    )
+    assert "one class, 'polyp', which a segmentor cannot tell from anything" in line
+
+    write_coco(tmp_path / 'turned')
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for path in (tmp_path / 'turned').glob('*.jpg'):
+        picture(path, exif=exif)
+    printed = tool(tmp_path, 'train.py', DETECTOR, '--data', 'turned', '--mini', '--dry-run')
+    assert 'width and height exchanged (5 of 5 images)' in printed
 
 
 def test_training_on_splits_and_turned_images_of_a_segmentor(tmp_path: Path, tool: InProcess) -> None:
