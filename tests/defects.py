@@ -308,8 +308,11 @@ def wrong_kind(case: Case) -> None:
         cut(case, path)
         return
     path.unlink()
-    if kind in ('colours', 'alpha'):
-        Image.fromarray(labels).convert('RGB' if kind == 'colours' else 'LA').save(path)
+    if kind == 'colours':
+        Image.fromarray(np.stack([labels, labels, 255 - labels], -1)).save(path)
+    elif kind == 'alpha':  # the labels are those of the grey channel
+        Image.fromarray(labels).convert('LA').save(path)
+        case.legal = (True, True)
     elif kind in ('size', 'pixel', 'column'):
         Image.fromarray(labels[: {'size': -1, 'pixel': 1}.get(kind), : None if kind == 'size' else 1]).save(path)
     elif kind == 'JPEG':
