@@ -23,7 +23,7 @@ from .unpickling import HOLDS_CODE, code_refused, refused_class
 # Keys of a checkpoint under which its weights may be, in this order; without any it is a bare state dict.
 # The averaged weights (EMA) are taken where there are some: they are the ones that were tested.
 WEIGHTS_KEYS = ('state_dict_ema', 'model_ema', 'ema', 'state_dict', 'model')
-# What wrappers put before the names, in any order: of several processes, and of torch.compile.
+# Wrappers put these before the names, in any order: those of several processes the first, torch.compile the second.
 WRAPPERS = ('module.', '_orig_mod.')
 HUB, SAFETENSORS = 'hf://', '.safetensors'
 

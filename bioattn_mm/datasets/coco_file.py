@@ -91,8 +91,8 @@ OTHER_ORDER = 'categories in another order'
 ENTRIES = dict(
     images=(ImageEntry, 'image'), annotations=(Annotation, 'annotation'), categories=(Category, 'category')
 )
-# What is a whole number in each of them.
 EXACT = 2**53  # from here on, floating point leaves out whole numbers
+# The fields of entries that hold whole numbers.
 WHOLE = ('id', 'image_id', 'category_id', 'width', 'height', 'iscrowd', 'ignore')
 _decoder = msgspec.json.Decoder(Document)
 Coordinate = Annotated[float, msgspec.Meta(gt=-MAX_COORDINATE, lt=MAX_COORDINATE)]

@@ -157,7 +157,7 @@ def _inspect_coco(
             continue
         problem = object_problem(item, image, with_mask)
         if problem is None and is_repeated:
-            problem = TWICE, 'the same image, class, box and mask as one before'
+            problem = TWICE
         if problem:
             found.add_problem(problem[0], file, f'{item}: {problem[1]}')
         elif item.iscrowd or item.ignore:

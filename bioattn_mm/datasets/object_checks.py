@@ -14,7 +14,7 @@ from .parallel import spread
 # Pixels by which a box may reach over the border of its image, and a polygon over that of its box: programs round.
 TOLERANCE = 1.0
 MASK_TOLERANCE = 2.0
-# From this part of the entries on, they are said to look like something.
+# A likeness is named if at least this part of the entries has it, as a rule of all and not a slip.
 MOSTLY = 2 / 3
 # Without polygons or areas, corners are recognised if so many boxes fit as these, and so many do not fit as they are.
 ALL, SOME = 0.95, 0.2
@@ -22,7 +22,7 @@ ALL, SOME = 0.95, 0.2
 LEAST, MOST = 4, 20_000
 
 MASK_OUTSIDE = 'mask outside its box'
-TWICE = 'annotation twice'
+TWICE = 'annotation twice', 'the same image, class, box and mask as one before'  # as `object_problem` says it
 MOST_ALIKE = 'most entries alike'
 OTHER_SIZE = 'image of another size'
 
@@ -136,7 +136,7 @@ def _boxes_likeness(boxes: np.ndarray, sizes: np.ndarray, areas: np.ndarray, ext
     for name, reading in readings.items():
         read = np.stack(reading, axis=1)
         fits = _fits(read, sizes) & (_matches(read, extents) | ~with_mask)
-        # What speaks against the boxes as they are and for the reading.
+        # Objects whose image, polygons or area fit the reading and not the box as it is.
         better = ~inside | (with_mask & ~matches & (name != 'y, x, height, width'))
         if name.startswith('corners'):
             better |= np.isclose(areas, read[:, 2] * read[:, 3], rtol=0.01) & ~np.isclose(

@@ -116,7 +116,7 @@ def _check_coco(
             raise InputError(f'{path}: {each} of the image {image.file_name}: {problem[1]}; {WHAT_TO_DO}')
         problem = problem or object_problem(each, image, with_mask)
         if problem is None and is_repeated:
-            problem = TWICE, 'the same image, class, box and mask as one before'
+            problem = TWICE
         if problem:
             problems.append((problem[0], f'{each} of the image {image.file_name}: {problem[1]}'))
         labelled += not each.iscrowd

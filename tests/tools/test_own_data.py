@@ -172,7 +172,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, tool: InProcess, detector_of_c
     assert re.search(r'normalisation layers .*Norm; none in neck, rpn_head, roi_head\n', printed)
 
 
-# What a file is that most entries are alike in, and what inspection and training say of it.
+# Each change makes most entries of a file wrong alike; the text is what inspection and training say of it.
 ALIKE = {
     'corners': (corners, 'boxes look like corners x1, y1, x2, y2 ('),
     'swapped': (swapped, 'polygons look as if x and y were exchanged ('),

@@ -22,7 +22,7 @@ from .folders import (
 )
 
 Images = dict[str, list[str]]  # by class
-# From this part of its folders on that are named as splits, a folder holds splits and no classes.
+# A folder holds splits and no classes if at least this part of its folders is named as splits.
 MOSTLY = 2 / 3
 
 

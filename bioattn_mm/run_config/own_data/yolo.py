@@ -30,7 +30,7 @@ BOX_AND_KEYPOINTS = 'CLASS X Y WIDTH HEIGHT, and {} numbers of keypoints (kpt_sh
 EXPECTED = 'CLASS X Y WIDTH HEIGHT, or CLASS X1 Y1 X2 Y2 X3 Y3 ...'
 ROUNDED = 0.01  # share by which a box that a model predicted may leave the image, and a keypoint its box
 NOTHING = ('', 'null', 'Null', 'NULL', '~', [], {})  # what YAML has for no value
-# What lines may have beside boxes and polygons.
+# Lines may have these beside boxes and polygons; the notes count them.
 SCORE = 'end with a score, as of predictions, which is not used'
 TRACK = 'end with a score and the number of a track, which are not used'
 KEYPOINTS = 'have keypoints, of which the box alone is used'
@@ -191,7 +191,7 @@ def _read_yaml(path: Path) -> DataFile | None:
         InputError: It is no YAML, or what it says cannot be.
     """
     try:
-        # As text: YAML takes the names no, 007 and 12:30 for a truth value and numbers.
+        # The loader keeps all values as text: YAML takes the names no, 007 and 12:30 for a truth value and numbers.
         document = yaml.load(path.read_text(encoding='utf-8-sig'), yaml.BaseLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, 'problem_mark', None)
